@@ -69,7 +69,7 @@ class NotFiniteError(EngineError):
         self.loss = loss
 
 
-# It is no Exception: the user asked for it, and no `except Exception` may swallow it.
+# It is not an Exception: the user asked for it, and no `except Exception` may swallow it.
 class Interrupted(BaseException):
     """End of a run by Ctrl-C, SIGTERM or a closed terminal; its metrics are stored and its status is KILLED.
 
@@ -87,7 +87,7 @@ class Interrupted(BaseException):
 class Refused(BaseException):
     """Carries an error out of a Hydra callback.
 
-    It is no `Exception` because Hydra turns an exception that a callback raises into a warning.
+    The class is not an `Exception`, because Hydra turns an exception that a callback raises into a warning.
 
     Attributes:
       error: the error.

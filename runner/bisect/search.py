@@ -96,9 +96,7 @@ def bisect(run: str, against: str | None, checkpoints: str | None, tolerance: fl
 def _opened(key: str, name: str, root: Place) -> _Side:
     run, step = runs.find(key, name, root)
     if step is not None:
-        raise invalid(
-            key, name, problem="names a checkpoint, but bisect needs a run", fix="leave out the part after @"
-        )
+        raise invalid(key, name, problem="names a checkpoint, but bisect needs a run", fix="remove the part after @")
     steps = index.current_steps(storage.lineages(run.folder))
     last = runs.open_checkpoint("run", run, steps[-1])
     return _Side(run, steps, last, from_arrays(last.history()))

@@ -64,7 +64,7 @@ def check(config: RunConfig) -> None:
             "hardware",
             hardware.name,
             problem=f"the step of task={config.task.name} is planned for this machine's devices only",
-            fix="leave hardware out",
+            fix="remove hardware",
         )
     count = mesh.size(config.mesh.axes)
     if count > MOST_CPU_DEVICES and not plans_elsewhere:
@@ -95,7 +95,7 @@ def check_command(config: RunConfig, module: str) -> None:
         "hardware",
         hardware.name,
         problem="only python -m runner.plan plans for other hardware; a run uses this machine's",
-        fix="leave it out, and choose devices with mesh.device",
+        fix="remove hardware, and choose devices with mesh.device",
     )
 
 
@@ -156,7 +156,7 @@ def check_figures(config: RunConfig) -> None:
             "mesh.device",
             config.mesh.device,
             problem=f"hardware={hardware.name} is of kind {hardware.kind}",
-            fix=f"leave it out, or set mesh.device={hardware.kind}",
+            fix=f"remove mesh.device, or set mesh.device={hardware.kind}",
         )
 
 
@@ -170,5 +170,5 @@ def _check_no_figures(hardware: HardwareConfig) -> None:
                 f"hardware.{field.name}",
                 value,
                 problem="has no effect on hardware.name=here, this machine",
-                fix=f"leave it out, or set hardware.name={_EXAMPLE_NAME}",
+                fix=f"remove hardware.{field.name}, or set hardware.name={_EXAMPLE_NAME}",
             )

@@ -53,7 +53,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_hardware.check_figures(config)
     # Everything below needs the sizes of the axes and the type of the devices.
     config = elastic.fitted(config)
-    config = replace(config, mesh=devices.settled(config))
+    config = replace(config, mesh=devices.resolve_mesh(config))
     checks_hardware.check(config)
     checks_cluster.check(config, registry.port_openers())
     checks_engine.check_processes(config)

@@ -68,7 +68,7 @@ def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
         )
     for index, step in enumerate(dataset.augment):
         options = STEPS.get(step.name)
-        if options is not None and options.blends:
+        if options is not None and options.mixes_examples:
             raise invalid(
                 f"dataset.augment[{index}].name",
                 step.name,

@@ -18,7 +18,7 @@ from runner.sweep import state
 
 
 class RunCallback(Callback):
-    """Prepares a run that is no multirun, before Hydra writes anything."""
+    """Prepares a run that is not a multirun, before Hydra writes anything."""
 
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         """Takes secrets out of the config, checks it and claims the run's folder.

@@ -39,6 +39,7 @@ from runner.errors import ConfigError, did_you_mean
 from runner.training.checkpoint.arguments import MULTIRUN, key_of
 
 _MOST_NAMES = 10  # in a message; the reader who needs more has --help
+_NEAREST_NAMES = 3  # of more keys than that
 # Hydra raises a ValueError where an option is of another type than a string.
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 # Types of OmegaConf's nodes -> how a message calls them, and a value to type.
@@ -98,7 +99,7 @@ def unknown_option(file: str, options: Sequence[str], arguments: Sequence[str]) 
     """
     group, _, option = file.rpartition("/")
     if not group:
-        return f"--config-name {file}: no such config; leave it out, or name the folder that has it with --config-dir"
+        return f"--config-name {file}: no such config; remove it, or name the folder that has it with --config-dir"
     text = f"{group}={option}"
     for argument in arguments:
         if argument.lstrip("+~").replace("=", "/", 1) == file:
@@ -223,7 +224,7 @@ def _key_fault(text: str, override: Override, base: DictConfig) -> str | None:
         if value is not None and value != present:
             return f"{short(text)}: {key} is {present}; write {key}=<value> to change it"
         if present is None:
-            return f"{short(text)}: {key} is null, and only a value can be deleted; leave it out"
+            return f"{short(text)}: {key} is null, and only a value can be deleted; remove ~{key}"
         _delete(key, base)
         return None
     if override.is_add() and present is not None and not isinstance(value, dict | list):
@@ -285,7 +286,7 @@ def _unknown_key(key: str, text: str, base: DictConfig) -> str:
     if not key.startswith("hydra."):
         known = _own_keys(known)
     parent, _, name = key.rpartition(".")
-    if key in known:  # a group's key with a package, or a part of the config that is no group
+    if key in known:  # a group's key with a package, or a part of the config that is not a group
         return f"{short(text)}: {key} has no options; write {key}=<value>, or +{key}.<key>=<value>"
     siblings: list[str] = []
     for path in known:
@@ -299,6 +300,10 @@ def _unknown_key(key: str, text: str, base: DictConfig) -> str:
     elif parent:
         siblings = [path for path in known if "." not in path]
     names = _listed(title, siblings)
+    if parent and len(siblings) > _MOST_NAMES:
+        # More names would hide the fix.
+        nearest = get_close_matches(name, siblings, n=_NEAREST_NAMES, cutoff=0.0)
+        names = f"{title}: {', '.join(nearest)} and {len(siblings) - len(nearest)} more, see --help"
     options = _options_with(parent, name)
     if options:
         has = "have"

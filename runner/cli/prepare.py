@@ -192,7 +192,7 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
             print(f"error: {error}", file=sys.stderr, flush=True)
             restarts.note_passing(str(error), variables)
             return EXIT_REFUSED
-        print(*devices.line(now, composed), flush=True)
+        print(*devices.device_lines(now, composed), flush=True)
         gpus: list[str] = []
         if now.mesh.device == "gpu":
             gpus = accelerators.take(size(now.mesh.axes))

@@ -53,7 +53,7 @@ def read(client: MlflowClient, runs: Mapping[str, RunRecord], metric: str) -> Cu
     for label, record in runs.items():
         curve = history(client, record.run_id, metric)
         if len(curve) < 2:
-            # One point is no line.
+            # One point is not a line.
             continue
         examples_per_step = 1
         if by_examples:

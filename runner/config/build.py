@@ -163,7 +163,7 @@ def _scalar(kind: object, value: object) -> object:
         return _boolean(value)
     # To Python True is an integer, but as a number it is a mistake.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # A float is no integer, not even 2.0, as in OmegaConf.
+    # A float is not an integer, not even 2.0, as in OmegaConf.
     if kind is int and (isinstance(value, str) or (is_number and not isinstance(value, float))):
         return int(value)  # type: ignore[call-overload]
     if kind is float and (isinstance(value, str) or is_number):

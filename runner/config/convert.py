@@ -156,7 +156,7 @@ def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
       composed: the same as Hydra composed it.
     """
     content = _plain(composed)
-    # These made the config, and are no part of what it computes.
+    # These made the config, and are not part of what it computes.
     for key in ("experiment", "sweep", *_KEYS_WITHOUT_GROUP):
         content.pop(key, None)
     content["mesh"] |= {"axes": dict(config.mesh.axes), "device": config.mesh.device}

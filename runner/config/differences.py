@@ -56,7 +56,7 @@ def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
             changed.append(f"{key}={_typed(value)}")
     removed = []
     for key in before:
-        # Groups that are no part of the content, such as `sweep`, are not removed keys.
+        # Groups that are not part of the content, such as `sweep`, are not removed keys.
         if key not in now and not _begins(key, now) and key.partition(".")[0] in content:
             removed.append(f"~{key}")
     return [*preset, *typed, *changed, *removed]

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from runner.host.stores import urls
 
@@ -34,6 +34,31 @@ _DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)[smhd]", re.ASCII)
 # Names of arrays, which may be those of a file's columns in any language.
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
+
+class Problem(str):
+    """What is wrong with a value, where the field's example would not be the right fix.
+
+    Attributes:
+      fix: what to do, as an imperative.
+    """
+
+    fix: str
+
+    def __new__(cls, problem: str, *, fix: str) -> Self:
+        """Returns the problem with its fix."""
+        made = super().__new__(cls, problem)
+        made.fix = fix
+        return made
+
+
+def fix_for(problem: str, otherwise: str) -> str:
+    """Returns the fix of a problem that has its own, else another one."""
+    if isinstance(problem, Problem):
+        return problem.fix
+    return otherwise
+
+
+# Returns what is wrong with a value, as a full clause; a `Problem` has a fix of its own. None: the value is valid.
 Test = Callable[[Any], str | None]
 # With these, a field that may be null gets an optional type, and any other field a plain one.
 Integer = TypeVar("Integer", int, int | None)
@@ -56,6 +81,7 @@ class Constraint:
       below: upper bound, not allowed.
       unit: of a number, such as `seconds`.
       choices: allowed values; empty: any.
+      is_optional: null is a choice too, and the default.
       entry_names: what each entry of a list of fixed length is; empty: the list may have any length.
       whole: returns what is wrong with a whole list or mapping, or None.
       test: returns what is wrong with one value, or None.
@@ -70,6 +96,7 @@ class Constraint:
     below: float | None = None
     unit: str = ""
     choices: tuple[object, ...] = ()
+    is_optional: bool = False
     entry_names: tuple[str, ...] = ()
     whole: Test | None = None
     test: Test | None = None
@@ -188,11 +215,11 @@ def choice(default: Value, *choices: object, example: object = None) -> Value:
     """Declares one of several values.
 
     Args:
-      default: of the key.
+      default: of the key; None: null is allowed.
       *choices: the allowed values.
       example: a value for error messages, where the default is null.
     """
-    declared: Value = _declare(default, Constraint(choices=choices, example=example))
+    declared: Value = _declare(default, Constraint(choices=choices, is_optional=default is None, example=example))
     return declared
 
 
@@ -218,8 +245,8 @@ def file_path(default: Text, *, example: str) -> Text:
     return declared
 
 
-def folder(default: Text, *, example: str) -> Text:
-    """Declares the path of a folder, or the URL of one in an object store, which need not exist.
+def stored_path(default: Text, *, example: str) -> Text:
+    """Declares the path of a file or folder, or its URL in an object store; it need not exist.
 
     Args:
       default: of the key.
@@ -325,6 +352,8 @@ def path_problem(value: str) -> str | None:
     if urls.is_url(value):
         return "must be a local path (docs/object_stores.md lists the keys that take a URL)"
     # File systems limit the bytes of a name, not its characters.
+    if is_root(value):
+        return "must not be the root of the file system"
     if "\0" in value or any(len(os.fsencode(part)) > _LONGEST_NAME for part in value.split("/")):
         return f"must be a path whose names have at most {_LONGEST_NAME} bytes"
     try:
@@ -332,8 +361,15 @@ def path_problem(value: str) -> str | None:
     except RuntimeError:
         # `~name` is the home folder of a user whom this machine does not know.
         home = Path(value).parts[0]
-        return f"there is no user {home[1:]!r} (a folder with that name is ./{home})"
+        return Problem(
+            f"there is no user {home[1:]!r}", fix=f"use an absolute path, or ./{home} for a folder with that name"
+        )
     return None
+
+
+def is_root(path: str) -> bool:
+    """Returns whether a path is the root of the file system, as `/` and `/tmp/..` are."""
+    return path.startswith("/") and not os.path.normpath(path).strip("/")
 
 
 def folder_problem(value: str) -> str | None:
@@ -354,7 +390,7 @@ def store_folder_problem(value: str) -> str | None:
 
 
 def pattern_problem(value: str) -> str | None:
-    """Returns why a string is no regular expression, or None."""
+    """Returns why a string is not a regular expression, or None."""
     if not value:
         return "must be a regular expression"
     if _LITERAL.fullmatch(value):

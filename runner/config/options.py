@@ -150,7 +150,7 @@ def _dataset(content: dict[str, Any]) -> dict[str, Any]:
 def _step(index: int, step: object) -> object:
     """Returns an augmentation step as its dataclass has it.
 
-    One that is no mapping is rejected by its type later.
+    One that is not a mapping is rejected by its type later.
     """
     if not isinstance(step, Mapping):
         return step
@@ -160,7 +160,7 @@ def _step(index: int, step: object) -> object:
 def _layer(index: int, layer: object) -> object:
     """Returns a layer of preparation as its dataclass has it.
 
-    One that is no mapping is rejected by its type later.
+    One that is not a mapping is rejected by its type later.
     """
     if not isinstance(layer, Mapping):
         return layer

@@ -17,12 +17,12 @@ from runner.config.fields import (
     duration_problem,
     empty_problem,
     file_path,
-    folder,
     integer,
     number,
     pattern,
     pattern_problem,
     store_folder,
+    stored_path,
     text,
 )
 from runner.config.schema_data import AugmentConfig, DatasetConfig, PrepareConfig
@@ -418,7 +418,7 @@ class AgainstConfig:
     """
 
     engine: str | None = None
-    processes: int | None = choice(None, 1)
+    processes: int | None = choice(None, 1, example=1)
 
 
 @dataclass(frozen=True)
@@ -552,7 +552,7 @@ class ExportConfig:
         earlier export in it is replaced; a folder with other content is rejected.
     """
 
-    folder: str | None = folder(None, example="outputs/served")
+    folder: str | None = stored_path(None, example="outputs/served")
 
 
 @dataclass(frozen=True)

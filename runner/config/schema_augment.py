@@ -24,13 +24,14 @@ class StepOptions:
 
     Attributes:
       name: of the step in `dataset.augment`.
-      sizes: the step returns images of one size, whatever their size before.
-      blends: the step mixes examples, which is wrong for masks of class numbers; others move a mask with its image.
+      sets_size: whether the step returns images of one size, whatever their size before.
+      mixes_examples: whether the step mixes examples, which is wrong for masks of class numbers. Other steps move a
+        mask with its image.
     """
 
     name: ClassVar[str] = ""
-    sizes: ClassVar[bool] = False
-    blends: ClassVar[bool] = False
+    sets_size: ClassVar[bool] = False
+    mixes_examples: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Resize(StepOptions):
     """
 
     name: ClassVar[str] = "resize"
-    sizes: ClassVar[bool] = True
+    sets_size: ClassVar[bool] = True
     size: list[int] = entries(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
 
 
@@ -60,9 +61,7 @@ class CenterCrop(StepOptions):
 
 @dataclass(frozen=True)
 class RandomCrop(StepOptions):
-    """Crops a random window of the image, padded with zeros.
-
-    Evaluations crop the center.
+    """Crops a random window of the image, padded with zeros; evaluations crop the center.
 
     Attributes:
       size: [height, width]; null: the size of the image.
@@ -78,9 +77,8 @@ class RandomCrop(StepOptions):
 class RandomResizedCrop(StepOptions):
     """Crops a window of random position, area and aspect ratio, and resizes it.
 
-    Szegedy et al. (arXiv:1409.4842), section 6.
-
-    Evaluations resize the largest centered window of the target's aspect ratio, scaled by `center`.
+    See section 6 of Szegedy et al., arXiv:1409.4842. Evaluations resize the largest centered window of the target's
+    aspect ratio, scaled by `center`.
 
     Attributes:
       size: [height, width].
@@ -90,7 +88,7 @@ class RandomResizedCrop(StepOptions):
     """
 
     name: ClassVar[str] = "random_resized_crop"
-    sizes: ClassVar[bool] = True
+    sets_size: ClassVar[bool] = True
     size: list[int] = entries(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
     # The paper's ranges.
     scale: tuple[float, float] = entries(
@@ -119,9 +117,7 @@ class Flip(StepOptions):
 
 @dataclass(frozen=True)
 class Rotate(StepOptions):
-    """Rotates around the center with bilinear interpolation.
-
-    Corners from outside the image are zero.
+    """Rotates around the center with bilinear interpolation; corners from outside the image are zero.
 
     Attributes:
       degrees: largest angle to either side.
@@ -164,16 +160,14 @@ class Mixup(StepOptions):
     """
 
     name: ClassVar[str] = "mixup"
-    blends: ClassVar[bool] = True
+    mixes_examples: ClassVar[bool] = True
     alpha: float = number(0.2, above=0.0)
     probability: float = number(1.0, above=0.0, at_most=1.0)
 
 
 @dataclass(frozen=True)
 class Cutmix(StepOptions):
-    """Pastes a window of another example and mixes labels by area.
-
-    Yun et al. 2019, arXiv:1905.04899.
+    """Pastes a window of another example and mixes labels by area (Yun et al. 2019, arXiv:1905.04899).
 
     Attributes:
       alpha: the area is drawn from Beta(alpha, alpha).
@@ -181,7 +175,7 @@ class Cutmix(StepOptions):
     """
 
     name: ClassVar[str] = "cutmix"
-    blends: ClassVar[bool] = True
+    mixes_examples: ClassVar[bool] = True
     alpha: float = number(1.0, above=0.0)
     probability: float = number(1.0, above=0.0, at_most=1.0)
 

@@ -12,9 +12,9 @@ from runner.config.fields import (
     empty_problem,
     entries,
     file_path,
-    folder,
     integer,
     number,
+    stored_path,
     text,
 )
 
@@ -140,9 +140,9 @@ class DatasetConfig:
       prefetch: batches prefetched, in device calls.
     """
 
-    # Every name of a TFDS builder is valid too, so this is no list of choices.
+    # Every name of a TFDS builder is valid too, so this is not a list of choices.
     name: str = "mnist"
-    path: str | None = folder(None, example="my_data")
+    path: str | None = stored_path(None, example="my_data")
     target: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     builder: str | None = None

@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.config.fields import Constraint, checked, choice, integer, number, text
+from runner.config.fields import Constraint, checked, choice, integer, is_root, number, text
 
 
 def _is_text(value: object) -> bool:
-    # YAML reads a folder named 2025 as a number, and a flag is no name.
+    # YAML reads a folder named 2025 as a number, and a flag is not a name.
     return isinstance(value, str | int | float) and not isinstance(value, bool) and bool(str(value).strip())
 
 
 def _folder_problem(value: object) -> str | None:
-    if _is_text(value):
-        return None
-    return "must be the path of a folder"
+    if not _is_text(value):
+        return "must be the path of a folder"
+    if is_root(str(value)):
+        return "must not be the root of the file system"
+    return None
 
 
 def _subfolder_problem(value: object) -> str | None:

@@ -1,7 +1,7 @@
 """Options of Keras's losses, as `task.loss_options` takes them. Imports no Keras.
 
 Names and defaults are those of Keras 3.15's classes, which tests/task/test_losses.py compares with ours. What a task
-has a key for, such as `from_logits`, is no option of its loss.
+has a key for, such as `from_logits`, is not an option of its loss.
 """
 
 from __future__ import annotations

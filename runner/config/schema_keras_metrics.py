@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from runner.config.fields import checked, choice, entries, integer, number
+from runner.config.fields import Problem, checked, choice, entries, integer, number
 from runner.errors import shown
 
 # Arguments that Keras requires too.
@@ -35,7 +35,7 @@ def _thresholds_problem(thresholds: object) -> str | None:
         if not 0 <= threshold <= 1:
             return f"a threshold must be from 0 to 1, not {shown(threshold)}"
     if len(set(thresholds)) < len(thresholds):
-        return "thresholds must be unique"
+        return Problem("thresholds must be unique", fix="remove one of them")
     return None
 
 
@@ -419,7 +419,7 @@ class R2Score(KerasMetric):
     """Mean over the columns of 1 - squared errors / squared deviations of the target."""
 
 
-# Bases of the classes above, which are no metrics.
+# Bases of the classes above, which are not metrics.
 _BASES = (KerasMetric, OfClass, Counted, OfLargest, Best, Ignoring, Smoothed)
 # Name of a class in `keras.metrics` -> its options.
 OPTIONS: Mapping[str, type[KerasMetric]] = {
@@ -428,7 +428,7 @@ OPTIONS: Mapping[str, type[KerasMetric]] = {
     if isinstance(kind, type) and issubclass(kind, KerasMetric) and kind not in _BASES
 }
 
-# Arguments of Keras's constructors that are no options here, or not of every class -> why not.
+# Arguments of Keras's constructors that are not options here, or not of every class -> why not.
 LEFT_OUT: Mapping[str, str] = {
     "axis": "the classes or columns are in the last dim",
     "class_aggregation": "the metric is the mean over the columns",

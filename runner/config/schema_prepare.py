@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from runner.config.fields import checked, choice, empty_problem, entries, folder, integer, number
+from runner.config.fields import checked, choice, empty_problem, entries, integer, number, stored_path
 
 # Bins and lengths beyond this are typing mistakes, which would fail late, out of memory.
 _MOST = 1 << 24
 
-OUTPUT_MODES = INT, ONE_HOT, MULTI_HOT, COUNT, TF_IDF = ("int", "one_hot", "multi_hot", "count", "tf_idf")
+INT = "int"
+ONE_HOT = "one_hot"
+MULTI_HOT = "multi_hot"
+COUNT = "count"
+TF_IDF = "tf_idf"
+OUTPUT_MODES = (INT, ONE_HOT, MULTI_HOT, COUNT, TF_IDF)
 
 
 def _order_problem(boundaries: list[float]) -> str | None:
@@ -29,7 +34,7 @@ def _widths_problem(widths: list[int]) -> str | None:
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """Base of the options of a layer, which are called as the arguments of the class of Keras.
+    """Base of the options of a layer, which are named after the arguments of the Keras class.
 
     Attributes:
       reads_strings: whether the layer reads strings.
@@ -42,7 +47,7 @@ class LayerOptions:
 
 @dataclass(frozen=True)
 class TextVectorization(LayerOptions):
-    """Texts as tokens: standardized, split, and looked up in a vocabulary.
+    """Standardizes texts, splits them into tokens and looks these up in a vocabulary.
 
     Attributes:
       max_tokens: maximum size of the vocabulary, special tokens included; null: no limit.
@@ -70,18 +75,18 @@ class TextVectorization(LayerOptions):
     output_sequence_length: int | None = integer(None, at_least=1, at_most=_MOST, example=200)
     pad_to_max_tokens: bool = False
     vocabulary: list[str] | None = entries(None, whole=empty_problem, example=["good", "bad"])
-    vocabulary_file: str | None = folder(None, example="words.txt")
+    vocabulary_file: str | None = stored_path(None, example="words.txt")
 
 
 @dataclass(frozen=True)
 class StringLookup(LayerOptions):
-    """Strings as integers, by a vocabulary.
+    """Maps strings to their indices in a vocabulary.
 
     Attributes:
       max_tokens: maximum size of the vocabulary, special tokens included; null: no limit.
       num_oov_indices: indices for strings outside the vocabulary, which are chosen by a hash; 0: they are an error.
       mask_token: string that gets the index 0; null: none.
-      oov_token: string that is never in the vocabulary.
+      oov_token: string that stands in for strings outside the vocabulary.
       output_mode: `int`, `one_hot`, `multi_hot`, `count` or `tf_idf`.
       pad_to_max_tokens: vectors of `max_tokens` entries, even if the vocabulary is smaller.
       vocabulary: strings in their order, without special tokens; null: the train split's, by frequency.
@@ -97,19 +102,19 @@ class StringLookup(LayerOptions):
     output_mode: str = choice(INT, *OUTPUT_MODES)
     pad_to_max_tokens: bool = False
     vocabulary: list[str] | None = entries(None, whole=empty_problem, example=["red", "green"])
-    vocabulary_file: str | None = folder(None, example="words.txt")
+    vocabulary_file: str | None = stored_path(None, example="words.txt")
 
 
 @dataclass(frozen=True)
 class IntegerLookup(LayerOptions):
-    """Integers as indices, by a vocabulary.
+    """Maps integers to their indices in a vocabulary.
 
     Attributes:
       max_tokens: maximum size of the vocabulary, special tokens included; null: no limit.
       num_oov_indices: indices for integers outside the vocabulary, which are chosen by the remainder; 0: they are an
         error.
       mask_token: integer that gets the index 0; null: none.
-      oov_token: integer that is never in the vocabulary.
+      oov_token: integer that stands in for integers outside the vocabulary.
       output_mode: `int`, `one_hot`, `multi_hot`, `count` or `tf_idf`.
       pad_to_max_tokens: vectors of `max_tokens` entries, even if the vocabulary is smaller.
       vocabulary: integers in their order, without special tokens; null: the train split's, by frequency.
@@ -126,7 +131,7 @@ class IntegerLookup(LayerOptions):
 
 @dataclass(frozen=True)
 class Normalization(LayerOptions):
-    """Numbers minus their mean, divided by their standard deviation, per column of the last dim.
+    """Subtracts the mean of each column of the last dim, and divides by its standard deviation.
 
     Attributes:
       mean: of each column; null: of the train split.
@@ -139,11 +144,11 @@ class Normalization(LayerOptions):
 
 @dataclass(frozen=True)
 class Discretization(LayerOptions):
-    """Numbers as the indices of bins.
+    """Maps numbers to the indices of bins.
 
     Attributes:
       bin_boundaries: in increasing order; null: quantiles of the train split.
-      num_bins: number of bins; null: by `bin_boundaries`.
+      num_bins: number of bins; null: one more than `bin_boundaries`.
       epsilon: error tolerance of the quantiles.
       output_mode: `int`, `one_hot`, `multi_hot` or `count`.
     """
@@ -157,7 +162,7 @@ class Discretization(LayerOptions):
 
 @dataclass(frozen=True)
 class CategoryEncoding(LayerOptions):
-    """Integers from 0 as vectors.
+    """Encodes integers from 0 as vectors.
 
     Attributes:
       num_tokens: number of categories.
@@ -179,12 +184,12 @@ def _salt_problem(salt: list[int]) -> str | None:
     """Returns what is wrong with the salt of `Hashing`, or None."""
     if len(salt) == 2:
         return None
-    return "must be two integers"
+    return "must be one integer or two"
 
 
 @dataclass(frozen=True)
 class Hashing(LayerOptions):
-    """Strings or integers as the indices of bins, by a hash; there is no vocabulary.
+    """Hashes strings or integers into bins; there is no vocabulary.
 
     Attributes:
       num_bins: number of bins, that of `mask_value` included.

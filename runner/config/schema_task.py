@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import IDENTIFIER, checked, choice, empty_problem, entries, integer, number
+from runner.config.fields import IDENTIFIER, Problem, checked, choice, empty_problem, entries, integer, number
 from runner.config.schema_keras_metrics import metrics_problem
 from runner.errors import shown
 
@@ -44,7 +44,7 @@ def _classes_problem(classes: object) -> str | None:
     if not isinstance(classes, list):
         return _count_problem(classes)
     if len(set(map(str, classes))) < len(classes):
-        return "names must be unique"
+        return Problem("names must be unique", fix="rename or remove one of them")
     return _count_problem(len(classes))
 
 
@@ -68,16 +68,20 @@ def _class_weights_problem(weights: object) -> str | None:
     if weights == "balanced":
         return None
     if isinstance(weights, list):
-        values: Sequence[object] = weights
+        by_name: Mapping[object, object] = {f"class {index}": weight for index, weight in enumerate(weights)}
     elif isinstance(weights, dict):
-        values = list(weights.values())
+        by_name = weights
     else:
         return "must be balanced, a list of one weight per class, or a mapping from class names to weights"
-    for weight in values:
+    for name, weight in by_name.items():
         # To Python True is a number, but no weight.
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not 0 <= weight < math.inf:  # type: ignore[operator]
-            return f"a weight must be a finite number of at least 0, not {shown(weight)}"
+            # An example of all weights would replace those that are valid.
+            return Problem(
+                f"the weight of {name} must be a finite number of at least 0, not {shown(weight)}",
+                fix=f"set the weight of {name} to 1.0",
+            )
     return None
 
 
@@ -162,7 +166,7 @@ def _thresholds_problem(thresholds: object) -> str | None:
         if not 0 < threshold < 1:
             return f"a threshold must be above 0 and below 1, not {shown(threshold)}"
     if len(set(thresholds)) < len(thresholds):
-        return "thresholds must be unique"
+        return Problem("thresholds must be unique", fix="remove one of them")
     return None
 
 
@@ -339,7 +343,7 @@ class CtcOptions:
     """Labels of a sequence without their positions (connectionist temporal classification, CTC).
 
     Attributes:
-      blank: class of the blank, which is no label.
+      blank: class of the blank, which is not a label.
       padding: number that marks padding at the end of the labels; null: the blank.
       input_length: array with the number of steps of each example's output; null: all steps.
       classes: number of classes, the blank among them; null: counted in the train split.
@@ -360,7 +364,8 @@ class PairsOptions:
         `supervised_contrastive`, `n_pairs`, `contrastive`, `triplet`.
       query: name of the output with the queries; null: `query`, or the first output.
       candidate: name of the output with the candidates; null: `candidate`, or the second output.
-      candidate_id: array with the ID of each row's candidate; another row with a query's own candidate is no negative.
+      candidate_id: array with the ID of each row's candidate; another row with a query's own candidate is not a
+        negative.
         null: all candidates differ.
       symmetric: also compare each candidate with all queries, and average both losses.
       normalize: scale embeddings to length 1.

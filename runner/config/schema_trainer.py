@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.config.fields import checked, choice, duration_problem, file_path, folder, integer, number
+from runner.config.fields import checked, choice, duration_problem, file_path, integer, number, stored_path
 
 # The largest int64. Only steps are counted on devices, in int32.
 _LARGEST_INT64 = 2**63 - 1
@@ -35,7 +35,7 @@ class CheckpointConfig:
     # Two, as the last one may already have the weights that overflow when a NaN is found.
     keep: int = integer(2, at_least=1)
     best: str | None = "auto"
-    folder: str | None = folder(None, example="outputs/checkpoints")
+    folder: str | None = stored_path(None, example="outputs/checkpoints")
     fast_folder: str | None = file_path(None, example="/dev/shm/checkpoints")
     fast_every_minutes: float = number(2.0, above=0.0, unit="minutes")
 

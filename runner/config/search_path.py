@@ -3,8 +3,8 @@
 The user's folders are that of `--config-dir` and `conf` in the current directory. An own option hides the built-in one
 of the same name, except for `config.yaml`: the groups that a run consists of are the program's.
 
-A file whose name begins with `_` is no option: it has the keys that the options of its group share, which they include
-with `defaults: [_base, _self_]`.
+A file whose name begins with `_` is not an option: it has the keys that the options of its group share. They include
+it with `defaults: [_base, _self_]`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAIN = "main"
 _OWN = "own"
 _BUILT_IN = "built-in"
 
-# First letter of files that are no options.
+# First letter of files that are not options.
 _SHARED = "_"
 # Hydra's name, in a defaults list, for the file itself.
 _SELF = "_self_"
@@ -213,7 +213,7 @@ def content_of(config: str) -> dict[str, Any]:
 
     Raises:
       OSError: there is no such file.
-      yaml.YAMLError: the file is no YAML.
+      yaml.YAMLError: the file is not YAML.
       AttributeError: it has no mapping.
     """
     import yaml
@@ -243,10 +243,7 @@ def _has_options(folder: Path) -> bool:
 
 
 def searchpath(arguments: Sequence[str]) -> list[str]:
-    """Returns the folders of options that a command line names, as an override.
-
-    They are in the order of precedence.
-    """
+    """Returns the folders of options that a command line names, as an override, in the order of precedence."""
     typed = _searchpath_overrides(arguments)
     if typed:
         return typed[-1:]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from runner.config.fields import Constraint, constraint_of
+from runner.config.fields import Constraint, constraint_of, fix_for
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
 
 # The smallest and the largest normal float32. Devices flush smaller numbers to 0.
@@ -66,7 +66,7 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
     if key == field_key and value is not None:
         problem = _problem_of_whole(value, constraint)
         if problem is not None:
-            yield invalid(key, value, problem=problem, fix=fix_of(value, spec, field_key, key))
+            yield invalid(key, value, problem=problem, fix=fix_for(problem, fix_of(value, spec, field_key, key)))
     if is_dataclass(value):
         yield from problems(value, key)
     elif isinstance(value, Mapping):
@@ -87,7 +87,7 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
     elif value is not None:
         problem = problem_of(value, constraint)
         if problem is not None:
-            yield invalid(key, value, problem=problem, fix=fix_of(value, spec, field_key, key))
+            yield invalid(key, value, problem=problem, fix=fix_for(problem, fix_of(value, spec, field_key, key)))
 
 
 def _problem_of_whole(value: Any, constraint: Constraint) -> str | None:
@@ -107,7 +107,7 @@ def problem_of(value: object, constraint: Constraint) -> str | None:
       constraint: of its field.
     """
     if constraint.choices and value not in constraint.choices:
-        return f"must be one of {listed(constraint.choices)}"
+        return f"must be {_either(constraint)}"
     if constraint.test is not None:
         return constraint.test(value)
     # To Python True is an integer, but bounds are not meant for it.
@@ -118,6 +118,16 @@ def problem_of(value: object, constraint: Constraint) -> str | None:
     if isinstance(value, float):
         return _problem_of_float(value, constraint)
     return None
+
+
+def _either(constraint: Constraint) -> str:
+    """Returns the choices of a field in words."""
+    choices = listed(constraint.choices)
+    if constraint.is_optional:
+        return f"{choices} or null"
+    if len(constraint.choices) > 1:
+        return f"one of {choices}"
+    return choices
 
 
 def _problem_of_integer(value: int, constraint: Constraint) -> str | None:
@@ -155,7 +165,7 @@ def _problem_of_float(value: float, constraint: Constraint) -> str | None:
 
 
 def check_value(key: str, value: object, constraint: Constraint) -> None:
-    """Checks a value that is no field of the schema, such as an option of a builder.
+    """Checks a value that is not a field of the schema, such as an option of a builder.
 
     Args:
       key: its dotted key.
@@ -169,13 +179,12 @@ def check_value(key: str, value: object, constraint: Constraint) -> None:
         return
     problem = problem_of(value, constraint)
     if problem is not None:
-        raise invalid(key, value, problem=problem, fix=_fix(value, constraint, example_of(constraint), key))
+        fix = fix_for(problem, _fix(value, constraint, example_of(constraint), key))
+        raise invalid(key, value, problem=problem, fix=fix)
 
 
 def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
-    """Returns a fix for an invalid value.
-
-    It is the nearest choice, else an example that is valid.
+    """Returns a fix for an invalid value: the nearest choice, else an example that is valid.
 
     Args:
       value: invalid.
@@ -192,7 +201,9 @@ def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
 
 def _fix(value: object, constraint: Constraint, example: object, key: str) -> str:
     otherwise = _assignment(key, shown(example))
-    if example is None:
+    if constraint.is_optional and constraint.example is None:
+        otherwise = f"remove {key}"
+    elif example is None:
         otherwise = f"set {key} to another value"
     # Only a string can be a misspelled name.
     names = [choice for choice in constraint.choices if isinstance(choice, str)]
@@ -274,7 +285,7 @@ def check_finite(content: Mapping[str, object], key: str) -> None:
 def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:
     """Yields (dotted key, value) of each value that contains no others.
 
-    Such a value is no dataclass, mapping or list.
+    Such a value is not a dataclass, mapping or list.
 
     Args:
       content: a dataclass, a mapping, a list or a value.
@@ -294,10 +305,7 @@ def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:
 
 
 def as_float32(value: float) -> float:
-    """Returns the nearest float32.
-
-    It is 0 for numbers that would be subnormal, an infinity past the largest.
-    """
+    """Returns the nearest float32: 0 for numbers that would be subnormal, an infinity past the largest."""
     if abs(value) < _SMALLEST:
         return 0.0
     try:

@@ -111,7 +111,7 @@ class Augmented:
     @cached_property
     def _uses_original_images(self) -> bool:
         """True if a step resizes the images, so that the source need not do so first."""
-        return any(step.options.sizes for step in self.steps)
+        return any(step.options.sets_size for step in self.steps)
 
     def read(self, rows: Rows, epoch: int = 0) -> dict[str, Array]:
         """Returns some examples, each array (len(rows), *shape), augmented for an epoch."""
@@ -246,7 +246,7 @@ def augmented(
 def sizing(config: DatasetConfig) -> list[int] | None:
     """Returns the size from the first step that resizes images of any size, or None."""
     for step in config.augment:
-        if step.name and STEPS[step.name].sizes:
+        if step.name and STEPS[step.name].sets_size:
             height, width = step.options["size"]
             return [int(height), int(width)]
     return None

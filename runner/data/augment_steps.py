@@ -90,7 +90,7 @@ class Step(Generic[Options]):
         """Returns the number of a mask outside of its image; None for an image, whose pixels may be blended."""
         spec = self.specs[name]
         dtype = np.dtype(spec.dtype)
-        # Integers that are no image count something, even if no task says so.
+        # Integers that are not an image count something, even if no task says so.
         is_mask = name in self.masks or (not spec.is_image and dtype.kind in "biu")
         if not is_mask:
             return None
@@ -299,7 +299,7 @@ class Color(Step[schema.Color]):
 
     @cached_property
     def _colored(self) -> list[str]:
-        """Names of the images that are no masks."""
+        """Names of the images that are not masks."""
         return [name for name in self._images if name not in self.masks]
 
     def keeps(self, name: str) -> bool:

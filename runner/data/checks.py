@@ -22,7 +22,7 @@ else:
     # It imports NumPy, which `--help` and most config errors do without.
     splits = late("runner.data.splits")
 
-# Keys of single sources whose errors say more than that the source has no such key: `features` below, and `column` in
+# Keys of sources whose errors say more than that the source has no such key: `features` below, and `column` in
 # `checks_text`.
 _KEYS_WITH_OWN_MESSAGE = ("features", "column")
 # Keys whose values are those of the parts of a mixture, and the values that they may have in the mixture itself.
@@ -66,7 +66,7 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     if "parts" in registry.entry(config).keys:
         _check_mixture(config, recorded=recorded)
     if config.pad_length is not None and not config.pad:
-        problem = "is the length of the arrays that dataset.pad names, but it names none"
+        problem = "needs dataset.pad, whose arrays it applies to"
         fix = "set dataset.pad={tokens:0}, or remove it"
         raise invalid("dataset.pad_length", config.pad_length, problem=problem, fix=fix)
     _check_pack(config)
@@ -103,22 +103,20 @@ def _check_pack(config: DatasetConfig) -> None:
         return
     if checks_text.is_text(config):
         if config.documents == JOINED:
-            problem = "keeps documents apart, but dataset.documents=joined"
+            problem = "can't be combined with dataset.documents=joined"
             raise invalid("dataset.pack", True, problem=problem, fix="remove dataset.documents or dataset.pack")
     elif "pad" not in registry.named(config).keys:
         fix = "remove dataset.pack, or for a text feature set dataset.tokenizer=bytes"
         raise invalid("dataset.pack", True, problem="needs sequences, but these examples have one size", fix=fix)
     elif not config.pad:
         fix = "set dataset.pad={tokens:0} too, or remove dataset.pack"
-        raise invalid(
-            "dataset.pack", True, problem="packs the arrays that dataset.pad names, but it names none", fix=fix
-        )
+        raise invalid("dataset.pack", True, problem="needs dataset.pad, whose arrays it packs", fix=fix)
     for name in _ARRAYS_OF_PACKING:
         if name in (config.pad or {}):
             problem = f"must not name {name}, which dataset.pack adds"
-            raise invalid("dataset.pad", name, problem=problem, fix=f"remove {name}, or rename that array")
+            raise invalid("dataset.pad", config.pad, problem=problem, fix=f"remove {name}, or rename that array")
     if config.augment:
-        problem = "augments single examples, but with dataset.pack=true a row has several"
+        problem = "augments single examples, so it can't be combined with dataset.pack=true"
         names = [step.name or step.target for step in config.augment]
         raise invalid("dataset.augment", names, problem=problem, fix="remove dataset.augment or dataset.pack")
 
@@ -134,13 +132,14 @@ def _check_standardized_sequences(config: DatasetConfig) -> None:
 
 
 def _check_splits(config: DatasetConfig) -> None:
+    """Checks that split expressions can be parsed, and that only one key makes a validation split."""
     for key in ("train", "validation", "test"):
         expression = getattr(config, key)
         try:
             if expression is not None:
                 splits.parse_split(expression)
         except ValueError as error:
-            fix = f"set dataset.{key}='train[:5000]'"
+            fix = splits.fix_of(key)
             raise invalid(f"dataset.{key}", expression, problem=str(error), fix=fix) from error
     if config.holdout and config.validation is not None:
         raise invalid(
@@ -152,10 +151,10 @@ def _check_splits(config: DatasetConfig) -> None:
 
 
 def _check_keys(config: DatasetConfig) -> None:
-    """Checks that no key is set that only other sources have."""
+    """Rejects keys that only other sources have."""
     # By the name alone, because `dataset.builder` leaves the keys of the selected option in the config.
     keys = registry.named(config).keys
-    for key in changed(config, _keys_of_single_sources()):
+    for key in changed(config, _source_keys()):
         if key in keys or key in _KEYS_WITH_OWN_MESSAGE:
             continue
         yaml_key = _YAML_KEYS.get(key, key)
@@ -180,7 +179,8 @@ def _check_keys(config: DatasetConfig) -> None:
         )
 
 
-def _keys_of_single_sources() -> list[str]:
+def _source_keys() -> list[str]:
+    """Returns the keys that a source may have."""
     keys: dict[str, None] = {}
     for source in registry.SOURCES.values():
         keys |= dict.fromkeys(source.keys)

@@ -26,7 +26,7 @@ KEY = "dataset.prepare"
 # Special tokens of `TextVectorization`: padding, and tokens outside the vocabulary.
 PADDING = ""
 OOV = "[UNK]"
-# A vocabulary of the largest size with long words; larger files are no vocabulary.
+# A vocabulary of the largest size with long words; larger files are not a vocabulary.
 _MAX_FILE_BYTES = 1 << 30
 
 Lookup = TextVectorization | StringLookup | IntegerLookup

@@ -27,8 +27,8 @@ ARRAY_RECORD_SUFFIXES = (".array_record", ".arrayrecord")
 ARRAY_RECORD_FILE = re.compile(r"(?P<name>.+)\.array_?record(?P<shard>-\d{5}-of-\d{5})?", re.IGNORECASE)
 TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet", ".arrow")
 
-_TABLES = f"a {', '.join(TABLE_SUFFIXES)} file, or a folder of them"
-_TEXTS = f"a file, a folder of {', '.join(TEXT_SUFFIXES)} files, or a glob"
+_TABLES = f"a {', '.join(TABLE_SUFFIXES[:-1])} or {TABLE_SUFFIXES[-1]} file, or a folder of them"
+_TEXTS = f"a file, a folder of {', '.join(TEXT_SUFFIXES[:-1])} or {TEXT_SUFFIXES[-1]} files, or a glob"
 _IMAGES = "a folder of images"
 _HUGGINGFACE = "a folder that save_to_disk wrote, or one with .arrow or .parquet files"
 # Name of a dataset on Hugging Face's Hub.
@@ -78,7 +78,7 @@ def check_texts(config: DatasetConfig) -> None:
     with _readable(config):
         path = _set_path(config, _TEXTS, example="notes.txt")
         if not matches(path):
-            raise _missing(path, _TEXTS, example="notes.txt")
+            raise _missing(path, _TEXTS)
 
 
 def check_parquet(config: DatasetConfig) -> None:
@@ -94,7 +94,7 @@ def check_parquet(config: DatasetConfig) -> None:
         path = _set_path(config, _PARQUET, example="houses.parquet")
         matched = matches(path)
         if not matched:
-            raise _missing(path, _PARQUET, example="houses.parquet")
+            raise _missing(path, _PARQUET)
         for file in matched:
             if file.is_file() and file.suffix.lower() not in PARQUET_SUFFIXES:
                 fix = "convert it, for example with pandas.DataFrame.to_parquet, or set dataset=arrays"
@@ -148,7 +148,7 @@ def check_array_record(config: DatasetConfig) -> None:
         path = _set_path(config, _ARRAY_RECORDS, example="pictures.array_record")
         matched = matches(path)
         if not matched:
-            raise _missing(path, _ARRAY_RECORDS, example="pictures.array_record")
+            raise _missing(path, _ARRAY_RECORDS)
         for file in matched:
             if file.is_file() and not ARRAY_RECORD_FILE.fullmatch(file.name):
                 fix = "write it with array_record.python.array_record_module.ArrayRecordWriter"
@@ -188,10 +188,7 @@ def check_builder(config: DatasetConfig) -> None:
 
 
 def matches(path: str) -> Sequence[Path]:
-    """Returns the file, the folder or the files of a glob that a path names.
-
-    The list is empty if nothing exists there.
-    """
+    """Returns the file, the folder or the files of a glob that a path names; empty if nothing exists there."""
     expanded = places.local(path)
     if expanded.exists():
         return [expanded]
@@ -230,22 +227,21 @@ def _existing(config: DatasetConfig, content: str, example: str) -> Path:
     typed_path = _set_path(config, content, example)
     path = Path(typed_path).expanduser()
     if not path.exists():
-        raise _missing(typed_path, content, example)
+        raise _missing(typed_path, content)
     return path
 
 
-def _missing(path: str, content: str, example: str) -> ConfigError:
+def _missing(path: str, content: str) -> ConfigError:
     """Returns the error for data that does not exist.
 
     Args:
       path: as it was typed.
       content: what it must be, in words.
-      example: of such a path.
     """
     absolute = Path(path).expanduser().absolute()
     # The files next to it are candidates for "did you mean".
     neighbors: list[str] = []
     if absolute.parent.is_dir():
         neighbors = sorted(file.name for file in absolute.parent.iterdir())
-    fix = did_you_mean(absolute.name, neighbors, f"set dataset.path={example}, relative to the current directory")
+    fix = did_you_mean(absolute.name, neighbors, "set dataset.path to an existing file or folder")
     return invalid("dataset.path", path, problem=f"{absolute} does not exist, but must be {content}", fix=fix)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from runner.config.fields import folder_problem
+from runner.config.fields import fix_for, folder_problem
 from runner.config.schema_data import SINGLE_BYTES, DatasetConfig
 from runner.config.values import changed
 from runner.data import places, registry
@@ -36,10 +36,7 @@ def is_text(config: DatasetConfig) -> bool:
 
 
 def bytes_vocabulary(config: DatasetConfig) -> int | None:
-    """Returns the vocabulary size of a byte tokenizer.
-
-    Returns None if only the tokenizer knows its size.
-    """
+    """Returns the vocabulary size of a byte tokenizer; None if only the tokenizer knows its size."""
     if config.tokenizer not in (None, BYTES):
         return None
     return _single_tokens(config)
@@ -114,7 +111,7 @@ def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
     if tokenizer:
         problem = folder_problem(tokenizer)
         if problem is not None:
-            raise invalid(key, config.tokenizer, problem=problem, fix=f"set {key}=tokenizer.json")
+            raise invalid(key, config.tokenizer, problem=problem, fix=fix_for(problem, f"set {key}=tokenizer.json"))
     if is_url(tokenizer):
         if not recorded:
             places.check_stored(key, tokenizer, "a tokenizer.json")

@@ -415,7 +415,7 @@ def is_number(text: str) -> bool:
 
 
 def _first_non_number(columns: Mapping[str, StringColumn]) -> tuple[str, int, str]:
-    """Returns split, row (from 1) and string of the first value that is no number."""
+    """Returns split, row (from 1) and string of the first value that is not a number."""
     for split, column in columns.items():
         for row, code in enumerate(column.codes):
             if not is_number(column.values[code]):

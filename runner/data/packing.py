@@ -139,8 +139,8 @@ class PackedSequences:
 class WholeDocuments:
     """Documents as examples that are padded to T tokens, which `runner.data.packed_examples` puts into rows.
 
-    A document of more than T inputs is several examples. Its last token is no input, because no token follows it. So
-    every input has a label, and a document of one token has no example.
+    A document of more than T inputs is several examples. Its last token is not an input, because no token follows it.
+    So every input has a label, and a document of one token has no example.
 
     Attributes:
       stream: tokens (n,) of all documents.
@@ -161,7 +161,7 @@ class WholeDocuments:
     def _pieces(self) -> tuple[Rows, Rows]:
         """First token and number of inputs of each example, int64 (N,)."""
         starts = np.asarray(self.starts, np.int64)
-        # The label of an input is the next token of its document, so the last token is no input.
+        # The label of an input is the next token of its document, so the last token is not an input.
         inputs = np.diff(starts, append=len(self.stream)) - 1
         counts = -(-inputs // self.length)
         document = np.repeat(np.arange(len(starts)), counts)

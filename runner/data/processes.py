@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import Client, Connection, Listener, wait
+from typing import NamedTuple
 
 import cloudpickle
 import grain
@@ -38,9 +39,20 @@ _FINISH_S = 2.0
 _NOTICE_S = 30.0
 
 
-# A request to a worker: the source's number; the pickled source, on the first request for it; the epoch, which selects
-# the random augmentation; rows of the examples. The process that started the worker sends it.
-_Request = tuple[int, bytes | None, int, Rows]
+class _Request(NamedTuple):
+    """A request that the process which started a worker sends to it.
+
+    Attributes:
+      source: number of the source of the examples.
+      pickled: that source, on the first request for it; None: the worker has it.
+      epoch: selects the random augmentation.
+      rows: of the examples.
+    """
+
+    source: int
+    pickled: bytes | None
+    epoch: int
+    rows: Rows
 
 
 class _Answers(grain.DatasetIterator):  # type: ignore[misc]
@@ -67,19 +79,19 @@ class _Answers(grain.DatasetIterator):  # type: ignore[misc]
             # One more answer, after which Grain's thread in the parent releases the shared memory of the previous one.
             return {_ERROR: ""}
         try:
-            return {_ARRAYS: self._examples(*request)}
+            return {_ARRAYS: self._examples(request)}
         # The error is returned as a value, because an exception would end the worker.
         except Exception as error:
             if isinstance(error, DataError):
                 return {_ERROR: " ".join(str(error).split())}
             return {_ERROR: describe(error)}
 
-    def _examples(self, number: int, pickled: bytes | None, epoch: int, rows: Rows) -> dict[str, Array]:
-        if pickled is not None:
-            self._sources[number] = cloudpickle.loads(pickled)
-        source = self._sources[number]
-        arrays = empty_arrays(source.specs, len(rows))
-        write_examples(source, epoch, rows, arrays)
+    def _examples(self, request: _Request) -> dict[str, Array]:
+        if request.pickled is not None:
+            self._sources[request.source] = cloudpickle.loads(request.pickled)
+        source = self._sources[request.source]
+        arrays = empty_arrays(source.specs, len(request.rows))
+        write_examples(source, request.epoch, request.rows, arrays)
         return arrays
 
     def get_state(self) -> dict[str, int]:
@@ -119,7 +131,7 @@ class _Worker:
         # One answer at a time: before the next request there is nothing to prefetch.
         options = grain.multiprocessing.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1)
         stream = _AnswerStream(str(self._listener.address), self._key)
-        self._answers = iter(stream.mp_prefetch(options, worker_init_fn=functools.partial(_begin, seed)))
+        self._answers = iter(stream.mp_prefetch(options, worker_init_fn=functools.partial(_start_worker, seed)))
 
     def ask(self, number: int, pickled: bytes, epoch: int, rows: Rows) -> Mapping[str, object]:
         """Returns the worker's answer.
@@ -128,11 +140,8 @@ class _Worker:
           RuntimeError: the worker died.
         """
         # The worker keeps a source, so it is sent only once.
-        is_known = number in self._sent_sources
-        new_source = None
-        if not is_known:
-            new_source = pickled
-        request = (number, new_source, epoch, rows)
+        new_source = None if number in self._sent_sources else pickled
+        request = _Request(number, new_source, epoch, rows)
         with self._asking:
             if self._connection is None:
                 # Grain starts the process only when the first answer is requested below. So another thread waits for
@@ -147,6 +156,7 @@ class _Worker:
         return answer
 
     def _accept(self, request: _Request) -> None:
+        """Waits for the connection of the worker, and sends the first request."""
         # These errors mean that the worker was closed or died; Grain reports the latter.
         with suppress(OSError, EOFError):
             connection = self._listener.accept()
@@ -181,10 +191,7 @@ class _Worker:
 
 
 class Processes:
-    """A pool of worker processes, each started on first use.
-
-    Each makes a few examples at a time.
-    """
+    """A pool of worker processes, each started on first use. A process makes a few examples at a time."""
 
     def __init__(self, count: int, seed: int) -> None:
         """Creates the pool.
@@ -203,32 +210,34 @@ class Processes:
         self._pickled: list[tuple[Augmented, bytes]] = []
         self._lock = threading.Lock()
 
-    def why_not_picklable(self, source: Augmented) -> str:
+    def pickling_error(self, source: Augmented) -> str:
         """Returns why a source can't be sent to another process; empty if it can."""
         try:
-            self._number(source)
+            self._source_number(source)
         # The pickling of a user's object may raise errors of any type.
         except Exception as error:
             return describe(error)
         return ""
 
-    def __call__(self, source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array]) -> None:
+    def make(self, source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array]) -> None:
         """Makes examples in a free worker and writes them into arrays.
 
         Raises:
           DataError: an example can't be made, or the worker died.
         """
         # Pickling may fail, and a worker that was taken before would never be free again.
-        number = self._number(source)
+        number = self._source_number(source)
         worker = self._free.get()
         try:
             answer = worker.ask(number, self._pickled[number][1], epoch, rows)
         except (RuntimeError, StopIteration, OSError, ValueError) as error:
-            names = sorted({name_of(source, int(rows[0])), name_of(source, int(rows[-1]))})
             # Grain appends advice to search its logs, which users of the runner do not have.
             reason = " ".join(str(error).split()).partition(". Search")[0] or "it ended"
+            # Shuffled rows have no range.
+            first = name_of(source, int(rows[0]))
+            examples_made = first if len(rows) == 1 else f"{len(rows):,} examples, the first of them {first}"
             raise DataError(
-                f"a data worker died while making {' to '.join(names)} ({reason}); if it ran out of memory, lower "
+                f"a data worker died while making {examples_made} ({reason}); if it ran out of memory, lower "
                 "dataset.workers"
             ) from error
         finally:
@@ -250,11 +259,12 @@ class Processes:
             worker = self._workers[-1]
             worker.close(busy=worker not in free)
             self._workers.pop()
+        # Grain's iterators form reference cycles, and print errors if the interpreter's exit collects them. `free` is
+        # cleared so that no reference to a worker is left.
         free.clear()
-        # Grain's iterators form reference cycles, and print errors if the interpreter's exit collects them.
         gc.collect()
 
-    def _number(self, source: Augmented) -> int:
+    def _source_number(self, source: Augmented) -> int:
         """Returns the number of a source, which is pickled on first use."""
         with self._lock:
             for number, (known, _) in enumerate(self._pickled):
@@ -264,7 +274,7 @@ class Processes:
             return len(self._pickled) - 1
 
 
-def _begin(seed: int, index: int, count: int) -> None:
+def _start_worker(seed: int, index: int, count: int) -> None:
     """Prepares a worker: its parent handles terminal signals and ends it.
 
     Args:

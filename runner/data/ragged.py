@@ -69,7 +69,7 @@ def read(value: Any, place: str) -> Ragged:
       place: its name in errors.
 
     Raises:
-      DataError: an entry is no sequence of numbers, or differs from the others in more than its length.
+      DataError: an entry is not a sequence of numbers, or differs from the others in more than its length.
     """
     sequences: list[Array] = []
     for row, entry in enumerate(value):
@@ -82,8 +82,8 @@ def read(value: Any, place: str) -> Ragged:
         is_empty = sequence.ndim > 0 and not len(sequence)
         if sequence.ndim == 0 or (sequence.dtype.kind not in "biuf" and not is_empty):
             raise DataError(
-                f"{place}: example {row} is no sequence of numbers, which {_KEY} needs; return one list or array per "
-                "example"
+                f"{place}: example {row} is not a sequence of numbers, which {_KEY} needs; return one list or array "
+                "per example"
             )
         sequences.append(sequence)
     shapes = {sequence.shape[1:] for sequence in sequences if len(sequence)}

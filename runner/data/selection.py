@@ -24,8 +24,8 @@ from runner.data.base import (
 )
 from runner.data.packing import step_lengths
 from runner.data.sampler import StoredBlocks, stored_blocks
-from runner.data.splits import Slice, parse_split, resolve
-from runner.errors import invalid
+from runner.data.splits import Slice, fix_of, parse_split, resolve
+from runner.errors import invalid, listed
 
 # Memory-mapped selections below this size are copied into RAM, where gathering shuffled rows is faster. 1 GiB fits
 # next to a model on every machine that we run on; larger selections stay mapped and are cached by the kernel.
@@ -195,8 +195,7 @@ def _parse_key(key: str, text: str) -> tuple[Slice, ...]:
     try:
         return parse_split(text)
     except ValueError as error:
-        fix = f"set dataset.{key}='train[:5000]'"
-        raise invalid(f"dataset.{key}", text, problem=str(error), fix=fix) from error
+        raise invalid(f"dataset.{key}", text, problem=str(error), fix=fix_of(key)) from error
 
 
 def select(key: str, text: str, full: FullDataset) -> DataSource:
@@ -268,7 +267,7 @@ def _check_labels(
                 f"dataset.{key}",
                 text,
                 problem=f"selects examples of {full.name} whose labels are withheld by the publisher",
-                fix=f"select a split with labels (the splits: {', '.join(full.splits)})",
+                fix=f"select a split with labels (the splits: {listed(full.splits)})",
             )
 
 

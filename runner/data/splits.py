@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_SYNTAX = "write name, name[a:b] or a sum of these, with counts or percents, such as train[:5000] or train[10%:]+test"
 _TERM = re.compile(r"(?P<name>[\w-]+)(?:\[(?P<start>[^\[\]:]*):(?P<stop>[^\[\]:]*)\])?")
 _COUNT = re.compile(r"-?\d[\d_]*")
 _PERCENT = re.compile(r"(-?\d+(?:\.\d*)?)%")
@@ -42,13 +41,19 @@ def parse_split(text: str) -> tuple[Slice, ...]:
       The terms of the sum, in order.
 
     Raises:
-      ValueError: the text is not a split expression; the message shows the syntax.
+      ValueError: the text is not a split expression; the message is the problem, without a fix.
 
     Example:
       >>> parse_split("train[:5000]")
       (Slice(name='train', start=None, stop=5000, percent=False),)
     """
     return tuple(_parse_term(term.strip()) for term in text.split("+"))
+
+
+def fix_of(key: str) -> str:
+    """Returns the fix for a value of `dataset.<key>` that is not a split expression."""
+    # The shell removes the outer quotes, and Hydra the inner ones.
+    return f"set \"dataset.{key}='train[:5000]'\" or another range, such as train[10%:]+test"
 
 
 def resolve(slices: Sequence[Slice], sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
@@ -83,20 +88,20 @@ def resolve(slices: Sequence[Slice], sizes: Mapping[str, int]) -> list[tuple[str
 def _parse_term(text: str) -> Slice:
     match = _TERM.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a split, {_SYNTAX}")
+        raise ValueError(f"{text!r} is not a split, which is name, name[a:b] or a sum of these")
     name = match["name"]
     start = match["start"]
     stop = match["stop"]
     if start is None:
         return Slice(name)
     if name == "all":
-        raise ValueError("all can't be sliced, name the splits, such as train[:50%]+test[:50%]")
+        raise ValueError("all can't be sliced, but a sum of splits can, such as train[:50%]+test[:50%]")
     if not start and not stop:
-        raise ValueError(f"{text!r} has no bound, write {name} for the whole split")
+        raise ValueError(f"{text!r} has no bound, and the whole split is {name}")
     # An empty bound fits both units.
     units = {bound.endswith("%") for bound in (start, stop) if bound}
     if len(units) > 1:
-        raise ValueError(f"{text!r} mixes counts and percents, write both bounds in one unit")
+        raise ValueError(f"{text!r} mixes counts and percents in one range")
     percent = units == {True}
     return Slice(name, _parse_bound(start, percent, text), _parse_bound(stop, percent, text), percent)
 
@@ -109,7 +114,7 @@ def _parse_bound(text: str, percent: bool, term: str) -> float | None:
         pattern = _PERCENT
     match = pattern.fullmatch(text)
     if match is None:
-        raise ValueError(f"{term!r} has the invalid bound {text!r}, {_SYNTAX}")
+        raise ValueError(f"{term!r} has the invalid bound {text!r}, which must be a count or a percent")
     if not percent:
         return int(text)
     value = float(match[1])

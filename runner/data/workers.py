@@ -43,11 +43,11 @@ WriteExamples = Callable[[Augmented, int, Rows, Mapping[str, Array]], None]
 class Processes(Protocol):
     """Worker processes; `runner.data.processes` implements them."""
 
-    def __call__(self, source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array], /) -> None:
+    def make(self, source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array], /) -> None:
         """See `WriteExamples`."""
         ...
 
-    def why_not_picklable(self, source: Augmented) -> str:
+    def pickling_error(self, source: Augmented) -> str:
         """Returns why a source can't be sent to another process; empty if it can."""
         ...
 
@@ -145,10 +145,7 @@ class Reader:
 
 
 class Workers:
-    """The threads and processes of a run, started on first use.
-
-    They end with the `with` block.
-    """
+    """The threads and processes of a run, started on first use and ended with the `with` block."""
 
     def __init__(self, config: DatasetConfig, seed: int) -> None:
         self._config = config
@@ -205,9 +202,9 @@ class Workers:
             module = importlib.import_module("runner.data.processes")
             processes: Processes = module.Processes(self._count, self._seed)
             self._processes = processes
-        reason = self._processes.why_not_picklable(source)
+        reason = self._processes.pickling_error(source)
         if not reason:
-            return self._processes
+            return self._processes.make
         if kind == "process":
             raise invalid(
                 "dataset.worker_kind",

@@ -30,16 +30,17 @@ class Choice:
       kind: `cpu`, `gpu` or `tpu`.
       count: number of devices in all processes.
       model: of accelerators, if it is known.
-      why: why the accelerators of this machine are not used, and the fix; empty if there are none or they are used.
+      unused_reason: why the accelerators of this machine are not used, and the fix; empty if there are none or they
+        are used.
     """
 
     kind: str
     count: int
     model: str = ""
-    why: str = ""
+    unused_reason: str = ""
 
 
-def settled(config: RunConfig) -> MeshConfig:
+def resolve_mesh(config: RunConfig) -> MeshConfig:
     """Returns the mesh with `device` and the sizes of its axes resolved.
 
     Args:
@@ -80,16 +81,16 @@ def choose(config: RunConfig, asked: str) -> Choice:
         asked = launcher.device
     if asked in (GPU, TPU):
         return _named(config, asked)
-    why = ""
+    unused_reason = ""
     if asked == AUTO:
         for available in _available():
             reason = _why_not(config, available)
             if not reason:
                 return Choice(available.kind, _count_in_all(config, available), available.model)
             # Of several kinds the first one's reason is shown: TPUs come before GPUs.
-            why = why or reason
+            unused_reason = unused_reason or reason
     cpus = config.mesh.cpu_devices * checks_cluster.machines(config.cluster, CPU)
-    return Choice(CPU, cpus, why=why)
+    return Choice(CPU, cpus, unused_reason=unused_reason)
 
 
 def _available() -> list[Accelerators]:
@@ -103,11 +104,8 @@ def _count_in_all(config: RunConfig, available: Accelerators) -> int:
     return available.count * checks_cluster.machines(config.cluster, available.kind)
 
 
-def _lack(config: RunConfig, kind: str) -> Lack | None:
-    """Returns what one of the run's engines lacks.
-
-    A verification may have two engines.
-    """
+def _missing_support(config: RunConfig, kind: str) -> Lack | None:
+    """Returns what an engine of the run, or of the two of a verification, lacks for a kind of devices."""
     engines = [config.engine.name]
     if config.against.engine:
         engines.append(config.against.engine)
@@ -119,10 +117,7 @@ def _lack(config: RunConfig, kind: str) -> Lack | None:
 
 
 def _why_not(config: RunConfig, available: Accelerators) -> str:
-    """Returns why `auto` does not choose this machine's accelerators.
-
-    The result is empty if it does.
-    """
+    """Returns why `auto` does not choose this machine's accelerators; empty if it does."""
     words = available.words()
     processes = place.count(config.cluster)
     if available.kind == TPU and processes > 1:
@@ -132,8 +127,8 @@ def _why_not(config: RunConfig, available: Accelerators) -> str:
         mesh.resolve_axes(replace(config.mesh, device=available.kind), count)
     except ConfigError:
         all_words = counted(count, available.kind, available.model) + _in_processes(processes)
-        return f"it does not fit the {all_words} here; {_fitting_mesh(count)}"
-    missing = _lack(config, available.kind)
+        return f"the mesh does not fit the {all_words} here; {_fitting_mesh(count)}"
+    missing = _missing_support(config, available.kind)
     if missing is not None:
         return f"{missing.what} for the {words} here; {missing.fix}"
     return ""
@@ -146,30 +141,31 @@ def _in_processes(processes: int) -> str:
 
 
 def _fitting_mesh(count: int) -> str:
-    """Returns which mesh uses all of so many devices."""
+    """Returns a hint with the mesh option that uses `count` devices."""
     if count == 1:
-        return "mesh=single does"
+        return "mesh=single uses it"
     return "mesh=data uses all of them"
 
 
 def _named(config: RunConfig, kind: str) -> Choice:
-    """Returns the accelerators that were asked for by name.
+    """Returns the accelerators that were asked for by name. With `runner.plan` they need not exist.
 
-    A plan needs none of them.
+    Raises:
+      ConfigError: they are not available, or the libraries can't use them.
     """
     available = accelerators.find(kind)
     count = _count_in_all(config, available)
     if is_elsewhere():
         sizes = config.mesh.axes.values()
-        # A size of -1 takes all devices, so that mesh asks for no number of them.
+        # A size of -1 takes all devices, so that mesh sets no number.
         if -1 not in sizes:
             count = max(count, math.prod(sizes))
         return Choice(kind, count, available.model)
     key = "mesh.device"
     if not available.count:
-        fix = f"set {key}=cpu, or plan it: python -m {_PLAN_COMMAND} needs no {kind.upper()}"
+        fix = f"set {key}=cpu, or plan the run with python -m {_PLAN_COMMAND}, which needs no {kind.upper()}"
         raise invalid(key, kind, problem=accelerators.absence(kind), fix=fix)
-    missing = _lack(config, kind)
+    missing = _missing_support(config, kind)
     if missing is not None:
         problem = f"{missing.what} for the {available.words()} here"
         raise invalid(key, kind, problem=problem, fix=f"{missing.fix}, or set {key}=cpu")
@@ -177,14 +173,11 @@ def _named(config: RunConfig, kind: str) -> Choice:
 
 
 def is_elsewhere() -> bool:
-    """Returns whether the config's devices need not be on this machine.
-
-    The run is only planned, or it is another job's.
-    """
+    """Returns whether the config's devices may be missing here: the run is only planned, or it is another job's."""
     return command_module() == _PLAN_COMMAND or place.is_presumed()
 
 
-def described(config: RunConfig, asked: str) -> str:
+def describe_mesh(config: RunConfig, asked: str) -> str:
     """Returns the mesh and its devices, for the first line of a run.
 
     Args:
@@ -197,21 +190,19 @@ def described(config: RunConfig, asked: str) -> str:
     model = choice.model if is_chosen else ""
     devices = counted(mesh.size(config.mesh.axes), kind, model) + _in_processes(place.count(config.cluster))
     text = f"mesh {mesh.describe(config.mesh.axes)} on {devices}"
-    note = planned(config)
+    note = planning_note(config)
     if note and command_module() == _PLAN_COMMAND:
         text += f", {note}"
     # The reason is that of the choice: it says nothing of another kind of device.
-    if is_chosen and choice.why:
-        text += f": {choice.why}"
+    if is_chosen and choice.unused_reason:
+        text += f": {choice.unused_reason}"
     return text
 
 
-def line(config: RunConfig, composed: DictConfig) -> list[str]:
-    """Returns the line on the mesh that a command prints.
+def device_lines(config: RunConfig, composed: DictConfig) -> list[str]:
+    """Returns the lines that a command prints about its mesh: one, or none if the launcher has printed it.
 
-    The list is empty if our launcher, this process's parent, printed it.
-
-    Must be called before an engine is loaded, which hides GPUs from its process.
+    Call it before an engine is loaded, because loading hides GPUs.
 
     Args:
       config: checked.
@@ -219,17 +210,15 @@ def line(config: RunConfig, composed: DictConfig) -> list[str]:
     """
     if place.from_launcher() is not None:
         return []
-    text = described(config, str(OmegaConf.select(composed, "mesh.device", default=AUTO)))
+    text = describe_mesh(config, str(OmegaConf.select(composed, "mesh.device", default=AUTO)))
     typed = dict(OmegaConf.select(composed, "mesh.axes"))
     if config.cluster.elastic and REST not in typed.values() and typed != config.mesh.axes:
         text += f", in place of {mesh.describe(typed)} (cluster.elastic)"
     return [text]
 
 
-def planned(config: RunConfig) -> str:
-    """Returns how a mesh of accelerators is planned, in words.
-
-    It says whether they are missing here, and is empty for a mesh of CPUs.
+def planning_note(config: RunConfig) -> str:
+    """Returns how a mesh of accelerators is planned, and whether they are missing here; empty for a mesh of CPUs.
 
     Args:
       config: checked.

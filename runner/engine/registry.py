@@ -154,7 +154,7 @@ def has_keras_3(name: str) -> bool:
 def keras_package(name: str | None) -> str:
     """Returns the Keras package of an engine's models.
 
-    Tf_keras for a recorded name that is no engine any more.
+    Tf_keras for a recorded name that is not an engine any more.
     """
     entry = ENGINES.get(name or "")
     if entry is None:

@@ -47,7 +47,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # First, because it needs no framework: a run that does not exist is an error within a second.
     saved = open_saved(config, "runner.evaluate")
     # Before an engine loads, because that hides GPUs from its process.
-    device_lines = devices.line(config, composed)
+    device_lines = devices.device_lines(config, composed)
     folder = with_config(resolved(config, composed))
     with heard():
         store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)

@@ -75,7 +75,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     config = replace(config, engine=replace(config.engine, precision="float32", state="float32"))
     saved = open_saved(config, "runner.export")
     # Before an engine loads, because that hides GPUs from its process.
-    device_lines = devices.line(config, composed)
+    device_lines = devices.device_lines(config, composed)
     target = folders.target(config.export, saved.run)
     copy = folders.store_target(config.export) if team.is_first else None
     folder = with_config(resolved(config, composed))

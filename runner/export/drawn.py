@@ -54,7 +54,7 @@ def drawn_answers(plain: PlainModel, served: Served) -> frozenset[str]:
     for name in jax.eval_shape(answer, variable_shapes, array_shapes):
         # The program of this answer alone: a state is used if it is left when unused inputs are removed.
         traced = jax.make_jaxpr(lambda *taken, name=name: answer(*taken)[name])(variable_shapes, array_shapes)
-        _, is_used = private.without_unused(traced.jaxpr)
+        _, is_used = private.remove_unused(traced.jaxpr)
         if any(is_used[index] for index in states):
             drawn.add(name)
     return frozenset(drawn)

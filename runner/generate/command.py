@@ -53,7 +53,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             fix="name a run with task=language_model",
         )
     # Before an engine loads, because that hides GPUs from its process.
-    device_lines = devices.line(config, composed)
+    device_lines = devices.device_lines(config, composed)
     folder = with_config(resolved(config, composed))
     temperature = options.temperature
     if options.greedy:

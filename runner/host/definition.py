@@ -115,7 +115,7 @@ def _unfrozen(spec: ModuleSpec, search_path: list[str] | None) -> ModuleSpec:
 
 
 def _search_path(spec: ModuleSpec) -> list[str] | None:
-    """Returns the folders of a package's modules; None if the module is no package."""
+    """Returns the folders of a package's modules; None if the module is not a package."""
     folders = spec.submodule_search_locations
     try:
         return None if folders is None else list(folders)

@@ -228,7 +228,7 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 
     Args:
       folder: is not removed itself.
-      names: paths in the folder; one that does not exist, or is no file, is ignored.
+      names: paths in the folder; one that does not exist, or is not a file, is ignored.
     """
     parents: set[Path] = set()
     for name in names:

@@ -100,7 +100,7 @@ def locked_at_once(path: Path, say: Callable[[str], object] = str, what: str = "
 
     Raises:
       HeldError: another process holds it.
-      OSError: the file can't be created, or is no regular file.
+      OSError: the file can't be created, or is not a regular file.
     """
     with _opened(path) as handle:
         is_locked = _acquire(handle, path, say, what, wait=False)
@@ -121,7 +121,7 @@ def lock_until_exit(path: Path) -> int | None:
 
     Raises:
       HeldError: another process has locked it.
-      OSError: the file can't be created, or is no regular file.
+      OSError: the file can't be created, or is not a regular file.
     """
     while True:
         handle = _open(path)
@@ -144,7 +144,7 @@ def share_until_exit(path: Path) -> None:
     Where the file system has no locks, it does nothing.
 
     Raises:
-      OSError: the file can't be created, or is no regular file.
+      OSError: the file can't be created, or is not a regular file.
     """
     handle = _open(path)
     with contextlib.suppress(OSError):
@@ -155,7 +155,7 @@ def is_free(path: Path) -> bool:
     """Returns whether no process has marked a file by `share_until_exit`; False if the file system has no locks.
 
     Raises:
-      OSError: the file can't be created, or is no regular file.
+      OSError: the file can't be created, or is not a regular file.
     """
     with _opened(path) as handle:
         try:

@@ -3,7 +3,7 @@
 A secret is removed from the command line and from the composed config before anything is printed or written. It is
 kept in an environment variable of this process and of those that it starts. Only code that opens a store asks for it.
 
-SQLAlchemy's `URL.render_as_string(hide_password=True)` is no replacement. It masks the password before the host and
+SQLAlchemy's `URL.render_as_string(hide_password=True)` is not a replacement. It masks the password before the host and
 nothing else: the end of a password with an unescaped `@`, tokens in place of a user, and secrets in the query
 (`password=`, `odbc_connect=`) stay readable. Of 13 forms in tests/tracking/test_tracking_secrets.py it masks 3.
 """
@@ -28,7 +28,7 @@ TRACKING = "tracking.uri"
 STUDIES = "hydra.sweeper.storage"
 # JSON: masked URI to URI.
 _VARIABLE = "RUNNER_SECRET_URIS"
-# Characters of a secret that is searched for in texts that are no URIs. A shorter one is in any text by chance, and
+# Characters of a secret that is searched for in texts that are not URIs. A shorter one is in any text by chance, and
 # masking it there would destroy messages.
 _MIN_SECRET = 4
 # Databases, where a name without a password is a user's and no token.
@@ -153,7 +153,7 @@ def _hide_argument(argument: str) -> str:
     if not equals or head.lstrip("+") not in (TRACKING, STUDIES) or "${" in value:
         return argument
     if value.startswith(("[", "{")):
-        # It is no URI. The check of the config rejects it, and masks it in the message.
+        # It is not a URI. The check of the config rejects it, and masks it in the message.
         return argument
     plain = quoting.unquoted(value)
     masked = hide(plain)

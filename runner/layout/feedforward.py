@@ -221,7 +221,7 @@ def _down_of_mixture(by_expert_shape: Mapping[Shape, Sequence[str]], width: int)
 def _bias_role(path: str, shape: Shape, roles: Mapping[str, Role], count: int, width: int) -> Role | None:
     """Returns the role of the bias (E, F) or (E, D) of a mixture's kernel.
 
-    Returns None if the variable is no such bias.
+    Returns None if the variable is not such a bias.
 
     Args:
       path: the path of the variable.

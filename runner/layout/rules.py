@@ -148,7 +148,7 @@ def first_match(
         rule = table.rules[index]
         if rule.transformer is not None:
             role = structure.roles.get(path)
-            # A variable that is no part of a transformer is left to the next rule.
+            # A variable that is not part of a transformer is left to the next rule.
             if role is None or (rule.transformer == EXPERTS and role.experts is None):
                 continue
             spec, reason = place(role, shape, rule.transformer, axes, rule.store)

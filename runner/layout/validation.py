@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.config import search_path
 from runner.config.schema import LayoutConfig, RuleConfig
-from runner.errors import ConfigError, did_you_mean, invalid
+from runner.errors import ConfigError, did_you_mean, invalid, listed
 from runner.layout.axes import BATCH, SEQUENCE, batch_axis
 from runner.layout.rules import divisibility_fix, show
 from runner.layout.specs import axis_size
@@ -49,7 +49,7 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
         _check_kind(key, rule, axes)
         _check_reached(key, rule, [*earlier_of_all, *earlier_by_match.get(rule.match, [])], config.rules)
         if rule.transformer is not None:
-            # It passes on every variable that is no part of a transformer.
+            # It passes on every variable that is not part of a transformer.
             continue
         if _keeps_all(rule):
             earlier_of_all.append(index)
@@ -107,7 +107,7 @@ def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) ->
         raise _no_axis(key, axis, axis, axes, axes_of_heads)
     if axis == batch_axis(config, axes):
         others = [name for name in axes if name not in {axis, *axes_of_heads}]
-        fix = "choose a mesh of two axes, as mesh=batch4_sequence2"
+        fix = "choose a mesh of two axes, such as mesh=batch4_sequence2"
         if others:
             fix = f"set {key}={others[-1]}"
         raise invalid(key, axis, problem="this axis already shards the batch dim", fix=fix)
@@ -130,7 +130,7 @@ def _check_heads(key: str, value: str, axis: str, rules: Sequence[RuleConfig]) -
                 value,
                 problem=f"axis {axis!r} already shards heads by layout.rules[{index}].transformer, and can't shard "
                 "tokens too",
-                fix=f"choose a mesh with an axis for each, as {_example_mesh([SEQUENCE, axis_of_heads])}",
+                fix=f"choose a mesh with an axis for each, such as {_example_mesh([SEQUENCE, axis_of_heads])}",
             )
 
 
@@ -200,10 +200,7 @@ def _image_size(
 
 
 def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
-    """Checks that a rule is of exactly one kind, and has no keys of another one.
-
-    The kinds are spec, shard and transformer.
-    """
+    """Checks that a rule is of exactly one kind (spec, shard or transformer), and has no keys of another one."""
     used = [name for name in _KINDS if getattr(rule, name) is not None]
     if len(used) > 1:
         first, second = used[:2]
@@ -247,10 +244,7 @@ def _check_store(key: str, rule: RuleConfig) -> None:
 
 
 def _keeps_all(rule: RuleConfig) -> bool:
-    """Returns whether a rule places every variable.
-
-    Rules after it have no effect.
-    """
+    """Returns whether a rule places every variable, so that rules after it have no effect."""
     return rule.match in _EVERYTHING and (rule.shard is not None or not rule.optional)
 
 
@@ -281,20 +275,24 @@ def _check_reached(key: str, rule: RuleConfig, earlier: Iterable[int], rules: Se
 
 
 def _check_input_axes(config: LayoutConfig, axes: Mapping[str, int]) -> None:
-    """Checks the specs of `inputs` against the mesh.
-
-    The batch dim is sharded alike in all of them.
-    """
+    """Checks the specs of `inputs` against the mesh, and that all of them shard the batch dim alike."""
     is_one_device = math.prod(axes.values()) == 1
     if not config.inputs and BATCH not in axes and not is_one_device:
-        # Without an axis for the batch dim, every device would compute the same.
-        raise _no_axis("layout.inputs", "{}", BATCH, axes)
+        # An axis `batch` of one device would be accepted, but then every device would compute the same.
+        raise invalid(
+            "mesh.axes",
+            axes,
+            problem=f"has no axis {BATCH!r}, so every device would compute the same examples",
+            fix=f"choose a mesh that has it, such as {listed(_as_overrides(meshes_with(BATCH)))}, or set "
+            "layout.inputs, whose first entries name the axis of the batch dim",
+        )
     first: str | None = None
     for name, spec in config.inputs.items():
         key = f"layout.inputs.{name}"
         if not spec:
             problem = "needs one entry per dim, each an axis or null"
-            raise invalid(key, spec, problem=problem, fix=f"set {key}=[batch]")
+            axis = BATCH if BATCH in axes else next(iter(axes))
+            raise invalid(key, spec, problem=problem, fix=f"set {key}=[{axis}]")
         _check_spec(key, spec, axes)
         if first is None:
             first = name
@@ -339,9 +337,9 @@ def _no_axis(key: str, value: str, axis: str, axes: Mapping[str, int], others: C
     if fitting:
         missing = [other for other in needed if other not in axes]
         added = " ".join(f"+mesh.axes.{other}=1" for other in missing)
-        fix = f"choose a mesh that has it: mesh={', mesh='.join(fitting)}, or add it with one device: {added}"
+        fix = f"choose a mesh that has it, such as {listed(_as_overrides(fitting))}, or set {added} for one device"
     elif options:
-        fix = f"choose a mesh with an axis for each, as {_example_mesh(needed)}"
+        fix = f"choose a mesh with an axis for each, such as {_example_mesh(needed)}"
     else:
         fix = did_you_mean(axis, axes, f"set mesh.axes.{axis}=2, or name one of those")
     noun = "its axis"
@@ -355,6 +353,10 @@ def _example_mesh(names: Sequence[str]) -> str:
     """Returns a mesh with these axes and the batch axis, quoted for a shell."""
     axes = ",".join(f"{name}:2" for name in dict.fromkeys([BATCH, *names]))
     return f"'mesh.axes={{{axes}}}'"
+
+
+def _as_overrides(options: Sequence[str]) -> list[str]:
+    return [f"mesh={option}" for option in options]
 
 
 def meshes_with(axis: str) -> list[str]:

@@ -26,6 +26,7 @@ from runner.look import contents, picture
 from runner.look import text as text_contents
 from runner.record.folder import with_config
 from runner.task import registry as tasks
+from runner.task.supervised import no_array
 
 _WIDTH = 160  # characters in a pipe or a file, which have no width of their own: the widest table fits
 
@@ -87,7 +88,7 @@ def _targets(config: RunConfig, data: Dataset) -> list[str]:
     """Returns the arrays that are predicted: those of the task, else the one with a target's usual name."""
     for name in config.task.target:
         if name not in data.specs:
-            problem = f"the dataset has no such array (it has {', '.join(data.specs)})"
+            problem = no_array(name, data.specs)
             raise invalid("task.target", name, problem=problem, fix=did_you_mean(name, data.specs, "name one of them"))
     if config.task.target:
         return list(config.task.target)

@@ -133,7 +133,7 @@ def _accepts_any(named_parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def _check_signature(builder: Callable[..., Any], config: ModelConfig, arguments: Mapping[str, Any], fix: str) -> None:
-    """Rejects a callable that is no builder before it is called.
+    """Rejects a callable that is not a builder before it is called.
 
     Calling it might do anything.
     """

@@ -78,7 +78,7 @@ def with_image(keras: Any, inputs: Inputs) -> tuple[Any, Tensor, Callable[[Tenso
       as one vector. Without other inputs it returns its argument.
 
     Raises:
-      ValueError: a single input that is no image, or several of which none or more than one is an image.
+      ValueError: a single input that is not an image, or several of which none or more than one is an image.
     """
     by_name = specs(inputs)
     tensors = make(keras, inputs)

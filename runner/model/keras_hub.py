@@ -105,7 +105,7 @@ def build(
         _warn_of_leak(name)
     size = _vocabulary_size(body)
     if per_token and size is not None and outputs.units is not None:
-        options.check_vocabulary(name, size, outputs.units, tied=task_class is not None)
+        options.check_vocabulary(name, size, outputs.units, tied=task_class is not None, preset=preset)
 
     task_model: Any = heads.attach(keras, task_class, body, outputs.units, tokens)
     head = task_model
@@ -153,7 +153,7 @@ def _enable_lora(backbone: Any, rank: int) -> None:
             "model.lora_rank",
             rank,
             problem=f"{type(backbone).__name__} has no layer that supports adapters (layers named {names})",
-            fix="leave it out, and select trainable variables with model.trainable",
+            fix="remove model.lora_rank, and select trainable variables with model.trainable",
         )
 
 
@@ -166,7 +166,7 @@ def with_values(keras: Any, inputs: Mapping[str, ArraySpec], folder: str) -> Any
       folder: of the preset.
 
     Raises:
-      ConfigError: it is no preset.
+      ConfigError: it is not a preset.
       ValueError: an input that no array can be used for.
     """
     load()

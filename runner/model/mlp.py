@@ -122,7 +122,7 @@ def _stacked(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
 
     Otherwise they are a functional model.
 
-    A `Sequential` takes one tensor, and the layers that convert others to floats are no single layer.
+    A `Sequential` takes one tensor, and the layers that convert others to floats are not a single layer.
     """
     if is_single_float(inputs):
         return keras.Sequential([make(keras, inputs), as_vector(keras, inputs), *layers], name="mlp")

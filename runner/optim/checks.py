@@ -115,7 +115,7 @@ def _check_class(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
     key = "optimizer.class_name"
     if not OPTIMIZERS[config.name].is_keras_class:
         if config.class_name is not None:
-            problem = f"optimizer={config.name} is no class of Keras"
+            problem = f"optimizer={config.name} is not a Keras class"
             raise invalid(key, config.class_name, problem=problem, fix=f"set optimizer=keras, or remove {key}")
         return
     if config.class_name is None:
@@ -191,7 +191,7 @@ def _check_schedule(config: ScheduleConfig) -> None:
         raise invalid(
             key,
             config.name,
-            problem="a reduction at plateaus is no schedule of its own, but works with any",
+            problem="a reduction at plateaus is not a schedule of its own, but works with any",
             fix=f"set {_SCHEDULE}.plateau.metric=auto, and remove {key}",
         )
     check_name(key, config.name, SCHEDULE_KEYS)
@@ -336,9 +336,7 @@ def check_rates(config: OptimizerConfig, total_steps: int) -> None:
 
 
 def check_restores(config: OptimizerConfig, factor: float, restores: int) -> None:
-    """Checks that the learning rate stays above 0 in float32.
-
-    Each restore of `trainer.on_nan=restore` lowers it.
+    """Checks that the learning rate stays above 0 in float32, as each restore of `trainer.on_nan=restore` lowers it.
 
     Args:
       config: checked.

@@ -167,7 +167,7 @@ def _make_rule(config: OptimizerConfig, xp: Arrays) -> Rule:
     assert rule_of_class is not None, "checked by check_rule"
     rule = rule_of_class(config.options, xp)
     weight_decay = config.options["weight_decay"]
-    # Keras decays the weights before the update, and of all classes alike, so it is no part of a formula.
+    # Keras decays the weights before the update, and of all classes alike, so it is not part of a formula.
     if not weight_decay:
         return rule
     return replace(rule, update=elementwise.with_weight_decay(rule.update, weight_decay))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from PIL import ImageDraw
 
@@ -43,17 +43,17 @@ class Segment:
     Attributes:
       name: for the legend.
       amount: bytes or seconds.
-      words: the amount, for the legend.
+      label: the amount, for the legend.
       color: of the part.
     """
 
     name: str
     amount: float
-    words: str
+    label: str
     color: Color
 
 
-def memory(plan: Plan) -> list[Segment]:
+def memory_segments(plan: Plan) -> list[Segment]:
     """Returns one device's memory by kind: at the peak of a step, or of all arrays that the plan counts."""
     amounts: dict[str, int] = {}
     if plan.forecast is not None:
@@ -69,7 +69,7 @@ def memory(plan: Plan) -> list[Segment]:
     return segments
 
 
-def limit(plan: Plan) -> int:
+def capacity_bytes(plan: Plan) -> int:
     """Returns the bytes of one device's memory; 0: not known. Virtual devices of a CPU share the machine's."""
     if plan.forecast is not None:
         return plan.forecast.capacity_bytes
@@ -78,8 +78,11 @@ def limit(plan: Plan) -> int:
     return host_memory.of_virtual_device(mesh.size(dict(plan.axes)), plan.machines)
 
 
-def links(plan: Plan) -> list[Segment]:
-    """Returns the time of a step's collectives by axis, in a forecast at the attained share of the bandwidth."""
+def link_segments(plan: Plan) -> list[Segment]:
+    """Returns the time of a step's collectives by axis.
+
+    A forecast divides by LINK_EFFICIENCY, the share of the bandwidth that links reach.
+    """
     share = 1.0
     if plan.forecast is not None:
         share = LINK_EFFICIENCY
@@ -89,15 +92,15 @@ def links(plan: Plan) -> list[Segment]:
     segments = []
     for index, (axis, amount) in enumerate(seconds.items()):
         color = _COLORS[index % len(_COLORS)]
-        told = rows.duration(amount)
+        label = rows.duration(amount)
         if share < 1.0:
-            # The tables have the times at the stated rate.
-            told += f" at {share:.0%} of the links' rate"
-        segments.append(Segment(f"collectives over {axis}", amount, told, color))
+            # The tables show times at the full link rate.
+            label += f" at {share:.0%} of the links' rate"
+        segments.append(Segment(f"collectives over {axis}", amount, label, color))
     return segments
 
 
-def compute(plan: Plan) -> tuple[float, float]:
+def compute_range_s(plan: Plan) -> tuple[float, float]:
     """Returns the seconds that a device computes in a step, with its memory traffic: fastest and slowest."""
     if plan.forecast is None:
         return plan.compute_seconds, plan.compute_seconds
@@ -114,10 +117,11 @@ def height(plan: Plan, width: int) -> int:
       plan: to draw.
       width: of the bars.
     """
-    legends = len(_lines(memory(plan), width)) + len(_lines(_timeline(plan), width))
-    # Two headings; one bar of memory, and three of times with a line of text above each of two.
-    texts = 2 + 2
-    return (legends + texts) * lettering.LINE + 4 * (_BAR + _GAP) + 3 * _SPACE
+    legend_lines = len(_lines(memory_segments(plan), width)) + len(_lines(_timeline(plan), width))
+    # Lines of text: two headings, and one above each of the two timelines.
+    text_lines = 4
+    # One bar of memory and three of times.
+    return (legend_lines + text_lines) * lettering.LINE + 4 * (_BAR + _GAP) + 3 * _SPACE
 
 
 def draw(canvas: ImageDraw.ImageDraw, plan: Plan, at: tuple[int, int], width: int) -> None:
@@ -138,8 +142,8 @@ def draw(canvas: ImageDraw.ImageDraw, plan: Plan, at: tuple[int, int], width: in
 def _draw_memory(canvas: ImageDraw.ImageDraw, plan: Plan, at: tuple[int, int], width: int) -> int:
     """Draws the memory of a device and returns where the next bar begins."""
     left, y = at
-    segments = memory(plan)
-    capacity = limit(plan)
+    segments = memory_segments(plan)
+    capacity = capacity_bytes(plan)
     total = sum(segment.amount for segment in segments)
     heading = f"memory of one device: {tables.size(round(total))}"
     if capacity > _BEYOND * total:
@@ -161,10 +165,12 @@ def _draw_memory(canvas: ImageDraw.ImageDraw, plan: Plan, at: tuple[int, int], w
 
 
 def _draw_timeline(canvas: ImageDraw.ImageDraw, plan: Plan, at: tuple[int, int], width: int) -> None:
+    """Draws a step without overlap, and below it one with full overlap, with a legend of both."""
     left, y = at
-    fastest, slowest = compute(plan)
-    moved = links(plan)
-    communication = sum(segment.amount for segment in moved)
+    fastest, slowest = compute_range_s(plan)
+    segments = _timeline(plan)
+    link_bars = segments[1:]
+    communication = sum(segment.amount for segment in link_bars)
     whole = slowest + communication
     overlapped = rows.duration(max(fastest, communication))
     if slowest > fastest:
@@ -172,29 +178,29 @@ def _draw_timeline(canvas: ImageDraw.ImageDraw, plan: Plan, at: tuple[int, int],
     heading = f"one step: {overlapped} if all communication overlaps with compute"
     lettering.text(canvas, left, y, f"{heading}, {rows.duration(whole)} if none does", lettering.TEXT, bold=True)
     y += lettering.LINE
+    # A plan without compute and collectives has no time to scale by.
     scale = width / max(whole, 1e-12)
     lettering.text(canvas, left, y, "no overlap, slowest compute", lettering.SMALL, lettering.GRAY)
     y += lettering.LINE
-    busy = Segment("compute", slowest, rows.duration(slowest), _COMPUTE)
-    _draw_bar(canvas, [busy, *moved], (left, y), scale)
+    _draw_bar(canvas, segments, (left, y), scale)
     y += _BAR + _GAP
     lettering.text(canvas, left, y, "full overlap, fastest compute", lettering.SMALL, lettering.GRAY)
     y += lettering.LINE
-    quick = Segment("compute", fastest, rows.duration(fastest), _COMPUTE)
-    _draw_bar(canvas, [quick], (left, y), scale)
+    fastest_compute = replace(segments[0], amount=fastest)
+    _draw_bar(canvas, [fastest_compute], (left, y), scale)
     y += _BAR
-    _draw_bar(canvas, moved, (left, y), scale)
+    _draw_bar(canvas, link_bars, (left, y), scale)
     y += _BAR + 2 * _GAP
-    _draw_legend(canvas, _timeline(plan), (left, y), width)
+    _draw_legend(canvas, segments, (left, y), width)
 
 
 def _timeline(plan: Plan) -> list[Segment]:
-    """Returns the legend's entries of the timeline."""
-    fastest, slowest = compute(plan)
-    words = rows.duration(fastest)
+    """Returns the timeline's segments: the slowest compute, labeled with its range, and then the collectives."""
+    fastest, slowest = compute_range_s(plan)
+    label = rows.duration(fastest)
     if slowest > fastest:
-        words = f"{words} to {rows.duration(slowest)}"
-    return [Segment("compute", slowest, words, _COMPUTE), *links(plan)]
+        label = f"{label} to {rows.duration(slowest)}"
+    return [Segment("compute", slowest, label, _COMPUTE), *link_segments(plan)]
 
 
 def _draw_bar(canvas: ImageDraw.ImageDraw, segments: Sequence[Segment], at: tuple[int, int], scale: float) -> None:
@@ -222,7 +228,7 @@ def _lines(segments: Sequence[Segment], width: int) -> list[list[Segment]]:
 
 
 def _entry_width(segment: Segment) -> int:
-    return 3 * _BOX + lettering.length(f"{segment.name} {segment.words}", lettering.SMALL)
+    return 3 * _BOX + lettering.length(f"{segment.name} {segment.label}", lettering.SMALL)
 
 
 def _draw_legend(canvas: ImageDraw.ImageDraw, segments: Sequence[Segment], at: tuple[int, int], width: int) -> int:
@@ -233,7 +239,7 @@ def _draw_legend(canvas: ImageDraw.ImageDraw, segments: Sequence[Segment], at: t
         for segment in entries:
             top = y + (lettering.LINE - _BOX) // 2
             canvas.rectangle((x, top, x + _BOX, top + _BOX), fill=segment.color, outline=_EDGE)
-            lettering.text(canvas, x + _BOX + 6, y, f"{segment.name} {segment.words}", lettering.SMALL)
+            lettering.text(canvas, x + _BOX + 6, y, f"{segment.name} {segment.label}", lettering.SMALL)
             x += _entry_width(segment)
         y += lettering.LINE
     return y

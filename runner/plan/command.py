@@ -44,7 +44,7 @@ def plan_config(config: RunConfig) -> Plan:
     if not config.hardware.is_here:
         return _plan_elsewhere(config)
     # Which device the run would use has to be asked before the engine hides GPUs from this process.
-    device_note = devices.planned(config)
+    device_note = devices.planning_note(config)
     cpu_config = on_cpu(config)
     registry.prepare(cpu_config)
     data = loading.load_run(config)

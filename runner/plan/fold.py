@@ -59,7 +59,7 @@ def folded(variables: Sequence[VariablePlan]) -> list[Fold]:
     for blocks in _equal_runs(_blocks(variables)):
         first = blocks[0]
         last = blocks[-1]
-        # Variables without a number are no blocks, however many follow each other.
+        # Variables without a number are not blocks, however many follow each other.
         if len(blocks) < _FEWEST_BLOCKS or not first.prefix:
             for block in blocks:
                 folds += unfolded(block.variables)

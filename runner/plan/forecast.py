@@ -19,7 +19,7 @@ LINKS = "links"
 _STATE_PASSES = 3
 # What follows was fitted to published runs by `python -m benchmarks.plans`.
 # Fused attention needs so many times the time of other products of as many FLOPs, though it skips half of them: its
-# products are small, and the softmax between them is no product.
+# products are small, and the softmax between them is not a product.
 _ATTENTION_COST = 1.45
 # Times that the result of a product goes through the device's memory per pass, with the element-wise operations after
 # it: biases, norms, activation functions, residual sums.

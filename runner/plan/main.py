@@ -27,7 +27,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     """Writes and prints the plan."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = plan_console()
-    for line in devices.line(config, composed):
+    for line in devices.device_lines(config, composed):
         console.print(line, soft_wrap=True, markup=False)
     with quiet_native_log(folder / "runner.log"):
         plan = plan_config(config)

@@ -15,17 +15,14 @@ from runner.plan import rows
 from runner.plan.base import Plan
 from runner.report.tables import Column, fitted
 
-# Columns if the output is no terminal: the widest table of the presets fits.
+# Columns if the output is not a terminal: the widest table of the presets fits.
 WIDTH = 108
 # A narrow terminal drops these columns first.
 _DROP: Mapping[str, int] = MappingProxyType({"rule": 1})
 
 
 def plan_console() -> Console:
-    """Returns a console on stdout.
-
-    It is `WIDTH` wide if stdout is no terminal and COLUMNS is not set.
-    """
+    """Returns a console on stdout, `WIDTH` wide if stdout is not a terminal and COLUMNS is not set."""
     knows_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if knows_width else WIDTH)
 

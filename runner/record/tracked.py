@@ -132,7 +132,7 @@ def listed_params(
 
 
 def _is_typed(key: str, typed_paths: Sequence[str]) -> bool:
-    """Returns whether a key, or one above it that is no group, was typed."""
+    """Returns whether a key, or one above it that is not a group, was typed."""
     for path in typed_paths:
         is_at_or_above = key == path or key.startswith(f"{path}.")
         if "." in path and is_at_or_above:

@@ -52,7 +52,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     recorded = recorded_step(saved.run, config.replay)
     # Before the data and the engine are loaded: the configs alone tell whether the examples have another order.
     check_order(saved.checkpoint, resolved(config, composed))
-    device_lines = devices.line(config, composed)
+    device_lines = devices.device_lines(config, composed)
     content = resolved(config, composed)
     folder = with_config(content)
     differences = {**config_differences(recorded.about["config"], content), **version_differences(recorded.about)}

@@ -150,7 +150,7 @@ def _difference(name: str, step: int, expected: Array | np.float64, actual: Arra
         return None
     wide_before = before.astype(np.float64)
     wide_after = after.astype(np.float64)
-    # Another dtype with the same values is no difference, nor are NaNs of other bits, or -0.0 in place of 0.0.
+    # Another dtype with the same values is not a difference, nor are NaNs of other bits, or -0.0 in place of 0.0.
     if np.array_equal(wide_before, wide_after, equal_nan=True):
         return None
     # Inf minus Inf is NaN, and NumPy would warn of it. A NaN counts as the largest difference, see `_size`.

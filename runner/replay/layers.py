@@ -28,7 +28,8 @@ def layer_outputs(config: RunConfig, spec: DataSpec, engine: Engine, batch: Mapp
       batch: arrays (B, ...) by name.
 
     Returns:
-      Name of the layer -> its output; `<layer>/<i>` if it has several. Empty if the model is no graph of Keras layers.
+      Name of the layer -> its output; `<layer>/<i>` if it has several. Empty if the model is not a graph of Keras
+      layers.
     """
     if spec.task.own_step:
         return {}

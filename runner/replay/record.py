@@ -116,11 +116,11 @@ def _start(
     if first is None:
         first = max((other for other in steps if other < step), default=0)
     elif first >= step:
-        raise invalid("replay.start", first, problem=f"must be before the step ({step})", fix="leave it out")
+        raise invalid("replay.start", first, problem=f"must be before the step ({step})", fix="remove replay.start")
     elif first and first not in steps:
         names = ", ".join(map(str, steps))
         problem = f"the checkpoints of run {run.id} are {names}"
-        raise invalid("replay.start", first, problem=problem, fix="leave it out, or set one of them")
+        raise invalid("replay.start", first, problem=problem, fix="remove replay.start, or set it to one of them")
     if first or 0 in steps:
         return _with_restores(runs.open_checkpoint("run", run, first), history)
     origin = run.record.get("origin")

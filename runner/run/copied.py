@@ -104,7 +104,7 @@ class _Copy:
             raise invalid(
                 KEY,
                 self._path.parent,
-                problem=f"{self._path} has objects that are no copy of a run's folder, such as {min(others)}",
+                problem=f"{self._path} has objects that are not a copy of a run's folder, such as {min(others)}",
                 fix="name a new or empty folder",
             )
         self._versions = dict.fromkeys(recorded, _UNKNOWN)

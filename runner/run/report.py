@@ -45,7 +45,7 @@ class Outcome:
       engine: with the weights that the run keeps.
       splits: its examples.
       result: of the training loop.
-      used: share of a device's peak that training used; None where that is not known.
+      mfu: model FLOPs utilization (MFU) of training, a fraction; None: it is not known.
       peak_gflops: the peak, `plan.gflops` or that of a known GPU.
       goodput: of all attempts of the run; None: they are not recorded.
     """
@@ -54,7 +54,7 @@ class Outcome:
     engine: Engine
     splits: Splits
     result: loop.Result
-    used: float | None
+    mfu: float | None
     peak_gflops: float | None = None
     goodput: Goodput | None = None
 
@@ -97,6 +97,7 @@ def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
 
 
 def _log_model(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
+    """Logs the trained model, with its signature, to the tracking store."""
     engine = outcome.engine
     saving: AbstractContextManager[object] = nullcontext()
     if isinstance(engine, SavesLight):
@@ -116,20 +117,20 @@ def model_inputs(task: Task, source: DataSource, count: int) -> Array | dict[str
 
 
 def _files(outcome: Outcome) -> dict[str, Writer]:
-    """Returns name -> function that writes the file."""
+    """Returns, by file name, the function that writes each file."""
     result = outcome.result
     splits = outcome.splits
     task = splits.train.task
     length = outcome.length
-    past = result.history
-    # Made now, not when they are written: the engine's state and the examples are at hand.
+    history = result.history
+    # Computed before any file is written: an error in reading examples is not a failure of the disk, which only warns.
     report = task.report(result.reported, splits.reported.source, splits.reported_name)
     summary = json.dumps(_summary(outcome), indent=2) + "\n"
     files: dict[str, Writer] = {}
-    if plots.has_curves(past.train, past.evaluations):
+    if plots.has_curves(history.train, history.evaluations):
         rising = [name for name, direction in task.directions.items() if direction == MAXIMIZE]
         files["curves.png"] = lambda path: plots.curves(
-            path, past.train, past.evaluations, length, splits.selecting_name, rising
+            path, history.train, history.evaluations, length, splits.selecting_name, rising
         )
     rates = _actual_rates(outcome)
     if rates:
@@ -149,26 +150,27 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
 
 def _actual_rates(outcome: Outcome) -> list[tuple[int, float]]:
     """Returns (steps done, rate) of a run that changed its schedule's rate; empty if the plan's picture is right."""
-    reduced = outcome.result.rate_changes
-    if not reduced:
+    rate_changes = outcome.result.rate_changes
+    if not rate_changes:
         return []
     config = outcome.config
     total = outcome.length.total
     steps = {step for step, _ in schedules.sampled(config.optimizer, total)} or {0, outcome.result.steps - 1}
-    for at, _ in reduced:
-        # The rate jumps here.
-        steps |= {max(at - 1, 0), at}
+    for change_step, _ in rate_changes:
+        # Sample both sides of the jump, or the line would slope.
+        steps |= {max(change_step - 1, 0), change_step}
     rates: list[tuple[int, float]] = []
     for step in sorted(step for step in steps if step < outcome.result.steps):
         factor = 1.0
-        for at, reduced_factor in reduced:
-            if at <= step:
-                factor = reduced_factor
+        for change_step, changed_factor in rate_changes:
+            if change_step <= step:
+                factor = changed_factor
         rates.append((step, float(schedules.learning_rate(config.optimizer, step, total)) * factor))
     return rates
 
 
 def _sharding_picture(config: RunConfig, task: Task, engine: ShowsPieces) -> Writer:
+    """Returns the function that draws which examples each device has."""
     pieces = engine.input_pieces()
     microbatches = config.trainer.accumulate_steps
     size = config.dataset.batch_size // microbatches
@@ -182,7 +184,11 @@ def _sharding_picture(config: RunConfig, task: Task, engine: ShowsPieces) -> Wri
 
 
 def _summary(outcome: Outcome) -> dict[str, object]:
-    """Returns the content of summary.json; figures of speed are null where too few steps were measured."""
+    """Returns the content of summary.json; figures of speed are null where too few steps were measured.
+
+    `taken_step` is the step of the weights that the run keeps. `input_wait` is the fraction of the measured time in
+    which steps waited for their examples. `model_flop_utilization` is the MFU, a fraction. Times are in ms.
+    """
     result = outcome.result
     meter = result.meter
     rate = None
@@ -209,7 +215,7 @@ def _summary(outcome: Outcome) -> dict[str, object]:
         "cpu_ms_per_step": cpu_ms_per_step,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
-        "model_flop_utilization": outcome.used,
+        "model_flop_utilization": outcome.mfu,
     }
     if outcome.goodput is not None:
         summary["goodput"] = outcome.goodput.whole.share(work.TRAINING)
@@ -233,8 +239,9 @@ def show_result(outcome: Outcome, console: Console) -> None:
         if tokens:
             throughput += f", {examples * tokens:,.0f} tokens/s"
         rows.append(("steps/s", f"{rate:.1f} ({throughput})"))
-        if outcome.used is not None:
-            rows.append(("model FLOP utilization", f"{outcome.used:.1%} of {outcome.peak_gflops:,g} GFLOP/s"))
+        if outcome.mfu is not None:
+            share = f"{outcome.mfu:.1%} of {outcome.peak_gflops:,g} GFLOP/s"
+            rows.append(("model FLOPs utilization (MFU)", share))
     for name, value in result.epoch_means.items():
         rows.append((f"train {name}, {_last_period(outcome)}", shown(value)))
     for split, evaluation in outcome.evaluations.items():

@@ -289,15 +289,15 @@ class _Training:
         config = self.config
         peak_gflops = tokens.peak_gflops(config)
         speed = {"throughput/input_wait": result.meter.input_wait}
-        used = None
+        mfu = None
         rate = result.meter.steps_per_second
         if result.meter.is_meaningful and rate:
             counted = self._counted(engine, measures)
-            used = utilization(replace(config.plan, gflops=peak_gflops), counted, rate)
-        if used is not None:
-            speed["throughput/model_flop_utilization"] = used
+            mfu = utilization(replace(config.plan, gflops=peak_gflops), counted, rate)
+        if mfu is not None:
+            speed["throughput/model_flop_utilization"] = mfu
         points.log(result.steps, speed)
-        return Outcome(config, engine, splits, result, used, peak_gflops)
+        return Outcome(config, engine, splits, result, mfu, peak_gflops)
 
     def _watchdog(self, journal: Journal) -> Watchdog:
         """Returns what watches this process; process 0 ends the run, and the others then see that it is gone."""
@@ -491,7 +491,7 @@ def _print_config(
     console: Console, config: RunConfig, composed: DictConfig, content: Mapping[str, object], folder: Path
 ) -> None:
     """Prints the devices, how the config differs from the defaults, and the optimizer."""
-    for line in devices.line(config, composed):
+    for line in devices.device_lines(config, composed):
         _print(console, line)
     if member.membership() is not None:  # a sweep's table has what its jobs vary
         return

@@ -169,7 +169,7 @@ def best_of(entries: Sequence[Entry], metric: str, direction: str) -> Entry | No
 def table(entries: Sequence[Entry], metric: str, best: Entry | None) -> render.Sheet:
     """Returns the sweep's table, jobs in order."""
     records = [entry.record for entry in entries if entry.record is not None]
-    # Steps of different batch sizes are no measure of speed.
+    # Steps of different batch sizes are not a measure of speed.
     varies_batch_size = any("dataset.batch_size" in entry.job.varied for entry in entries)
     speed = "throughput/step_ms"
     if varies_batch_size:

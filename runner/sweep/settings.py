@@ -76,7 +76,7 @@ def _check_settings(key: str, config: DictConfig) -> str:
       config: the config of the multirun.
 
     Returns:
-      The name of its class; empty: it is no plugin of ours.
+      The name of its class; empty: it is not one of our plugins.
     """
     node = OmegaConf.select(config, key)
     target = str(node.get("_target_", "")) if isinstance(node, DictConfig) else ""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from runner.data.base import Array, DataSource
-from runner.errors import did_you_mean, invalid
+from runner.errors import did_you_mean, invalid, listed
 from runner.task.base import TaskData
 from runner.task.supervised import required_train_split
 
@@ -41,9 +41,8 @@ def resolve(
     if isinstance(setting, Mapping):
         for name in setting:
             if str(name) not in names:
-                raise invalid(
-                    f"{KEY}.{name}", setting[name], problem="unknown class", fix=did_you_mean(str(name), names)
-                )
+                fix = did_you_mean(str(name), names, f"name one of {listed(names)}")
+                raise invalid(f"{KEY}.{name}", setting[name], problem="unknown class", fix=fix)
         weight_of = {str(name): float(weight) for name, weight in setting.items()}
         return [weight_of.get(name, 1.0) for name in names]
     if len(setting) != len(names):

@@ -72,6 +72,7 @@ def directions(options: ClassificationOptions) -> dict[str, str]:
 
 def step_metrics(options: ClassificationOptions) -> tuple[str, ...]:
     """Returns the names of the metrics of a training step except the loss."""
+    # The signature is that of all tasks; see `runner.task.registry`.
     del options
     return ("accuracy",)
 
@@ -106,7 +107,7 @@ class Classification(Supervised):
     """
 
     def __init__(self, config: TaskConfig, options: ClassificationOptions, data: TaskData) -> None:
-        """Settles the classes and their weights; see `runner.task.registry.make_task`."""
+        """Resolves the classes and their weights; see `runner.task.registry.make_task`."""
         super().__init__(roles(config, data.arrays), data.arrays, directions(options))
         self._name = config.name
         self._target = self._sole_target(
@@ -115,7 +116,7 @@ class Classification(Supervised):
         )
         self._options = options
         target_spec = data.arrays[self._target]
-        self._has_probabilities = self._check_target(target_spec)
+        self._has_probabilities = self._target_has_probabilities(target_spec)
         self.class_names = self._resolve_names(target_spec, data)
         if data.train is not None:
             self.check_split(data.train, "train")
@@ -137,8 +138,12 @@ class Classification(Supervised):
             self._weights = np.asarray(weights, np.float32)
             self.constants = {**self.constants, class_weights.CONSTANT: weights}
 
-    def _check_target(self, spec: ArraySpec) -> bool:
-        """Returns whether the target has one probability per class, rather than an integer label."""
+    def _target_has_probabilities(self, spec: ArraySpec) -> bool:
+        """Returns whether the target has one probability per class, rather than an integer label.
+
+        Raises:
+          ConfigError: it has neither.
+        """
         is_integer = np.dtype(spec.dtype).kind in "biu"
         has_tokens = is_integer and spec.dims == ("sequence",)
         size = int(np.prod(spec.shape))
@@ -162,12 +167,16 @@ class Classification(Supervised):
             raise invalid(
                 "task.classes",
                 self._options.classes,
-                problem=f"array {self._target} has {spec.shape[0]} probabilities per example",
+                problem=f"must be {spec.shape[0]}, the number of probabilities per example of array {self._target}",
                 fix="remove task.classes",
             )
+        # `task.classes` has at least 2, so only a dataset's own names are too few.
         if len(names) < 2:
             raise invalid(
-                "task.classes", self._options.classes, problem="needs at least 2 classes", fix="set task.classes=2"
+                "task.target",
+                self._target,
+                problem=f"has one class only, {names[0]}",
+                fix="name another array, or use data with two classes",
             )
         return names
 
@@ -202,9 +211,11 @@ class Classification(Supervised):
     def _check_probabilities(self, labels: Array, split: str) -> None:
         """Checks probabilities (N, C)."""
         sums = labels.sum(-1)
-        wrong = np.flatnonzero((np.abs(sums - 1) > _ROUNDING) | (labels.min(-1) < 0))
+        lows = labels.min(-1)
+        wrong = np.flatnonzero((np.abs(sums - 1) > _ROUNDING) | (lows < 0))
         if not len(wrong):
             return
+        example = wrong[0]
         high = int(labels.max(initial=0))
         # Several integers per example that are no 0 and 1 are most likely classes of its tokens.
         if labels.dtype.kind in "iu" and high > 1 and labels.min() >= 0:
@@ -215,13 +226,19 @@ class Classification(Supervised):
                 f"{labels.shape[1]} integers per example, up to {high} in the {split} split",
                 fix=tags_fix(self._target, high + 1),
             )
-        raise invalid(
-            "task.target",
-            self._target,
-            problem="must have one probability per class, with a sum of 1; "
-            f"those of example {wrong[0]} of the {split} split sum to {float(sums[wrong[0]]):g}",
-            fix="set task=multilabel or task=regression",
+        fix = "set task=multilabel or task=regression"
+        problem = (
+            "must have probabilities that sum to 1, but those of example "
+            f"{example:,} of the {split} split sum to {float(sums[example]):g}"
         )
+        if lows[example] < 0:
+            # A label of multilabel is 0 or 1.
+            fix = "set task=regression"
+            problem = (
+                f"must not have negative probabilities, but example {example:,} of the {split} split has "
+                f"{float(lows[example]):g}"
+            )
+        raise invalid("task.target", self._target, problem=problem, fix=fix)
 
     def _count_examples(self, train: DataSource) -> Array:
         """Returns the number of examples (C,) of each class, fractions if the target has probabilities."""
@@ -335,18 +352,13 @@ class Classification(Supervised):
                 pictures.confusion, matrix=matrix, class_names=self.class_names, split=split
             )
         if len(evaluation.outputs):
-            self._report_errors(evaluation.outputs, source, split, files, tables)
+            errors = self._report_errors(evaluation.outputs, source, split)
+            files |= errors.files
+            tables |= errors.tables
         return Report(files, tables)
 
-    def _report_errors(
-        self,
-        outputs: Array,
-        source: DataSource,
-        split: str,
-        files: dict[str, Callable[[Path], None]],
-        tables: dict[str, Table],
-    ) -> None:
-        """Adds a picture of misclassified images to a report, or a table if the examples have no image."""
+    def _report_errors(self, outputs: Array, source: DataSource, split: str) -> Report:
+        """Returns a picture of misclassified images, or a table of them if the examples have no image."""
         names = self.class_names
         count = len(outputs)
         labels = read_columns(source, [self._target], count)[self._target]
@@ -355,23 +367,27 @@ class Classification(Supervised):
             outputs = _softmax(outputs)
         wrong, predicted, probability = misclassified_examples(labels, outputs)
         shown = wrong[:_MOST_WRONG]
+        shown_predicted = predicted[:_MOST_WRONG]
+        shown_probability = probability[:_MOST_WRONG]
         rows: list[tuple[Cell, ...]] = []
         captions = []
-        for example, guess, share in zip(shown, predicted, probability, strict=False):
+        for example, predicted_class, certainty in zip(shown, shown_predicted, shown_probability, strict=True):
             label_name = names[labels[example]]
-            rows.append((int(example), label_name, names[guess], float(share)))
-            captions.append((label_name, f"{pictures.short(names[guess])}, {share:.1%}"))
+            predicted_name = names[predicted_class]
+            rows.append((int(example), label_name, predicted_name, float(certainty)))
+            captions.append((label_name, f"{pictures.short(predicted_name)}, {certainty:.1%}"))
         image = next((name for name in self.input_names if self.arrays[name].is_image), None)
         if image is None:
-            tables["most confidently wrong"] = (("example", "label", "predicted", "probability"), rows)
-            return
-        files["wrong.png"] = partial(
+            columns = ("example", "label", "predicted", "probability")
+            return Report({}, {"most confidently wrong": (columns, rows)})
+        draw = partial(
             pictures.wrong,
             images=source.read(shown)[image],
             captions=captions,
             title=f"{len(wrong):,} of {count:,} {split} examples are wrong",
             total=len(wrong),
         )
+        return Report({"wrong.png": draw}, {})
 
     def _class_table(self, totals: Mapping[str, Array]) -> Table:
         """Returns the precision and recall of each class; None if it has no predictions or no examples."""
@@ -401,20 +417,20 @@ def _softmax(logits: Array) -> Array:
     return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
 
 
-def misclassified_examples(labels: Array, shares: Array) -> tuple[Array, Array, Array]:
+def misclassified_examples(labels: Array, probabilities_nc: Array) -> tuple[Array, Array, Array]:
     """Returns the misclassified examples, sorted by the probability of the predicted class, largest first.
 
     Args:
       labels: int (N,).
-      shares: probabilities (N, C).
+      probabilities_nc: (N, C).
 
     Returns:
       The indices of the examples, their predicted classes, and the probabilities of these.
     """
-    if not len(shares):
+    if not len(probabilities_nc):
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-    predicted = shares.argmax(axis=1)
-    probability = shares.max(axis=1)
+    predicted = probabilities_nc.argmax(axis=1)
+    probability = probabilities_nc.max(axis=1)
     wrong = np.flatnonzero(predicted != labels)
     wrong = wrong[np.argsort(-probability[wrong], kind="stable")]
     return wrong, predicted[wrong], probability[wrong]

@@ -17,7 +17,7 @@ from runner.data.base import WEIGHT, Array, DataSource, column
 from runner.errors import ConfigError, invalid
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Task, TaskData
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.supervised import Supervised, as_vector, default_target, roles
+from runner.task.supervised import Supervised, as_vector, default_target, no_array, roles
 
 # Names of the arrays of `Ctc.totals`, and of the sums of `Ctc.addends`.
 _PATH = "path"
@@ -105,13 +105,17 @@ class Ctc(Supervised):
     def _add_input_length(self, name: str, data: TaskData) -> None:
         """Adds the array of the numbers of steps."""
         spec = data.arrays.get(name)
-        if spec is None or spec.shape not in ((), (1,)) or np.dtype(spec.dtype).kind not in "iu":
-            raise invalid(
-                "task.input_length",
-                name,
-                problem=f"must be an array of one integer per example; the dataset has {', '.join(data.arrays)}",
-                fix="name another array, or remove task.input_length to use every step",
+        problem = ""
+        if spec is None:
+            problem = no_array(name, data.arrays)
+        elif spec.shape not in ((), (1,)) or np.dtype(spec.dtype).kind not in "iu":
+            problem = (
+                "must be an array of one integer per example, but its dtype is "
+                f"{spec.dtype} and its shape {list(spec.shape)}"
             )
+        if spec is None or problem:
+            fix = "name another array, or remove task.input_length to use every step"
+            raise invalid("task.input_length", name, problem=problem, fix=fix)
         self.arrays = {**self.arrays, name: spec}
 
     def _count_classes(self, data: TaskData) -> int:
@@ -152,7 +156,7 @@ class Ctc(Supervised):
             raise invalid(
                 "task.blank",
                 self._options.blank,
-                problem=f"must be no label, but the {split} split has it",
+                problem=f"must not be a label, but the {split} split has it",
                 fix=f"set task.blank={self._units} task.classes={self._units + 1}, or number the labels from 1",
             )
         # A label after padding would count as one label less, at the wrong place.
@@ -212,7 +216,7 @@ class Ctc(Supervised):
         """Returns each example's negative log-likelihood (B,) in nats, times its sample weight."""
         is_label_bl = self._is_label(ops, batch)
         label_bl = ops.cast(batch[self._target], "int32")
-        # Padding may be a number that is no class.
+        # Padding may be a number that is not a class.
         label_bl = ops.where(is_label_bl, label_bl, ops.zeros_like(label_bl) + self._options.blank)
         length_b = ops.sum(ops.cast(is_label_bl, "int32"), axis=-1)
         nats_b = ops.keras.ops.ctc_loss(
@@ -330,7 +334,7 @@ def edit_distance(first: Array, second: Array) -> int:
 
 
 def _without_length(config: TaskConfig, options: CtcOptions, data: TaskData) -> TaskConfig:
-    """Returns the config with the names of the inputs: the numbers of steps are no default input."""
+    """Returns the config with the names of the inputs: the numbers of steps are not a default input."""
     if config.inputs is not None or options.input_length is None:
         return config
     target = tuple(config.target) or default_target(data.arrays)

@@ -328,7 +328,7 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str, own: Own) -> R
         raise invalid(
             KEY,
             kind,
-            problem="is no Keras metric",
+            problem="is not a Keras metric",
             fix=f"{_spelling(kind)} The task has {listed(fitting)}",
         )
     if issubclass(OPTIONS[kind], schema.Counted) and isinstance(content.get("thresholds"), int | float):

@@ -18,7 +18,7 @@ from runner.task import generation
 from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Task, TaskData
 from runner.task.generation import Sampling, Write
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.supervised import Supervised, as_vector, default_target, is_real, roles
+from runner.task.supervised import Supervised, as_vector, default_target, is_real, no_array, roles
 from runner.task.token_checks import are_tags, check_tokens, check_weights, encode_prompt, tags_fix
 
 # Names of the outputs of a model that leaves the logits to the loss.
@@ -121,7 +121,7 @@ class LanguageModel(Supervised):
             raise invalid(
                 "task.label_weight",
                 name,
-                problem=f"the dataset has {', '.join(arrays)}",
+                problem=no_array(name, arrays),
                 fix="name one of these, or remove task.label_weight",
             )
         return name

@@ -264,7 +264,7 @@ _OF_LOGITS: Mapping[str, OfLogits] = {
 WITH_LOGITS = tuple(_OF_LOGITS)
 HUBER = "huber"
 NAMES = (*_LOSSES, *_WITH_OPTIONS)
-# Losses of outputs that are no probabilities.
+# Losses of outputs that are not probabilities.
 _HINGES = ("hinge", "squared_hinge", "categorical_hinge")
 # Losses with one number per example, whatever the dims of its target.
 OF_EXAMPLES = ("dice", "tversky")
@@ -295,7 +295,7 @@ OF_PROBABILITIES = (
     "dice",
     "tversky",
 )
-# Keras's losses that are no losses of numbers: what computes each of them here.
+# Keras's losses that are not losses of numbers: what computes each of them here.
 _ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "SparseCategoricalCrossentropy": (
         "compares class numbers with probabilities",

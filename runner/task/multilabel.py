@@ -260,7 +260,7 @@ class Multilabel(OfSigmoids):
             are_tags = labels.ndim == 2 and labels.dtype.kind in "iu" and low >= 0
             fix = "store 0 and 1, or set task=regression"
             if are_tags:
-                fix = f"store 0 and 1; {tags_fix(name, int(labels.max(initial=0)) + 1)}"
+                fix = f"store 0 and 1, or {tags_fix(name, int(labels.max(initial=0)) + 1)}"
             wrong = low if low < 0 else labels.max()
             raise invalid(
                 "task.target",

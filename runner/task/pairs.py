@@ -12,12 +12,12 @@ import numpy as np
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import PairsOptions, TaskConfig
 from runner.data.base import Array, DataSource, column
-from runner.errors import ConfigError, did_you_mean, invalid
+from runner.errors import ConfigError, did_you_mean, invalid, listed
 from runner.task import pair_losses
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Task, TaskData, named_outputs
 from runner.task.metrics import MAXIMIZE
 from runner.task.pair_losses import Pairs
-from runner.task.supervised import Supervised, as_vector, is_real, read_columns, roles
+from runner.task.supervised import Supervised, as_vector, is_real, no_array, read_columns, roles
 
 # The loss of two outputs, whose pairs are told by their row; all others are of one output and labels.
 TWO_TOWERS = "in_batch_softmax"
@@ -135,11 +135,10 @@ class PairsTask(Supervised):
         """Checks the array of labels or of candidates, and adds it to the task's arrays."""
         spec = data.arrays.get(name)
         if spec is None:
-            known = ", ".join(data.arrays)
             raise invalid(
                 key,
                 name,
-                problem=f"the dataset has {known}",
+                problem=no_array(name, data.arrays),
                 fix=did_you_mean(name, data.arrays, "name one of these"),
             )
         if spec.shape not in ((), (1,)) or np.dtype(spec.dtype).kind not in "iub":
@@ -256,7 +255,8 @@ class PairsTask(Supervised):
                 name = key if key in names else names[place]
             elif name not in names:
                 fix = did_you_mean(name, names, "name one of these")
-                raise invalid(f"task.{key}", name, problem=f"the model has the outputs {', '.join(names)}", fix=fix)
+                problem = f"the model has no output {name!r} (its outputs: {listed(names)})"
+                raise invalid(f"task.{key}", name, problem=problem, fix=fix)
             chosen.append(name)
         query, candidate = chosen
         if query == candidate:
@@ -317,7 +317,7 @@ class PairsTask(Supervised):
         else:
             assert ids is not None
             ahead = ranks_of_labels(anchors, ids, by_distance=self._options.loss not in _OF_SCORES)
-            # An example is no neighbor of itself.
+            # An example is not a neighbor of itself.
             number = len(others) - 1
             meaning = "share of examples with one of their label among the k nearest"
         if not len(ahead):

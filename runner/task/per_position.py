@@ -15,7 +15,7 @@ from runner.arrays import Arrays, Tensor, token_losses
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
 from runner.errors import invalid
 from runner.task import losses
-from runner.task.supervised import Supervised, is_real
+from runner.task.supervised import Supervised, is_real, no_array
 from runner.task.token_checks import check_weights
 
 _LABEL_WEIGHT = "task.label_weight"
@@ -78,7 +78,7 @@ class PerPosition(Supervised):
             raise invalid(
                 _LABEL_WEIGHT,
                 name,
-                problem=f"the dataset has {', '.join(arrays)}",
+                problem=no_array(name, arrays),
                 fix="name one of these, or remove task.label_weight",
             )
         spec = arrays[name]

@@ -48,7 +48,7 @@ _PREDICTED = "predicted"
 
 
 # The task's own metrics, and the Keras metrics that each equals. Keras's F1 counts a class without any label and
-# prediction as 0; here it is no part of the mean.
+# prediction as 0; here it is not part of the mean.
 _OWN_METRICS: Mapping[str, Sequence[KerasMetric]] = {
     "accuracy": (
         schema_keras_metrics.Accuracy(),
@@ -356,7 +356,7 @@ class Positions(PerPosition):
 
 
 def _without_label_weight(config: TaskConfig, options: PositionsOptions, data: TaskData) -> TaskConfig:
-    """Returns the config with the names of the inputs: the weights of the labels are no default input."""
+    """Returns the config with the names of the inputs: the weights of the labels are not a default input."""
     if config.inputs is not None or options.label_weight is None:
         return config
     target = roles(config, data.arrays).target

@@ -64,7 +64,7 @@ def sigmoid_warnings(outputs: Array, *, from_logits: bool) -> list[str]:
 
 
 def outside_warnings(outputs: Array) -> list[str]:
-    """Returns a warning if outputs are no probabilities."""
+    """Returns a warning if outputs are not probabilities."""
     if not outputs.size or (np.isfinite(outputs).all() and outputs.min() >= 0 and outputs.max() <= 1):
         return []
     return [f"{KEY}=false, but the model's outputs are not from 0 to 1; remove {KEY}, or end it in an activation"]

@@ -78,7 +78,7 @@ class TaskEntry:
       counts_tokens: its examples are rows of tokens, or may be, depending on the data; see `Task.tokens`.
       judges_outputs: it can judge one of several outputs of a model.
       has_outputs: it is made of tasks that judge an output each, see `outputs`.
-      array_options: its options that name further arrays, which are no inputs by default.
+      array_options: its options that name further arrays, which are not inputs by default.
       counting_options: its options that, if they are not null, make examples count by their labels.
       compares_rows: its loss compares the rows of the whole global batch, which can't be split into microbatches.
       row_options: its options that, if they are true, say the same of the user's functions.

@@ -10,7 +10,7 @@ import numpy as np
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource, column
-from runner.errors import did_you_mean, invalid
+from runner.errors import did_you_mean, invalid, listed
 from runner.task.base import LOSS, Task
 from runner.task.metrics import MINIMIZE
 
@@ -99,11 +99,17 @@ def roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], *, needs_target: 
 def _check_exist(key: str, names: Sequence[str], arrays: Mapping[str, ArraySpec]) -> None:
     for name in names:
         if name not in arrays:
-            raise invalid(key, name, problem=_has(arrays), fix=did_you_mean(name, arrays, "name one of these"))
+            fix = did_you_mean(name, arrays, "name one of these")
+            raise invalid(key, name, problem=no_array(name, arrays), fix=fix)
+
+
+def no_array(name: str, arrays: Mapping[str, ArraySpec]) -> str:
+    """Returns the problem of a key that names an array which the dataset lacks."""
+    return f"the dataset has no array {name!r} (its arrays: {listed(arrays)})"
 
 
 def _has(arrays: Mapping[str, ArraySpec]) -> str:
-    return f"the dataset has {', '.join(arrays)}"
+    return f"the dataset has {listed(arrays)}"
 
 
 class Supervised(Task):

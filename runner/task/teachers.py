@@ -2,7 +2,7 @@
 
 A recorded run without an export is exported before the run that reads it starts, see `runner.cli.teachers`.
 
-They are no part of a run's state. A checkpoint has the SHA-256 of each file, and a run continues with the same files.
+They are not part of a run's state. A checkpoint has the SHA-256 of each file, and a run continues with the same files.
 """
 
 from __future__ import annotations

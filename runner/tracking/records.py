@@ -68,7 +68,7 @@ def from_json(line: str) -> Record:
     """Returns the record of a line that `to_json` made.
 
     Raises:
-      ValueError: the line is no such record.
+      ValueError: the line is not such a record.
     """
     fields = json.loads(line)
     try:

@@ -260,7 +260,7 @@ class MlflowTracker(Tracker):
             status = "FAILED"
         ending = Ending(status, _now_ms())
         if self._described_status not in ("", ending.status):
-            # The status itself says it too, so a failure is no loss.
+            # The status itself says it too, so a failure is not a loss.
             with contextlib.suppress(Exception):
                 self._run_writer.write([self._description(ending.status)], is_retry=False)
         for attempt in range(attempts):

@@ -92,7 +92,7 @@ def _check_without_scheme(key: str, uri: str) -> None:
     if uri == "databricks":
         return
     if not uri.strip():
-        raise _invalid(key, "''", "must not be empty", f"set {key}=sqlite:///runs.db, or leave it out")
+        raise _invalid(key, "''", "must not be empty", f"set {key}=sqlite:///runs.db, or remove it")
     if re.fullmatch(r"[\w.-]+:\d+(/.*)?|localhost", uri):
         raise _invalid(key, uri, "needs a scheme", f"set {key}=http://{uri}")
     if uri in ("uc", "databricks-uc"):

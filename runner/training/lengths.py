@@ -170,7 +170,7 @@ def _steps_of_tokens(config: RunConfig, tokens: int, per_step: int) -> int:
         raise invalid(
             "trainer.tokens",
             tokens,
-            problem=f"the examples of this dataset are no tokens to task={config.task.name}",
+            problem=f"the examples of this dataset are not tokens to task={config.task.name}",
             fix="set trainer.steps or trainer.epochs",
         )
     # A division that rounds up.
@@ -299,7 +299,7 @@ def check_verified(config: RunConfig, source: DataSource) -> None:
         raise invalid(
             "verify.steps",
             config.verify.steps,
-            problem=f"must be at most {largest}: the examples of more steps would need over 4 GiB",
+            problem=f"must be at most {largest}, because the examples of more steps would need over 4 GiB",
             # More than 20 steps are accepted, but slow, so they are not suggested.
             fix=f"set verify.steps={min(largest, 20)}",
         )
@@ -309,7 +309,7 @@ def _raise_too_large(key: str, value: object, largest: int) -> None:
     raise invalid(
         key,
         value,
-        problem=f"must be at most {largest}: the examples of more steps would need over 4 GiB",
+        problem=f"must be at most {largest}, because the examples of more steps would need over 4 GiB",
         fix=f"set {key}={largest}",
     )
 

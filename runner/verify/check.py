@@ -19,7 +19,7 @@ from runner.processes.member import Member
 from runner.processes.place import Place
 from runner.processes.team import Team, current
 from runner.verify import padding
-from runner.verify.children import WORKER, SideResult, run_children
+from runner.verify.children import PERTURBED, WORKER, SideResult, run_children
 from runner.verify.compare import FROM_THE_START, Check, compare
 from runner.verify.parity import Parity, parity
 from runner.verify.report import Verification
@@ -49,41 +49,52 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
     """
     team = current()
     if not team.is_first:
-        shared, places = _places(config, Path(), team)
-        run_children(list(places), shared, folder, worker, 1, places)
+        shared = _shared_folder(team)
+        places = _child_places(config, team)
+        run_children(list(places), shared, folder, worker, concurrency=1, places=places)
         return None
     # Several processes may be on several machines: of these, the run's folder is the one that all of them reach.
     parent = None if team.count == 1 else folder
     with tempfile.TemporaryDirectory(prefix="runner-verify-", dir=parent) as name:
         shared = Path(name).absolute()
         write_request(shared, make_request(config, data))
-        _, places = _places(config, shared, team)
-        results = run_children(sides(config), shared, folder, worker, _concurrency(config), places)
+        _shared_folder(team, shared)
+        places = _child_places(config, team)
+        results = run_children(sides(config), shared, folder, worker, concurrency=_concurrency(config), places=places)
         verification = compare_sides(config, shared, results)
         failed_kinds = {check.kind for check in verification.failed}
         if failed_kinds and failed_kinds <= FROM_THE_START:
-            run_children(["again"], shared, folder, worker)
+            run_children([PERTURBED], shared, folder, worker)
             verification = compare_sides(config, shared, results)
         return verification
 
 
-def _places(config: RunConfig, shared: Path, team: Team) -> tuple[Path, dict[str, Place]]:
-    """Returns process 0's folder, and by side the place of this process's child where the side is several processes.
+def _shared_folder(team: Team, folder: Path | None = None) -> Path:
+    """Returns the folder of the verification, which all processes reach.
+
+    Args:
+      team: the processes.
+      folder: in process 0, the folder that it tells the others.
+    """
+    return Path(team.broadcast("verify's folder", lambda: str(folder)))
+
+
+def _child_places(config: RunConfig, team: Team) -> dict[str, Place]:
+    """Returns, by side that computes in several processes, the place of this process's child.
 
     Args:
       config: checked.
-      shared: folder of the verification; all processes reach process 0's.
       team: the processes, each of which has its children.
     """
     if not isinstance(team, Member):
-        return shared, {}
+        return {}
     distributed = ["mesh"]
     if parity(config) and config.against.processes is None:
         distributed.append("against")
     # Each side is a cluster of its own, with a port and a secret that process 0 chooses.
     own = {side: (team.address, free_port(team.address), secrets.token_hex(16)) for side in distributed}
-    folder, addresses = team.broadcast("verify's processes", lambda: (str(shared), own))
-    return Path(folder), {side: Place(team.index, team.count, *addresses[side]) for side in distributed}
+    addresses = team.broadcast("verify's processes", lambda: own)
+    return {side: Place(team.index, team.count, *addresses[side]) for side in distributed}
 
 
 def _concurrency(config: RunConfig) -> int:
@@ -116,38 +127,39 @@ def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideRes
     """
     arrays = [read_arrays(folder / f"{side}.npz") for side in results]
     reference = arrays[0]
-    # With two engines, `mesh` is the first one's side and `judged` the second one's; else both are the mesh's.
-    first = arrays[1]
-    judged = arrays[-1]
+    # With two engines, the judged side is the second engine's; else it is the mesh too.
+    mesh_side = arrays[1]
+    judged_side = arrays[-1]
     spread = read_arrays(folder / "spread.npz")
-    result = results["reference"]
-    precision = result.get("precision", config.engine.precision)
+    reference_result = results["reference"]
+    precision = reference_result.get("precision", config.engine.precision)
     _check_finite(reference["loss"])
 
-    noise = result["noise"]
-    sums = noise_of_sums(result["terms"], precision)
+    noise = reference_result["noise"]
+    sums = noise_of_sums(reference_result["terms"], precision)
     storage = storage_rounding(config.engine.state)
-    both = parity(config)
+    engine_parity = parity(config)
     try:
-        mesh_arrays = padding.without_checks(first)
+        mesh_arrays = padding.without_checks(mesh_side)
         checks = compare(reference, spread, mesh_arrays, noise, sums=sums, storage=storage)
-        if both is not None:
-            other_arrays = padding.without_checks(judged)
-            parity_checks = _compare_engines(both, reference, spread, mesh_arrays, other_arrays, noise, sums)
-            # Two engines that agree in what one device contradicts are both wrong: then that is the result.
+        if engine_parity is not None:
+            other_arrays = padding.without_checks(judged_side)
+            parity_checks = _compare_engines(engine_parity, reference, spread, mesh_arrays, other_arrays, noise, sums)
+            # If both engines agree with each other but not with one device, both are wrong, so report the comparison
+            # with one device.
             if _all_passed(parity_checks) and not _all_passed(checks):
-                both = None
+                engine_parity = None
             else:
                 checks = parity_checks
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
     return Verification(
-        checks=(*checks, *padding.checks(judged)),
+        checks=(*checks, *padding.checks(judged_side)),
         steps=len(reference["loss"]),
         mesh=mesh.describe(config.mesh.axes),
-        terms=result["terms"],
+        terms=reference_result["terms"],
         noise=noise,
-        parity=both,
+        parity=engine_parity,
         precision=precision,
         storage=storage,
         requested_steps=config.verify.steps,
@@ -155,7 +167,7 @@ def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideRes
 
 
 def _compare_engines(
-    both: Parity,
+    engine_parity: Parity,
     reference: Mapping[str, Array],
     spread: Mapping[str, Array],
     first: Mapping[str, Array],
@@ -163,13 +175,14 @@ def _compare_engines(
     noise: float,
     sums: float,
 ) -> list[Check]:
+    """Compares the second engine with the first, in what both compute."""
     return compare(
-        both.comparable(reference),
+        engine_parity.comparable(reference),
         spread,
-        both.comparable(second),
+        engine_parity.comparable(second),
         noise,
-        expected=both.comparable(first),
-        sides=both.sides,
+        expected=engine_parity.comparable(first),
+        sides=engine_parity.sides,
         sums=sums,
     )
 

@@ -19,6 +19,10 @@ from runner.processes.place import Place
 WORKER = "runner.verify.worker"
 
 
+# The side of one device that runs more perturbed runs.
+PERTURBED = "perturbed"
+
+
 class SideResult(TypedDict, total=False):
     """Result of a side, which it writes when it ends.
 
@@ -48,7 +52,7 @@ def run_children(
     """Runs sides to their ends, in their order; the first that fails ends the others.
 
     Args:
-      sides: `reference`, `mesh`, `against` or `again`.
+      sides: `reference`, `mesh`, `against` or `perturbed`.
       folder: contains the request, and gets the sides' arrays.
       logs: folder; `verify-<side>.log` gets what a process and its libraries print.
       worker: module that is run; its main has the same interface as that of `runner.verify.worker`.

@@ -34,9 +34,9 @@ so a factor of 0.99 shows where each entry alone would hide it. Each check state
 Of a training from the start, entries in which one device differs from itself by half of the largest are not compared:
 what three runs differ by says nothing there about a fourth. The points are compared one step at a time.
 
-In a deep network of kinks and batch statistics the noise grows until the perturbed runs are no measure: one device may
-differ from itself by half of a gradient under a noise that is far above its rounding, while the mesh agrees with it to
-the fourth digit. `Check.apart` measures how close such arrays are.
+In a deep network of kinks and batch statistics the noise grows until the perturbed runs are not a measure: one device
+may differ from itself by half of a gradient under a noise that is far above its rounding, while the mesh agrees with
+it to the fourth digit. `Check.apart` measures how close such arrays are.
 
 Two engines on one mesh are compared with each other by the same tolerances: each adds the terms in its own order.
 """

@@ -43,7 +43,7 @@ class JaxReference(Reference):
 
     Its layers are Keras's own, and so is the arithmetic of a step. Only dropout masks are handed in, functions of seed
     and microbatch. The states of other layers' random generators pass from step to step among the non-trainable
-    variables, as in Keras's own training; they are no variables of the model, and are not compared.
+    variables, as in Keras's own training; they are not variables of the model, and are not compared.
 
     The gradients of rows that a layer takes of a bfloat16 table are added up in float32, as on the mesh: stock Keras's
     sums, in bfloat16, lose most of those of a token that is frequent (docs/bugs.md).

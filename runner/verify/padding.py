@@ -1,4 +1,4 @@
-"""Padding check: padding is no part of any mean, and changes nothing that a step keeps.
+"""Padding check: padding is not part of any mean, and changes nothing that a step keeps.
 
 Training's first steps need not have any padding. So with `dataset.remainder=pad` the batch of the first point ends in
 padding, on both sides. The mesh takes that step again with other examples in the padding. The state after it,

@@ -43,7 +43,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     console = plan_console()
     content = resolved(config, composed)
     folder = with_config(content)
-    for line in devices.line(config, composed):
+    for line in devices.device_lines(config, composed):
         console.print(line, soft_wrap=True, markup=False)
     for warning in config_warnings.of_config(config):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)

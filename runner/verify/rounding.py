@@ -97,7 +97,7 @@ def gradients_with_noise(
       gradients: by canonical path.
       noise: relative.
       rng: source of the noise.
-      sums: relative noise of what is no kernel's, where that is larger: no matrix product adds it up.
+      sums: relative noise of what is not a kernel's, where that is larger: no matrix product adds it up.
     """
     remainders = rounding_remainders(gradients, noise, sums)
     noisy = {}
@@ -119,7 +119,7 @@ def rounding_remainders(gradients: Mapping[str, Array], noise: float, sums: floa
     Args:
       gradients: by canonical path.
       noise: relative.
-      sums: relative noise of what is no kernel's, where that is larger.
+      sums: relative noise of what is not a kernel's, where that is larger.
     """
     largest: dict[str, float] = {}
     for path, gradient in gradients.items():
@@ -129,7 +129,7 @@ def rounding_remainders(gradients: Mapping[str, Array], noise: float, sums: floa
 
 
 def noise_of(path: str, noise: float, sums: float) -> float:
-    """Returns the relative noise of a variable's gradient; of what is no kernel, at least `sums`.
+    """Returns the relative noise of a variable's gradient; of what is not a kernel, at least `sums`.
 
     A matrix product or convolution adds up the gradient of a kernel, in float32.
     """

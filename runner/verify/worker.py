@@ -25,7 +25,7 @@ from runner.layout.mesh import device_kind
 from runner.processes import lifecycle as processes
 from runner.processes.place import from_launcher
 from runner.processes.team import current
-from runner.verify.children import result_file
+from runner.verify.children import PERTURBED, result_file
 from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS
 from runner.verify.on_mesh import train
 from runner.verify.parity import second_config
@@ -109,7 +109,7 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     """Runs one side and writes its arrays.
 
     Args:
-      side: `reference`, `mesh`, or `against`, the mesh of the engine that is compared with the first; `again` adds
+      side: `reference`, `mesh`, or `against`, the mesh of the engine that is compared with the first; `perturbed` adds
         perturbed runs of the single device. The others need the files of `reference`.
       folder: contains the request.
 
@@ -130,8 +130,8 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     request = replace(read_request(folder), config=config)
     if side == "reference":
         return _reference(request, folder)
-    if side == "again":
-        return _again(request, folder)
+    if side == PERTURBED:
+        return _perturbed(request, folder)
     return _mesh(request, folder, side)
 
 
@@ -178,7 +178,7 @@ def _reference(request: Request, folder: Path) -> dict[str, float | str]:
     return {"terms": reference.longest_sum, "noise": size, "precision": reference.precision}
 
 
-def _again(request: Request, folder: Path) -> dict[str, float | str]:
+def _perturbed(request: Request, folder: Path) -> dict[str, float | str]:
     """Adds perturbed runs of the training from the start, with other seeds, to the differences in `spread.npz`."""
     reference = make_reference(request)
     size = noise(reference.longest_sum, reference.precision)

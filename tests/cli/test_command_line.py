@@ -43,6 +43,13 @@ def test_where_to_write_is_a_path(key: str, value: str) -> None:
         arranged([f"{key}={value}"])
 
 
+@pytest.mark.parametrize("value", ["/", "//", "/tmp/.."])
+@pytest.mark.parametrize("key", ["hydra.run.dir", "hydra.sweep.dir"])
+def test_a_run_does_not_write_into_the_root_of_the_file_system(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}={value}: must not be the root of the file system; set {key}="):
+        arranged([f"{key}={value}"])
+
+
 @pytest.mark.parametrize(
     "option",
     [

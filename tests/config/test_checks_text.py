@@ -39,13 +39,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             TEXT | {"path": None},
-            ["dataset.path=null", "a file, a folder of .txt, .jsonl, .parquet, .arrow files, or a glob"],
+            ["dataset.path=null", "a file, a folder of .txt, .jsonl, .parquet or .arrow files, or a glob"],
         ),
         (TEXT | {"path": "note.txt"}, ["dataset.path=note.txt", "does not exist", "did you mean notes.txt?"]),
         (TEXT | {"path": "nope/*.txt"}, ["dataset.path=nope/*.txt", "does not exist"]),
         (TEXT | {"path": "x" * 300}, ["dataset.path=xxx", "255 bytes"]),
-        (TEXT | {"path": "~nobody_here/a.txt"}, ["dataset.path=~nobody_here/a.txt", "no user 'nobody_here'"]),
-        (TEXT | {"tokenizer": "~nobody_here/a.json"}, ["dataset.tokenizer=~nobody_here/a.json", "no user"]),
+        (
+            TEXT | {"path": "~nobody_here/a.txt"},
+            ["there is no user 'nobody_here'; use an absolute path, or ./~nobody_here for"],
+        ),
+        (
+            TEXT | {"tokenizer": "~nobody_here/a.json"},
+            ["dataset.tokenizer=~nobody_here/a.json", "use an absolute path"],
+        ),
         (TEXT | {"data_dir": "~nobody_here"}, ["dataset.data_dir=~nobody_here", "no user", "./~nobody_here"]),
         (TEXT | {"tokenizer": "byte"}, ["dataset.tokenizer=byte", "did you mean bytes?"]),
         (TEXT | {"tokenizer": "mine.json"}, ["dataset.tokenizer=mine.json", "the file does not exist"]),

@@ -53,8 +53,8 @@ def config(device: str = "auto", engine: str = "jax", **axes: int) -> RunConfig:
 def settle(made: RunConfig) -> tuple[str, str]:
     """Returns the kind that is settled, and the line."""
     asked = made.mesh.device
-    made = with_keys(made, {"mesh": devices.settled(made)})
-    return made.mesh.device, devices.described(made, asked)
+    made = with_keys(made, {"mesh": devices.resolve_mesh(made)})
+    return made.mesh.device, devices.describe_mesh(made, asked)
 
 
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor", "core_dtensor"])
@@ -75,11 +75,11 @@ def test_a_mesh_that_gpus_do_not_fit_is_the_cpus_and_says_which_would_fit(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(root, *[H100] * 4)
-    why = f"it does not fit the 4 GPUs ({H100}) here; mesh=data uses all of them"
+    why = f"the mesh does not fit the 4 GPUs ({H100}) here; mesh=data uses all of them"
     words = f"mesh batch=8 on 8 virtual CPU devices: {why}"
     assert settle(config()) == ("cpu", words)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
-    assert settle(config())[1].endswith(f"it does not fit the 1 GPU ({H100}) here; mesh=single does")
+    assert settle(config())[1].endswith(f"the mesh does not fit the 1 GPU ({H100}) here; mesh=single uses it")
 
 
 def test_hidden_gpus_are_not_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,10 @@ def test_a_kind_that_is_named_is_taken_or_refused(root: Path) -> None:
         "mesh.axes={batch:8}: needs 8 devices, but only 4 GPU devices are available; choose a smaller mesh, or "
         "set mesh.device=cpu"
     )
-    with pytest.raises(ConfigError, match=r"^mesh\.device=tpu: no TPU is here; .* runner\.plan needs no TPU"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^mesh\.device=tpu: no TPU is here; .* plan the run with .* runner\.plan, which needs no TPU",
+    ):
         settle(config("tpu"))
 
 
@@ -170,7 +173,7 @@ def test_processes_of_several_machines_have_as_many_gpus_each(root: Path) -> Non
     made = with_keys(made, {"cluster": ClusterConfig(name="explicit", processes=2, index=0, coordinator="a:1")})
     assert settle(made) == ("gpu", f"mesh batch=8 on 8 GPUs ({H100}) in 2 processes")
     made = with_keys(made, {"mesh": MeshConfig(axes={"batch": 16}, cpu_devices=8)})
-    why = f"it does not fit the 8 GPUs ({H100}) in 2 processes here; mesh=data uses all of them"
+    why = f"the mesh does not fit the 8 GPUs ({H100}) in 2 processes here; mesh=data uses all of them"
     assert settle(made)[1].endswith(why)
 
 

@@ -49,7 +49,7 @@ def extended() -> Any:
             {"warm_batches": "many"},
             "trainer.warm_batches=many: must be an integer; set trainer.warm_batches=3",
         ),
-        ({"pace": "fats"}, "trainer.pace=fats: must be one of slow, fast; did you mean fast?"),
+        ({"pace": "fats"}, "trainer.pace=fats: must be slow, fast or null; did you mean fast?"),
         (
             {"share": 0.99999999999},
             "trainer.share=0.99999999999: must be above 0 and below 1, but float32 rounds this value to 1; "

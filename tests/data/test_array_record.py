@@ -185,7 +185,7 @@ GOOD = {"a": 1, "b": [1.0, 2.0], "c": b"red"}
         ({"a": 1, "c": b"red"}, {}, "record 2, b is missing, but float_list in the first record"),
         ({**GOOD, "b": [1.0]}, {}, "one length"),
         ({**GOOD, "c": b"\xff\xfe"}, {}, "c of records 1 to 2 is not UTF-8"),
-        (None, {}, "record 2 is no tf.train.Example"),
+        (None, {}, "record 2 is not a tf.train.Example"),
         ({}, {}, "record 2 has no features"),
         (GOOD, {"features": ["nope"]}, "dataset.features=nope: unknown column (the columns: a, b, c)"),
     ],

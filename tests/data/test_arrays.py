@@ -270,8 +270,9 @@ def test_a_large_array_of_the_right_type_stays_on_disk(monkeypatch: pytest.Monke
     [
         (
             {"path": "huoses.csv"},
-            "/huoses.csv does not exist, but must be a .npz, .*; did you mean houses.csv",
+            "/huoses.csv does not exist, but must be a .npz, .npy, .csv or .parquet file.*; did you mean houses.csv",
         ),
+        ({"path": "rooms/x.csv"}, "; set dataset.path to an existing file or folder$"),
         ({"path": None}, "dataset.path=null: needs a .npz"),
         ({"path": "notes.txt"}, "dataset.path=notes.txt: must be a .npz"),
         ({"path": "houses.csv", "holdout": 1.0}, "dataset.holdout=1.0:"),

@@ -282,7 +282,7 @@ def test_the_classes_of_the_run_count_and_not_those_of_another_folder(tmp_path):
     }
     folder(tmp_path / "more", 8, classes=4)
     with pytest.raises(
-        ConfigError, match=r"has a folder class2, which is not a class of the run .class1, class0, none"
+        ConfigError, match=r"has a folder class2, which is not a class of the run .its classes: class1, class0, none"
     ):
         image_folder.load(config(tmp_path / "more", image_size=[8, 8]), encoding)
 

@@ -228,7 +228,7 @@ def test_texts_share_the_tokenizer_of_the_first_part() -> None:
         ({"path": "nowhere.npz"}, {}, "dataset.parts[1].path=nowhere.npz: "),
         ({"features": ["nope"]}, {}, "dataset.parts[1].features=nope: unknown column"),
         ({"train": "train["}, {}, "dataset.parts[1].train=train["),
-        ({"channels": 2}, {}, "dataset.parts[1].channels=2: must be one of 1, 3, 4"),
+        ({"channels": 2}, {}, "dataset.parts[1].channels=2: must be 1, 3, 4 or null"),
         ({}, {"holdout": 0.1}, "dataset.holdout=0.1: can't be set for a mixture"),
         ({}, {"train": "train[:5]"}, "dataset.train=train[:5]: can't be set for a mixture"),
         ({}, {"image_size": [4, 4]}, "dataset.image_size=[4,4]: can't be set for a mixture"),

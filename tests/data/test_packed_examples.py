@@ -185,8 +185,8 @@ def test_padded_arrays_are_not_standardized_because_padding_would_count() -> Non
 @pytest.mark.parametrize(
     ("name", "keys", "error", "message"),
     [
-        ("load", {"pad": None}, ConfigError, "dataset.pack=true: packs the arrays that dataset.pad names, but it"),
-        ("load", {"pad": {"positions": 0}}, ConfigError, "dataset.pad=positions: must not name positions"),
+        ("load", {"pad": None}, ConfigError, "dataset.pack=true: needs dataset.pad, whose arrays it packs"),
+        ("load", {"pad": {"positions": 0}}, ConfigError, "dataset.pad={positions:0}: must not name positions"),
         (
             "load",
             {"standardize": ["tokens"]},

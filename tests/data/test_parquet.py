@@ -280,7 +280,7 @@ def column(name: str, *values: object, **options: object) -> None:
         (([1], [2], [3, 4], [5, 6]), "a.parquet, row group 2, x: int32 [2] per example, but int32 [1] before"),
         (([1], [2], [3], [4, 5]), "a.parquet, row group 2, x: row 2 has 2 numbers, but row 1 has 1"),
         (("a", "1"), "a.parquet, x has the string 'a', but other rows are numbers"),
-        ((b"ab", b"cd"), "a.parquet, row group 1, x: row 1 is no readable image (unknown image format)"),
+        ((b"ab", b"cd"), "a.parquet, row group 1, x: row 1 is not a readable image (unknown image format)"),
         (tuple(f"text {row}" for row in range(40)), "40 distinct strings in 40 rows and looks like free text"),
     ],
 )

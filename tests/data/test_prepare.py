@@ -201,6 +201,8 @@ def test_any_feature_is_selected_by_name_and_strings_become_sorted_categories(ti
     [
         (["file"], "file has more than 5 distinct strings, so it is text"),
         (["boxes"], "boxes is Sequence"),
+        (["image"], "the images of .* differ in size, so they need a common size; set dataset.image_size="),
+        (["depth"], "must be 8-bit images, but .* has uint16 .*; select other features, or another dataset"),
         (["large"], "large has integers outside the int32 range"),
     ],
 )

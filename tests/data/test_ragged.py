@@ -137,10 +137,15 @@ def test_a_recorded_run_keeps_its_length() -> None:
         ),
         ("load", {"pad_length": 4}, DataError, "example 2 has 5 steps, more than 4; shorten it, or train"),
         ("mixed", {"pad": {"x": 0}, "test": "train"}, DataError, "may differ in their length only"),
-        ("words", {"pad": {"x": 0}, "test": "train"}, DataError, "example 0 is no sequence of numbers"),
-        ("vectors", {"pad": {"x": 0, "label": 0}, "test": "train"}, DataError, "label: example 0 is no sequence"),
+        ("words", {"pad": {"x": 0}, "test": "train"}, DataError, "example 0 is not a sequence of numbers"),
+        ("vectors", {"pad": {"x": 0, "label": 0}, "test": "train"}, DataError, "label: example 0 is not a sequence"),
         ("vectors", {"pad": {}, "test": "train"}, DataError, r"x has sequences of different .*dataset.pad=\{x:0\}"),
-        ("vectors", {"pad": None, "pad_length": 3}, ConfigError, "dataset.pad_length=3: .*dataset.pad names"),
+        (
+            "vectors",
+            {"pad": None, "pad_length": 3},
+            ConfigError,
+            "dataset.pad_length=3: needs dataset.pad, whose arrays",
+        ),
         ("Rows", {"test": "train"}, ConfigError, "dataset.pad=.*returns an object with __getitem__"),
     ],
 )

@@ -15,6 +15,7 @@ class Tiny(tfds.core.GeneratorBasedBuilder):
     def _info(self) -> Any:
         features = {
             "image": tfds.features.Image(shape=(None, None, 3)),
+            "depth": tfds.features.Image(shape=(3, 4, 1), dtype=np.uint16, encoding_format="png"),
             "label": tfds.features.ClassLabel(names=["cat", "dog"]),
             "file": tfds.features.Text(),
             "about": {"size": np.int64, "kind": tfds.features.Text()},
@@ -36,6 +37,7 @@ class Tiny(tfds.core.GeneratorBasedBuilder):
                 row,
                 {
                     "image": np.full((3 + row % 7, 4 + row % 5, 3), row, np.uint8),
+                    "depth": np.full((3, 4, 1), row, np.uint16),
                     "label": row % 2,
                     "file": f"{row}.png",
                     "about": {"size": row, "kind": "small" if row < 20 else "large"},

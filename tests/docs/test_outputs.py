@@ -154,7 +154,7 @@ def _goodput(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def _out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     del tmp_path
-    monkeypatch.setattr(devices, "settled", lambda config: config.mesh)
+    monkeypatch.setattr(devices, "resolve_mesh", lambda config: config.mesh)
     gib = 1 << 30
     run = test_exhausted.attempt(
         parameters=Total(gib, gib, "counted"), activations=Total(64 * gib, 8 * gib, "estimated")

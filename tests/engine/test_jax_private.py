@@ -165,9 +165,9 @@ def values():
 
 def traces():
     traced = jax.make_jaxpr(lambda x, y: (x + 1.0) * 2.0)(1.0, 2.0)
-    held, (left, used) = 3.0, private.without_unused(traced.jaxpr)
+    held, (left, used) = 3.0, private.remove_unused(traced.jaxpr)
     for equation in left.eqns:
-        (held,) = private.evaluated(equation, [getattr(each, "val", held) for each in equation.invars])
+        (held,) = private.evaluate_equation(equation, [getattr(each, "val", held) for each in equation.invars])
     return [list(used), float(held)]
 
 for name, question in (("devices", devices), ("functional", functional), ("names", names), ("layers", layers),

@@ -91,7 +91,10 @@ def test_an_unknown_axis_is_rejected_even_in_an_optional_rule(optional: bool) ->
 
 def test_the_fix_of_an_unknown_axis_is_a_mesh_that_has_it_or_the_nearest_name() -> None:
     said = refused(make(image=["batch", "height", None, None]))
-    assert "choose a mesh that has it: mesh=batch2_height2, mesh=batch2_height2_width2, mesh=batch4_height2" in said
+    assert (
+        "choose a mesh that has it, such as mesh=batch2_height2, mesh=batch2_height2_width2, mesh=batch4_height2"
+        in said
+    )
     assert "did you mean model?" in refused(make(RuleConfig("w", ["modle"])))
 
 

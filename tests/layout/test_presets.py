@@ -55,7 +55,7 @@ def test_a_preset_serves_every_model_on_every_mesh_that_has_its_axes_and_is_refu
 ) -> None:
     config, axes = load(preset), MESHES[mesh]
     if not axes_named(config) <= set(axes):
-        with pytest.raises(ConfigError, match=r"the mesh has no axis .*choose a mesh that has it: mesh="):
+        with pytest.raises(ConfigError, match=r"the mesh has no axis .*choose a mesh that has it, such as mesh="):
             layout.check(config, axes)
         # The other fix that the message names: `+mesh.axes.model=1`.
         layout.check(config, axes | dict.fromkeys(axes_named(config) - set(axes), 1))

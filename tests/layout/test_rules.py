@@ -171,8 +171,13 @@ def test_a_layout_that_fits_the_mesh_passes() -> None:
 
 
 def test_a_mesh_without_a_batch_axis_is_rejected_unless_an_input_names_one() -> None:
-    with pytest.raises(ConfigError, match=r"^layout.inputs=\{\}: the mesh has no axis 'batch'"):
+    with pytest.raises(ConfigError, match=r"^mesh.axes=\{m:4\}: has no axis 'batch', so every") as caught:
         layout.check(LayoutConfig(), {"m": 4})
+    # An axis of one device is no fix, and the presets are listed up to ten.
+    assert "=1" not in str(caught.value)
+    assert str(caught.value).count("mesh=") == 10
+    with pytest.raises(ConfigError, match=r"^layout.inputs.table=\[\]: needs .*; set layout.inputs.table=\[m\]$"):
+        layout.check(LayoutConfig(inputs={"table": []}), {"m": 4})
     layout.check(LayoutConfig(inputs={"table": ["m", None]}), {"m": 4})
 
 

@@ -29,7 +29,10 @@ def config(engine: str = "jax", task: str = "language_model", **options: Any) ->
 
 
 REFUSED = [
-    ({"engine": "keras_dtensor", "backbone": "GPT2Backbone", **GPT2}, "engine.name=keras_dtensor:"),
+    (
+        {"engine": "keras_dtensor", "backbone": "GPT2Backbone", **GPT2},
+        "engine=keras_dtensor: does not train models of Keras 3, which",
+    ),
     ({"backbone": "GPT2Bakbone"}, "did you mean GPT2Backbone?"),
     ({"backbone": "GPT2CausalLM"}, "model.backbone=GPT2CausalLM: must be a backbone of KerasHub"),
     ({"backbone": "GPT2Backbone", **GPT2, "num_layer": 2}, "keys of GPT2Backbone are vocabulary_size, num_layers"),
@@ -56,7 +59,7 @@ REFUSED = [
     ({"backbone": "GPT2Backbone", **GPT2, "dropout": {"class": None}}, "model.dropout.class=null:"),
     (
         {"backbone": "GPT2Backbone", **GPT2, "config": {"num_layers": 3}},
-        "model.config.num_layers=3: the key is set twice, model.num_layers is 1; leave out one",
+        "model.config.num_layers=3: the key is set twice, model.num_layers is 1; remove model.num_layers or",
     ),
     (
         {"backbone": "GPT2Backbone", **GPT2, "vocabulary_size": None, "task": "classification"},
@@ -96,7 +99,7 @@ LONG = {"backbone": "GPT2Backbone", **GPT2}
             {"end_token": "|"},
             "task.vocabulary=257: must be 256, the vocabulary size",
         ),
-        ({**LONG, "vocabulary_size": 100}, {}, "set model.vocabulary_size=256, or leave it out"),
+        ({**LONG, "vocabulary_size": 100}, {}, "set model.vocabulary_size=256, or remove it"),
     ],
 )
 def test_a_text_that_does_not_fit_the_backbone_is_refused(
@@ -133,7 +136,7 @@ def test_text_that_fits_or_whose_tokens_only_the_tokenizer_tells_is_taken() -> N
         ("bare", "model.preset=bare: the folder has neither model.weights.h5 nor model.weights.json"),
         ("deep", "model.preset=deep: it can't be read (RecursionError: "),
         ("task", "model.preset=task: the folder has no valid task.json of KerasHub"),
-        ("index", "model.preset=index: its model.weights.json is no Keras index of weights"),
+        ("index", "model.preset=index: its model.weights.json is not a Keras index of weights"),
         ("part", "model.preset=part: the folder has no model_00001.weights.h5, which its model.weights"),
     ],
 )
@@ -249,10 +252,9 @@ def test_a_preset_of_bytes_takes_bytes(tmp_path: Path, size: int, own: str | Non
 
 def test_of_tokens_that_a_preset_does_not_know_the_tokenizer_is_suggested_first() -> None:
     for units in (50000, 60000):
-        with pytest.raises(
-            ConfigError, match=r"must be 50,257, the vocabulary size of GPT2Backbone; use the preset's tokenizer"
-        ):
-            options.check_vocabulary("GPT2Backbone", 50257, units, tied=True)
+        expected = f"model.preset=mine: has a vocabulary of 50,257 tokens, but that of the run has {units:,}; use the"
+        with pytest.raises(ConfigError, match=expected):
+            options.check_vocabulary("GPT2Backbone", 50257, units, tied=True, preset="mine")
 
 
 def test_an_unknown_task_is_refused() -> None:

@@ -45,7 +45,7 @@ def test_the_errors_of_both_libraries_are_recognized(error: Exception, is_memory
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a config's devices be there, as they are in a run."""
-    monkeypatch.setattr(devices, "settled", lambda config: config.mesh)
+    monkeypatch.setattr(devices, "resolve_mesh", lambda config: config.mesh)
 
 
 def attempt(*overrides: str, axes: Mapping[str, int] | None = None, **totals: Total) -> exhausted.Attempt:

@@ -435,7 +435,7 @@ INVALID = [
     ("hardware=h100 mesh.device=cpu", "mesh.device=cpu", "hardware=h100 is of kind gpu"),
     ("hardware.name=inf", "hardware.name=inf", "a name alone says nothing"),
     ("hardware.memory_gib=4", "hardware.memory_gib=4.0", "has no effect on hardware.name=here"),
-    ("hardware.kind=gpu", "hardware.kind=gpu", "leave it out, or set hardware.name=mine"),
+    ("hardware.kind=gpu", "hardware.kind=gpu", "remove hardware.kind, or set hardware.name=mine"),
     ("hardware=h100 hardware.name=here", "hardware.kind=gpu", "has no effect on hardware.name=here"),
     ("hardware=h100 hardware.memory_gib=null", "hardware.memory_gib=null", "hardware=h100 needs it"),
     ("hardware=h100 +hardware.peak_tflops.int8=1", "hardware.peak_tflops", "int8"),

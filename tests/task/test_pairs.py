@@ -179,7 +179,11 @@ def test_the_report_of_two_outputs_counts_each_candidate_once() -> None:
     [
         ({}, {"outputs": (None, 4)}, "the model has one output, but task.loss=in_batch_softmax compares two"),
         ({}, {"a": (None, 4), "b": (None, 5)}, "output a has 4 numbers and output b 5"),
-        ({"query": "c"}, {"a": (None, 4), "b": (None, 4)}, "task.query=c: the model has the outputs a, b"),
+        (
+            {"query": "c"},
+            {"a": (None, 4), "b": (None, 4)},
+            "task.query=c: the model has no output 'c' (its outputs: a, b)",
+        ),
         ({"query": "b"}, {"a": (None, 4), "b": (None, 4)}, "task.candidate=b: must be another output"),
         ({"loss": "triplet"}, {"outputs": (None, 3, 4)}, "must be [batch, size], one embedding per row"),
         ({"loss": "triplet", "units": 5}, {"outputs": (None, 4)}, "must be [batch, 5]"),
@@ -200,7 +204,10 @@ def test_models_of_other_outputs_are_rejected(
     ("options", "told"),
     [
         ({"targets": ["label"]}, "task.target=label: task.loss=in_batch_softmax has no labels"),
-        ({"candidate_id": "lable"}, "task.candidate_id=lable: the dataset has x, label"),
+        (
+            {"candidate_id": "lable"},
+            "task.candidate_id=lable: the dataset has no array 'lable' (its arrays: x, label)",
+        ),
         ({"candidate_id": "x"}, "task.candidate_id=x: must be an array of one integer per example"),
         ({"loss": "triplet", "targets": ["x"], "inputs": ["x"]}, "task.target=x: must be an array of one integer"),
         ({"loss": "triplet", "inputs": ["x"]}, "every example of the train split has a label of its own"),

@@ -29,15 +29,20 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("classification", top_k=1), "task.top_k=1"),
     (config("classification", top_k=5, classes=5), "below the number of classes, 5"),
     (config("classification", classes=1), "task.classes=1"),
-    (config("classification", classes=["a", "a"]), "names must be unique"),
+    (config("classification", classes=["a", "a"]), "names must be unique; rename or remove one of them"),
     (config("classification", class_weights="even"), "must be balanced, a list"),
     (config("classification", class_weights=[1.0, -1.0]), "not -1.0"),
-    (config("classification", class_weights={"a": "2"}), "not 2; set task.class_weights=balanced"),
+    (
+        config("classification", class_weights={"a": "2"}),
+        "the weight of a must be a finite number of at least 0, not 2",
+    ),
+    (config("classification", class_weights={"a": -1, "b": 3.0}), "not -1; set the weight of a to 1.0"),
+    (config("classification", class_weights=[1.0, -1.0]), "not -1.0; set the weight of class 1 to 1.0"),
     (config("multilabel", threshold=1.0), "task.threshold=1.0"),
     (config("multilabel", threshold=0.0), "task.threshold=0.0"),
     (config("binary", threshold=1.0), "task.threshold=1.0"),
     (config("binary", thresholds=[0.5, 1.0]), "a threshold must be above 0 and below 1, not 1.0"),
-    (config("binary", thresholds=[0.3, 0.3]), "thresholds must be unique"),
+    (config("binary", thresholds=[0.3, 0.3]), "thresholds must be unique; remove one of them"),
     (config("binary", thresholds=[0.3, 0.3000001]), "must differ in their first 6 digits"),
     (config("binary", auc_thresholds=2), "task.auc_thresholds=2"),
     (config("binary", positive=[1]), "task.positive"),
@@ -77,7 +82,7 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("binary", metrics=[{"Accuracy": {"weighted": True}}]), "Accuracy can't be weighted; use BinaryAccuracy"),
     (
         config("classification", metrics=["AUCC"]),
-        "task.metrics=AUCC: is no Keras metric; did you mean AUC? The task has CategoricalAccuracy, ",
+        "task.metrics=AUCC: is not a Keras metric; did you mean AUC? The task has CategoricalAccuracy, ",
     ),
     (
         config("binary", metrics=[{"AUC": {"from_logits": True}}]),
@@ -225,9 +230,22 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("classification", ["y"]), {"x": X, "y": ArraySpec((), "float32")}, "set task=regression"),
     (config("classification"), {"x": X, "label": ArraySpec((2, 2), "int32")}, "shape [2, 2]"),
     (config("classification"), {"x": X, "label": ArraySpec((), "int32")}, "task.classes=null"),
-    (config("classification", classes=4), {"x": X, "label": ArraySpec((3,), "float32")}, "task.classes=4"),
+    (
+        config("classification", classes=4),
+        {"x": X, "label": ArraySpec((3,), "float32")},
+        "task.classes=4: must be 3, ",
+    ),
+    (
+        config("classification"),
+        {"x": X, "label": ArraySpec((), "int32", (), ("a",))},
+        "task.target=label: has one class only, a; name another array, or use data with two classes",
+    ),
     (config("classification", class_weights=[1.0, 2.0]), {"x": X, "label": NAMED}, "needs 3 weights, one per class"),
-    (config("classification", class_weights={"d": 2.0}), {"x": X, "label": NAMED}, "task.class_weights.d=2.0"),
+    (
+        config("classification", class_weights={"d": 2.0}),
+        {"x": X, "label": NAMED},
+        "unknown class; name one of a, b, c",
+    ),
     (config("classification", class_weights="balanced"), {"x": X, "label": NAMED}, "computed from the train split"),
     (config("multilabel"), {"x": X, "label": NAMED}, "set task=classification, which takes 0 and 1 as two classes"),
     (
@@ -245,12 +263,21 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("positions"), {"x": X, "label": NAMED}, "set task=classification, which has one class per example"),
     (config("positions"), {"x": X, "label": X}, "one integer per position"),
     (config("positions"), {"x": X, "label": GRID}, "task.classes=null"),
-    (config("positions", label_weight="w"), {"x": X, "label": GRID}, "task.label_weight=w"),
+    (
+        config("positions", label_weight="w"),
+        {"x": X, "label": GRID},
+        "task.label_weight=w: the dataset has no array 'w' (its arrays: x, label)",
+    ),
     (config("positions", label_weight="x"), {"x": X, "label": GRID, "z": X}, "one number per label, shape [4, 6]"),
     (config("positions", classes=3, class_weights=[1.0]), {"x": X, "label": GRID}, "needs 3 weights"),
     (config("ctc"), {"x": X, "y": NAMED}, "one array of integers, the labels of each example"),
     (config("ctc"), {"x": X, "y": TOKENS}, "task.classes=null"),
-    (config("ctc", input_length="n"), {"x": X, "y": TOKENS}, "task.input_length=n: must be an array of one integer"),
+    (config("ctc", input_length="n"), {"x": X, "y": TOKENS}, "task.input_length=n: the dataset has no array 'n' (its"),
+    (
+        config("ctc", input_length="z"),
+        {"x": X, "y": TOKENS, "z": X},
+        "one integer per example, but its dtype is float32 and",
+    ),
     (config("sequence_to_sequence"), {"x": X, "y": NAMED}, "at least two tokens per example"),
     (config("sequence_to_sequence"), {"y": TOKENS}, "set task=language_model for one sequence"),
     (config("sequence_to_sequence", inputs=["x"]), {"x": TOKENS, "y": TOKENS}, "needs the target too, y"),
@@ -259,7 +286,11 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("regression", standardize=True), {"x": X, "y": X}, "task.standardize=true"),
     (config("regression"), {"x": X, "label": NAMED}, "it has categories: a, b, ...; name another array"),
     (config("regression", example_weight="w"), {"x": X, "y": X, "w": X}, "task.example_weight=w"),
-    (config("regression", example_weight="v"), {"x": X, "y": X}, "task.example_weight=v"),
+    (
+        config("regression", example_weight="v"),
+        {"x": X, "y": X},
+        "task.example_weight=v: the dataset has no array 'v' (its",
+    ),
 ]
 
 
@@ -286,13 +317,22 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
     ("name", "labels", "told"),
     [
         ("classification", [[0.5, 0.5], [1.0, 1.0]], "those of example 1 of the train split sum to 2"),
-        ("classification", [[0.5, 0.5], [2.0, -1.0]], "those of example 1 of the train split sum to 1"),
+        (
+            "classification",
+            [[0.5, 0.5], [1.5, -0.5]],
+            "not have negative probabilities, but example 1",
+        ),
+        (
+            "classification",
+            [[0.5, 0.5], [2.0, -0.5]],
+            "example 1 of the train split has -0.5; set task=regression",
+        ),
         ("classification", [0, 450_000], "2 examples have integers up to 450,000; set task=regression"),
         ("binary", [0, 2], "a 0 or 1 per example, but the train split has 2"),
         ("binary", [-1, 0], "a 0 or 1 per example, but the train split has -1"),
         ("multilabel", [[1, 0], [-1, 1]], "a 0 or 1 per label, but the train split has -1"),
         ("multilabel", [[1, 0], [4, 1]], "a 0 or 1 per label, but the train split has 4"),
-        ("multilabel", [[1, 0], [4, 1]], "set task=positions task.target=label task.classes=5"),
+        ("multilabel", [[1, 0], [4, 1]], "store 0 and 1, or for a class per token (tags), set task=positions"),
     ],
 )
 def test_targets_that_the_loss_does_not_take_are_refused(name: str, labels: list[Any], told: str) -> None:
@@ -319,7 +359,7 @@ def test_labels_of_positions_that_mean_no_class_are_told_how_they_are_ignored() 
     [
         ({"classes": 3}, [1, 2, 7], "labels must be from 0 to 2, but the train split has 7; set task.classes=8"),
         ({}, [1, 2, -1], "but the train split has -1; set task.padding=-1"),
-        ({"padding": 9}, [1, 0, 2], "task.blank=0: must be no label, but the train split has it"),
+        ({"padding": 9}, [1, 0, 2], "task.blank=0: must not be a label, but the train split has it"),
         ({}, [1, 0, 2], "but example 0 of the train split has a label after it"),
     ],
 )

@@ -271,7 +271,9 @@ def test_the_registry_names_the_predictions_of_each_task(
 def test_the_targets_are_those_of_the_outputs() -> None:
     with pytest.raises(ConfigError, match=r"task.target=\[age\]: can't be set with task.outputs"):
         config(target="age")
-    with pytest.raises(ConfigError, match=r"task.outputs.old.target=old: the dataset has x, age"):
+    with pytest.raises(
+        ConfigError, match=r"task.outputs.old.target=old: the dataset has no array 'old' .its arrays: x, age"
+    ):
         task({"old": "regression", "sick": "binary"})
     with pytest.raises(ConfigError, match=r"set task.outputs.sick.name=classification"):
         registry.make_task(config({"age": "regression", "sick": {"name": "regression"}}), SPECS | {"sick": NAMED})

@@ -137,7 +137,7 @@ class ArrayRecordTable:
                 record = Example.FromString(content)
             except DecodeError as error:
                 raise DataError(
-                    f"{self.path}, record {row + 1} is no tf.train.Example; write one per record"
+                    f"{self.path}, record {row + 1} is not a tf.train.Example; write one per record"
                 ) from error
             if not record.features.feature:
                 raise DataError(f"{self.path}, record {row + 1} has no features; write a tf.train.Example per record")

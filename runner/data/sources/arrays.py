@@ -44,7 +44,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     path = places.local(config.path)
     files = _find_files(path)
     lengths: Mapping[str, int] = {}
-    # Files of lists are no text, so `dataset.pad` needs no cache.
+    # Files of lists are not text, so `dataset.pad` needs no cache.
     if _is_worth_caching(files) and not config.pad:
         parsed = _load_cached(files, config, encoding)
     else:
@@ -156,7 +156,7 @@ def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> tu
         for name in pad:
             if not isinstance(split_columns[name], Ragged):
                 raise DataError(
-                    f"{where[split]}, {name} is no column of lists, which dataset.pad is for; remove it there, or "
+                    f"{where[split]}, {name} is not a column of lists, which dataset.pad is for; remove it there, or "
                     "save the lists in a .parquet file"
                 )
     recorded = encoding.lengths if encoding else {}

@@ -33,7 +33,7 @@ from runner.data.sources.image_scan import common_size
 from runner.data.tables import convert_column, sequences
 from runner.errors import DataError
 
-# Kinds of columns that are no arrays, in place of a dtype.
+# Kinds of columns that are not arrays, in place of a dtype.
 _STRING = "string"
 _IMAGE = "image"
 _NOT_NUMBERS = (_STRING, _IMAGE)
@@ -144,7 +144,7 @@ def _add_images(scanned: ScannedColumn, place: str, column: EncodedImages) -> No
             header = images.read_header(column[row])
         except ValueError as error:
             raise DataError(
-                f"{place}: row {row + 1} is no readable image ({error}); fix or remove that row"
+                f"{place}: row {row + 1} is not a readable image ({error}); fix or remove that row"
             ) from error
         scanned.gray = scanned.gray and header.gray
         if len(sizes) < _MAX_SIZES:

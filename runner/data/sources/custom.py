@@ -256,7 +256,7 @@ def _is_split(value: object) -> bool:
 
 
 def _describe_kind(returned: object) -> str:
-    """Returns a returned value's type, and a dict's first value that is no array."""
+    """Returns a returned value's type, and a dict's first value that is not an array."""
     kind = type(returned).__name__
     if not isinstance(returned, Mapping):
         return kind

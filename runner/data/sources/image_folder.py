@@ -26,7 +26,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import images, places
 from runner.data.base import IMAGE_DIMS, SPLITS, Array, ArraySpec, Encoding, FullDataset, Rows, stack_examples
 from runner.data.sources.image_scan import SUFFIXES, ScannedFile, common_size, scan
-from runner.errors import DataError, invalid
+from runner.errors import DataError, invalid, listed
 
 logger = logging.getLogger(__name__)
 
@@ -266,7 +266,7 @@ def _check_classes(config: DatasetConfig, folder_classes: Sequence[str], classes
         raise invalid(
             "dataset.path",
             config.path,
-            problem=f"has a folder {unknown[0]}, which is not a class of the run ({', '.join(classes)})",
+            problem=f"has a folder {unknown[0]}, which is not a class of the run (its classes: {listed(classes)})",
             fix="remove the folders of other classes",
         )
     if len(classes) < 2:

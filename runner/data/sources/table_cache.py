@@ -127,7 +127,7 @@ def _write(partial: Path, tables: ParsedTables) -> None:
             total_bytes += array.nbytes
             if total_bytes > MAX_BYTES:
                 raise OSError("the table is larger than the limit for all tables")
-            # Numbered, because a column's name may be no file name.
+            # Numbered, because a column's name need not be a valid file name.
             file_name = f"{count}.npy"
             with (partial / file_name).open("wb") as file:
                 np.save(file, array, allow_pickle=False)

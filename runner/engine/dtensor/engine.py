@@ -49,7 +49,7 @@ from runner.processes.team import current
 
 logger = logging.getLogger(__name__)
 
-# DTensor rejects a few compilations in a hundred by mistake (see `_compiled`), so five in a row are no mistake.
+# DTensor rejects a few compilations in a hundred by mistake (see `_compiled`), so five in a row are a real error.
 _COMPILATIONS = 5
 _NAME_COLLISION = "different function with the same name"
 # Most layers with statistics of the batch for which all-reduces are combined by default: for each pair of all-reduces
@@ -287,7 +287,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                 gave_up_packing = was_packed and self._steps.packing is None
                 if not gave_up_packing:
                     raise
-                logger.debug("the state is not packed: a gradient is no sum over the rows of a matrix")
+                logger.debug("the state is not packed: a gradient is not a sum over the rows of a matrix")
         return call
 
     def _raise_unless_collision(self, error: tf.errors.InvalidArgumentError, left: int) -> None:

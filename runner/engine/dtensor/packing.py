@@ -64,7 +64,7 @@ def packing(variables: Mapping[str, VariableInfo], groups: int, *, elementwise: 
     shapes = []
     for info in variables.values():
         is_replicated_float32 = info.dtype == "float32" and not any(info.spec)
-        # The gradient of a larger kernel, such as a convolution's, is no matrix product, which `.packed` needs.
+        # The gradient of a larger kernel, such as a convolution's, is not a matrix product, which `.packed` needs.
         if not is_replicated_float32 or len(info.shape) > 2:
             return None
         shapes.append(info.shape)

@@ -244,7 +244,7 @@ class Keras3Factory:
         slices = dict(zip(map(id, model.variables), trace_slices(trace), strict=True))
         weights = set(map(id, model.weights))
         for variable in model.variables:
-            # A random generator's state is no part of a run's state, see `runner.engine.jax.randomness`: it is the
+            # A random generator's state is not part of a run's state, see `runner.engine.jax.randomness`: it is the
             # only value that stays in the model.
             if id(variable) not in weights:
                 private.set_value(variable, slices[id(variable)].now())

@@ -144,7 +144,7 @@ def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: R
     Raises:
       ConfigError: names the variables that they are not computed from.
     """
-    _, is_read = private.without_unused(trace)
+    _, is_read = private.remove_unused(trace)
     # Not strict: the inputs after the trainable variables are the rest of the state and the batch.
     unused = []
     for path, is_used in zip(trainable, is_read, strict=False):

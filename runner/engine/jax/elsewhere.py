@@ -158,7 +158,7 @@ def _can_fuse(query: Any, key: Any, value: Any, bias: Any, **_: object) -> bool:
     return True
 
 
-def _with_fused_shapes(stock_attention: private.Function) -> private.Function:
+def _with_fused_shapes(stock_attention: private.ArrayFunction) -> private.ArrayFunction:
     """Returns an attention whose saved arrays have the shapes of cuDNN's; it is traced and never run."""
 
     def attention(query: Any, key: Any, value: Any, bias: Any = None, **options: Any) -> jax.Array:

@@ -100,7 +100,7 @@ class TraceSlice:
             return values[atom]
 
         for equation in self.equations:
-            results = private.evaluated(equation, list(map(read, equation.invars)))
+            results = private.evaluate_equation(equation, list(map(read, equation.invars)))
             for var, result in zip(equation.outvars, results, strict=True):
                 values[var] = _unmerged(result, zero)
         return jnp.asarray(read(self.result))
@@ -119,7 +119,7 @@ class TraceSlice:
 def _parameters(equation: JaxprEqn) -> Key:
     """Returns an equation's parameters in a comparable form.
 
-    Objects that are no plain values compare by identity.
+    Objects that are not plain values compare by identity.
     """
 
     def comparable(value: object) -> object:
@@ -312,7 +312,7 @@ def holds_traced(model: keras.Model) -> bool:
 
     They are of a traced build, and have no values.
     """
-    if is_traced(private.operands(model)):
+    if is_traced(private.operation_arguments(model)):
         return True
     layers = [model, *private.all_layers(model)]
     return any(map(is_traced, map(vars, layers)))

@@ -31,9 +31,7 @@ class _Paths:
 
 
 class Names:
-    """Canonical paths of a model's layers and variables.
-
-    They are the same as tf_keras's models have in the DTensor engine.
+    """Canonical paths of a model's layers and variables, the same as those of tf_keras in the DTensor engine.
 
     A layer of a Sequential or functional model goes by its name, with slashes for dots; one of a subclassed model by
     its attribute path; a nested functional model adds nothing to the path. If two variables or two layers would share
@@ -56,7 +54,7 @@ class Names:
         self._variables: dict[int, _Paths] = {}
         self._walked: set[int] = set()
         self._walk(model, "", "")
-        if private.has_hub(model):
+        if private.has_keras_hub_layer(model):
             self._use_keras_paths(model)
         self.layers = _unique(self._layers)
         variable_paths = {}

@@ -1,7 +1,4 @@
-"""The layout map of a model's own author as rules of the config.
-
-It is `get_layout_map` of KerasHub's backbones.
-"""
+"""The layout map of a model's own author, `get_layout_map` of KerasHub's backbones, as rules of the config."""
 
 from __future__ import annotations
 
@@ -76,4 +73,9 @@ def with_own_map(
 
 
 def _invalid(problem: str) -> ConfigError:
-    return invalid(_KEY, "true", problem=problem, fix="set layout=megatron or layout=auto, which know its structure")
+    return invalid(
+        _KEY,
+        "true",
+        problem=problem,
+        fix="set layout=megatron or layout=auto, which derive rules from the structure of a transformer",
+    )

@@ -8,7 +8,7 @@ Weights and slots in float32, in bfloat16, or float32 master weights.
   arXiv:1710.03740). A copy is a function of its weight, so no state holds it.
 - `bfloat16`: weights and slots, as under Keras's policy `bfloat16`. An update computes in float32 and rounds once.
 
-Frozen weights need no master copy: with both they are bfloat16. Variables that are no weights, such as moving
+Frozen weights need no master copy: with both they are bfloat16. Variables that are not weights, such as moving
 statistics, are float32 in all three, and so are averages of weights and sums of gradients: small changes to them would
 round away.
 """
@@ -51,7 +51,7 @@ def set_dtypes(
     kinds = map_values(kind_of, variables)
     if state == "float32":
         return kinds
-    weights = private.made_trainable(model)
+    weights = private.trainable_ids(model)
     trained = set(map(id, model.trainable_variables))
     for path, variable in variables.items():
         # Statistics, such as those of a batch normalization, stay in float32.

@@ -1,6 +1,4 @@
-"""Private interfaces of JAX and Keras 3 that the engine depends on.
-
-Each says what breaks without it.
+"""Private interfaces of JAX and Keras 3 that the engine depends on. Each docstring says what breaks without it.
 
 Written against jax 0.10.2 and keras 3.15.1; tests/engine/test_jax_private.py names those that a later version lacks.
 """
@@ -29,7 +27,7 @@ from keras.src.models import Functional
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.utils import module_utils, naming
 
-Function = Callable[..., jax.Array]
+ArrayFunction = Callable[..., jax.Array]
 # JAX's own, so that a second call of `bind_gloo` does not wrap the first.
 _make_gloo = _jax.make_gloo_tcp_collectives
 
@@ -58,9 +56,7 @@ def devices_are_made() -> bool:
 
 
 def bind_gloo(address: str) -> None:
-    """Makes gloo listen at an address.
-
-    It communicates between the CPUs of several processes.
+    """Makes gloo, which communicates between CPU processes, listen at an address.
 
     Without it gloo listens at the address that the machine's name resolves to, which may be the loopback device.
 
@@ -82,9 +78,8 @@ def is_functional(layer: object) -> bool:
 def reset_layer_names() -> None:
     """Restarts the numbers of unnamed layers.
 
-    Every build of a model then gives the same paths.
-
-    `keras.utils.clear_session` does it too, but discards the state of other models.
+    Without it a second build of a model in this process would have other paths than the first.
+    `keras.utils.clear_session` restarts them too, but discards the state of other models.
     """
     naming.reset_uids()
 
@@ -92,16 +87,14 @@ def reset_layer_names() -> None:
 def all_layers(model: keras.Model) -> list[keras.Layer]:
     """Returns a model's layers and, recursively, theirs.
 
-    `Model.layers` has the outer ones alone.
+    Without it the layers inside of layers would be missing: `Model.layers` has the outer ones only.
     """
     layers = model._flatten_layers(include_self=False)
     return [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
 
 
-def operands(model: keras.Model) -> list[object]:
-    """Returns the arguments of all operations of a functional model.
-
-    Functional models inside of it are included.
+def operation_arguments(model: keras.Model) -> list[object]:
+    """Returns the arguments of all operations of a functional model, and of the functional models inside of it.
 
     Without it an array that a builder computed and used in an operation, as in `x - ops.array(mean)`, is not seen.
     """
@@ -115,10 +108,10 @@ def operands(model: keras.Model) -> list[object]:
     return values
 
 
-def has_hub(model: keras.Model) -> bool:
-    """Returns whether a model has a layer of KerasHub's.
+def has_keras_hub_layer(model: keras.Model) -> bool:
+    """Returns whether a model has a KerasHub layer.
 
-    Its variables then go by Keras's own paths.
+    KerasHub layers have their own variable paths. Without it these could not be the names of the model's variables.
     """
     return any(type(layer).__module__.startswith("keras_hub.") for layer in all_layers(model))
 
@@ -144,7 +137,7 @@ def inputs_of(model: keras.Model) -> Any:
     return model.input
 
 
-def trained_by(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """Returns the variables that an optimizer was built with, in its order.
 
     Without it the state of an optimizer that a user's code made could not be sharded as its variables are.
@@ -163,7 +156,7 @@ def release(variable: keras.Variable) -> None:
 def set_value(variable: keras.Variable, value: jax.Array) -> None:
     """Sets a variable's value, also if it has none, as after a traced build.
 
-    `Variable.assign` reads the old value in some versions.
+    Without it a variable without a value could not get one: `Variable.assign` reads the old value in some versions.
     """
     variable._value = value
 
@@ -193,7 +186,10 @@ def kept_seed_generator() -> Iterator[None]:
 
 
 def initialize(variable: keras.Variable) -> None:
-    """Computes the initial value of a variable that was created in a stateless scope."""
+    """Computes the initial value of a variable that was created in a stateless scope.
+
+    Without it the initializers of a model that is built without values could not be traced.
+    """
     variable._deferred_initialize()
 
 
@@ -228,7 +224,8 @@ def build_abstractly(optimizer: keras.Optimizer, variables: Sequence[keras.Varia
 def set_dtype(variable: keras.Variable, dtype: str) -> None:
     """Sets the dtype of a variable and of its value.
 
-    Without it a model's weights would be bfloat16 only under a policy that draws them, and keeps statistics, in it.
+    Without it a model's weights would be bfloat16 only with a dtype policy that would also draw and keep statistics in
+    bfloat16.
     """
     variable._dtype = dtype
     if isinstance(variable._value, jax.ShapeDtypeStruct):
@@ -253,10 +250,8 @@ def in_float32(variables: Sequence[keras.Variable]) -> Iterator[None]:
             variable._dtype = dtype
 
 
-def made_trainable(model: keras.Model) -> set[int]:
-    """Returns the ids of variables that layers made to be trained, frozen or not.
-
-    The others are their statistics.
+def trainable_ids(model: keras.Model) -> set[int]:
+    """Returns the ids of the variables that layers made to be trained, frozen or not; the others are statistics.
 
     Without it a frozen weight could not be distinguished from a statistic.
     """
@@ -266,12 +261,11 @@ def made_trainable(model: keras.Model) -> set[int]:
     return ids
 
 
-def evaluated(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+def evaluate_equation(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     """Returns the results of one equation of a trace.
 
-    `jax.core.eval_jaxpr` computes all equations.
-
-    Without it the value of one variable could not be computed separately from the others.
+    Without it the value of one variable could not be computed separately from the others: `jax.core.eval_jaxpr`
+    computes all equations.
 
     Args:
       equation: of a jaxpr.
@@ -282,7 +276,7 @@ def evaluated(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     return results if equation.primitive.multiple_results else [results]
 
 
-def without_unused(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[bool]]:
+def remove_unused(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[bool]]:
     """Returns a trace without unused equations, and which inputs are used.
 
     Without it the states of random generators could not be computed without the weights, and no check could find the
@@ -297,6 +291,8 @@ def calls_replaced(
     layers: Sequence[keras.Layer], make: Callable[[keras.Layer, Callable[..., object]], Callable[..., object]]
 ) -> Iterator[None]:
     """Replaces the `call` of layers while the context lasts.
+
+    Without it the outputs of a subclassed model's layers could not be recorded.
 
     Args:
       layers: of a model.
@@ -313,16 +309,16 @@ def calls_replaced(
 
 
 @contextmanager
-def _replaced(holder: Any, name: str, make: Callable[[Function], Function]) -> Iterator[None]:
-    plain = getattr(holder, name)
-    setattr(holder, name, make(plain))
+def _replaced(holder: Any, name: str, make: Callable[[ArrayFunction], ArrayFunction]) -> Iterator[None]:
+    original = getattr(holder, name)
+    setattr(holder, name, make(original))
     try:
         yield
     finally:
-        setattr(holder, name, plain)
+        setattr(holder, name, original)
 
 
-def dropout_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
+def dropout_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> AbstractContextManager[None]:
     """Replaces the dropout of Keras's layers and of `keras.random` in the context.
 
     Without it the single device of a comparison would draw other masks than the mesh.
@@ -333,7 +329,7 @@ def dropout_replaced(make: Callable[[Function], Function]) -> AbstractContextMan
     return _replaced(backend.random, "dropout", make)
 
 
-def take_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
+def take_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> AbstractContextManager[None]:
     """Replaces Keras's look-up of a table's rows while the context lasts.
 
     Without it the gradients of a bfloat16 table are added up in bfloat16, see `runner.engine.jax.layers.rows`.
@@ -344,7 +340,7 @@ def take_replaced(make: Callable[[Function], Function]) -> AbstractContextManage
     return _replaced(backend.numpy, "take", make)
 
 
-def attention_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
+def attention_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> AbstractContextManager[None]:
     """Replaces the attention operation of Keras's layers while the context lasts.
 
     Without it a mesh may fail in cuDNN's kernel on GPUs, see `runner.engine.jax.layers.fused_attention`.
@@ -382,9 +378,9 @@ def _no(capability: str) -> bool:
 
 
 def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractContextManager[None]:
-    """Replaces `jax.random.bernoulli` while the context lasts.
+    """Replaces `jax.random.bernoulli`, with which Keras's dropout draws its masks, while the context lasts.
 
-    Keras's dropout draws its masks with it.
+    Without it a stock Dropout layer on one device would drop other units than the same layer on a mesh.
 
     Args:
       make: shape -> mask.
@@ -405,27 +401,25 @@ def kernel_gradients_of(
     Args:
       prepare: (images, gradient of the results, dims) -> images and gradient for the rule.
     """
-    plain = ad.fancy_transposes[lax.conv_general_dilated_p]
+    original = ad.fancy_transposes[lax.conv_general_dilated_p]
 
     def rule(gradient: jax.Array, images: jax.Array, kernel: object, **parameters: Any) -> None:
         # The rule computes the gradient of one operand per call, and that operand is a GradAccum. The gradient of
         # images needs no preparation, and a symbolic zero has no array to prepare.
         if isinstance(kernel, ad.GradAccum) and type(gradient) is not ad.Zero:
             images, gradient = prepare(images, gradient, parameters["dimension_numbers"])
-        plain(gradient, images, kernel, **parameters)
+        original(gradient, images, kernel, **parameters)
 
     ad.fancy_transposes[lax.conv_general_dilated_p] = rule
     try:
         yield
     finally:
-        ad.fancy_transposes[lax.conv_general_dilated_p] = plain
+        ad.fancy_transposes[lax.conv_general_dilated_p] = original
 
 
 @contextmanager
 def tensorflow_unimported() -> Iterator[None]:
-    """Keeps Keras from importing TensorFlow while the context lasts.
-
-    It changes nothing if TensorFlow is imported already.
+    """Keeps Keras from importing TensorFlow while the context lasts, if nothing has imported it yet.
 
     To serialize a model, Keras checks of every object whether it is one of TensorFlow's, and imports TensorFlow for
     that. No object can be while nothing has imported TensorFlow. Without this, saving a model costs 3.5 s of CPU time

@@ -63,7 +63,7 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
       config: the model's.
 
     Raises:
-      ConfigError: steps do not move a generator evenly, so that its state is no function of the step.
+      ConfigError: steps do not move a generator evenly, so that its state is not a function of the step.
     """
     indices = seed_indices(model)
     if not indices:
@@ -105,7 +105,7 @@ def _compiled_move(model: keras.Model, inputs: Any, indices: Sequence[int]) -> A
     trace = jax.make_jaxpr(step)(list(map(kind_of, variables)), inputs)
     # Only the operations that the states come from are left, so that no weight needs a value. Where the states depend
     # on an input of the trace all the same, zeros do: they decide no count.
-    left, is_used = private.without_unused(trace.jaxpr)
+    left, is_used = private.remove_unused(trace.jaxpr)
     compiled = jax.jit(lambda values: jax.core.eval_jaxpr(left, trace.consts, *values))
 
     def move(states: Array) -> Array:

@@ -103,7 +103,7 @@ class CutError(StoreError):
 class NoBucketError(StoreError):
     """A request to a bucket that does not exist.
 
-    It is no FileNotFoundError: a run without objects is a new one, but this one could save nothing.
+    It is not a FileNotFoundError: a run without objects is a new one, but this one could save nothing.
     """
 
 
@@ -509,7 +509,7 @@ def copy(source: ObjectPath, target: ObjectPath) -> None:
 
 @_answered
 def remove(path: ObjectPath) -> None:
-    """Removes an object; one that does not exist is no error.
+    """Removes an object; one that does not exist is not an error.
 
     Raises:
       StoreError: it can't be removed.

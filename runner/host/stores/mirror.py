@@ -64,7 +64,7 @@ def local(url: str) -> Path:
 
     Raises:
       MissingError: the store has nothing there.
-      StoreError: the store does not answer, or an object's path has parts that are no names.
+      StoreError: the store does not answer, or an object's path has parts that are not names.
       OSError: the disk is full or can't be written.
     """
     path = ObjectPath.of(url)

@@ -33,16 +33,18 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
       keras_3_engines: names of the engines that train models of Keras 3.
 
     Raises:
-      ConfigError: another engine, no KerasHub, an unknown class or option, or a folder that is no preset.
+      ConfigError: another engine, no KerasHub, an unknown class or option, or a folder that is not a preset.
     """
     if config.model.target != TARGET:
         return
-    for key, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
+    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
         if engine is not None and engine not in keras_3_engines:
-            fix = f"leave {key} out"
-            if key == "engine.name":
+            fix = f"remove {key}"
+            if key == "engine":
                 fix = "set engine=jax"
-            raise invalid(key, engine, problem="KerasHub's models are Keras 3's, which engine=jax trains", fix=fix)
+            raise invalid(
+                key, engine, problem="does not train models of Keras 3, which model=keras_hub builds", fix=fix
+            )
     if not catalog.is_installed():
         raise invalid(
             "model",
@@ -57,7 +59,7 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
     _check_task(builder_options.get("task"))
     fused_head = builder_options.get("fused_head", False)
     if not isinstance(fused_head, bool):
-        raise invalid("model.fused_head", fused_head, problem="must be true or false", fix="leave it out")
+        raise invalid("model.fused_head", fused_head, problem="must be true or false", fix="remove model.fused_head")
     backbone = _check_class(config.model, per_token=tasks.entry(config.task).predicts == "token")
     if checks_text.is_text(config.dataset):
         preset = builder_options.get("preset")
@@ -69,7 +71,7 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
 
 def _check_string(key: str, value: object) -> None:
     if value is not None and (not isinstance(value, str) or not value):
-        raise invalid(key, value, problem="must be a string or null", fix=f"set {key} to a name, or leave it out")
+        raise invalid(key, value, problem="must be a string or null", fix=f"set {key} to a name, or remove it")
 
 
 def _check_rank(rank: object) -> None:
@@ -94,14 +96,14 @@ def _check_task(task: str | None) -> None:
             task,
             problem=f"must be one of {', '.join(heads.KINDS)}, the name of a KerasHub class, or null for the class "
             "that the run's task needs",
-            fix=did_you_mean(task, known, "leave it out"),
+            fix=did_you_mean(task, known, "remove model.task"),
         )
 
 
 def check_teacher_names(config: TaskConfig) -> None:
     """Rejects teachers that are presets by name, which would have to be downloaded.
 
-    It is called before the check that each teacher exists, whose message knows of no names.
+    Call it before the check that each teacher exists, whose message knows of no names.
 
     Args:
       config: whose types are checked.
@@ -130,7 +132,7 @@ def check_teachers(config: TaskConfig) -> None:
       config: checked, so each teacher exists.
 
     Raises:
-      ConfigError: no KerasHub, or a folder that is no preset; names the teacher.
+      ConfigError: no KerasHub, or a folder that is not a preset; names the teacher.
     """
     for name, reference in config.teachers.items():
         key = f"task.teachers.{name}"
@@ -167,10 +169,10 @@ def _check_class(config: ModelConfig, *, per_token: bool) -> str | None:
                 "model.backbone",
                 name,
                 problem="a preset determines its class, so the two exclude each other",
-                fix="leave out one of model.backbone and model.preset",
+                fix="remove model.backbone or model.preset",
             )
         presets.check(preset)
-        # Only a download tells the class of a preset that is no folder.
+        # Only a download tells the class of a preset that is not a folder.
         name = None
         if presets.is_folder(preset):
             name = presets.opened(preset).name
@@ -233,9 +235,7 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
 
 
 def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: TaskConfig) -> None:
-    """Checks that a text's rows and tokens fit the backbone.
-
-    It is checked as far as the config determines both.
+    """Checks that a text's rows and tokens fit the backbone, as far as the config determines both.
 
     Args:
       name: the name of the backbone's class.
@@ -288,15 +288,13 @@ def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: Tas
             size,
             units,
             tied=has_task_class and builder_options.get("task") != heads.BACKBONE,
+            preset=preset,
             key=written_key,
         )
 
 
 def _first_option(class_options: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str | None, int | None]:
-    """Returns the first of several keys whose value is an integer, and the value.
-
-    Returns None if there is none.
-    """
+    """Returns the first of several keys whose value is an integer, and the value; None if there is none."""
     for key in keys:
         if isinstance(class_options.get(key), int):
             return key, class_options[key]
@@ -328,7 +326,7 @@ def _check_class_options(name: str, config: ModelConfig, *, per_token: bool, has
                 f"model.config.{key}",
                 value,
                 problem=f"the key is set twice, {written_keys[key]} is {config.options[key]}",
-                fix="leave out one of the two",
+                fix=f"remove {written_keys[key]} or model.config.{key}",
             )
         written_keys[key] = f"model.config.{key}"
     for key, written_key in written_keys.items():
@@ -349,15 +347,12 @@ def _check_known(key: str, written_key: str, name: str, parameters: catalog.Para
     if key not in parameters.names:
         raise ConfigError(
             f"{written_key}: no such key; keys of {name} are {', '.join(parameters.names)}; "
-            f"{did_you_mean(key, parameters.names, 'leave it out')}"
+            f"{did_you_mean(key, parameters.names, f'remove {written_key}')}"
         )
 
 
 def _check_described(key: str, value: object) -> None:
-    """Checks the classes of objects that are described by a mapping.
-
-    They may have options of their own.
-    """
+    """Checks the classes of objects that are described by a mapping, and their own options."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             _check_described(f"{key}[{index}]", item)

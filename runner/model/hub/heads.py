@@ -133,7 +133,7 @@ def fuse(keras: Any, task_class: Any, backbone: Any, task_model: Any) -> Head:
     if not is_product or has_cap:
         raise ValueError(
             "model.fused_head needs logits that are a product with the embeddings, but those of "
-            f"{type(backbone).__name__} are not; leave it out"
+            f"{type(backbone).__name__} are not; remove it"
         )
     return lambda inputs: bind(HeadFactors, keras)(embedding, name="head")(backbone(inputs))
 

@@ -21,9 +21,7 @@ _FROM_DATA = (*SIZES, *IMAGE)
 def with_data(
     name: str, config: Mapping[str, Any], inputs: Mapping[str, ArraySpec], vocabulary: int | None
 ) -> dict[str, Any]:
-    """Returns a class's options, with those that the data determines.
-
-    These are the size of the vocabulary and an image's shape.
+    """Returns a class's options, with the size of the vocabulary and the shape of an image from the data.
 
     Args:
       name: public name of the class.
@@ -53,7 +51,9 @@ def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if value is not None or key not in _FROM_DATA}
 
 
-def check_vocabulary(name: str, size: int, units: int, *, tied: bool, key: str | None = None) -> None:
+def check_vocabulary(
+    name: str, size: int, units: int, *, tied: bool, preset: str | None = None, key: str | None = None
+) -> None:
     """Checks that a language model has all tokens of the run, and only these.
 
     A model that is not tied to its vocabulary may have more.
@@ -63,7 +63,8 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool, key: str |
       size: the size of its vocabulary.
       units: of the task, which is the size of the run's vocabulary.
       tied: the model computes logits for its whole vocabulary.
-      key: the key of the option that sets the size; None: a preset does.
+      preset: value of `model.preset`, which determines the size; None: there is no preset.
+      key: the key of the option that sets the size, if it is known.
 
     Raises:
       ConfigError: the sizes don't match.
@@ -71,14 +72,17 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool, key: str |
     is_valid = size == units or (size > units and not tied)
     if is_valid:
         return
-    if key is None:
+    if preset is not None:
         # No value of task.vocabulary would be right for tokens other than the preset's.
-        fix = (
-            "use the preset's tokenizer in dataset.tokenizer; if it has fewer tokens than the model, set "
-            f"task.vocabulary={size} too"
+        raise invalid(
+            "model.preset",
+            preset,
+            problem=f"has a vocabulary of {size:,} tokens, but that of the run has {units:,}",
+            fix="use the preset's tokenizer in dataset.tokenizer, or, if that has fewer tokens than the model, set "
+            f"task.vocabulary={size} too",
         )
-    elif size < units:
-        fix = f"set {key}={units}, or leave it out"
+    if key is not None and size < units:
+        fix = f"set {key}={units}, or remove it"
     else:
         fix = f"set task.vocabulary={size}"
     relation = "must be at most"

@@ -178,12 +178,10 @@ def _folder(value: str, key: str) -> Path:
 
 
 def opened(value: str) -> Preset:
-    """Returns a preset.
-
-    One that is given by name is downloaded first, into KerasHub's cache.
+    """Returns a preset; one that is given by name is downloaded first, into KerasHub's cache.
 
     Raises:
-      ConfigError: it is no preset, or the download failed.
+      ConfigError: it is not a preset, or the download failed.
     """
     if is_folder(value):
         folder = _folder(value, KEY)
@@ -253,7 +251,7 @@ def _read(value: str, folder: Path, key: str) -> Preset:
       key: of the config, for messages.
 
     Raises:
-      ConfigError: it is no preset, or names modules other than Keras's.
+      ConfigError: it is not a preset, or names modules other than Keras's.
     """
     try:
         config_content = _json(folder / CONFIG)
@@ -272,7 +270,7 @@ def _read(value: str, folder: Path, key: str) -> Preset:
         )
     name = str(config.get("class_name"))
     if name not in catalog.public() or not catalog.is_backbone(name):
-        raise invalid(key, value, problem=f"its {CONFIG} describes {name}, which is no KerasHub backbone", fix=_FIX)
+        raise invalid(key, value, problem=f"its {CONFIG} describes {name}, which is not a KerasHub backbone", fix=_FIX)
     if not any(path.is_file() for path in _weight_paths(folder)):
         raise invalid(key, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
     if not (folder / WEIGHTS).is_file():
@@ -302,7 +300,7 @@ def _check_files(key: str, value: str, folder: Path, index: Any) -> None:
     try:
         missing = [name for name in _files_of(index) if not (folder / name).is_file()]
     except (AttributeError, KeyError, TypeError) as error:
-        raise invalid(key, value, problem=f"its {SHARDED} is no Keras index of weights", fix=_FIX) from error
+        raise invalid(key, value, problem=f"its {SHARDED} is not a Keras index of weights", fix=_FIX) from error
     if missing:
         raise invalid(
             key, value, problem=f"the folder has no {missing[0]}, which its {SHARDED} lists", fix="copy all files"

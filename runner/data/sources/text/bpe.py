@@ -93,7 +93,7 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
             "dataset.end_token",
             end_token,
             problem=f"must be one of the {size:,} tokens of {path} (its special tokens: {special})",
-            fix="use one of its tokens, or leave the key out",
+            fix="use one of its tokens, or remove dataset.end_token",
         )
     check_end(vocabulary)
     return vocabulary

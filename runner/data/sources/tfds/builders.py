@@ -125,7 +125,7 @@ def _own_builder(root: Path, request: Request) -> Any:
 def _unknown(key: str, value: str, known: list[str], problem: str) -> ConfigError:
     similar = difflib.get_close_matches(value, known, n=_SUGGESTIONS, cutoff=_SIMILARITY)
     suggestions = similar or known[:_SUGGESTIONS]
-    fix = "leave the config out"
+    fix = "remove the config from dataset.name"
     if suggestions:
         fix = f"did you mean {' or '.join(suggestions)}?"
     return invalid(key, value, problem=problem, fix=fix)
@@ -210,7 +210,7 @@ def selected_text(builder: Any, request: Request) -> SelectedFeature:
     else:
         names = [name for name in _supervised_names(builder.info.supervised_keys) if name in texts][:1]
     if len(names) != 1 or names[0] not in texts:
-        fix = "leave dataset.tokenizer out"
+        fix = "remove dataset.tokenizer"
         if texts:
             fix = f"set {_FEATURES}=[{texts[0]}]"
         raise invalid(
@@ -288,14 +288,14 @@ def _select_image(name: str, feature: Any, request: Request) -> SelectedFeature:
             _FEATURES,
             name,
             problem=f"must be 8-bit images, but {request.name} has {described}",
-            fix="try dataset.name=cifar10",
+            fix="select other features, or another dataset",
         )
     rows, columns = request.image_size or (height, width)
     if rows is None or columns is None:
         raise invalid(
             "dataset.image_size",
             None,
-            problem=f"the images of {request.name} differ in size, so they need a common one",
+            problem=f"the images of {request.name} differ in size, so they need a common size",
             fix="set dataset.image_size=[64,64]",
         )
     spec = ArraySpec((rows, columns, channels), "uint8", IMAGE_DIMS)

@@ -45,7 +45,7 @@ def fused_where_alike(
         if size > 1 and axis not in batch_axes:
             other_sizes.append(size)
 
-    def replaced(stock_attention: private.Function) -> private.Function:
+    def replaced(stock_attention: private.ArrayFunction) -> private.ArrayFunction:
         def attention(query: Any, key: Any, value: Any, **options: Any) -> jax.Array:
             can_fuse = not splits_tokens and _divide_heads(other_sizes, (query, key))
             if not can_fuse and options.get("flash_attention") is None:

@@ -28,7 +28,7 @@ def exact_row_gradients() -> Iterator[None]:
     Values stay the same.
     """
 
-    def replaced(stock_take: private.Function) -> private.Function:
+    def replaced(stock_take: private.ArrayFunction) -> private.ArrayFunction:
         def take(x: object, indices: object, axis: int | None = None) -> jax.Array:
             table = keras.ops.convert_to_tensor(x)
             if axis is None or table.dtype not in _HALF_PRECISION:

@@ -44,7 +44,7 @@ class OwnStepFactory:
         self._data = data
         self._task = data.task
         self._total_steps = total_steps
-        # Read once: the builds below may be traced, and a file's values are to be no part of that.
+        # Read once: the builds below may be traced, and a file's values must not be part of that.
         self._teachers = read_teachers(data.task)
 
     def build(self) -> Parts:

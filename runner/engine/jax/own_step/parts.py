@@ -87,7 +87,7 @@ class Parts:
         model_paths = keys_by_id(self.model_variables)
         entries: dict[str, tuple[keras.Variable, str]] = {}
         for name, optimizer in self.optimizers.items():
-            trained = private.trained_by(optimizer)
+            trained = private.optimizer_variables(optimizer)
             if not optimizer.built or not trained:
                 raise ConfigError(
                     f"{KEY}={self.path}: optimizer {name} is not built; end build with "
@@ -130,7 +130,7 @@ class Parts:
         owners = set(self.owners.values())
         for optimizer in self.optimizers.values():
             # An optimizer without slots, such as SGD, trains its variables all the same.
-            ids = set(map(id, private.trained_by(optimizer)))
+            ids = set(map(id, private.optimizer_variables(optimizer)))
             owners.update(path for path, variable in self.model_variables.items() if id(variable) in ids)
         return [path for path in self.model_variables if path in owners]
 
