@@ -86,7 +86,7 @@ class StringLookup(LayerOptions):
       max_tokens: maximum size of the vocabulary, special tokens included; null: no limit.
       num_oov_indices: indices for strings outside the vocabulary, which are chosen by a hash; 0: they are an error.
       mask_token: string that gets the index 0; null: none.
-      oov_token: string that stands in for strings outside the vocabulary.
+      oov_token: string that replaces strings outside the vocabulary.
       output_mode: `int`, `one_hot`, `multi_hot`, `count` or `tf_idf`.
       pad_to_max_tokens: vectors of `max_tokens` entries, even if the vocabulary is smaller.
       vocabulary: strings in their order, without special tokens; null: the train split's, by frequency.
@@ -114,7 +114,7 @@ class IntegerLookup(LayerOptions):
       num_oov_indices: indices for integers outside the vocabulary, which are chosen by the remainder; 0: they are an
         error.
       mask_token: integer that gets the index 0; null: none.
-      oov_token: integer that stands in for integers outside the vocabulary.
+      oov_token: integer that replaces integers outside the vocabulary.
       output_mode: `int`, `one_hot`, `multi_hot`, `count` or `tf_idf`.
       pad_to_max_tokens: vectors of `max_tokens` entries, even if the vocabulary is smaller.
       vocabulary: integers in their order, without special tokens; null: the train split's, by frequency.

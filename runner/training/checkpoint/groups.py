@@ -97,7 +97,7 @@ def of_folder(key: str, folder: Path, team: Team) -> Group | None:
     # As long as no step is, so that no unfinished checkpoint has this name.
     number = team.broadcast(f"{key}: the number of the tokens", lambda: 10**17 + secrets.randbelow(10**17))
     own = _token(folder, number, team.index)
-    # A process that can't write in its folder is in a group of its own, and so is told when it saves.
+    # A process that can't write in its folder is in a group of its own, and its save reports the error.
     with suppress(OSError):
         own.mkdir(parents=True)
     folders = team.all_gather(f"{key}: the folders", str(folder))
@@ -111,7 +111,7 @@ def of_folder(key: str, folder: Path, team: Team) -> Group | None:
     sees = team.all_gather(f"{key}: the tokens", lowest)
     with suppress(OSError):
         own.rmdir()
-    # No process goes on before all tokens are gone: `storage.clean` would meet one that is removed at that moment.
+    # No process continues before all tokens are gone: `storage.clean` would meet one that is removed at that moment.
     team.all_gather(f"{key}: no tokens", True)
     firsts: list[int] = []
     for rank in range(team.count):

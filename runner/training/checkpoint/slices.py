@@ -241,8 +241,8 @@ class SlicedCheckpoint(Checkpoint):
                 read += overlap.size
         if read != values.size:
             raise DamagedError(
-                f"{self.folder} lacks a part of {path} that this process needs; set trainer.checkpoint.fast_folder=null "
-                "to continue from trainer.checkpoint.folder"
+                f"{self.folder} lacks a part of {path} that this process needs; "
+                "set trainer.checkpoint.fast_folder=null to continue from trainer.checkpoint.folder"
             )
         return values
 
