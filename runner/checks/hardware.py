@@ -51,6 +51,14 @@ def check(config: RunConfig) -> None:
                 problem="needs the hardware to plan for",
                 fix="set hardware=h100, or another",
             )
+        if config.plan.price is not None:
+            # Without the figures of the hardware there is no step time, and so no cost.
+            raise invalid(
+                "plan.price",
+                config.plan.price,
+                problem="needs the hardware to plan for",
+                fix="set hardware=h100, or another, or remove plan.price",
+            )
         return
     if config.plan.compiler == "target" and hardware.target is None:
         raise invalid(

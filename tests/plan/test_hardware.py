@@ -441,6 +441,7 @@ INVALID = [
     ("hardware=h100 +hardware.peak_tflops.int8=1", "hardware.peak_tflops", "int8"),
     ("hardware=h100 hardware.efficiency=[0.9,0.1]", "hardware.efficiency", "smaller share first"),
     ("plan.compiler=target engine=jax", "plan.compiler=target", "needs the hardware"),
+    ("plan.price=2 engine=jax", "plan.price=2.0", "needs the hardware"),
     ("plan.compiler=arithmetic engine=jax", "plan.compiler=arithmetic", "needs the figures of the hardware"),
     ("plan.compiler=arithmetic", "plan.compiler=arithmetic", "engine=keras_dtensor supports cpu only"),
     ("hardware=l4 engine=jax plan.compiler=target", "plan.compiler=target", "hardware.target is null"),
