@@ -302,8 +302,10 @@ def _unknown_key(key: str, text: str, base: DictConfig) -> str:
     names = _listed(title, siblings)
     if parent and len(siblings) > _MOST_NAMES:
         # More names would hide the fix.
-        nearest = get_close_matches(name, siblings, n=_NEAREST_NAMES, cutoff=0.0)
-        names = f"{title}: {', '.join(nearest)} and {len(siblings) - len(nearest)} more, see --help"
+        nearest = get_close_matches(name, siblings, n=_NEAREST_NAMES)
+        names = f"{title}: {len(siblings)}, see --help"
+        if nearest:
+            names = f"{title}: {', '.join(nearest)} and {len(siblings) - len(nearest)} more, see --help"
     options = _options_with(parent, name)
     if options:
         has = "have"
@@ -330,7 +332,11 @@ def _nearest(key: str, base: DictConfig) -> str:
         # Never the group of the key itself, and no builder, which is near to everything.
         if not key.startswith(f"{path}.") and not path.endswith("_target_"):
             others.append(path)
-    return did_you_mean(key, same_name or others)
+    if same_name or not isinstance(_parent(key, base)[0], DictConfig):
+        return did_you_mean(key, same_name or others)
+    # In a group that exists, the last name is wrong: all keys of the group are near to the whole key.
+    close_names = get_close_matches(name, {path.rpartition(".")[2] for path in others}, n=1)
+    return did_you_mean(key, [path for path in others if path.rpartition(".")[2] in close_names])
 
 
 def _own_keys(paths: Iterable[str]) -> list[str]:

@@ -57,7 +57,8 @@ CONSTRAINTS: Mapping[str, Constraint] = {
     "attention_cap": Constraint(above=0.0, example=50.0),
     "logits_cap": Constraint(above=0.0, example=30.0),
     "experts": Constraint(at_least=2),
-    "experts_per_token": _SIZE,
+    # The weight of a single expert is 1 whatever the router says, so the router would learn nothing.
+    "experts_per_token": Constraint(at_least=2),
     "router_loss": Constraint(above=0.0, example=0.02),
 }
 
@@ -307,6 +308,17 @@ def check_against(config: ModelConfig, *, on_jax: bool, other_on_jax: bool) -> N
         )
 
 
+def _check_padding(dataset: DatasetConfig) -> None:
+    """Checks that no row and no batch is padded, because `model.router_loss` is a mean over all tokens."""
+    problem = "padding would count in model.router_loss"
+    if dataset.remainder == "pad":
+        raise invalid("dataset.remainder", "pad", problem=problem, fix="set dataset.remainder=drop")
+    if dataset.pack:
+        raise invalid("dataset.pack", "true", problem=problem, fix="remove model.router_loss")
+    if dataset.pad:
+        raise invalid("dataset.pad", dataset.pad, problem=problem, fix="remove model.router_loss")
+
+
 def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
     """Checks that the rows of a text have no more tokens than there are positions, and that no loss needs all rows.
 
@@ -317,9 +329,8 @@ def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
     """
     if config.target != TARGET:
         return
-    if config.options.get("router_loss") is not None and dataset.remainder == "pad":
-        problem = "padding would count in model.router_loss"
-        raise invalid("dataset.remainder", "pad", problem=problem, fix="set dataset.remainder=drop")
+    if config.options.get("router_loss") is not None:
+        _check_padding(dataset)
     max_length = config.options.get("max_length")
     length = dataset.sequence_length or checks_text.LENGTH
     if isinstance(max_length, int) and checks_text.is_text(dataset) and length > max_length:

@@ -42,7 +42,7 @@ def test_a_valid_command_line_has_no_fault(line: str) -> None:
         ("trainer.seed=1,2", "trainer.seed=1,2: has several values, and one run takes one; add -m to run each, or "),
         ("mesh=single,batch8", "mesh=single,batch8: has several values, and one run takes one; add -m to run each"),
         ("optimizer.momentum=1", "optimizer.momentum=1: unknown key (keys of optimizer: "),
-        ("trainer.epoch=1", "trainer.epoch=1: unknown key (keys of trainer: epochs, steps_per_epoch, steps and "),
+        ("trainer.epoch=1", "trainer.epoch=1: unknown key (keys of trainer: epochs and "),
         ("trainer.epoch=1 nosuch=1", "trainer.epoch=1: unknown key"),
         ("mesh=batch8 nosuch=1", "nosuch=1: unknown key (groups: advise, against, branch,"),
         ("mesh@other=batch8", "mesh@other=batch8: mesh has no options"),

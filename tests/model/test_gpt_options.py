@@ -80,11 +80,11 @@ def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
             "jax",
             "model.experts_per_token=5: must be at most model.experts=4; set it to 4 or less",
         ),
-        ({**EXPERTS, "experts_per_token": 0}, "keras_dtensor", "model.experts_per_token=0: must be at least 1"),
+        ({**EXPERTS, "experts_per_token": 1}, "keras_dtensor", "model.experts_per_token=1: must be at least 2"),
         (
-            {"experts_per_token": 1},
+            {"experts_per_token": 3},
             "jax",
-            "model.experts_per_token=1: has no effect without model.experts; set model.experts=8",
+            "model.experts_per_token=3: has no effect without model.experts; set model.experts=8",
         ),
         (
             {**EXPERTS, "activation": "gelu"},
@@ -190,6 +190,15 @@ def test_padding_would_count_in_the_loss_of_a_router() -> None:
         ConfigError, match=r"^dataset\.remainder=pad: padding would count in model\.router_loss; set d"
     ):
         gpt_options.check_rows(balanced, DatasetConfig("pydoc", remainder="pad"))
+    for key, dataset in (
+        ("pack", DatasetConfig("custom", pad={"tokens": 0}, pack=True)),
+        ("pad", DatasetConfig("custom", pad={"tokens": 0})),
+    ):
+        gpt_options.check_rows(preset(**EXPERTS), dataset)
+        with pytest.raises(
+            ConfigError, match=rf"^dataset\.{key}=.*: padding would count in model\.router_loss; remove"
+        ):
+            gpt_options.check_rows(balanced, dataset)
 
 
 @pytest.mark.parametrize(
