@@ -76,7 +76,7 @@ def test_each_eighth_file_of_campaigns_without_the_marker_runs(pytester: pytest.
         **dict.fromkeys(files, "import pytest\n@pytest.mark.campaign\ndef test_one(): ...\ndef test_fast(): ..."),
     )
     counts = []
-    for state in range(40):
+    for state in range(24):
         pytester.makeini("[pytest]\nmarkers =\n  campaign: c\n  rotates: r\n")
         pytester.makeconftest(CONFTEST.replace("{state}", f"state {state}"))
         done = pytester.inline_run("-p", "no:cacheprovider", "-p", "no:xdist", *(f"{name}.py" for name in files))
@@ -108,7 +108,7 @@ def test_a_test_of_every_state_leaves_the_others_of_its_file_as_they_are(pyteste
     files = [f"test_file{number}" for number in range(8)]
     pytester.makepyfile(**dict.fromkeys(files, AT_EVERY_STATE))
     turns = set()
-    for state in range(40):
+    for state in range(24):
         pytester.makeini("[pytest]\nmarkers =\n  campaign: c\n  rotates: r\n")
         pytester.makeconftest(CONFTEST.replace("{state}", f"state {state}"))
         done = pytester.inline_run("-p", "no:cacheprovider", "-p", "no:xdist", *(f"{name}.py" for name in files))

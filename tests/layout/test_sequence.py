@@ -93,7 +93,7 @@ def test_tokens_that_the_inputs_split_over_the_axis_of_heads_are_refused() -> No
         layout.check_inputs(config, arrays, 8, AXES)
     assert str(caught.value) == (
         "layout.inputs.tokens=[batch,model]: axis 'model' already shards heads by layout.rules[0].transformer, and "
-        "can't shard tokens too; choose a mesh with an axis for each, as 'mesh.axes={batch:2,sequence:2,model:2}'"
+        "can't shard tokens too; choose a mesh with an axis for each, such as 'mesh.axes={batch:2,sequence:2,model:2}'"
     )
     config.inputs["tokens"] = ["batch", "sequence"]
     layout.check_inputs(config, arrays, 8, AXES)

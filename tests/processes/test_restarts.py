@@ -200,7 +200,7 @@ def test_the_config_is_checked_again_at_a_restart_only_if_the_mesh_may_change(
     monkeypatch.setattr(prepare, "without_hydra", lambda composed: composed)
     monkeypatch.setattr(prepare, "directory", lambda *_: Path())
     monkeypatch.setattr(prepare.folders, "check", lambda *_: None)
-    monkeypatch.setattr(prepare.devices, "line", lambda *_: [])
+    monkeypatch.setattr(prepare.devices, "device_lines", lambda *_: [])
     monkeypatch.setattr(prepare.elastic, "environment", lambda _: {})
     monkeypatch.setattr(prepare.launch, "run", lambda *arguments: started.append(arguments) or 0)
     monkeypatch.setattr(prepare.restarts, "run", run_three_times)

@@ -73,7 +73,8 @@ def test_losses_and_their_gradients_are_those_of_keras(numbers: Numbers, library
         )
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize(("library", "place"), PLACES)
 def test_every_library_computes_what_numpy_does(numbers: Numbers, library: str, place: str) -> None:
     """Totals as what is added up of them: sums about a mean are 0 but for rounding, and have no digits to compare."""
@@ -101,7 +102,8 @@ def _totals(numbers: cases.Arrays) -> cases.Arrays:
     return {k.removeprefix("total "): v.astype(np.float64) for k, v in numbers.items() if k.startswith("total ")}
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_function_is_that_of_numpy(numbers: Numbers, library: str) -> None:
     ops = arrays.of(np)
@@ -111,7 +113,8 @@ def test_every_function_is_that_of_numpy(numbers: Numbers, library: str) -> None
         np.testing.assert_allclose(found, wanted, **CLOSE, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_options_of_losses_have_the_names_and_defaults_of_kerass_arguments(numbers: Numbers) -> None:
     of_keras = json.loads(str(numbers("jax.numpy", "")["signatures"]))
     for name, kind in OPTIONS.items():
