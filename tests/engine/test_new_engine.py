@@ -116,7 +116,7 @@ def test_checks_help_and_suggestions_know_a_new_engine(project: Path) -> None:
         (("engine=toy", "engine.precision=bfloat16"), "engine.precision=bfloat16: "),
         (("engine=toy", "layout.from_model=true"), "layout.from_model=true: "),
         (("engine=toy", "+model.trainable=[.*]"), "model.trainable=[.*]: "),
-        (("engine=toy", "model=keras_hub"), "engine.name=toy: "),
+        (("engine=toy", "model=keras_hub"), "engine=toy: "),
         (("engine=plaything",), "did you mean engine=toy?"),
     ):
         done = run(project, *overrides)
