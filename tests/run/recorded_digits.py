@@ -33,7 +33,7 @@ def load() -> dict[str, dict[str, Array]]:
     """Returns the splits: image float32 (8, 8, 1) in 0 to 1, label int64."""
     digits = load_digits()
     images = (digits.images[..., None] / 16).astype(np.float32)
-    # No image is all zeros, which stands for the examples of other processes.
+    # No image is all zeros, which marks the examples of other processes.
     train = {"image": images[:1437], "label": digits.target[:1437]}
     return {"train": train, "test": {"image": images[1437:], "label": digits.target[1437:]}}
 
