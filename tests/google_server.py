@@ -87,7 +87,7 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
                 return True
             gateway.conditions += 1
             status, _, _ = self._forwarded(b"", "HEAD")
-            current = gateway.generations[path] if status == 200 else 0
+            current = gateway.generations.setdefault(path, 1000) if status == 200 else 0
             return int(condition) == current
 
         def _forwarded(self, body: bytes, command: str | None = None) -> tuple[int, dict[str, str], bytes]:

@@ -17,9 +17,10 @@ pytest.importorskip("obstore")
 
 from runner.host.stores import cache, client
 from runner.host.stores.urls import ObjectPath
-from runner.training.checkpoint import storage
+from runner.training.checkpoint import lease, storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.runs import LOCK
 from tests import forks, google_server, object_server
 from tests.google_server import Gateway
 from tests.object_server import BUCKET, Proxy
@@ -54,7 +55,11 @@ def done(arguments: list[str], folder: Path, environment: dict[str, str], librar
 
 
 def killed(arguments: list[str], folder: Path, environment: dict[str, str], library: str, saved: ObjectPath) -> None:
-    """Starts a command, and kills it when it has saved a checkpoint that is not its first."""
+    """Starts a command, kills it when it has saved a checkpoint that is not its first, and waits for its processes.
+
+    The processes of a launcher that is killed are sent SIGTERM by the kernel, and take some seconds to end. A run
+    that is started in that time is told that this one is in use.
+    """
     with forks.Popen(arguments, library=library, cwd=folder, env=os.environ | environment) as process:
         deadline = time.monotonic() + TIMEOUT_S
         while max(storage.steps(saved), default=0) < 3:
@@ -63,6 +68,9 @@ def killed(arguments: list[str], folder: Path, environment: dict[str, str], libr
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
+    while not lease._is_free(lease._read(saved / LOCK)[0]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.rotates(every=8)
@@ -91,7 +99,8 @@ def check_a_run(
 ) -> None:
     """Trains, is killed, resumes, evaluates, exports and cleans, and compares with checkpoints in a local folder."""
     library = forks.JAX if engine == "jax" else forks.TENSORFLOW
-    root = ObjectPath(store, engine)
+    # The tests share a server, and what one leaves behind must not be another's run.
+    root = ObjectPath(store, folder.name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     client._store.cache_clear()
     for name, value in environment.items():
