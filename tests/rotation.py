@@ -1,15 +1,14 @@
 """The marker `rotates`: a campaign of which each state of the code runs some cases, and `--whole` all.
 
-`@pytest.mark.rotates(every=4)` runs each fourth case. With `by=["engine"]`, the cases of each value of the test's
-parameter `engine` are such a list of their own, of which at least one case runs: what a test is about, such as the
-engine or the kind, is named there, so that none is left out. Which cases run depends on the digest of the runner's
-code, options and pinned versions alone (see `tests.digests`): it is the same on every machine and in every order, and
-differs with the next change of the code. So the whole table runs in the course of some commits, and a failure stays
-until the code changes.
+`@pytest.mark.rotates(every=4)` runs each fourth case; of a list of three, three states of the code in four run one.
+With `by=["engine"]`, the cases of each value of the test's parameter `engine` are such a list of their own, of which
+at least one case runs: what a test is about, such as the engine or the kind, is named there, so that none is left out.
+Which cases run depends on the digest of the runner's code, options and pinned versions alone (see `tests.digests`): it
+is the same on every machine and in every order, and differs with the next change of the code. So the whole table runs
+in the course of some commits, and a failure stays until the code changes.
 
-Campaigns of a file without this marker are one case of a list of such files, of which each eighth runs. A test with
-`rotates(every=1)` runs at every state of the code, and leaves the others of its file as they are: it is a campaign so
-that README's test command is short.
+The campaigns of a file that have no such marker are one case of a list of such files, of which each eighth runs. A
+test with `rotates(every=1)` runs at every state of the code: it is a campaign so that README's test command is short.
 
 With `over="trained"`, cases with the same value of the parameter `trained` run together or not at all, in all tests of
 the file: that is for a fixture which computes much for each of its values.
@@ -40,17 +39,20 @@ class Case:
       place: of the case in it, from 0.
       length: of the list.
       every: one of how many runs.
+      at_least_one: whether one case runs at each state though the list has fewer than `every`.
     """
 
     name: str
     place: int
     length: int
     every: int
+    at_least_one: bool = False
 
     def runs(self, state: str) -> bool:
-        """Returns whether it runs at a state of the code, given by a digest. One case of a list does at least."""
+        """Returns whether it runs at a state of the code, given by a digest."""
         digest = hashlib.sha256(f"{state} {self.name}".encode()).digest()
-        first = int.from_bytes(digest[:8], "big") % min(self.every, self.length)
+        turns = min(self.every, self.length) if self.at_least_one else self.every
+        first = int.from_bytes(digest[:8], "big") % turns
         return self.place % self.every == first
 
 
@@ -61,11 +63,11 @@ def mark(items: list[pytest.Item]) -> None:
       pytest.UsageError: `by` or `over` names no parameter of the test.
     """
     lists: dict[str, list[object]] = {}
-    places: dict[pytest.Item, tuple[str, int, int]] = {}
+    places: dict[pytest.Item, tuple[str, int]] = {}
     campaigns = [item for item in items if item.get_closest_marker("campaign") is not None]
     marked = [item for item in campaigns if item.get_closest_marker(MARKER) is not None]
     unmarked = [item for item in campaigns if item.get_closest_marker(MARKER) is None]
-    _mark_files(unmarked, {_file(item) for item in marked if _every(item) > 1})
+    _mark_files(unmarked)
     for item in marked:
         marker = item.get_closest_marker(MARKER)
         assert marker is not None
@@ -84,23 +86,20 @@ def mark(items: list[pytest.Item]) -> None:
         values = lists.setdefault(name, [])
         if value not in values:
             values.append(value)
-        places[item] = (name, values.index(value), _every(item))
-    for item, (name, place, every) in places.items():
-        item.stash[_CASE] = Case(name, place, len(lists[name]), every)
+        places[item] = (name, values.index(value))
+    for item, (name, place) in places.items():
+        marker = item.get_closest_marker(MARKER)
+        assert marker is not None
+        item.stash[_CASE] = Case(
+            name, place, len(lists[name]), int(marker.kwargs["every"]), at_least_one="by" in marker.kwargs
+        )
 
 
-def _mark_files(campaigns: list[pytest.Item], others: set[str]) -> None:
-    """Notes the place of each file in the list of those whose campaigns have no marker, all but some others."""
-    files = sorted({_file(item) for item in campaigns} - others)
+def _mark_files(campaigns: list[pytest.Item]) -> None:
+    """Notes the place of each file in the list of those that have campaigns without the marker."""
+    files = sorted({_file(item) for item in campaigns})
     for item in campaigns:
-        if _file(item) not in others:
-            item.stash[_CASE] = Case("files", files.index(_file(item)), len(files), EVERY_FILE)
-
-
-def _every(item: pytest.Item) -> int:
-    marker = item.get_closest_marker(MARKER)
-    assert marker is not None
-    return int(marker.kwargs["every"])
+        item.stash[_CASE] = Case("files", files.index(_file(item)), len(files), EVERY_FILE, at_least_one=True)
 
 
 def _file(item: pytest.Item) -> str:

@@ -37,7 +37,6 @@ def test_losses(trained): ...
 @pytest.mark.parametrize('case', [1, 2])
 def test_states(trained, case): ...
 
-@pytest.mark.rotates(every=4)
 @pytest.mark.parametrize('case', [1, 2])
 def test_no_campaign(case): ...
 """
@@ -70,6 +69,7 @@ def test_a_case_that_is_asked_for_runs(pytester: pytest.Pytester) -> None:
         assert passed(pytester, "state", f"test_it.py::test_table[a-{case}]") == {f"test_table[a-{case}]"}
 
 
+@pytest.mark.campaign
 def test_each_eighth_file_of_campaigns_without_the_marker_runs(pytester: pytest.Pytester) -> None:
     files = [f"test_file{number}" for number in range(16)]
     pytester.makepyfile(
@@ -104,6 +104,7 @@ def test_in_turn(): ...
 """
 
 
+@pytest.mark.campaign
 def test_a_test_of_every_state_leaves_the_others_of_its_file_as_they_are(pytester: pytest.Pytester) -> None:
     files = [f"test_file{number}" for number in range(8)]
     pytester.makepyfile(**dict.fromkeys(files, AT_EVERY_STATE))
@@ -119,11 +120,21 @@ def test_a_test_of_every_state_leaves_the_others_of_its_file_as_they_are(pyteste
     assert len(turns) == 8
 
 
+def count(length: int, every: int, state: str, *, at_least_one: bool) -> int:
+    cases = [Case("list", place, length, every, at_least_one) for place in range(length)]
+    return sum(case.runs(state) for case in cases)
+
+
 @pytest.mark.parametrize(("length", "every"), [(1, 9), (3, 9), (9, 9), (10, 9), (20, 3), (5, 1)])
-def test_each_list_runs_one_case_of_so_many_and_at_least_one(length: int, every: int) -> None:
+def test_each_list_runs_one_case_of_so_many_and_at_least_one_where_it_is_asked_for(length: int, every: int) -> None:
     for state in "abcdefgh":
-        count = sum(Case("list", place, length, every).runs(state) for place in range(length))
-        assert max(1, length // every) <= count <= -(-length // every)
+        assert length // every <= count(length, every, state, at_least_one=False) <= -(-length // every)
+        assert max(1, length // every) <= count(length, every, state, at_least_one=True) <= -(-length // every)
+
+
+def test_a_short_list_runs_as_often_as_each_case_of_a_long_one() -> None:
+    ran = sum(count(1, 4, str(state), at_least_one=False) for state in range(400))
+    assert 70 <= ran <= 130  # 100 are expected, with a standard deviation of 9
 
 
 def test_what_names_no_parameter_is_an_error(pytester: pytest.Pytester) -> None:

@@ -79,7 +79,6 @@ found = answers(PROGRAM, SIZES)
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_a_shared_trace_is_that_of_the_meshs_own_engine(found: Any) -> None:
     assert found["keyed"]["wrong"] == []
 

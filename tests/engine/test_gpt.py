@@ -107,7 +107,6 @@ def test_dtensor_takes_queries_over_one_axis_and_their_keys_over_another(tmp_pat
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_experts_split_over_three_axes_equal_the_plain_ones(tmp_path: Path, engine: str) -> None:
     runs: list[tuple[str, dict[str, Any]]] = [(MIXTURE, {})]

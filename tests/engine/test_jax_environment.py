@@ -155,6 +155,7 @@ print(json.dumps(messages))
 """
 
 
+@pytest.mark.campaign
 def test_devices_that_an_earlier_use_of_jax_made_must_suffice() -> None:
     enough, too_few = answer(FEW_DEVICES)
     assert enough == ""

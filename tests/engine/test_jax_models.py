@@ -101,7 +101,7 @@ WORDS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_what_no_step_can_train_is_refused_in_one_line_that_names_it() -> None:
     said = answer(REFUSED, list(WORDS))
     for name, words in WORDS.items():

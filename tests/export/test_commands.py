@@ -211,6 +211,7 @@ def test_weight_averages_of_a_bfloat16_run_are_evaluated_resumed_and_exported(tm
     assert json.loads((tmp_path / "more" / "summary.json").read_text())["steps"] == 66
 
 
+@pytest.mark.wide(keep=["no_run-runner.evaluate", "unknown_run-runner.export", "unknown_step-runner.evaluate"])
 @pytest.mark.parametrize("module", ["runner.evaluate", "runner.export"])
 @pytest.mark.parametrize(
     ("overrides", "shown"),
@@ -220,6 +221,7 @@ def test_weight_averages_of_a_bfloat16_run_are_evaluated_resumed_and_exported(tm
         (["run=latest@7"], ["checkpoints of that run are", "@44"]),
         (["resume=latest"], ["resume=", "resume continues training"]),
     ],
+    ids=["no_run", "unknown_run", "unknown_step", "resume"],
 )
 def test_a_run_that_does_not_exist_is_rejected(
     trained: Trained, module: str, overrides: list[str], shown: list[str]

@@ -110,7 +110,7 @@ def wrong(fit: Arrays, got: Arrays) -> dict[str, float]:
     }
 
 
-@pytest.mark.wide(keep=["jax-batch8-fsdp"])
+@pytest.mark.campaign
 @pytest.mark.rotates(every=8, over="mesh")
 def test_a_run_trains_what_stock_fit_trains(fit: Arrays, mesh: Arrays) -> None:
     """Constraints under every optimizer, packed and not; added losses; kept and frozen variables."""
@@ -129,7 +129,7 @@ def test_a_constraint_is_applied_where_all_reduces_are_left_separate(fit: Arrays
     assert wrong(fit, got) == {}
 
 
-@pytest.mark.wide(keep=["batch8-fsdp-jax"])
+@pytest.mark.campaign
 @pytest.mark.rotates(every=8, over="mesh")
 def test_a_constraint_holds_after_training(mesh: Arrays) -> None:
     assert np.abs(mesh["centerd:d1/kernel"].mean()) < 1e-8, "the whole weight's mean, not a shard's"
@@ -140,7 +140,7 @@ def test_a_constraint_holds_after_training(mesh: Arrays) -> None:
         assert mesh[key.replace("kernel", "bias")].min() >= 0.0
 
 
-@pytest.mark.wide(keep=["batch8-fsdp-jax"])
+@pytest.mark.campaign
 @pytest.mark.rotates(every=8, over="mesh")
 def test_variables_that_allow_it_are_packed(mesh: Arrays, engine: str) -> None:
     packs = engine == "keras_dtensor" and "keeps_mean:packed" in mesh and mesh["keeps_mean:packed"]

@@ -127,7 +127,6 @@ def _stopped(folder: Path, who: int) -> End:
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_a_process_that_is_stopped_is_ended_with_the_others_in_one_line(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:  # it takes 15 seconds to be sure that one is silent
         ends = list(pool.map(lambda who: _stopped(tmp_path / str(who), who), (0, 1)))

@@ -272,12 +272,12 @@ def test_a_process_that_is_stopped_ends_the_others(silent: Mapping[str, Any]) ->
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_process_0_stopped_ends_the_others(silent: Mapping[str, Any]) -> None:
     done, _ = silent["first"]
     assert [(end.code, end.lines) for end in done[1:]] == [(1, ["error: process 0 has not answered for 15 s"])] * 2
 
 
+@pytest.mark.campaign
 def test_a_port_that_is_taken_is_named_and_who_reaches_another_there_does_not_wait_for_ever(
     silent: Mapping[str, Any],
 ) -> None:
@@ -290,7 +290,6 @@ def test_a_port_that_is_taken_is_named_and_who_reaches_another_there_does_not_wa
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_nothing_is_left_of_those_that_have_ended(silent: Mapping[str, Any]) -> None:
     pids = [one.process.pid for _, started in silent.values() for one in started]
     assert [pid for pid in pids if is_there(pid)] == []

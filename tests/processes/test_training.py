@@ -56,7 +56,6 @@ def test_where_the_sum_has_another_order_losses_stay_within_a_millionth(tmp_path
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_process_0_records_and_each_process_logs_below_its_folder(tmp_path: Path) -> None:
     chosen = ("engine=jax", "mesh=batch2", "trainer.epochs=1", "trainer.profile.start=2", "trainer.profile.steps=1")
     run(tmp_path, *chosen, *several(2))

@@ -45,7 +45,6 @@ def started(folder: Path, arguments: list[str], **environment: str) -> subproces
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_a_tracked_run_on_jax_imports_no_tensorflow_and_its_model_loads_in_plain_keras(tmp_path: Path) -> None:
     run = ["engine=jax", "mesh=single", "dataset=digits", "trainer.epochs=3", "trainer.progress=none"]
     done = started(tmp_path, ["-m", "tests.run.start_worker", *run])

@@ -60,7 +60,6 @@ def status_by_name(children: list[Any]) -> dict[str, str]:
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_and_plots(tmp_path: Path) -> None:
     done = sweep(tmp_path, *SHORT, "dataset.batch_size=32,64", "mesh=single,batch2", "hydra.launcher.max_parallel=2")
     client, parent, children = runs(tmp_path)
@@ -181,6 +180,7 @@ def test_a_job_that_is_refused_leaves_the_others_their_turn(tmp_path: Path) -> N
     assert "2 jobs: 1 refused, 1 passed" in done.stdout
 
 
+@pytest.mark.campaign
 def test_resuming_what_is_not_there_is_refused(tmp_path: Path) -> None:
     done = sweep(tmp_path, "sweep.resume=latest", code=2)
     assert done.stderr.startswith("error: sweep latest: no such sweep in this store")

@@ -37,7 +37,6 @@ def of_keras(tmp_path_factory: pytest.TempPathFactory) -> cases.Arrays:
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize("batch_size", [64, 1000])
 def test_metrics_are_those_of_kerass_classes(of_keras: cases.Arrays, batch_size: int) -> None:
     labels, logits = two_classes()
@@ -67,7 +66,6 @@ def test_metrics_are_those_of_kerass_classes(of_keras: cases.Arrays, batch_size:
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("batch_size", [17, 1000])
 def test_metrics_of_a_config_are_those_of_kerass_classes(of_keras: cases.Arrays, name: str, batch_size: int) -> None:
@@ -87,7 +85,6 @@ def test_metrics_of_a_config_are_those_of_kerass_classes(of_keras: cases.Arrays,
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_options_have_the_names_and_defaults_of_kerass_arguments(of_keras: cases.Arrays) -> None:
     of_classes = json.loads(str(of_keras["signatures"]))
     # A mean over the classes replaces Keras's one number per class.
@@ -105,7 +102,6 @@ def test_options_have_the_names_and_defaults_of_kerass_arguments(of_keras: cases
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_every_argument_of_kerass_classes_is_an_option_or_left_out_with_a_reason(of_keras: cases.Arrays) -> None:
     of_classes = json.loads(str(of_keras["signatures"]))
     left_out = set()

@@ -56,7 +56,6 @@ def _of_case(numbers: Numbers, name: str, library: str, place: str) -> cases.Arr
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize(("library", "place"), PLACES)
 def test_losses_and_their_gradients_are_those_of_keras(numbers: Numbers, library: str, place: str) -> None:
     """Mean losses to float32's last places; padding, whose outputs are NaN, adds nothing to either."""
@@ -74,7 +73,6 @@ def test_losses_and_their_gradients_are_those_of_keras(numbers: Numbers, library
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize(("library", "place"), PLACES)
 def test_every_library_computes_what_numpy_does(numbers: Numbers, library: str, place: str) -> None:
     """Totals as what is added up of them: sums about a mean are 0 but for rounding, and have no digits to compare."""
@@ -103,7 +101,6 @@ def _totals(numbers: cases.Arrays) -> cases.Arrays:
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_function_is_that_of_numpy(numbers: Numbers, library: str) -> None:
     ops = arrays.of(np)
@@ -114,7 +111,6 @@ def test_every_function_is_that_of_numpy(numbers: Numbers, library: str) -> None
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_options_of_losses_have_the_names_and_defaults_of_kerass_arguments(numbers: Numbers) -> None:
     of_keras = json.loads(str(numbers("jax.numpy", "")["signatures"]))
     for name, kind in OPTIONS.items():

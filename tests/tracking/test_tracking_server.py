@@ -39,7 +39,6 @@ def test_a_database_that_is_down_at_the_start_is_one_line_soon(opener):
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opener, server, rows, tmp_path, capsys):
     tracker = opener(server.uri)
     page = tmp_path / "config.yaml"

@@ -79,7 +79,7 @@ def test_a_regression_from_a_table_equals_one_device(tmp_path: Path, engine: str
     assert max(float(check["ratio"]) for check in result(tmp_path)["checks"]) < 0.5, "far from the tolerances"
 
 
-@pytest.mark.wide(keep=["batch4_model2-jax"])
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 @pytest.mark.parametrize("mesh", [["mesh=batch8"], ["mesh=batch4_model2", RULES]], ids=["batch8", "batch4_model2"])
 def test_a_model_of_two_inputs_equals_one_device(tmp_path: Path, engine: str, mesh: list[str]) -> None:
@@ -89,7 +89,7 @@ def test_a_model_of_two_inputs_equals_one_device(tmp_path: Path, engine: str, me
     assert {check["variable"] for check in result(tmp_path)["checks"]} >= {"first/kernel", "second/kernel"}
 
 
-@pytest.mark.wide(keep=["jax"])
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_a_loss_that_is_scaled_on_the_mesh_is_seen(tmp_path: Path, engine: str) -> None:
     written(tmp_path)
@@ -121,7 +121,7 @@ def test_a_loss_that_reads_other_rows_equals_one_device(tmp_path: Path, engine: 
     assert max(float(check["ratio"]) for check in checks.values()) < 0.5, "far from the tolerances"
 
 
-@pytest.mark.wide(keep=["jax"])
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_padding_that_a_loss_reads_in_an_evaluation_is_seen(tmp_path: Path, engine: str) -> None:
     (tmp_path / "contrast.py").write_text(CONTRAST)

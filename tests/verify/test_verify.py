@@ -278,7 +278,6 @@ def test_a_layer_normalization_along_a_middle_dim_equals_stock_keras(tmp_path: P
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_an_inconclusive_verdict_fails_unless_it_is_allowed(tmp_path: Path) -> None:
     # Units that no input wakes: no gradient arrives, at no point.
     (tmp_path / "dead.py").write_text(

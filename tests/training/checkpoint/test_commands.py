@@ -33,7 +33,6 @@ main()
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=1)
 def test_a_run_with_an_unsaved_last_state_fails_but_is_recorded(tmp_path: Path) -> None:
     keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
     arguments, environment = command(tmp_path, "engine=jax", "mesh=single", "trainer.epochs=2", keep)
