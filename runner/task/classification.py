@@ -85,11 +85,21 @@ def check(options: ClassificationOptions) -> None:
     """
     classes = options.classes
     count = len(classes) if isinstance(classes, list) else classes
-    if options.top_k is not None and count is not None and options.top_k >= count:
-        problem = f"must be below the number of classes, {count}"
-        raise invalid("task.top_k", options.top_k, problem=problem, fix="set a smaller one, or remove task.top_k")
+    if count is not None:
+        _check_top_k(options.top_k, count)
     losses.check_chosen(options.loss, options.loss_options, "classification")
     keras_metrics.requested(options.metrics, keras_metrics.CLASSES, _own_metrics(options))
+
+
+def _check_top_k(top_k: int | None, classes: int) -> None:
+    """Checks `task.top_k` (None: it is not set) against the number of classes."""
+    if top_k is None or top_k < classes:
+        return
+    fix = "remove task.top_k"
+    # The most probable class alone is the accuracy.
+    if classes > 2:
+        fix = f"set task.top_k={classes - 1} or less, or remove task.top_k"
+    raise invalid("task.top_k", top_k, problem=f"must be below the number of classes, {classes}", fix=fix)
 
 
 def make(config: TaskConfig, options: ClassificationOptions, data: TaskData) -> Task:
@@ -118,6 +128,7 @@ class Classification(Supervised):
         target_spec = data.arrays[self._target]
         self._has_probabilities = self._target_has_probabilities(target_spec)
         self.class_names = self._resolve_names(target_spec, data)
+        _check_top_k(options.top_k, len(self.class_names))
         if data.train is not None:
             self.check_split(data.train, "train")
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
@@ -164,10 +175,18 @@ class Classification(Supervised):
         """Returns the class names, which are numbers if nothing names the classes."""
         names = class_names.resolve(self._options.classes, spec, data, lambda: self._count_classes(spec, data.train))
         if self._has_probabilities and len(names) != spec.shape[0]:
+            count = spec.shape[0]
+            if self._options.classes is None:
+                raise invalid(
+                    "task.target",
+                    self._target,
+                    problem=f"has {count} probabilities per example, but the dataset names {len(names)} classes",
+                    fix=f"set task.classes={count}",
+                )
             raise invalid(
                 "task.classes",
                 self._options.classes,
-                problem=f"must be {spec.shape[0]}, the number of probabilities per example of array {self._target}",
+                problem=f"must be {count}, the number of probabilities per example of array {self._target}",
                 fix="remove task.classes",
             )
         # `task.classes` has at least 2, so only a dataset's own names are too few.
@@ -212,11 +231,13 @@ class Classification(Supervised):
         """Checks probabilities (N, C)."""
         sums = labels.sum(-1)
         lows = labels.min(-1)
-        wrong = np.flatnonzero((np.abs(sums - 1) > _ROUNDING) | (lows < 0))
+        # Written so that NaN, which compares as false with all, is wrong.
+        is_right = (np.abs(sums - 1) <= _ROUNDING) & (lows >= 0)
+        wrong = np.flatnonzero(~is_right)
         if not len(wrong):
             return
         example = wrong[0]
-        high = int(labels.max(initial=0))
+        high = labels.max(initial=0)
         # Several integers per example that are no 0 and 1 are most likely classes of its tokens.
         if labels.dtype.kind in "iu" and high > 1 and labels.min() >= 0:
             raise invalid(
@@ -224,13 +245,15 @@ class Classification(Supervised):
                 self._target,
                 problem=f"task={self._name} predicts one class per example, but this array has "
                 f"{labels.shape[1]} integers per example, up to {high} in the {split} split",
-                fix=tags_fix(self._target, high + 1),
+                fix=tags_fix(self._target, int(high) + 1),
             )
         fix = "set task=multilabel or task=regression"
         problem = (
             "must have probabilities that sum to 1, but those of example "
             f"{example:,} of the {split} split sum to {float(sums[example]):g}"
         )
+        if not np.isfinite(sums[example]):
+            fix = "repair or remove that example"
         if lows[example] < 0:
             # A label of multilabel is 0 or 1.
             fix = "set task=regression"

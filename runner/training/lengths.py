@@ -218,12 +218,20 @@ def _check_batch(config: RunConfig, examples: int) -> None:
         largest = examples // multiple * multiple
     else:
         largest = _rounded_up(examples, multiple)
+    split = f"split {config.dataset.train} has {examples} examples"
+    if largest == 0:
+        raise invalid(
+            "dataset.batch_size",
+            batch,
+            problem=f"{split}, fewer than the smallest batch of this mesh, {multiple}",
+            fix="set dataset.remainder=pad, or choose a smaller mesh",
+        )
     if batch > largest:
         raise invalid(
             "dataset.batch_size",
             batch,
-            problem=f"must be at most {largest}: split {config.dataset.train} has {examples} examples",
-            fix=f"set dataset.batch_size={largest} or less" if largest else "set dataset.remainder=pad",
+            problem=f"must be at most {largest}: {split}",
+            fix=f"set dataset.batch_size={largest} or less",
         )
 
 

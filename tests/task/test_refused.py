@@ -27,7 +27,8 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("classification", label_smoothing=1.0), "task.label_smoothing=1.0"),
     (config("classification", label_smoothing=-0.1), "task.label_smoothing=-0.1"),
     (config("classification", top_k=1), "task.top_k=1"),
-    (config("classification", top_k=5, classes=5), "below the number of classes, 5"),
+    (config("classification", top_k=5, classes=5), "below the number of classes, 5; set task.top_k=4 or less"),
+    (config("classification", top_k=5, classes=2), "below the number of classes, 2; remove task.top_k"),
     (config("classification", classes=1), "task.classes=1"),
     (config("classification", classes=["a", "a"]), "names must be unique; rename or remove one of them"),
     (config("classification", class_weights="even"), "must be balanced, a list"),
@@ -285,6 +286,16 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("regression", ["x", "y"]), {"x": X, "y": X, "z": X}, "several of one number per example"),
     (config("regression", standardize=True), {"x": X, "y": X}, "task.standardize=true"),
     (config("regression"), {"x": X, "label": NAMED}, "it has categories: a, b, ...; name another array"),
+    (
+        config("classification", top_k=3),
+        {"x": X, "label": NAMED},
+        "task.top_k=3: must be below the number of classes, 3",
+    ),
+    (
+        config("classification"),
+        {"x": X, "label": ArraySpec((4,), "float32", (), tuple("abc"))},
+        "label: has 4 probabilities per example, but the dataset names 3 classes; set task.classes=4",
+    ),
     (config("regression", example_weight="w"), {"x": X, "y": X, "w": X}, "task.example_weight=w"),
     (
         config("regression", example_weight="v"),
@@ -326,6 +337,11 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
             "classification",
             [[0.5, 0.5], [2.0, -0.5]],
             "example 1 of the train split has -0.5; set task=regression",
+        ),
+        (
+            "classification",
+            [[0.5, 0.5], [float("nan"), 0.5]],
+            "those of example 1 of the train split sum to nan; repair or remove that example",
         ),
         ("classification", [0, 450_000], "2 examples have integers up to 450,000; set task=regression"),
         ("binary", [0, 2], "a 0 or 1 per example, but the train split has 2"),

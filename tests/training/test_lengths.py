@@ -58,6 +58,13 @@ def test_a_batch_larger_than_the_split_is_rejected_with_the_largest_valid_one(re
     assert lengths.epoch_steps(config(batch_size=most, remainder=remainder), 99) == 1
 
 
+def test_a_split_that_fills_no_batch_of_the_mesh_is_rejected() -> None:
+    made = config(batch_size=8, remainder="drop")
+    problem = "split train has 3 examples, fewer than the smallest batch of this mesh, 4; set dataset.remainder=pad"
+    with pytest.raises(ConfigError, match=problem):
+        lengths.epoch_steps(made, 3)
+
+
 def test_more_steps_than_int32_can_count_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.epochs=2147483647: must be at most 214748364 with 10 steps"):
         lengths.run_length(config(trainer={"epochs": 2**31 - 1}, batch_size=4), 40, 0)
