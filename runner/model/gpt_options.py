@@ -129,12 +129,14 @@ def _check_experts(options: Mapping[str, Any]) -> None:
     if per_token > experts:
         problem = f"must be at most model.experts={experts}"
         raise invalid("model.experts_per_token", per_token, problem=problem, fix=f"set it to {experts} or less")
+    missing = []
     if options["activation"] not in GATED:
-        problem = f"experts have a gate, and model.activation={options['activation']} has none"
-        raise invalid("model.experts", experts, problem=problem, fix="set model.activation=swiglu")
+        missing.append("model.activation=swiglu")
     if options["bias"]:
-        problem = "experts have no biases, and model.bias=true"
-        raise invalid("model.experts", experts, problem=problem, fix="set model.bias=false")
+        missing.append("model.bias=false")
+    if missing:
+        fix = f"set {' '.join(missing)}"
+        raise invalid("model.experts", experts, problem="experts have a gate and no biases", fix=fix)
 
 
 def _check_names(options: Mapping[str, Any]) -> None:

@@ -82,7 +82,9 @@ def are_tags(tokens: Array, label: Array) -> bool:
     return max(next_agreement, same_agreement) < _LEAST_AGREEMENT
 
 
-def check_tokens(tokens: Array, key: str, name: str, units: int, split: str, tags: str = "") -> None:
+def check_tokens(
+    tokens: Array, key: str, name: str, units: int, split: str, tags: str = "", *, is_whole: bool = True
+) -> None:
     """Checks that a user's tokens are from 0 to V - 1.
 
     Args:
@@ -92,6 +94,7 @@ def check_tokens(tokens: Array, key: str, name: str, units: int, split: str, tag
       units: V.
       split: name of the split.
       tags: the fix if the labels are tags, see `tags_fix`; empty: they are tokens.
+      is_whole: whether these are all tokens of the split.
 
     Raises:
       ConfigError: one is not.
@@ -109,7 +112,10 @@ def check_tokens(tokens: Array, key: str, name: str, units: int, split: str, tag
     if low < 0:
         raise _outside(key, name, units, split, low, fix="store token numbers that start at 0")
     if high >= units:
-        raise _outside(key, name, units, split, high, fix=f"set task.vocabulary={high + 1}")
+        fix = f"set task.vocabulary={high + 1}"
+        if not is_whole:
+            fix = f"set task.vocabulary to the number of different tokens, {high + 1} or more"
+        raise _outside(key, name, units, split, high, fix=fix)
 
 
 def _outside(key: str, name: str, units: int, split: str, token: int, fix: str) -> ConfigError:

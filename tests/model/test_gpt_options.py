@@ -89,12 +89,17 @@ def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
         (
             {**EXPERTS, "activation": "gelu"},
             "keras_dtensor",
-            "model.experts=4: experts have a gate, and model.activation=gelu has none; set model.activation=swiglu",
+            "model.experts=4: experts have a gate and no biases; set model.activation=swiglu",
+        ),
+        (
+            {**EXPERTS, "activation": "gelu", "bias": True},
+            "jax",
+            "model.experts=4: experts have a gate and no biases; set model.activation=swiglu model.bias=false",
         ),
         (
             {**EXPERTS, "bias": True},
             "jax",
-            "model.experts=4: experts have no biases, and model.bias=true; set model.bias=false",
+            "model.experts=4: experts have a gate and no biases; set model.bias=false",
         ),
         ({"depth": 0}, "jax", "model.depth=0: must be at least 1"),
         ({"wavelength": 0.0}, "jax", "model.wavelength=0.0: must be above 0; set model.wavelength=10000.0"),

@@ -331,3 +331,25 @@ def test_prompts_need_a_vocabulary() -> None:
     made = make_task(config(vocabulary=V, sample=None), SPECS)
     with pytest.raises(ConfigError, match=r"generate.prompt=a: needs a run with task=language_model and a dataset"):
         made.encode_prompts(["a"], "generate.prompt", None)
+
+
+class Lazy:
+    """A source that makes each example as it is read, so it has no whole columns."""
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self._source = ArraySource(arrays, dict.fromkeys(arrays, ROW))
+        self.specs = self._source.specs
+        self.size = self._source.size
+        self.read = self._source.read
+
+
+def test_the_first_examples_of_a_source_without_whole_columns_are_checked() -> None:
+    tokens = np.full((20, T), 2, np.int32)
+    tokens[3, 1] = 143
+    source = Lazy({"tokens": tokens, "label": tokens})
+    problem = (
+        "must be from 0 to 63, but the train split has 143; set task.vocabulary to the number of different tokens"
+    )
+    with pytest.raises(ConfigError, match=problem):
+        make_task(config(vocabulary=64), dict(source.specs), source)
+    make_task(config(vocabulary=144), dict(source.specs), source)
