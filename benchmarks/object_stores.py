@@ -8,10 +8,12 @@
 Trainings with the same config take turns of half a second (`benchmarks.turns`). A round has turns of each training
 for the steps of one save, so 3 s of each by default. The tables compare the trainings within a round:
 
-- wall: time of a step, with everything that the training waits for. On a shared machine, other processes add noise.
+- wall: time of a step, with everything that the training waits for. On a busy machine the other processes are a part
+  of it, also those that the server drives away from its CPU. So quiet rounds, in which the trainings had their CPUs
+  for themselves, have a table of their own.
 - CPU: time of a step on all threads of the process, uploads included. The trainings get all CPUs but the last one, to
-  which the server is bound, as a store is another machine. If that leaves them one CPU, it is fully used. Then this is
-  the time that a step would take without other processes, and all work of an upload delays steps.
+  which the server is bound, as a store is another machine. If that leaves them one CPU, it is fully used. Then all work
+  of an upload delays steps, and this is nearly the time that a step would take without other processes.
 - wait: the time for which the training itself waits at a save, to copy the state from the devices.
 
 A median is that of the rounds' ratios. A total is the ratio of the sums, in which rare work counts, too. The intervals
@@ -28,7 +30,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +69,10 @@ _BEFORE_SAVE = 10
 # Steps of a turn: half a second, because the speed of a shared machine changes within seconds.
 _TURN = 50
 
+# Of the least seconds per CPU second of a round: rounds above it met other load. Fewer quiet rounds say nothing.
+_QUIET_SHARE = 1.1
+_FEWEST_ROUNDS = 10
+
 _RESAMPLES = 2000
 
 # Minutes between two saves in the fast folder: one or two per round of three trainings.
@@ -90,6 +96,19 @@ class Measured:
     def per_step(self, seconds: str) -> Values:
         """Returns seconds per step of each round; `seconds` is a field of `Block`."""
         return np.array([getattr(block, seconds) / block.steps for block in self.blocks])
+
+    def of(self, rounds: Iterable[int]) -> Measured:
+        """Returns the blocks of some rounds."""
+        chosen = list(rounds)
+        return Measured([self.blocks[index] for index in chosen], [self.server[index] for index in chosen])
+
+
+def quiet_rounds(measured: Mapping[str, Measured]) -> list[int]:
+    """Returns the rounds in which no training waited long for a CPU, whichever training it was."""
+    walls = sum(one.per_step("wall") for one in measured.values())
+    cpus = sum(one.per_step("cpu") for one in measured.values())
+    waited = np.asarray(walls / cpus)
+    return [int(index) for index in np.flatnonzero(waited <= _QUIET_SHARE * waited.min())]
 
 
 def interval(statistic: Callable[..., float], *values: Values) -> tuple[float, float]:
@@ -163,7 +182,8 @@ def _own_store(*, shared: bool) -> Iterator[_Store]:
         last = cpus
     with ExitStack() as stack:
         with _bound(last):
-            port = stack.enter_context(moto())
+            # A busy machine shares its CPUs among sessions. The server must not take the trainings' share.
+            port = stack.enter_context(moto(own_session=True))
         (server,) = psutil.Process().children()
         env = Proxy(0, port=port).environment()
         yield _Store(f"s3://{BUCKET}/bench", env, cpus - last or cpus, server)
@@ -297,6 +317,10 @@ def main() -> int:
     console.print(f"{rounds} rounds of {options.every} steps and one save; trainings on CPUs {sorted(store.cpus)}")
     _print_steps(console, measured)
     _print_ratios(console, measured)
+    quiet = quiet_rounds(measured)
+    if _FEWEST_ROUNDS <= len(quiet) < rounds:
+        console.print(f"the {len(quiet)} quiet rounds:")
+        _print_ratios(console, {name: one.of(quiet) for name, one in measured.items()})
     if options.out:
         content = {name: [vars(block) for block in one.blocks] for name, one in measured.items()}
         options.out.write_text(json.dumps(content) + "\n")

@@ -120,6 +120,18 @@ def test_ratios_of_rounds_have_an_interval_that_ignores_what_both_trainings_met(
         assert 1.015 < low < statistic(1.02 * load * noise, load) < high < 1.025
 
 
+def test_quiet_rounds_are_those_in_which_the_trainings_had_their_processors() -> None:
+    # Wall seconds; each block has 1 CPU second. Both trainings of a round count alike.
+    local = [1.01, 1.9, 1.0, 1.02]
+    store = [1.03, 1.0, 1.8, 1.01]
+    measured: dict[str, object_stores.Measured] = {}
+    for name, walls in (("local", local), ("store", store)):
+        blocks = [turns.Block(steps=100, wall=wall, cpu=1.0, saving=0.0) for wall in walls]
+        measured[name] = object_stores.Measured(blocks, server=[0.1] * len(blocks))
+    assert object_stores.quiet_rounds(measured) == [0, 3]
+    assert [block.wall for block in measured["store"].of([0, 3]).blocks] == [1.03, 1.01]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(object_server.interpreter() is None, reason="needs moto: see tests/object_server.py")
 def test_trainings_with_local_checkpoints_and_in_a_store_take_turns(
