@@ -6,19 +6,21 @@
     AWS_ENDPOINT_URL=... python -m benchmarks.object_stores --url s3://bucket/bench
 
 Trainings with the same config take turns of half a second (`benchmarks.turns`). A round has turns of each training
-for the steps of one save, so 3 s of each by default. The tables compare the trainings within a round:
+for the steps of one save, so 6 s of each by default. The tables compare the trainings within a round:
 
 - wall: time of a step, with everything that the training waits for. On a busy machine the other processes are a part
-  of it, also those that the server drives away from its CPU. So quiet rounds, in which the trainings had their CPUs
-  for themselves, have a table of their own.
+  of it, also those that the server drives away from its CPU. So this process saves as much in the store during the
+  turns of the other trainings: the server has similar work in all turns. Quiet rounds, in which the trainings had
+  their CPUs for themselves, have a table of their own.
 - CPU: time of a step on all threads of the process, uploads included. The trainings get all CPUs but the last one, to
-  which the server is bound, as a store is another machine. If that leaves them one CPU, it is fully used. Then all work
-  of an upload delays steps, and this is nearly the time that a step would take without other processes.
+  which the server is bound, as a store is another machine. If that leaves them one CPU, it is fully used. Then all
+  work of an upload delays steps, and this is nearly the time that a step would take without other processes.
 - wait: the time for which the training itself waits at a save, to copy the state from the devices.
 
 A median is that of the rounds' ratios. A total is the ratio of the sums, in which rare work counts, too. The intervals
-are bootstrapped over the rounds and cover 95%. The lease and the record of attempts are renewed by the clock, so two
-trainings that take turns renew them twice as often per step as one that never stops. Checkpoints stay at `--url`.
+are bootstrapped over the rounds and cover 95%. They leave out that two processes with the same config may differ, too
+(`--control`), so repeat the command. The lease and the record of attempts are renewed by the clock, so two trainings
+that take turns renew them twice as often per step as one that never stops. Checkpoints stay at `--url`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -43,6 +46,10 @@ from rich.table import Table
 
 from benchmarks.contenders import ContenderError
 from benchmarks.turns import Block, Trainee
+from runner.engine.base import Shard
+from runner.host.stores.urls import place
+from runner.training.checkpoint.index import CheckpointIndex
+from runner.training.checkpoint.storage import Content
 from tests.object_server import BUCKET, Proxy, moto
 
 Values = NDArray[np.float64]
@@ -73,10 +80,13 @@ _TURN = 50
 _QUIET_SHARE = 1.1
 _FEWEST_ROUNDS = 10
 
+# Checkpoints that are kept, as by default.
+_KEPT = 2
+
 _RESAMPLES = 2000
 
 # Minutes between two saves in the fast folder: one or two per round of three trainings.
-_FAST_MINUTES = 0.15
+_FAST_MINUTES = 0.3
 
 LOCAL, STORE, CONTROL, FAST = "local", "store", "local again", "fast folder"
 
@@ -158,12 +168,14 @@ class _Store:
       env: what its clients need in their environment.
       cpus: of the trainings.
       server: the process, if it is ours.
+      server_cpus: of that process.
     """
 
     url: str
     env: Mapping[str, str]
     cpus: set[int]
     server: psutil.Process | None = None
+    server_cpus: set[int] = field(default_factory=set)
 
     def cpu(self) -> float:
         """Returns the CPU seconds of the server so far; 0 if it is not ours."""
@@ -186,19 +198,80 @@ def _own_store(*, shared: bool) -> Iterator[_Store]:
             port = stack.enter_context(moto(own_session=True))
         (server,) = psutil.Process().children()
         env = Proxy(0, port=port).environment()
-        yield _Store(f"s3://{BUCKET}/bench", env, cpus - last or cpus, server)
+        yield _Store(f"s3://{BUCKET}/bench", env, cpus - last or cpus, server, last)
+
+
+class _OwnSaves:
+    """Saves of this process, of the same size as those of the trainings and with the same requests."""
+
+    def __init__(self, store: _Store, local: Path) -> None:
+        """Connects to a store.
+
+        Args:
+          store: whose server is ours.
+          local: folder of a training with local checkpoints, whose size these have.
+        """
+        os.environ.update(store.env)
+        self._cpus = store.server_cpus
+        self._local = local
+        self._index = CheckpointIndex(place(f"{store.url}/own-saves"), 0)
+        self._steps = 0
+        self._thread = threading.Thread()
+
+    def begin(self) -> None:
+        """Begins a save in a thread, if there is a local checkpoint."""
+        sizes = [path.stat().st_size for path in self._local.rglob("arrays-*.safetensors")]
+        if sizes:
+            self._thread = threading.Thread(target=self._save, args=(max(sizes),))
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Waits until the save has ended."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _save(self, size: int) -> None:
+        # Linux binds a thread and what it starts. The server's CPUs, so that the trainings keep theirs.
+        os.sched_setaffinity(0, self._cpus)
+        self._steps += 1
+        state = np.zeros(size, np.uint8)
+        shard = Shard(start=(0,), array=state, whole=state.shape)
+        self._index.write(Content(self._steps, {"state": [shard]}, {}, {}), None)
+        self._index.remove_old(_KEPT, self._steps)
 
 
 def _overrides(name: str, scratch: Path, options: argparse.Namespace, store: _Store) -> list[str]:
     """Returns the overrides of a training."""
     folder = scratch / name.replace(" ", "-")
-    place = str(folder) if name in (LOCAL, CONTROL) else f"{store.url}/{folder.name}"
+    checkpoints = str(folder) if name in (LOCAL, CONTROL) else f"{store.url}/{folder.name}"
     saving = [f"trainer.checkpoint.every_steps={_NEVER if name == FAST else options.every}"]
     if name == FAST:
         saving.append(f"trainer.checkpoint.fast_folder={json.dumps(str(Path(options.fast) / scratch.name))}")
         saving.append(f"trainer.checkpoint.fast_every_minutes={_FAST_MINUTES}")
-    places = [f"hydra.run.dir={json.dumps(str(folder))}", f"trainer.checkpoint.folder={json.dumps(place)}"]
+    places = [f"hydra.run.dir={json.dumps(str(folder))}", f"trainer.checkpoint.folder={json.dumps(checkpoints)}"]
     return [*_CONFIG, *_LENGTH, *_QUIET, "trainer.checkpoint.every_minutes=null", *saving, *places]
+
+
+def _take_turns(
+    trainees: Mapping[str, Trainee], count: int, store: _Store, own_saves: _OwnSaves | None
+) -> dict[str, tuple[Block, float]]:
+    """Returns the sum of the turns of each training in one round, and the CPU seconds of the server in them."""
+    blocks = {name: Block(0, 0.0, 0.0, 0.0) for name in trainees}
+    server = dict.fromkeys(trainees, 0.0)
+    order = list(trainees)
+    for turn in range(count):
+        for name in order:
+            before = store.cpu()
+            # The first turn of a round is the one in which the trainings save.
+            if own_saves is not None and turn == 0 and name != STORE:
+                own_saves.begin()
+            blocks[name] += trainees[name].take_turn()
+            if own_saves is not None:
+                own_saves.wait()
+            server[name] += store.cpu() - before
+        # Each is first equally often, so that a machine that slows down favors none.
+        order.append(order.pop(0))
+    return {name: (blocks[name], server[name]) for name in trainees}
 
 
 def measure(names: list[str], options: argparse.Namespace, overrides: list[str], store: _Store) -> dict[str, Measured]:
@@ -214,21 +287,14 @@ def measure(names: list[str], options: argparse.Namespace, overrides: list[str],
             with _bound(store.cpus):
                 trainees[name] = Trainee(of_training, env, _TURN, options.every - _BEFORE_SAVE)
             stack.callback(trainees[name].end)
+        own_saves = None if store.server is None else _OwnSaves(store, Path(scratch) / LOCAL)
+        # The first round is not measured: first requests of a connection, and no local checkpoint yet.
+        _take_turns(trainees, options.every // _TURN, store, own_saves)
         deadline = time.monotonic() + 60.0 * options.minutes
-        order = list(names)
-        while time.monotonic() < deadline:
-            turns = {name: Block(0, 0.0, 0.0, 0.0) for name in names}
-            server = dict.fromkeys(names, 0.0)
-            for _ in range(options.every // _TURN):
-                for name in order:
-                    before = store.cpu()
-                    turns[name] += trainees[name].take_turn()
-                    server[name] += store.cpu() - before
-                # Each is first equally often, so that a machine that slows down favors none.
-                order.append(order.pop(0))
-            for name in names:
-                measured[name].blocks.append(turns[name])
-                measured[name].server.append(server[name])
+        while not measured[LOCAL].blocks or time.monotonic() < deadline:
+            for name, (block, server) in _take_turns(trainees, options.every // _TURN, store, own_saves).items():
+                measured[name].blocks.append(block)
+                measured[name].server.append(server)
     return measured
 
 
@@ -289,7 +355,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", help="folder in an object store; default: a server that this starts")
     parser.add_argument("--minutes", type=float, default=6.0, help="length of the measurement, without the start")
-    parser.add_argument("--every", type=int, default=6 * _TURN, help=f"steps between saves, a multiple of {_TURN}")
+    parser.add_argument("--every", type=int, default=12 * _TURN, help=f"steps between saves, a multiple of {_TURN}")
     parser.add_argument("--control", action="store_true", help="measure local checkpoints twice")
     parser.add_argument("--fast", help="measure a fast folder too: this one")
     parser.add_argument("--shared", action="store_true", help="let the server use the CPUs of the trainings")
@@ -322,7 +388,10 @@ def main() -> int:
         console.print(f"the {len(quiet)} quiet rounds:")
         _print_ratios(console, {name: one.of(quiet) for name, one in measured.items()})
     if options.out:
-        content = {name: [vars(block) for block in one.blocks] for name, one in measured.items()}
+        content: dict[str, list[dict[str, float]]] = {}
+        for name, one in measured.items():
+            pairs = zip(one.blocks, one.server, strict=True)
+            content[name] = [{**vars(block), "server": server} for block, server in pairs]
         options.out.write_text(json.dumps(content) + "\n")
     return 0
 
