@@ -55,13 +55,19 @@ def interpreter() -> str | None:
 
 
 @contextmanager
-def moto() -> Iterator[int]:
-    """Yields the port of a server with an empty bucket."""
+def moto(*, own_session: bool = False) -> Iterator[int]:
+    """Yields the port of a server with an empty bucket.
+
+    Args:
+      own_session: whether Linux's scheduler counts the server's work apart from this process's.
+    """
     python = interpreter()
     assert python is not None
     port = free_port()
     command = [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=own_session
+    ) as server:
         try:
             _make_bucket(port, time.monotonic() + _START_S)
             yield port

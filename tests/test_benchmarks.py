@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import gpu, optimizers, plan_errors, plan_rows, plans, plans_here
+from benchmarks import gpu, object_stores, optimizers, plan_errors, plan_rows, plans, plans_here, turns
+from benchmarks.contenders import ContenderError
 from runner.plan import known_errors
+from tests import object_server
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,6 +83,77 @@ def test_the_error_of_step_times_says_whose_efficiency_it_has() -> None:
     assert content["median"] == pytest.approx(0.1)
     shipped = json.loads(known_errors.FILE.read_text())["step time"]
     assert content["of"] == shipped["of"] == "published runs, with an efficiency fitted on other sources"
+
+
+def test_a_block_of_a_training_that_takes_turns_leaves_out_the_time_in_which_it_was_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stopped: list[int] = []
+
+    def stop(pid: int, _signal: int) -> None:
+        stopped.append(pid)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(os, "kill", stop)
+    file = tmp_path / "blocks"
+    usage = turns._Turns(block=10, first=5, file=file)
+    # Device calls of four steps: a block ends with the call that reaches its end.
+    for step in range(4, 29, 4):
+        usage.sample(step)
+    blocks = [turns.Block(**json.loads(line)) for line in file.read_text().splitlines()]
+    assert stopped == [os.getpid()] * 3
+    assert [block.steps for block in blocks] == [8, 12]
+    assert all(0.0 < block.wall < 0.2 for block in blocks)
+    assert (blocks[0] + blocks[1]).steps == 20
+
+
+def test_a_training_that_ends_before_its_turn_shows_why() -> None:
+    with pytest.raises(ContenderError, match=r"exit code 2\n(.*\n)*.*model=nothing"):
+        turns.Trainee(["model=nothing"], os.environ, block=10, first=10)
+
+
+def test_ratios_of_rounds_have_an_interval_that_ignores_what_both_trainings_met() -> None:
+    load = np.random.default_rng(1).uniform(1.0, 2.0, 40)
+    noise = np.random.default_rng(2).uniform(0.99, 1.01, 40)
+    for statistic in (object_stores.median_ratio, object_stores.total_ratio):
+        low, high = object_stores.interval(statistic, 1.02 * load * noise, load)
+        assert 1.015 < low < statistic(1.02 * load * noise, load) < high < 1.025
+
+
+def test_quiet_rounds_are_those_in_which_the_trainings_had_their_processors() -> None:
+    # Wall seconds; each block has 1 CPU second. Both trainings of a round count alike.
+    local = [1.01, 1.9, 1.0, 1.02]
+    store = [1.03, 1.0, 1.8, 1.01]
+    measured: dict[str, object_stores.Measured] = {}
+    for name, walls in (("local", local), ("store", store)):
+        blocks = [turns.Block(steps=100, wall=wall, cpu=1.0, saving=0.0) for wall in walls]
+        measured[name] = object_stores.Measured(blocks, server=[0.1] * len(blocks))
+    assert object_stores.quiet_rounds(measured) == [0, 3]
+    assert [block.wall for block in measured["store"].of([0, 3]).blocks] == [1.03, 1.01]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(object_server.interpreter() is None, reason="needs moto: see tests/object_server.py")
+def test_trainings_with_local_checkpoints_and_in_a_store_take_turns(tmp_path: Path) -> None:
+    out = tmp_path / "rounds.json"
+    options = ["--minutes", "0.01", "--every", "100", "--out", str(out), "dataset=digits", "model.hidden=[16]"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.object_stores", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "store, CPU" in done.stdout
+    rounds = json.loads(out.read_text())
+    assert len(rounds["local"]) == len(rounds["store"]) >= 1
+    for block in (*rounds["local"], *rounds["store"]):
+        assert block["steps"] == pytest.approx(100, abs=10)
+        assert 0.0 < block["saving"] < block["wall"]
+        # This process saves in the store during the turns of the training that does not.
+        assert block["server"] > 0.0
 
 
 @pytest.mark.campaign
