@@ -204,7 +204,8 @@ def _token_axes(
     token_axis = None
     if model.tokens is not None:
         token_axis = model.tokens[1]
-    if model.row_tokens is not None and examples * model.row_tokens in dims:
+    has_both = examples in dims and model.row_tokens in dims
+    if model.row_tokens is not None and not has_both and examples * model.row_tokens in dims:
         # All tokens are one dim.
         free.remove(dims.index(examples * model.row_tokens))
         return {model.batch_axis, token_axis}, free

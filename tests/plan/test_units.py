@@ -132,6 +132,11 @@ def test_tokens_are_not_hidden_units_and_the_width_is_not_either() -> None:
     assert shards(placed("megatron", {"batch": 2, "model": 4}, shapes), B, T, D) == 2
 
 
+def test_as_many_logits_as_tokens_of_a_batch_are_logits() -> None:
+    model = placed("megatron", {"batch": 2, "model": 4}, DENSE)
+    assert shards(replace(model, row_tokens=V // 6), 6, V // 6, V, examples=6) == 2 * 4
+
+
 def test_heads_are_known_from_kernels_of_two_dims() -> None:
     shapes = {
         "attention/query/kernel": (D, H * K),
