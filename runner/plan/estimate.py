@@ -351,6 +351,11 @@ def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
     return model.fitting(source.shape, spec)
 
 
+def has_examples(output: LayerOutput) -> bool:
+    """Returns whether an output has the dim of its layer's input; a table that a layer passes on has not."""
+    return not output.inputs or output.inputs[0].shape[:1] == output.shape[:1]
+
+
 def output_bytes(model: PlacedModel, output: LayerOutput, width: int) -> int:
     """Returns the bytes of one device's part of a layer's output.
 
@@ -371,8 +376,7 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     if model.has_trained_inputs(output):
         products = _WITH_INPUT_GRADIENT
     total = products * _experts(model, output)
-    if output.inputs and output.inputs[0].shape[:1] != output.shape[:1]:
-        # The output has no dim of examples: a table that the layer passes on.
+    if not has_examples(output):
         return total
     spec = output_spec(model, output)
     for kernel in model.kernels(output.layer):

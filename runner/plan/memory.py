@@ -318,10 +318,13 @@ def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], c
 def _positions_per_device(model: estimate.PlacedModel) -> int:
     """Returns the vectors of the longest sequence of outputs on one device.
 
-    Images count by their convolutions. Other outputs of more than three dims are heads, or scores between tokens.
+    Images count by their convolutions. Other outputs of more than three dims are heads, or scores between tokens. A
+    table that tied embeddings pass on has a row per token of the vocabulary, and no positions.
     """
     most = 0
     for output in model.outputs:
+        if not estimate.has_examples(output):
+            continue
         if len(output.shape) in (2, 3) or "Conv" in output.kind:
             shape = output.shape[:-1]
             most = max(most, math.prod(shape) // model.shards(estimate.output_spec(model, output)[:-1]))
