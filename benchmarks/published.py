@@ -226,7 +226,7 @@ def mapped(row: Mapping[str, str]) -> Published:
         f"trainer.accumulate_steps={accumulates}",
         *_optimizer(row),
         *hardware,
-        *_mesh(axes),
+        *_mesh(axes, is_scanned=_is_scanned(row)),
     ]
     # Logits of PyTorch's cross-entropy are whole, those of others too, unless a row says that they are chunked.
     if "fused loss" not in row["notes"] and "logits chunked" not in row["notes"]:
@@ -319,7 +319,7 @@ def _axes(row: Mapping[str, str]) -> dict[str, int]:
     return sizes
 
 
-def _mesh(axes: Mapping[str, int]) -> list[str]:
+def _mesh(axes: Mapping[str, int], *, is_scanned: bool) -> list[str]:
     """Returns mesh and layout of one replica of the weights.
 
     Weights that several groups of devices replicate have the same memory in each, so one group is planned, with its
@@ -334,7 +334,7 @@ def _mesh(axes: Mapping[str, int]) -> list[str]:
     text = ",".join(f"{name}:{size}" for name, size in names.items())
     overrides = [f"mesh.axes={{{text}}}"]
     if sequence > 1:
-        overrides += ["layout=sequence", f"layout.rules={_rules_of_context_parallelism(batch, model)}"]
+        overrides += ["layout=sequence", f"layout.rules={_rules_of_context_parallelism(batch, model, is_scanned)}"]
     elif model > 1:
         overrides.append("layout=fsdp_megatron")
     else:
@@ -342,17 +342,20 @@ def _mesh(axes: Mapping[str, int]) -> list[str]:
     return overrides
 
 
-def _rules_of_context_parallelism(batch: int, model: int) -> str:
+def _rules_of_context_parallelism(batch: int, model: int, is_scanned: bool) -> str:
     """Returns rules that shard the weights over the axes of the examples and of the tokens, as FSDP does there."""
     if model > 1:
         raise UnmappedError("context and tensor parallelism together")
     if batch == 1:
         return "[{match: '.*', shard: sequence, min_elements: 1024}]"
+    stack = ""
+    if is_scanned:
+        stack = "null, "
     rules = []
     for path, spec in (
-        (".*attention/(query|key|value)/kernel", "[null, batch, sequence, null]"),
-        (".*attention/output/kernel", "[null, sequence, null, batch]"),
-        (".*feedforward/(gate|up|down)/kernel", "[null, batch, sequence]"),
+        (".*attention/(query|key|value)/kernel", f"[{stack}batch, sequence, null]"),
+        (".*attention/output/kernel", f"[{stack}sequence, null, batch]"),
+        (".*feedforward/(gate|up|down)/kernel", f"[{stack}batch, sequence]"),
         ("token_embedding/embeddings", "[batch, sequence]"),
         ("head/kernel", "[batch, sequence]"),
     ):

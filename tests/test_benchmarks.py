@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import gpu, object_stores, optimizers, plan_errors, plan_rows, plans, plans_here, turns
+from benchmarks import gpu, object_stores, optimizers, plan_errors, plan_rows, plans, plans_here, published, turns
 from benchmarks.contenders import ContenderError
 from runner.plan import known_errors
 from tests import object_server
@@ -75,6 +75,13 @@ def test_a_record_of_plans_errors_keeps_those_that_a_call_has_not_measured(
     here = {"memory here": {"runs": 4, "median": 0.05, "p90": 0.08, "of": "runs"}}
     assert json.loads(file.read_text()) == before | here
     assert "| memory, target | median 10%, p90 20% over 3 published runs |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("is_scanned", "spec"), [(True, "[null, batch, sequence]"), (False, "[batch, sequence]")])
+def test_rules_of_published_runs_have_the_dims_of_their_kernels(*, is_scanned: bool, spec: str) -> None:
+    overrides = published._mesh({"fsdp": 2, "tp": 1, "cp": 4}, is_scanned=is_scanned)
+    assert overrides[:2] == ["mesh.axes={batch:2,sequence:4}", "layout=sequence"]
+    assert f"{{match: '.*feedforward/(gate|up|down)/kernel', spec: {spec}, optional: true}}" in overrides[2]
 
 
 def test_the_error_of_step_times_says_whose_efficiency_it_has() -> None:

@@ -23,6 +23,7 @@ from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.engine.origins import axes_of, without_axes
 from runner.layout import Placement, Spec, transformers
 from runner.layout.roles import ancestors
+from runner.plan import units
 
 # FLOPs of one multiplication and one addition.
 _MULTIPLY_ADD = 2
@@ -48,6 +49,7 @@ class PlacedModel:
       experts: paths of a mixture's kernels, (experts, in, out), which are applied to every token. It has none that a
         scan stacks.
       tokens: tokens per row and the axis that shards them; None if no axis does.
+      row_tokens: tokens per row, sharded or not; None if rows have none.
       attended: layer that holds attention -> the share of its products of queries and keys that is computed, if it is
         not all of them.
     """
@@ -61,6 +63,7 @@ class PlacedModel:
     whole: Collection[str] = ()
     experts: Collection[str] = ()
     tokens: tuple[int, str] | None = None
+    row_tokens: int | None = None
     attended: Mapping[str, float] = field(default_factory=dict)
     _ends: dict[str, dict[str, LayerOutput]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -91,14 +94,13 @@ class PlacedModel:
 
     # Every kept array is compared with what follows: a plan of hundreds of candidates reads it a million times.
     @functools.cached_property
-    def sharded_sizes(self) -> dict[int, int]:
-        """Size of a weight's dim that is sharded where layers use it -> number of its shards."""
-        sizes = {}
+    def activation_units(self) -> tuple[units.Units, ...]:
+        """Units that activations count, such as heads, with the axes that shard them; axes of size 1 are left out."""
+        used = []
         for placement in self.placements.values():
-            for dim, axis in zip(placement.shape, self.used_spec(placement), strict=True):
-                if axis is not None and self.axes[axis] > 1:
-                    sizes[dim] = self.axes[axis]
-        return sizes
+            axes = [axis if axis and self.axes[axis] > 1 else None for axis in self.used_spec(placement)]
+            used.append((placement, tuple(axes)))
+        return units.read(used, self.structure.roles)
 
     @functools.cached_property
     def weight_shapes(self) -> dict[tuple[int, ...], int]:
@@ -107,6 +109,13 @@ class PlacedModel:
         for placement in self.placements.values():
             shapes[placement.shape] = self.shards(self.used_spec(placement))
         return shapes
+
+    @functools.cached_property
+    def depth(self) -> int | None:
+        """Number of layers of a scan; None if no variable is stacked."""
+        for path in self.structure.stacked:
+            return self.placements[path].shape[0]
+        return None
 
     @functools.cached_property
     def structure(self) -> transformers.Structure:
@@ -342,6 +351,11 @@ def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
     return model.fitting(source.shape, spec)
 
 
+def has_examples(output: LayerOutput) -> bool:
+    """Returns whether an output has the dim of its layer's input; a table that a layer passes on has not."""
+    return not output.inputs or output.inputs[0].shape[:1] == output.shape[:1]
+
+
 def output_bytes(model: PlacedModel, output: LayerOutput, width: int) -> int:
     """Returns the bytes of one device's part of a layer's output.
 
@@ -362,8 +376,7 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     if model.has_trained_inputs(output):
         products = _WITH_INPUT_GRADIENT
     total = products * _experts(model, output)
-    if output.inputs and output.inputs[0].shape[:1] != output.shape[:1]:
-        # The output has no dim of examples: a table that the layer passes on.
+    if not has_examples(output):
         return total
     spec = output_spec(model, output)
     for kernel in model.kernels(output.layer):

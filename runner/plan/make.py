@@ -281,6 +281,7 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
         whole=engine.used_whole(),
         experts=experts,
         tokens=_sharded_tokens(config, data),
+        row_tokens=_row_tokens(data),
         attended=_attended(config, data, inputs.values()),
     )
 

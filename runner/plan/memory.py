@@ -164,28 +164,69 @@ def saved_bytes(model: estimate.PlacedModel, saved: Saved, examples: int) -> int
 def _array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str, examples: int) -> int:
     """Returns one device's bytes of an activation, whose sharding XLA chooses.
 
-    Assumed is that a dim of the examples is sharded as the batch, one of the tokens as the tokens, and one of the size
-    of a sharded dim of a weight, such as hidden units, as that weight is where layers use it.
+    Assumed is that a dim of the examples is sharded as the batch, one of the tokens as the tokens, and one of a
+    layer's units, such as hidden units, as its kernel is where layers use it.
     """
-    size = math.prod(shape) * width_of(dtype)
-    divisor = 1
-    weights = model.weight_shapes
-    if shape not in weights:
-        rest = list(shape)
-        if model.batch_axis is not None and examples in rest:
-            divisor *= model.axes[model.batch_axis]
-            rest.remove(examples)
-        elif model.batch_axis is not None and math.prod(shape) % examples == 0 and len(shape) > 2:
-            divisor *= model.axes[model.batch_axis]
-        if model.tokens is not None and model.tokens[0] in rest:
-            divisor *= model.axes[model.tokens[1]]
-            rest.remove(model.tokens[0])
-        sharded = model.sharded_sizes
-        counts = [sharded[dim] for dim in rest if dim in sharded]
-        divisor *= max(counts, default=1)
-    else:
-        divisor = weights[shape]
-    return size // divisor
+    shards = model.weight_shapes.get(shape)
+    if shards is None:
+        shards = model.shards(_activation_axes(model, shape, examples))
+    return math.prod(shape) * width_of(dtype) // shards
+
+
+def _activation_axes(model: estimate.PlacedModel, shape: tuple[int, ...], examples: int) -> set[str]:
+    """Returns the mesh axes that shard an activation, each by one of its dims."""
+    dims = tuple(size for size in shape if size > 1)
+    axes, free = _token_axes(model, dims, len(shape), examples)
+    for units in model.activation_units:
+        positions = units.place(dims, free)
+        if positions is not None and axes.isdisjoint(filter(None, units.axes)):
+            free = [position for position in free if position not in positions]
+            axes.update(units.axes)
+    return {axis for axis in axes if axis is not None}
+
+
+def _token_axes(
+    model: estimate.PlacedModel, dims: tuple[int, ...], rank: int, examples: int
+) -> tuple[set[str | None], list[int]]:
+    """Returns the axes that shard an activation's examples and tokens, and the positions of its other dims.
+
+    Args:
+      model: the model on its mesh.
+      dims: sizes of the activation's dims, without those of one number.
+      rank: of the activation.
+      examples: of a microbatch.
+    """
+    free = list(range(len(dims)))
+    # A scan's results begin with the number of its steps, each of a layer or of a few.
+    begins_with_steps = model.depth is not None and dims and model.depth % dims[0] == 0
+    if begins_with_steps and (dims[0] != examples or examples in dims[1:]):
+        free.remove(0)
+    token_axis = None
+    if model.tokens is not None:
+        token_axis = model.tokens[1]
+    has_both = examples in dims and model.row_tokens in dims
+    if model.row_tokens is not None and not has_both and examples * model.row_tokens in dims:
+        # All tokens are one dim.
+        free.remove(dims.index(examples * model.row_tokens))
+        return {model.batch_axis, token_axis}, free
+    numbers = math.prod(dims)
+    if examples not in dims and numbers % examples == 0 and rank > 2:
+        if model.row_tokens is not None and numbers % (examples * model.row_tokens) == 0:
+            # A loss in chunks. Its dims count chunks, parts of the mesh and tokens, and at last features or logits.
+            return {model.batch_axis, token_axis}, free[-1:]
+        return {model.batch_axis}, free
+    axes: set[str | None] = set()
+    for size, axis in ((examples, model.batch_axis), (model.row_tokens, token_axis)):
+        position = next((position for position in free if dims[position] == size), None)
+        if position is not None:
+            free.remove(position)
+            axes.add(axis)
+    last = len(dims) - 1
+    ends_with_tokens = dims[-2:] == (model.row_tokens, model.row_tokens)
+    if ends_with_tokens and last in free and len(free) > 1:
+        # Scores have heads, and a dim of queries and one of keys.
+        free.remove(last)
+    return axes, free
 
 
 def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
@@ -277,10 +318,13 @@ def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], c
 def _positions_per_device(model: estimate.PlacedModel) -> int:
     """Returns the vectors of the longest sequence of outputs on one device.
 
-    Images count by their convolutions. Other outputs of more than three dims are heads, or scores between tokens.
+    Images count by their convolutions. Other outputs of more than three dims are heads, or scores between tokens. A
+    table that tied embeddings pass on has a row per token of the vocabulary, and no positions.
     """
     most = 0
     for output in model.outputs:
+        if not estimate.has_examples(output):
+            continue
         if len(output.shape) in (2, 3) or "Conv" in output.kind:
             shape = output.shape[:-1]
             most = max(most, math.prod(shape) // model.shards(estimate.output_spec(model, output)[:-1]))

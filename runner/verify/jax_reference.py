@@ -23,7 +23,7 @@ from runner.engine.jax.layers.adopted import masks_from_scope
 from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import as_float32, rounded, set_dtypes
-from runner.engine.jax.private import all_layers, in_float32, training_argument
+from runner.engine.jax.private import all_layers, forget_added_losses, in_float32, training_argument
 from runner.engine.jax.randomness import seed_indices
 from runner.engine.jax.teachers import Teachers, read_teachers
 from runner.model import scope
@@ -227,6 +227,7 @@ class JaxReference(Reference):
     ) -> tuple[Tensor, list[Tensor]]:
         """Returns the mean loss with the regularization losses, and the new non-trainable variables."""
         in_scope = scope.enter(scope.Scope(self._request.config.trainer.seed, microstep))
+        forget_added_losses(self._model)
         with in_scope, masks_from_scope(self._model), exact_row_gradients():
             outputs, non_trainable, penalties = self._model.stateless_call(
                 weights, non_trainable, inputs, return_losses=True, **training_argument(self._model, training=True)

@@ -121,6 +121,18 @@ def training():
             return x
     return [private.training_argument(model, training=True) for model in (keras.Sequential(), Own())]
 
+def forgotten():
+    class Own(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(x[0, 0])
+            return x
+    layer = Own()
+    model = keras.Sequential([keras.Input((2,)), layer])
+    model.stateless_call([], [], np.ones((1, 2), np.float32), return_losses=True)
+    before = len(layer._loss_ids)
+    private.forget_added_losses(model)
+    return [before, len(layer._loss_ids)]
+
 def bookkeeping():
     layer = keras.layers.Dense(2)
     layer.build((1, 3))
@@ -173,7 +185,7 @@ def traces():
 for name, question in (("devices", devices), ("functional", functional), ("names", names), ("layers", layers),
                        ("calls", calls), ("dropout", dropout), ("convolution", convolution), ("training", training),
                        ("bookkeeping", bookkeeping), ("values", values), ("stored", stored), ("traces", traces),
-                       ("giver", giver), ("operations", operations), ("saving", saving)):
+                       ("giver", giver), ("operations", operations), ("saving", saving), ("forgotten", forgotten)):
     ask(name, question)
 print(json.dumps(found))
 """
@@ -190,6 +202,7 @@ EXPECTED: dict[str, Any] = {
     "operations": [["take", 2, "axis"], ["attention", 3, "scale"]],
     "convolution": [[[[2, 5, 5, 4], 0]] * 2, [[1.0, 2.0]] * 2, True],  # the kernel's gradient alone is twice as large
     "training": [{"training": True}, {}],
+    "forgotten": [1, 0],
     "bookkeeping": ["_layers", "_tracker", "_trainable_variables"],
     "values": [["ShapeDtypeStruct", [3, 2], "float32"], [[3.0, 3.0]], [[3.0, 3.0]]],
     "traces": [[True, False], 8.0],

@@ -18,7 +18,7 @@ from runner.checks.composed import convert
 from runner.config import search_path
 from runner.config.build import build
 from runner.config.schema import HardwareConfig, PlanConfig
-from runner.engine.base import Collective, LayerOutput, ProgramCost, VariableInfo
+from runner.engine.base import Collective, LayerInput, LayerOutput, ProgramCost, VariableInfo
 from runner.errors import ConfigError
 from runner.layout import Placement
 from runner.notebook.planning import from_dict
@@ -275,12 +275,14 @@ def test_kept_arrays_are_sharded_as_the_batch_and_as_the_weights_that_make_them(
     assert memory.saved_bytes(model, saved, 16) == 16 * 32 * 2 // 8 + 16 * 8 * 4 // 4 + 8 * 32 * 2 // 2
 
 
-def test_heads_are_no_positions() -> None:
+def test_heads_and_tables_are_no_positions() -> None:
     model = _two_layers({"batch": 4}, (None, None), (None, None))
     tokens = LayerOutput("up", "Dense", (16, 128, 32), "float32")
     heads = LayerOutput("heads", "Reshape", (16, 128, 8, 4), "float32")
     with_heads = replace(model, outputs=[tokens, heads])
     assert memory._positions_per_device(with_heads) == 16 * 128 // 4
+    table = LayerOutput("embedding", "TokenEmbedding", (50368, 32), "float32", (LayerInput("", (16, 128)),))
+    assert memory._positions_per_device(replace(model, outputs=[table, tokens])) == 16 * 128 // 4
     image = LayerOutput("conv", "Conv2D", (16, 28, 28, 32), "float32")
     assert memory._positions_per_device(replace(model, outputs=[image])) == 16 * 28 * 28 // 4
     assert memory._positions_per_device(model) == 16 // 4

@@ -132,6 +132,7 @@ def _call(model: keras.Model, config: RunConfig, kept: Sequence[str], values: Ma
     kept_places = [other_ids.index(id(variables[path])) for path in kept]
 
     def train(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values, Values]:
+        private.forget_added_losses(model)
         with scope.enter(scope.Scope(config.trainer.seed, 0)):
             outputs, new, losses = model.stateless_call(
                 trainable, non_trainable, inputs, return_losses=True, **private.training_argument(model, training=True)

@@ -113,6 +113,7 @@ class Step(Rounds[State[jax.Array]]):
         """
         others = self._random.insert(non_trainable, microstep)
         training_scope = scope.Scope(self._config.trainer.seed, microstep, parts=self._partitioning.examples)
+        private.forget_added_losses(self._model)
         with scope.enter(training_scope), self._attention():
             model_outputs, others, added_losses = self._model.stateless_call(
                 trainable,
