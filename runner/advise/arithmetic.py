@@ -1,7 +1,7 @@
 """Plans of candidates by arithmetic: the model is traced a few times, and its shapes are placed on every mesh.
 
 A plan needs a built engine only for what it knows of the model. Its shapes and its layers' outputs do not depend on
-mesh and layout. The arrays that its forward pass keeps depend on the number of chunks of the loss and on the form of
+mesh and layout. The arrays that its forward pass keeps depend on whether the loss is in chunks, and on the form of
 attention. Meshes that agree in these share a trace, see `runner.advise.split`.
 """
 
@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from runner import layout
@@ -22,7 +22,7 @@ from runner.config import search_path
 from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine import make_engine
-from runner.engine.base import Engine, KnowsSaved, LayerOutput, LossShapes, LossSplit, SharesTraces, VariableInfo
+from runner.engine.base import Engine, KnowsSaved, LayerOutput, LossSplit, SharesTraces, TracedSizes, VariableInfo
 from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
 from runner.layout import Placement
@@ -62,7 +62,7 @@ class TracedModel:
       saved: shape and dtype of each array that the forward pass keeps in device memory.
       offloaded: those in host memory.
       axes: size by mesh axis.
-      losses: sizes of the losses in chunks.
+      sizes: of the losses in chunks and of attention.
     """
 
     placements: Mapping[str, Placement]
@@ -72,7 +72,7 @@ class TracedModel:
     saved: list[tuple[tuple[int, ...], str]]
     offloaded: list[tuple[tuple[int, ...], str]]
     axes: Mapping[str, int]
-    losses: tuple[LossShapes, ...] = ()
+    sizes: TracedSizes = field(default_factory=TracedSizes)
 
     @property
     def reads_parts(self) -> bool:
@@ -189,6 +189,8 @@ class Arithmetic:
         self._trace = functools.cache(self._traced)
         # Traces of engines, with the split of the mesh that each was traced on, by all that it depends on.
         self._shared: dict[Hashable, tuple[TracedModel, LossSplit]] = {}
+        # Outputs of the layers, by activation checkpointing and number of microbatches.
+        self._outputs: dict[tuple[str | None, int], Sequence[LayerOutput]] = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns shape by canonical path of the model's variables."""
@@ -287,20 +289,34 @@ class Arithmetic:
         # The length of the run, here one step, changes no shape.
         engine = make_engine(config, self._data, 1, planning=True)
         if parts == _WHOLE or not isinstance(engine, SharesTraces):
-            return _built(engine, config)
+            return self._built(engine, config, remat)
         whole = self._whole()
-        program, own_split = engine.traced_as(shapes_of(whole.placements), whole.losses)
+        program, own_split = engine.traced_as(shapes_of(whole.placements), whole.sizes)
         # A forward pass that reads the parts is shared only by splits into the same parts.
         read_parts = parts if whole.reads_parts else None
         key: tuple[Hashable, ...] = (remat, accumulate, state, program, read_parts)
         examples = config.dataset.batch_size // accumulate
         if key in self._shared:
             shared, its_split = self._shared[key]
-            moved = split.moved(shared.saved, whole.losses, examples, its_split, own_split)
+            moved = split.moved(shared.saved, whole.sizes.losses, examples, its_split, own_split)
             if moved is not None:
                 return replace(shared, saved=moved)
-        traced = _built(engine, config)
+        traced = self._built(engine, config, remat)
         self._shared[key] = traced, own_split
+        return traced
+
+    def _built(self, engine: Engine, config: RunConfig, remat: str | None) -> TracedModel:
+        """Builds an engine and returns what it knows of the model; the layers' outputs are traced once.
+
+        Args:
+          engine: not built yet.
+          config: of the engine.
+          remat: of the model.
+        """
+        # Whole outputs of layers are the same on every mesh.
+        key = (remat, config.trainer.accumulate_steps)
+        traced = _built(engine, config, self._outputs.get(key))
+        self._outputs[key] = traced.outputs
         return traced
 
     def _engine_config(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> RunConfig:
@@ -325,12 +341,13 @@ class Arithmetic:
         )
 
 
-def _built(engine: Engine, config: RunConfig) -> TracedModel:
+def _built(engine: Engine, config: RunConfig, outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
     """Builds an engine and returns what it knows of the model.
 
     Args:
       engine: not built yet.
       config: of the engine.
+      outputs: of the layers; None: they are traced.
     """
     engine.build()
     assert isinstance(engine, KnowsSaved)
@@ -338,18 +355,20 @@ def _built(engine: Engine, config: RunConfig) -> TracedModel:
     if config.model.options.get("offloaded"):
         offloaded = engine.saved_activations(offloaded=True)
     saved = engine.saved_activations()
-    losses: tuple[LossShapes, ...] = ()
+    if outputs is None:
+        outputs = list(engine.layer_outputs())
+    sizes = TracedSizes()
     if isinstance(engine, SharesTraces):
-        losses = engine.loss_shapes()
+        sizes = engine.traced_sizes()
     return TracedModel(
         placements=engine.placements,
         trainable=list(engine.trainable),
         whole=dict(engine.variables()),
-        outputs=list(engine.layer_outputs()),
+        outputs=outputs,
         saved=saved,
         offloaded=offloaded,
         axes=config.mesh.axes,
-        losses=losses,
+        sizes=sizes,
     )
 
 
@@ -419,8 +438,7 @@ def explored(
             planned.append(entry)
             if entry.verdict == ranking.FITS:
                 fitting.append(saver)
-            elif entry.verdict == ranking.TOO_LARGE:
-                # Else it may fit: only estimates are above the memory.
+            elif not entry.state_fits:
                 too_large_states.add((state, True))
                 if steps == 1:
                     too_large_states.add((state, False))

@@ -409,6 +409,19 @@ class LossShapes:
 
 
 @dataclass(frozen=True)
+class TracedSizes:
+    """What a traced forward pass has shown of a model.
+
+    Attributes:
+      losses: distinct sizes of the losses in chunks.
+      heads: numbers of heads of the 4-dim operands of each distinct attention: of queries and of keys.
+    """
+
+    losses: tuple[LossShapes, ...] = ()
+    heads: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
 class LossSplit:
     """How a mesh splits the losses in chunks.
 
@@ -427,21 +440,21 @@ class LossSplit:
 class SharesTraces(Protocol):
     """An engine that tells before it is built which meshes have the same forward pass."""
 
-    def loss_shapes(self) -> tuple[LossShapes, ...]:
-        """Returns the distinct sizes of the losses in chunks that `saved_activations` has traced."""
+    def traced_sizes(self) -> TracedSizes:
+        """Returns what `saved_activations` has traced."""
         ...
 
     def traced_as(
-        self, shapes: Mapping[str, tuple[int, ...]], losses: Sequence[LossShapes]
-    ) -> tuple[Hashable, LossSplit]:
+        self, shapes: Mapping[str, tuple[int, ...]], sizes: TracedSizes
+    ) -> tuple[tuple[Hashable, ...], LossSplit]:
         """Returns what the traced forward pass depends on beside model and config, and how it splits the losses.
 
-        Two meshes with the same first value have the same forward pass, except for the sizes of P and S in the arrays
-        of the losses.
+        Two meshes with the same first value have the same forward pass, except for the sizes of C, P and S in the
+        arrays of the losses.
 
         Args:
           shapes: of the variables by canonical path.
-          losses: of the model.
+          sizes: of the model, as traced on any mesh.
         """
         ...
 
