@@ -48,6 +48,7 @@ INVALID = "invalid"
 LINT = "lint"
 NEEDLESS = "saves more memory than needed"
 STATE = "weights and optimizer state alone do not fit"
+ACTIVATIONS = "do not fit, as the one that saves the most memory on the same mesh and layout"
 
 
 @dataclass(frozen=True)
@@ -417,32 +418,68 @@ def explored(
             dropped.append(ranking.Dropped(start, LINT, f"layout={start.layout} places all as another layout does"))
             continue
         programs.add(program)
-        fitting: list[tuple[str, str | None, int]] = []
-        # Sums of gradients are counted as state, so a state may be too large only where microbatches need them.
-        too_large_states: set[tuple[str, bool]] = set()
-        for saver in candidates.savers(options):
-            state, remat, steps = saver
-            candidate = replace(start, remat=remat, accumulate=steps, state=state)
-            if any(candidates.is_beyond(options, saver, other) for other in fitting):
-                dropped.append(ranking.Dropped(candidate, NEEDLESS, "less is enough on this mesh and layout"))
-                continue
-            if (state, steps > 1) in too_large_states:
-                dropped.append(ranking.Dropped(candidate, STATE, f"{' '.join(candidate.overrides())}"))
-                continue
-            try:
-                entry = arithmetic.planned(candidate, placements)
-            except (ConfigError, EngineError) as error:
-                note(f"{' '.join(candidate.overrides())}: {error}")
-                dropped.append(ranking.Dropped(candidate, INVALID, str(error)))
-                continue
-            planned.append(entry)
-            if entry.verdict == ranking.FITS:
-                fitting.append(saver)
-            elif not entry.state_fits:
-                too_large_states.add((state, True))
-                if steps == 1:
-                    too_large_states.add((state, False))
+        own_planned, own_dropped = _explored_on(arithmetic, start, placements, options, note)
+        planned += own_planned
+        dropped += own_dropped
     return planned, dropped
+
+
+def _explored_on(
+    arithmetic: Arithmetic,
+    start: Candidate,
+    placements: Mapping[str, Placement],
+    options: candidates.Allowed,
+    note: Callable[[str], None],
+) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
+    """Returns what `explored` does, for the candidates of one mesh and layout."""
+    planned: list[ranking.Planned] = []
+    dropped: list[ranking.Dropped] = []
+    fitting: list[tuple[str, str | None, int]] = []
+    # Sums of gradients are counted as state, so a state may be too large only where microbatches need them.
+    too_large_states: set[tuple[str, bool]] = set()
+    smallest: ranking.Planned | None = None
+    for saver in candidates.savers(options):
+        state, remat, steps = saver
+        candidate = replace(start, remat=remat, accumulate=steps, state=state)
+        if any(candidates.is_beyond(options, saver, other) for other in fitting):
+            dropped.append(ranking.Dropped(candidate, NEEDLESS, "less is enough on this mesh and layout"))
+            continue
+        if (state, steps > 1) in too_large_states:
+            dropped.append(ranking.Dropped(candidate, STATE, f"{' '.join(candidate.overrides())}"))
+            continue
+        if smallest is not None and smallest.verdict == ranking.TOO_LARGE and smallest.state_fits:
+            if candidate != smallest.candidate:
+                dropped.append(ranking.Dropped(candidate, ACTIVATIONS, f"{' '.join(candidate.overrides())}"))
+            continue
+        try:
+            entry = arithmetic.planned(candidate, placements)
+        except (ConfigError, EngineError) as error:
+            note(f"{' '.join(candidate.overrides())}: {error}")
+            dropped.append(ranking.Dropped(candidate, INVALID, str(error)))
+            continue
+        planned.append(entry)
+        if entry.verdict == ranking.FITS:
+            fitting.append(saver)
+        elif not entry.state_fits:
+            too_large_states.add((state, True))
+            if steps == 1:
+                too_large_states.add((state, False))
+        elif entry.verdict == ranking.TOO_LARGE and smallest is None:
+            # Hundreds of plans are saved on meshes that fit in no way.
+            smallest = _most_saving(arithmetic, start, placements, options)
+            if smallest.verdict == ranking.TOO_LARGE and smallest.candidate != candidate:
+                planned.append(smallest)
+    return planned, dropped
+
+
+def _most_saving(
+    arithmetic: Arithmetic, start: Candidate, placements: Mapping[str, Placement], options: candidates.Allowed
+) -> ranking.Planned:
+    """Returns the valid candidate of a mesh and layout that saves the most memory; one at least is valid."""
+    for state, remat, steps in reversed(candidates.savers(options)):
+        with suppress(ConfigError, EngineError):
+            return arithmetic.planned(replace(start, remat=remat, accumulate=steps, state=state), placements)
+    raise AssertionError(f"no valid candidate of {start}")
 
 
 def savings(arithmetic: Arithmetic, best: Candidate, dropped: Sequence[ranking.Dropped]) -> list[ranking.Planned]:

@@ -58,7 +58,13 @@ def test_a_state_that_does_not_fit_alone_does_not_fit_with_sums_of_gradients() -
 
 
 def test_saving_more_is_tried_if_estimates_are_too_large_and_the_state_is_not() -> None:
-    found, _ = explored(
-        {("none", 1): ranking.TOO_LARGE, ("none", 2): ranking.FITS, ("full", 1): ranking.FITS}, state_fits=True
-    )
-    assert found["none", 2] == ranking.FITS
+    verdicts = {("none", 1): ranking.TOO_LARGE, ("none", 2): ranking.FITS, ("full", 1): ranking.FITS}
+    found, _ = explored({**verdicts, ("full", 2): ranking.FITS}, state_fits=True)
+    assert found == verdicts
+
+
+def test_only_two_are_planned_where_the_one_that_saves_the_most_does_not_fit() -> None:
+    verdicts = {("none", 1): ranking.TOO_LARGE, ("full", 2): ranking.TOO_LARGE}
+    found, dropped = explored(verdicts, state_fits=True)
+    assert found == verdicts
+    assert dropped == {arithmetic.ACTIVATIONS}
