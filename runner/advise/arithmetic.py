@@ -22,7 +22,7 @@ from runner.config import search_path
 from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine import make_engine
-from runner.engine.base import Engine, KnowsSaved, LayerOutput, LossSplit, SharesTraces, TracedSizes, VariableInfo
+from runner.engine.base import Engine, KnowsSaved, LayerOutput, SharesTraces, TracedSizes, VariableInfo
 from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
 from runner.layout import Placement
@@ -31,9 +31,6 @@ from runner.plan import memory
 from runner.plan.base import ARITHMETIC
 from runner.plan.make import make_plan
 from runner.task.base import DataSpec
-
-# Microbatches of the second trace, from which those of more microbatches follow.
-_SECOND = 2
 
 # Axes, whether the vocabulary is sharded, and whether tokens are.
 Parts = tuple[tuple[tuple[str, int], ...], bool, bool]
@@ -106,12 +103,12 @@ class TracedModel:
         """Returns the arrays that the forward pass keeps in device memory, or in host memory."""
         return self.offloaded if offloaded else self.saved
 
-    def scaled(self, second: TracedModel, microbatches: int) -> TracedModel | None:
+    def scaled(self, second: TracedModel, microbatches: tuple[int, int, int]) -> TracedModel | None:
         """Returns the model for microbatches of another size, or None if its arrays do not grow with the examples.
 
         Args:
-          second: the same model, traced for two microbatches. The dims that are half as large count examples.
-          microbatches: of a step.
+          second: the same model, traced for another number of microbatches. The dims that differ count examples.
+          microbatches: of a step: of this model, of the second one and of the new one.
         """
         shapes = _scaled_shapes(
             [shape for shape, _ in (*self.saved, *self.offloaded)],
@@ -148,26 +145,37 @@ def _output_shapes(outputs: Sequence[LayerOutput]) -> list[tuple[int, ...]]:
 
 
 def _scaled_shapes(
-    first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]], microbatches: int
+    first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]], microbatches: tuple[int, int, int]
 ) -> list[tuple[int, ...]] | None:
-    """Returns shapes for so many microbatches, from those for one and for two; None if a dim is not proportional.
+    """Returns shapes for a third number of microbatches, from those for two numbers.
+
+    Returns None if a dim is not proportional.
+
+    Args:
+      first: shapes for the first number.
+      second: shapes for the second one.
+      microbatches: the three numbers.
 
     Example:
-      >>> _scaled_shapes([(8, 4)], [(4, 4)], 8)
+      >>> _scaled_shapes([(8, 4)], [(4, 4)], (1, 2, 8))
       [(1, 4)]
     """
+    first_count, second_count, new_count = microbatches
     if len(first) != len(second):
         return None
     shapes = []
-    for one, half in zip(first, second, strict=True):
-        if len(one) != len(half):
+    for first_shape, second_shape in zip(first, second, strict=True):
+        if len(first_shape) != len(second_shape):
             return None
         dims = []
-        for size, smaller in zip(one, half, strict=True):
-            counts_examples = size != smaller
-            if counts_examples and (size != _SECOND * smaller or size % microbatches):
+        for size, second_size in zip(first_shape, second_shape, strict=True):
+            if size == second_size:
+                dims.append(size)
+                continue
+            whole = size * first_count
+            if whole != second_size * second_count or whole % new_count:
                 return None
-            dims.append(size // microbatches if counts_examples else size)
+            dims.append(whole // new_count)
         shapes.append(tuple(dims))
     return shapes
 
@@ -188,8 +196,8 @@ class Arithmetic:
         self._data = data
         self._choices = choices
         self._trace = functools.cache(self._traced)
-        # Traces of engines, with the split of the mesh that each was traced on, by all that it depends on.
-        self._shared: dict[Hashable, tuple[TracedModel, LossSplit]] = {}
+        # Traces by number of microbatches, moved to one part and one chunk, by all else that a trace depends on.
+        self._shared: dict[Hashable, dict[int, TracedModel]] = {}
         # Outputs of the layers, by activation checkpointing and number of microbatches.
         self._outputs: dict[tuple[str | None, int], Sequence[LayerOutput]] = {}
 
@@ -279,32 +287,32 @@ class Arithmetic:
         return ranking.of_forecast(candidate, plan.forecast)
 
     def _traced(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> TracedModel:
-        """Returns the model with these options: scaled from two traces if it can be, else traced."""
-        if accumulate > _SECOND:
-            first = self._trace(remat, 1, state, parts)
-            second = self._trace(remat, _SECOND, state, parts)
-            scaled = first.scaled(second, accumulate)
-            if scaled is not None:
-                return scaled
+        """Returns the model with these options: moved or scaled from other traces if it can be, else traced."""
         config = self._engine_config(remat, accumulate, state, parts)
         # The length of the run, here one step, changes no shape.
         engine = make_engine(config, self._data, 1, planning=True)
         if parts == _WHOLE or not isinstance(engine, SharesTraces):
             return self._built(engine, config, remat)
         whole = self._whole()
+        losses = whole.sizes.losses
         program, own_split = engine.traced_as(shapes_of(whole.placements), whole.sizes)
         # A forward pass that reads the parts is shared only by splits into the same parts.
         read_parts = parts if whole.reads_parts else None
-        key: tuple[Hashable, ...] = (remat, accumulate, state, program, read_parts)
+        shared = self._shared.setdefault((remat, state, program, read_parts), {})
         examples = config.dataset.batch_size // accumulate
-        if key in self._shared:
-            shared, its_split = self._shared[key]
-            moved = split.moved(shared.saved, whole.sizes.losses, examples, its_split, own_split)
-            if moved is not None:
-                return replace(shared, saved=moved)
-        traced = self._built(engine, config, remat)
-        self._shared[key] = traced, own_split
-        return traced
+        if accumulate not in shared:
+            scaled = _scaled_from(shared, accumulate)
+            if scaled is None:
+                traced = self._built(engine, config, remat)
+                saved = split.moved(traced.saved, losses, examples, own_split, own_split.joined)
+                if saved is not None:
+                    shared[accumulate] = replace(traced, saved=saved)
+                return traced
+            shared[accumulate] = scaled
+        saved = split.moved(shared[accumulate].saved, losses, examples, own_split.joined, own_split)
+        if saved is None:
+            return self._built(engine, config, remat)
+        return replace(shared[accumulate], saved=saved)
 
     def _built(self, engine: Engine, config: RunConfig, remat: str | None) -> TracedModel:
         """Builds an engine and returns what it knows of the model; the layers' outputs are traced once.
@@ -371,6 +379,19 @@ def _built(engine: Engine, config: RunConfig, outputs: Sequence[LayerOutput] | N
         axes=config.mesh.axes,
         sizes=sizes,
     )
+
+
+def _scaled_from(traces: Mapping[int, TracedModel], accumulate: int) -> TracedModel | None:
+    """Returns a model for so many microbatches from the first two that were traced for others, or None.
+
+    Args:
+      traces: by number of microbatches.
+      accumulate: number of microbatches.
+    """
+    if len(traces) < 2:
+        return None
+    first, second = list(traces)[:2]
+    return traces[first].scaled(traces[second], (first, second, accumulate))
 
 
 def _parts(candidate: Candidate) -> Parts:

@@ -18,7 +18,7 @@ TOO_LARGE = "does not fit"
 _VERDICTS = (FITS, MAY_FIT, TOO_LARGE)
 # Estimates of memory that are so many times a device's memory are too large, whatever the compiler does. Those of
 # whole programs were at most 1.16 times what the compiler counts, see docs/h200.md and docs/plan_accuracy.md.
-_MOST_OVERESTIMATED = 1.5
+_MOST_OVERESTIMATED = 1.25
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def moved(
     counts = Counter(shape for shape, _ in saved)
     new_shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
     for loss, old_chunks, new_chunks in zip(losses, old.chunks, new.chunks, strict=True):
-        if old_chunks == 1 and old.examples * old.sequence > 1:
+        if old_chunks == 0:
             # Computed whole.
             continue
         old_shapes = _kept_shapes(loss, old_chunks, examples, old)

@@ -426,7 +426,7 @@ class LossSplit:
     """How a mesh splits the losses in chunks.
 
     Attributes:
-      chunks: C of each loss.
+      chunks: C of each loss; 0: its logits are computed whole.
       examples: P, parts of a microbatch's examples.
       sequence: S, parts of a row's tokens.
     """
@@ -434,6 +434,11 @@ class LossSplit:
     chunks: tuple[int, ...]
     examples: int
     sequence: int
+
+    @property
+    def joined(self) -> LossSplit:
+        """Returns the split into one part, in one chunk unless a loss is computed whole."""
+        return LossSplit(tuple(min(count, 1) for count in self.chunks), 1, 1)
 
 
 @runtime_checkable

@@ -134,10 +134,12 @@ def test_the_front_has_what_no_candidate_beats_in_memory_and_time() -> None:
         ([(4, 4)], [(2, 4)], None),
     ],
 )
-def test_shapes_of_more_microbatches_follow_from_one_and_two(
+def test_shapes_of_other_microbatches_follow_from_two_numbers_of_them(
     first: list[tuple[int, ...]], second: list[tuple[int, ...]], shapes: list[tuple[int, ...]] | None
 ) -> None:
-    assert arithmetic._scaled_shapes(first, second, 8) == shapes
+    assert arithmetic._scaled_shapes(first, second, (1, 2, 8)) == shapes
+    if shapes is not None:
+        assert arithmetic._scaled_shapes(first, shapes, (1, 8, 2)) == second
 
 
 def test_reasons_count_dropped_candidates_with_an_example() -> None:

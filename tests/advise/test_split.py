@@ -44,11 +44,14 @@ def parts(batch, sequence=1, model=1):
     return axes, model > 1, sequence > 1
 
 MESHES = [parts(*sizes) for sizes in json.loads(sys.argv[1])]
-CASE = ("none", 1, "float32")
 truth = {}
-for mesh in MESHES:
-    own = arithmetic.Arithmetic(config, spec, {})._engine_config(*CASE, mesh)
-    truth[mesh] = built(make_engine(own, spec, 1, planning=True), own)
+for microbatches in (1, 2, 8):
+    for mesh in MESHES:
+        if 32 // microbatches % dict(mesh[0])["batch"]:
+            continue
+        case = ("none", microbatches, "float32", mesh)
+        own = arithmetic.Arithmetic(config, spec, {})._engine_config(*case)
+        truth[case] = built(make_engine(own, spec, 1, planning=True), own)
 
 outputs = []
 layer_outputs = planned.PlannedEngine.layer_outputs
@@ -64,13 +67,13 @@ def compared():
         builds.append(1)
         return built(*arguments)
     arithmetic._built = counted
-    for mesh, expected in truth.items():
-        traced = search._trace(*CASE, mesh)
+    for case, expected in truth.items():
+        traced = search._trace(*case)
         if traced.saved != expected.saved or traced.outputs != expected.outputs:
-            wrong.append(mesh)
+            wrong.append(case)
     return {"builds": len(builds), "outputs": len(outputs), "wrong": wrong}
 
-found = {"meshes": len(truth), "keyed": compared()}
+found = {"cases": len(truth), "keyed": compared()}
 traced_as = planned.PlannedEngine.traced_as
 def without(part):
     def other(engine, *arguments):
@@ -94,10 +97,10 @@ def test_a_shared_trace_is_that_of_the_meshs_own_engine(found: Any) -> None:
 
 
 def test_meshes_share_traces(found: Any) -> None:
-    # One device; with fused attention; with plain attention; with split tokens, in chunks and whole. The numbers of
-    # chunks and of parts start no trace.
-    assert found["keyed"]["builds"] == 5
-    assert found["keyed"]["outputs"] == 1
+    # One device; with one microbatch: fused attention, plain attention, and split tokens with the loss in chunks and
+    # whole; with two: the first three. The numbers of chunks and of parts start no trace, and eight microbatches
+    # follow from one and two.
+    assert (found["cases"], found["keyed"]["builds"], found["keyed"]["outputs"]) == (20, 8, 2)
 
 
 @pytest.mark.parametrize("part", ["sequence", "fused"])
@@ -138,7 +141,7 @@ def test_a_model_without_such_a_loss_has_the_same_arrays_everywhere() -> None:
 
 def test_a_loss_that_is_computed_whole_has_the_same_arrays_everywhere() -> None:
     logits: list[split.Array] = [((16, 64, 100), "float32")]
-    assert split.moved(logits, [LOSS], 16, LossSplit((1,), 8, 1), LossSplit((1,), 2, 2)) == logits
+    assert split.moved(logits, [LOSS], 16, LossSplit((0,), 8, 1), LossSplit((0,), 2, 2)) == logits
 
 
 def test_an_array_of_the_same_shape_as_one_of_the_loss_prevents_sharing() -> None:

@@ -93,18 +93,18 @@ class PlannedEngine(JaxEngine):
         most_bytes = bytes_of_chunk(device_kind(config.mesh))
         chunks = []
         for loss in sizes.losses:
-            chunks.append(chunk_count(parts, self._microbatch_size, loss.tokens, loss.vocabulary, most_bytes))
+            count = chunk_count(parts, self._microbatch_size, loss.tokens, loss.vocabulary, most_bytes)
+            # A loss in one chunk is computed whole if there are several parts, see `chunked`.
+            is_whole = count == 1 and parts.examples * parts.sequence > 1
+            chunks.append(0 if is_whole else count)
         split = LossSplit(tuple(chunks), parts.examples, parts.sequence)
-        # A loss in one chunk is computed whole if there are several parts, see `chunked`.
-        has_parts = parts.examples * parts.sequence > 1
-        whole_losses = tuple(has_parts and count == 1 for count in chunks)
         splits_tokens = parts.sequence > 1
         splits_rows = any(any(spec[1:]) for spec in self._array_specs.values())
         # Fused attention is left out where tokens are split, and where an axis does not divide the heads.
         (batch_axis,) = self._array_specs[WEIGHT]
         others = [size for axis, size in self._axes.items() if axis != batch_axis]
         fused = tuple(not splits_tokens and divide_heads(others, heads) for heads in sizes.heads)
-        return (whole_losses, (splits_tokens, splits_rows), fused), split
+        return (split.joined.chunks, (splits_tokens, splits_rows), fused), split
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Returns the shapes of a call's arrays with their shardings."""
