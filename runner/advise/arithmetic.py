@@ -294,6 +294,7 @@ class Arithmetic:
         if parts == _WHOLE or not isinstance(engine, SharesTraces):
             return self._built(engine, config, remat)
         whole = self._whole()
+        engine.is_checked = True
         losses = whole.sizes.losses
         program, own_split = engine.traced_as(shapes_of(whole.placements), whole.sizes)
         # A forward pass that reads the parts is shared only by splits into the same parts.

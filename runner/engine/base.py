@@ -443,7 +443,13 @@ class LossSplit:
 
 @runtime_checkable
 class SharesTraces(Protocol):
-    """An engine that tells before it is built which meshes have the same forward pass."""
+    """An engine that tells before it is built which meshes have the same forward pass.
+
+    Attributes:
+      is_checked: another engine has checked the same model, which takes a trace of its own.
+    """
+
+    is_checked: bool
 
     def traced_sizes(self) -> TracedSizes:
         """Returns what `saved_activations` has traced."""

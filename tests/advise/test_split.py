@@ -33,7 +33,7 @@ data = loading.load_run(config)
 task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
 spec = DataSpec(task.arrays, task)
 
-from runner.engine.jax import planned
+from runner.engine.jax import engine as jax_engine, planned
 from runner.engine.jax.layers import chunked_loss
 chunked_loss._MOST_BYTES = 1 << 14
 built = arithmetic._built
@@ -60,9 +60,17 @@ def counted_outputs(engine):
     return layer_outputs(engine)
 planned.PlannedEngine.layer_outputs = counted_outputs
 
+checks = []
+check_model = jax_engine.check_model
+def counted_checks(*arguments):
+    checks.append(1)
+    check_model(*arguments)
+jax_engine.check_model = counted_checks
+
 def compared():
     search, builds, wrong = arithmetic.Arithmetic(config, spec, {}), [], []
     outputs.clear()
+    checks.clear()
     def counted(*arguments):
         builds.append(1)
         return built(*arguments)
@@ -71,7 +79,7 @@ def compared():
         traced = search._trace(*case)
         if traced.saved != expected.saved or traced.outputs != expected.outputs:
             wrong.append(case)
-    return {"builds": len(builds), "outputs": len(outputs), "wrong": wrong}
+    return {"builds": len(builds), "outputs": len(outputs), "checks": len(checks), "wrong": wrong}
 
 found = {"cases": len(truth), "keyed": compared()}
 traced_as = planned.PlannedEngine.traced_as
@@ -100,7 +108,9 @@ def test_meshes_share_traces(found: Any) -> None:
     # One device; with one microbatch: fused attention, plain attention, and split tokens with the loss in chunks and
     # whole; with two: the first three. The numbers of chunks and of parts start no trace, and eight microbatches
     # follow from one and two.
-    assert (found["cases"], found["keyed"]["builds"], found["keyed"]["outputs"]) == (20, 8, 2)
+    counts = {"builds": 8, "outputs": 2, "checks": 1}
+    assert found["cases"] == 20
+    assert {name: found["keyed"][name] for name in counts} == counts
 
 
 @pytest.mark.parametrize("part", ["sequence", "fused"])

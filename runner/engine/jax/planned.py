@@ -26,7 +26,13 @@ from runner.layout.mesh import device_kind
 
 
 class PlannedEngine(JaxEngine):
-    """Keras 3 on JAX for a plan: by arithmetic, or compiled by the compiler of the config's hardware."""
+    """Keras 3 on JAX for a plan: by arithmetic, or compiled by the compiler of the config's hardware.
+
+    Attributes:
+      is_checked: see `runner.engine.base.SharesTraces`.
+    """
+
+    is_checked = False
 
     def _make_mesh(self) -> Mesh:
         return elsewhere.make_mesh(self._config)
@@ -38,6 +44,10 @@ class PlannedEngine(JaxEngine):
             return
         with elsewhere.attention_of(self._config):
             super()._make_programs()
+
+    def _check_model(self) -> None:
+        if not self.is_checked:
+            super()._check_model()
 
     def _partition(self, model: keras.Model | None, state: object) -> Partitioning:
         """Returns the mesh's partitioning, which notes the shapes of the losses in chunks as they are traced."""
