@@ -99,10 +99,11 @@ def ranked(planned: Iterable[Planned]) -> list[Planned]:
 
     Those that fit come first. Then a measured time counts more than a predicted one. Of equal times, the candidate
     that saves memory in fewer ways comes first, because plans price recomputation of products only; then the one with
-    the smaller memory, then the one with fewer mesh axes. Of those that do not fit, the smallest comes first.
+    fewer microbatches, because plans have no latency of the collectives that each repeats; then the one with the
+    smaller memory, then the one with fewer mesh axes. Of those that do not fit, the smallest comes first.
     """
 
-    def rank(entry: Planned) -> tuple[int, int, bool, float, int, float, int]:
+    def rank(entry: Planned) -> tuple[int, int, bool, float, int, int, float, int]:
         is_predicted = entry.measured_seconds is None
         seconds = entry.seconds if entry.measured_seconds is None else entry.measured_seconds
         # Times that agree in three digits are equal: no plan is more exact.
@@ -111,7 +112,16 @@ def ranked(planned: Iterable[Planned]) -> list[Planned]:
         candidate = entry.candidate
         verdict = _VERDICTS.index(entry.verdict)
         excess = entry.peak_bytes if entry.verdict == TOO_LARGE else 0
-        return verdict, excess, is_predicted, seconds, candidate.savings, memory, len(candidate.axes)
+        return (
+            verdict,
+            excess,
+            is_predicted,
+            seconds,
+            candidate.savings,
+            candidate.accumulate,
+            memory,
+            len(candidate.axes),
+        )
 
     return sorted(planned, key=rank)
 

@@ -109,6 +109,9 @@ def test_candidates_that_fit_come_first_and_measured_before_predicted() -> None:
     assert ranking.ranked([large, slow, maybe, small]) == [small, slow, maybe, large]
     saving = planned(replace(START, remat="dots_saveable"), memory=1, seconds=2.0)
     assert ranking.ranked([saving, small]) == [small, saving]
+    fewer = planned(replace(START, accumulate=2), memory=5, seconds=2.0)
+    more = planned(replace(START, accumulate=4), memory=3, seconds=2.0)
+    assert ranking.ranked([more, fewer]) == [fewer, more]
     fast = planned(START, memory=10, seconds=0.1, verdict=ranking.TOO_LARGE)
     assert ranking.ranked([fast, large]) == [large, fast]
     measured = replace(slow, measured_seconds=3.0)
