@@ -17,7 +17,7 @@ TOO_LARGE = "does not fit"
 # The best first.
 _VERDICTS = (FITS, MAY_FIT, TOO_LARGE)
 # Estimates of memory that are so many times a device's memory are too large, whatever the compiler does: those of
-# whole programs were at most 1.16 times what the compiler counts, see docs/h200.md.
+# whole programs were at most 1.2 times what the compiler counts, see docs/h200.md and docs/advise.md.
 _MOST_OVERESTIMATED = 1.25
 
 
