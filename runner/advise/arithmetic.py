@@ -1,7 +1,7 @@
 """Plans of candidates by arithmetic: the model is traced a few times, and its shapes are placed on every mesh.
 
 A plan needs a built engine only for what it knows of the model. Its shapes and its layers' outputs do not depend on
-mesh and layout. The arrays that its forward pass keeps depend on the number of chunks of the loss and on the form of
+mesh and layout. The arrays that its forward pass keeps depend on whether the loss is in chunks, and on the form of
 attention. Meshes that agree in these share a trace, see `runner.advise.split`.
 """
 
@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from runner import layout
@@ -22,7 +22,7 @@ from runner.config import search_path
 from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine import make_engine
-from runner.engine.base import Engine, KnowsSaved, LayerOutput, LossShapes, LossSplit, SharesTraces, VariableInfo
+from runner.engine.base import Engine, KnowsSaved, LayerOutput, SharesTraces, TracedSizes, VariableInfo
 from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
 from runner.layout import Placement
@@ -31,9 +31,6 @@ from runner.plan import memory
 from runner.plan.base import ARITHMETIC
 from runner.plan.make import make_plan
 from runner.task.base import DataSpec
-
-# Microbatches of the second trace, from which those of more microbatches follow.
-_SECOND = 2
 
 # Axes, whether the vocabulary is sharded, and whether tokens are.
 Parts = tuple[tuple[tuple[str, int], ...], bool, bool]
@@ -48,6 +45,7 @@ INVALID = "invalid"
 LINT = "lint"
 NEEDLESS = "saves more memory than needed"
 STATE = "weights and optimizer state alone do not fit"
+ACTIVATIONS = "do not fit, as the one that saves the most memory on the same mesh and layout"
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class TracedModel:
       saved: shape and dtype of each array that the forward pass keeps in device memory.
       offloaded: those in host memory.
       axes: size by mesh axis.
-      losses: sizes of the losses in chunks.
+      sizes: of the losses in chunks and of attention.
     """
 
     placements: Mapping[str, Placement]
@@ -72,7 +70,7 @@ class TracedModel:
     saved: list[tuple[tuple[int, ...], str]]
     offloaded: list[tuple[tuple[int, ...], str]]
     axes: Mapping[str, int]
-    losses: tuple[LossShapes, ...] = ()
+    sizes: TracedSizes = field(default_factory=TracedSizes)
 
     @property
     def reads_parts(self) -> bool:
@@ -105,12 +103,12 @@ class TracedModel:
         """Returns the arrays that the forward pass keeps in device memory, or in host memory."""
         return self.offloaded if offloaded else self.saved
 
-    def scaled(self, second: TracedModel, microbatches: int) -> TracedModel | None:
+    def scaled(self, second: TracedModel, microbatches: tuple[int, int, int]) -> TracedModel | None:
         """Returns the model for microbatches of another size, or None if its arrays do not grow with the examples.
 
         Args:
-          second: the same model, traced for two microbatches. The dims that are half as large count examples.
-          microbatches: of a step.
+          second: the same model, traced for another number of microbatches. The dims that differ count examples.
+          microbatches: of a step: of this model, of the second one and of the new one.
         """
         shapes = _scaled_shapes(
             [shape for shape, _ in (*self.saved, *self.offloaded)],
@@ -147,26 +145,37 @@ def _output_shapes(outputs: Sequence[LayerOutput]) -> list[tuple[int, ...]]:
 
 
 def _scaled_shapes(
-    first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]], microbatches: int
+    first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]], microbatches: tuple[int, int, int]
 ) -> list[tuple[int, ...]] | None:
-    """Returns shapes for so many microbatches, from those for one and for two; None if a dim is not proportional.
+    """Returns shapes for a third number of microbatches, from those for two numbers.
+
+    Returns None if a dim is not proportional.
+
+    Args:
+      first: shapes for the first number.
+      second: shapes for the second one.
+      microbatches: the three numbers.
 
     Example:
-      >>> _scaled_shapes([(8, 4)], [(4, 4)], 8)
+      >>> _scaled_shapes([(8, 4)], [(4, 4)], (1, 2, 8))
       [(1, 4)]
     """
+    first_count, second_count, new_count = microbatches
     if len(first) != len(second):
         return None
     shapes = []
-    for one, half in zip(first, second, strict=True):
-        if len(one) != len(half):
+    for first_shape, second_shape in zip(first, second, strict=True):
+        if len(first_shape) != len(second_shape):
             return None
         dims = []
-        for size, smaller in zip(one, half, strict=True):
-            counts_examples = size != smaller
-            if counts_examples and (size != _SECOND * smaller or size % microbatches):
+        for size, second_size in zip(first_shape, second_shape, strict=True):
+            if size == second_size:
+                dims.append(size)
+                continue
+            whole = size * first_count
+            if whole != second_size * second_count or whole % new_count:
                 return None
-            dims.append(size // microbatches if counts_examples else size)
+            dims.append(whole // new_count)
         shapes.append(tuple(dims))
     return shapes
 
@@ -187,8 +196,10 @@ class Arithmetic:
         self._data = data
         self._choices = choices
         self._trace = functools.cache(self._traced)
-        # Traces of engines, with the split of the mesh that each was traced on, by all that it depends on.
-        self._shared: dict[Hashable, tuple[TracedModel, LossSplit]] = {}
+        # Traces by number of microbatches, moved to one part and one chunk, by all else that a trace depends on.
+        self._shared: dict[Hashable, dict[int, TracedModel]] = {}
+        # Outputs of the layers, by activation checkpointing and number of microbatches.
+        self._outputs: dict[tuple[str | None, int], Sequence[LayerOutput]] = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns shape by canonical path of the model's variables."""
@@ -276,31 +287,46 @@ class Arithmetic:
         return ranking.of_forecast(candidate, plan.forecast)
 
     def _traced(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> TracedModel:
-        """Returns the model with these options: scaled from two traces if it can be, else traced."""
-        if accumulate > _SECOND:
-            first = self._trace(remat, 1, state, parts)
-            second = self._trace(remat, _SECOND, state, parts)
-            scaled = first.scaled(second, accumulate)
-            if scaled is not None:
-                return scaled
+        """Returns the model with these options: moved or scaled from other traces if it can be, else traced."""
         config = self._engine_config(remat, accumulate, state, parts)
         # The length of the run, here one step, changes no shape.
         engine = make_engine(config, self._data, 1, planning=True)
         if parts == _WHOLE or not isinstance(engine, SharesTraces):
-            return _built(engine, config)
+            return self._built(engine, config, remat)
         whole = self._whole()
-        program, own_split = engine.traced_as(shapes_of(whole.placements), whole.losses)
+        engine.is_checked = True
+        losses = whole.sizes.losses
+        program, own_split = engine.traced_as(shapes_of(whole.placements), whole.sizes)
         # A forward pass that reads the parts is shared only by splits into the same parts.
         read_parts = parts if whole.reads_parts else None
-        key: tuple[Hashable, ...] = (remat, accumulate, state, program, read_parts)
+        shared = self._shared.setdefault((remat, state, program, read_parts), {})
         examples = config.dataset.batch_size // accumulate
-        if key in self._shared:
-            shared, its_split = self._shared[key]
-            moved = split.moved(shared.saved, whole.losses, examples, its_split, own_split)
-            if moved is not None:
-                return replace(shared, saved=moved)
-        traced = _built(engine, config)
-        self._shared[key] = traced, own_split
+        if accumulate not in shared:
+            scaled = _scaled_from(shared, accumulate)
+            if scaled is None:
+                traced = self._built(engine, config, remat)
+                saved = split.moved(traced.saved, losses, examples, own_split, own_split.joined)
+                if saved is not None:
+                    shared[accumulate] = replace(traced, saved=saved)
+                return traced
+            shared[accumulate] = scaled
+        saved = split.moved(shared[accumulate].saved, losses, examples, own_split.joined, own_split)
+        if saved is None:
+            return self._built(engine, config, remat)
+        return replace(shared[accumulate], saved=saved)
+
+    def _built(self, engine: Engine, config: RunConfig, remat: str | None) -> TracedModel:
+        """Builds an engine and returns what it knows of the model; the layers' outputs are traced once.
+
+        Args:
+          engine: not built yet.
+          config: of the engine.
+          remat: of the model.
+        """
+        # Whole outputs of layers are the same on every mesh.
+        key = (remat, config.trainer.accumulate_steps)
+        traced = _built(engine, config, self._outputs.get(key))
+        self._outputs[key] = traced.outputs
         return traced
 
     def _engine_config(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> RunConfig:
@@ -325,12 +351,13 @@ class Arithmetic:
         )
 
 
-def _built(engine: Engine, config: RunConfig) -> TracedModel:
+def _built(engine: Engine, config: RunConfig, outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
     """Builds an engine and returns what it knows of the model.
 
     Args:
       engine: not built yet.
       config: of the engine.
+      outputs: of the layers; None: they are traced.
     """
     engine.build()
     assert isinstance(engine, KnowsSaved)
@@ -338,19 +365,34 @@ def _built(engine: Engine, config: RunConfig) -> TracedModel:
     if config.model.options.get("offloaded"):
         offloaded = engine.saved_activations(offloaded=True)
     saved = engine.saved_activations()
-    losses: tuple[LossShapes, ...] = ()
+    if outputs is None:
+        outputs = list(engine.layer_outputs())
+    sizes = TracedSizes()
     if isinstance(engine, SharesTraces):
-        losses = engine.loss_shapes()
+        sizes = engine.traced_sizes()
     return TracedModel(
         placements=engine.placements,
         trainable=list(engine.trainable),
         whole=dict(engine.variables()),
-        outputs=list(engine.layer_outputs()),
+        outputs=outputs,
         saved=saved,
         offloaded=offloaded,
         axes=config.mesh.axes,
-        losses=losses,
+        sizes=sizes,
     )
+
+
+def _scaled_from(traces: Mapping[int, TracedModel], accumulate: int) -> TracedModel | None:
+    """Returns a model for so many microbatches from the first two that were traced for others, or None.
+
+    Args:
+      traces: by number of microbatches.
+      accumulate: number of microbatches.
+    """
+    if len(traces) < 2:
+        return None
+    first, second = list(traces)[:2]
+    return traces[first].scaled(traces[second], (first, second, accumulate))
 
 
 def _parts(candidate: Candidate) -> Parts:
@@ -398,33 +440,68 @@ def explored(
             dropped.append(ranking.Dropped(start, LINT, f"layout={start.layout} places all as another layout does"))
             continue
         programs.add(program)
-        fitting: list[tuple[str, str | None, int]] = []
-        # Sums of gradients are counted as state, so a state may be too large only where microbatches need them.
-        too_large_states: set[tuple[str, bool]] = set()
-        for saver in candidates.savers(options):
-            state, remat, steps = saver
-            candidate = replace(start, remat=remat, accumulate=steps, state=state)
-            if any(candidates.is_beyond(options, saver, other) for other in fitting):
-                dropped.append(ranking.Dropped(candidate, NEEDLESS, "less is enough on this mesh and layout"))
-                continue
-            if (state, steps > 1) in too_large_states:
-                dropped.append(ranking.Dropped(candidate, STATE, f"{' '.join(candidate.overrides())}"))
-                continue
-            try:
-                entry = arithmetic.planned(candidate, placements)
-            except (ConfigError, EngineError) as error:
-                note(f"{' '.join(candidate.overrides())}: {error}")
-                dropped.append(ranking.Dropped(candidate, INVALID, str(error)))
-                continue
-            planned.append(entry)
-            if entry.verdict == ranking.FITS:
-                fitting.append(saver)
-            elif entry.verdict == ranking.TOO_LARGE:
-                # Else it may fit: only estimates are above the memory.
-                too_large_states.add((state, True))
-                if steps == 1:
-                    too_large_states.add((state, False))
+        own_planned, own_dropped = _explored_on(arithmetic, start, placements, options, note)
+        planned += own_planned
+        dropped += own_dropped
     return planned, dropped
+
+
+def _explored_on(
+    arithmetic: Arithmetic,
+    start: Candidate,
+    placements: Mapping[str, Placement],
+    options: candidates.Allowed,
+    note: Callable[[str], None],
+) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
+    """Returns what `explored` does, for the candidates of one mesh and layout."""
+    planned: list[ranking.Planned] = []
+    dropped: list[ranking.Dropped] = []
+    fitting: list[tuple[str, str | None, int]] = []
+    # Sums of gradients are counted as state, so a state may be too large only where microbatches need them.
+    too_large_states: set[tuple[str, bool]] = set()
+    smallest: ranking.Planned | None = None
+    for saver in candidates.savers(options):
+        state, remat, steps = saver
+        candidate = replace(start, remat=remat, accumulate=steps, state=state)
+        if any(candidates.is_beyond(options, saver, other) for other in fitting):
+            dropped.append(ranking.Dropped(candidate, NEEDLESS, "less is enough on this mesh and layout"))
+            continue
+        if (state, steps > 1) in too_large_states:
+            dropped.append(ranking.Dropped(candidate, STATE, f"{' '.join(candidate.overrides())}"))
+            continue
+        if smallest is not None and smallest.verdict == ranking.TOO_LARGE and smallest.state_fits:
+            if candidate != smallest.candidate:
+                dropped.append(ranking.Dropped(candidate, ACTIVATIONS, f"{' '.join(candidate.overrides())}"))
+            continue
+        try:
+            entry = arithmetic.planned(candidate, placements)
+        except (ConfigError, EngineError) as error:
+            note(f"{' '.join(candidate.overrides())}: {error}")
+            dropped.append(ranking.Dropped(candidate, INVALID, str(error)))
+            continue
+        planned.append(entry)
+        if entry.verdict == ranking.FITS:
+            fitting.append(saver)
+        elif not entry.state_fits:
+            too_large_states.add((state, True))
+            if steps == 1:
+                too_large_states.add((state, False))
+        elif entry.verdict == ranking.TOO_LARGE and smallest is None:
+            # Hundreds of plans are saved on meshes that fit in no way.
+            smallest = _most_saving(arithmetic, start, placements, options)
+            if smallest.verdict == ranking.TOO_LARGE and smallest.candidate != candidate:
+                planned.append(smallest)
+    return planned, dropped
+
+
+def _most_saving(
+    arithmetic: Arithmetic, start: Candidate, placements: Mapping[str, Placement], options: candidates.Allowed
+) -> ranking.Planned:
+    """Returns the valid candidate of a mesh and layout that saves the most memory; one at least is valid."""
+    for state, remat, steps in reversed(candidates.savers(options)):
+        with suppress(ConfigError, EngineError):
+            return arithmetic.planned(replace(start, remat=remat, accumulate=steps, state=state), placements)
+    raise AssertionError(f"no valid candidate of {start}")
 
 
 def savings(arithmetic: Arithmetic, best: Candidate, dropped: Sequence[ranking.Dropped]) -> list[ranking.Planned]:

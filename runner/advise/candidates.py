@@ -26,7 +26,6 @@ _STORED = (FSDP, FSDP_MEGATRON)
 TENSOR = (MEGATRON, FSDP_MEGATRON)
 # Values of the options that save memory, those first that cost the least time.
 _REMATS = ("none", "dots_saveable", "full")
-_ACCUMULATE_STEPS = (1, 2, 4, 8, 16)
 _BFLOAT16 = "bfloat16"
 
 
@@ -113,7 +112,7 @@ def allowed(config: RunConfig, typed: Sequence[str], choices: Mapping[str, str],
     remats: tuple[str | None, ...] = (None,)
     if config.model.target == gpt_options.TARGET and "model.remat" not in typed:
         remats = _REMATS
-    accumulates: tuple[int, ...] = _ACCUMULATE_STEPS
+    accumulates = _divisors(config.dataset.batch_size)
     if "trainer.accumulate_steps" in typed:
         accumulates = (config.trainer.accumulate_steps,)
     states: tuple[str, ...] = (config.engine.state,)
@@ -121,6 +120,19 @@ def allowed(config: RunConfig, typed: Sequence[str], choices: Mapping[str, str],
     if config.engine.precision == _BFLOAT16 and "engine.state" not in typed:
         states = ("float32", "master", _BFLOAT16)
     return Allowed(tuple(axes), layouts, remats, accumulates, states)
+
+
+def _divisors(batch_size: int) -> tuple[int, ...]:
+    """Returns the powers of two that divide a batch.
+
+    Example:
+      >>> _divisors(24), _divisors(7)
+      ((1, 2, 4, 8), (1,))
+    """
+    divisors = [1]
+    while batch_size % (2 * divisors[-1]) == 0:
+        divisors.append(2 * divisors[-1])
+    return tuple(divisors)
 
 
 def meshes(devices: int, axes: Sequence[str]) -> list[tuple[tuple[str, int], ...]]:

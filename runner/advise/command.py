@@ -31,6 +31,7 @@ from runner.plan import depth, host_memory, rates
 from runner.plan.base import ARITHMETIC
 from runner.plan.files import table_markdown
 from runner.plan.table import plan_console, rich_table
+from runner.report.tables import size
 from runner.sweep.identity import code_version, whole_package_digest
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
@@ -227,6 +228,7 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     content = show.table(entries)
     devices = config.advise.devices
     name = config.hardware.name
+    capacity = round((config.hardware.memory_gib or 0.0) * _GIB)
     title = f"{devices} devices of hardware={name}, global batch {config.dataset.batch_size}"
     lines = [*show.why(best, entries), *show.left_out(entries, advice.dropped)]
     lines.append(f"found in {advice.seconds:.0f} s, with figures from {_depths(entries)}")
@@ -240,7 +242,7 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
         text = f"# Advice\n\n{title}\n\n{table_markdown(content)}\n\n{notes}\n\n```sh\n{command}\n```\n"
         (folder / "advise.md").write_text(text)
     with spared(str(folder / "advise.png")):
-        picture.draw(folder / "advise.png", entries, round((config.hardware.memory_gib or 0.0) * _GIB), title)
+        picture.draw(folder / "advise.png", entries, capacity, title)
     console.print(Text(title, style="bold"))
     console.print()
     console.print(rich_table(content, console.width, show.DROP))
@@ -257,7 +259,8 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     # Only after the table and the files, which show by how much the candidates are too large.
     if best.verdict == ranking.TOO_LARGE:
         raise EngineError(
-            f"no mesh of {devices} devices of hardware={name} fits; lower dataset.batch_size, or add devices"
+            f"no candidate fits {devices} devices of hardware={name}: the smallest needs {size(best.peak_bytes)} of "
+            f"{size(capacity)} per device; lower dataset.batch_size, or add devices"
         )
 
 

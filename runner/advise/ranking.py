@@ -16,6 +16,9 @@ MAY_FIT = "may fit"
 TOO_LARGE = "does not fit"
 # The best first.
 _VERDICTS = (FITS, MAY_FIT, TOO_LARGE)
+# Estimates of memory that are so many times a device's memory are too large, whatever the compiler does: those of
+# whole programs were at most 1.2 times what the compiler counts, see docs/h200.md and docs/advise.md.
+_MOST_OVERESTIMATED = 1.25
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Planned:
       tokens: of a step; 0: the task counts none.
       depth: what the figures come from: `arithmetic`, `target` or `cpu`.
       measured_seconds: of one step here; None: not measured.
+      state_fits: whether the state alone fits: weights, optimizer state and sums of gradients.
     """
 
     candidate: Candidate
@@ -45,6 +49,7 @@ class Planned:
     tokens: int
     depth: str
     measured_seconds: float | None = None
+    state_fits: bool = True
 
     @property
     def seconds(self) -> float:
@@ -58,7 +63,7 @@ def of_forecast(candidate: Candidate, verdict: Forecast) -> Planned:
     answer = TOO_LARGE
     if verdict.fits:
         answer = FITS
-    elif verdict.is_open:
+    elif verdict.is_open and verdict.peak_bytes <= _MOST_OVERESTIMATED * verdict.capacity_bytes:
         answer = MAY_FIT
     return Planned(
         candidate=candidate,
@@ -70,6 +75,7 @@ def of_forecast(candidate: Candidate, verdict: Forecast) -> Planned:
         memory=tuple((part.kind, part.bytes) for part in verdict.memory),
         tokens=verdict.tokens,
         depth=verdict.depth,
+        state_fits=verdict.fits or verdict.is_open,
     )
 
 
@@ -93,10 +99,11 @@ def ranked(planned: Iterable[Planned]) -> list[Planned]:
 
     Those that fit come first. Then a measured time counts more than a predicted one. Of equal times, the candidate
     that saves memory in fewer ways comes first, because plans price recomputation of products only; then the one with
-    the smaller memory, then the one with fewer mesh axes.
+    fewer microbatches, because plans have no latency of the collectives that each repeats; then the one with the
+    smaller memory, then the one with fewer mesh axes. Of those that do not fit, the smallest comes first.
     """
 
-    def rank(entry: Planned) -> tuple[int, bool, float, int, float, int]:
+    def rank(entry: Planned) -> tuple[int, int, bool, float, int, int, float, int]:
         is_predicted = entry.measured_seconds is None
         seconds = entry.seconds if entry.measured_seconds is None else entry.measured_seconds
         # Times that agree in three digits are equal: no plan is more exact.
@@ -104,7 +111,17 @@ def ranked(planned: Iterable[Planned]) -> list[Planned]:
         seconds = float(f"{seconds:.3g}")
         candidate = entry.candidate
         verdict = _VERDICTS.index(entry.verdict)
-        return verdict, is_predicted, seconds, candidate.savings, memory, len(candidate.axes)
+        excess = entry.peak_bytes if entry.verdict == TOO_LARGE else 0
+        return (
+            verdict,
+            excess,
+            is_predicted,
+            seconds,
+            candidate.savings,
+            candidate.accumulate,
+            memory,
+            len(candidate.axes),
+        )
 
     return sorted(planned, key=rank)
 

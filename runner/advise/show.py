@@ -111,6 +111,8 @@ def left_out(planned: Sequence[ranking.Planned], dropped: Sequence[ranking.Dropp
     total = len(planned) + len(dropped)
     fitting = sum(1 for entry in planned if entry.verdict == ranking.FITS)
     lines = [f"{total} candidates: {len(planned)} planned, of which {fitting} fit"]
+    if planned[0].verdict == ranking.MAY_FIT:
+        lines.append("  estimates of memory decide: plan.compiler=target compiles the first ones, and tells which fit")
     too_large = [entry for entry in planned if entry.verdict == ranking.TOO_LARGE]
     if too_large:
         smallest = min(too_large, key=lambda entry: entry.peak_bytes)

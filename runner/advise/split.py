@@ -25,19 +25,18 @@ def moved(
       losses: of the model.
       examples: B, of a microbatch.
       old: how the old mesh splits the losses.
-      new: how the new one does, in as many chunks.
+      new: how the new one does. A loss that one of the two computes whole, the other one computes whole too.
     """
-    assert old.chunks == new.chunks
     counts = Counter(shape for shape, _ in saved)
     new_shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for loss, chunks in zip(losses, old.chunks, strict=True):
-        if chunks == 1 and old.examples * old.sequence > 1:
+    for loss, old_chunks, new_chunks in zip(losses, old.chunks, new.chunks, strict=True):
+        if old_chunks == 0:
             # Computed whole.
             continue
-        old_shapes = _kept_shapes(loss, chunks, examples, old)
+        old_shapes = _kept_shapes(loss, old_chunks, examples, old)
         if any(counts[shape] != 1 for shape in old_shapes) or not new_shapes.keys().isdisjoint(old_shapes):
             return None
-        new_shapes |= dict(zip(old_shapes, _kept_shapes(loss, chunks, examples, new), strict=True))
+        new_shapes |= dict(zip(old_shapes, _kept_shapes(loss, new_chunks, examples, new), strict=True))
     return [(new_shapes.get(shape, shape), dtype) for shape, dtype in saved]
 
 

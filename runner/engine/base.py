@@ -409,11 +409,24 @@ class LossShapes:
 
 
 @dataclass(frozen=True)
+class TracedSizes:
+    """What a traced forward pass has shown of a model.
+
+    Attributes:
+      losses: distinct sizes of the losses in chunks.
+      heads: numbers of heads of the 4-dim operands of each distinct attention: of queries and of keys.
+    """
+
+    losses: tuple[LossShapes, ...] = ()
+    heads: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
 class LossSplit:
     """How a mesh splits the losses in chunks.
 
     Attributes:
-      chunks: C of each loss.
+      chunks: C of each loss; 0: its logits are computed whole.
       examples: P, parts of a microbatch's examples.
       sequence: S, parts of a row's tokens.
     """
@@ -422,26 +435,37 @@ class LossSplit:
     examples: int
     sequence: int
 
+    @property
+    def joined(self) -> LossSplit:
+        """Returns the split into one part, in one chunk unless a loss is computed whole."""
+        return LossSplit(tuple(min(count, 1) for count in self.chunks), 1, 1)
+
 
 @runtime_checkable
 class SharesTraces(Protocol):
-    """An engine that tells before it is built which meshes have the same forward pass."""
+    """An engine that tells before it is built which meshes have the same forward pass.
 
-    def loss_shapes(self) -> tuple[LossShapes, ...]:
-        """Returns the distinct sizes of the losses in chunks that `saved_activations` has traced."""
+    Attributes:
+      is_checked: another engine has checked the same model, which takes a trace of its own.
+    """
+
+    is_checked: bool
+
+    def traced_sizes(self) -> TracedSizes:
+        """Returns what `saved_activations` has traced."""
         ...
 
     def traced_as(
-        self, shapes: Mapping[str, tuple[int, ...]], losses: Sequence[LossShapes]
-    ) -> tuple[Hashable, LossSplit]:
+        self, shapes: Mapping[str, tuple[int, ...]], sizes: TracedSizes
+    ) -> tuple[tuple[Hashable, ...], LossSplit]:
         """Returns what the traced forward pass depends on beside model and config, and how it splits the losses.
 
-        Two meshes with the same first value have the same forward pass, except for the sizes of P and S in the arrays
-        of the losses.
+        Two meshes with the same first value have the same forward pass, except for the sizes of C, P and S in the
+        arrays of the losses.
 
         Args:
           shapes: of the variables by canonical path.
-          losses: of the model.
+          sizes: of the model, as traced on any mesh.
         """
         ...
 

@@ -8,6 +8,7 @@ role.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,13 @@ def read(variables: Mapping[str, Shape]) -> Structure:
     Args:
       variables: canonical path to shape, in the model's order.
     """
+    return _read(tuple((path, tuple(shape)) for path, shape in variables.items()))
+
+
+# Plans of hundreds of candidates read the same few models, the whole one and those whose blocks are stacked.
+@functools.lru_cache(maxsize=8)
+def _read(items: tuple[tuple[str, Shape], ...]) -> Structure:
+    variables = dict(items)
     stacked = _stacked(variables)
     unstacked = dict(variables)
     for path in stacked:

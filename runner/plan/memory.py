@@ -260,6 +260,7 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
     roles = model.structure.roles
     vocabulary = {path for path, role in roles.items() if role.noun == transformers.VOCABULARY}
     counts = depths(model)
+    positions = _positions_per_device(model)
     block = 0
     for name, variables in blocks(model).items():
         count = counts[name]
@@ -268,7 +269,7 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
             gathered += math.prod(model.used_shape(placement)) * compute_width // count
         # Logits are computed in chunks, or are among the kept arrays.
         others = [placement for placement in variables if placement.path not in vocabulary]
-        values = _block_values(model, others, count) * compute_width
+        values = _block_values(model, others, count, positions) * compute_width
         block = max(block, _GATHERED_BLOCKS * gathered + _VALUES_AND_GRADIENTS * values)
     loss = 0
     for shape, dtype in saved:
@@ -285,16 +286,23 @@ def product_bytes(model: estimate.PlacedModel, compute_width: int) -> int:
       compute_width: bytes per number.
     """
     counts = depths(model)
+    positions = _positions_per_device(model)
     numbers = 0
     for name, variables in blocks(model).items():
-        numbers += counts[name] * _block_values(model, variables, counts[name])
+        numbers += counts[name] * _block_values(model, variables, counts[name], positions)
     return numbers * compute_width
 
 
-def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], count: int) -> int:
-    """Returns how many numbers the products of one block have on one device, and the inputs of the products."""
+def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], count: int, positions: int) -> int:
+    """Returns how many numbers the products of one block have on one device, and the inputs of the products.
+
+    Args:
+      model: the model on its mesh.
+      variables: of the block.
+      count: layers in the block's stack.
+      positions: vectors on one device.
+    """
     numbers = 0
-    positions = _positions_per_device(model)
     for placement in variables:
         name = placement.path.rpartition("/")[2]
         if "kernel" not in name or len(placement.shape) < 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 from runner.advise import arithmetic, ranking
@@ -15,8 +16,9 @@ OPEN = Allowed(("batch",), ("fsdp",), ("none", "full"), (1, 2), ("float32",))
 class Search:
     """Plans that a table gives, by remat and accumulation."""
 
-    def __init__(self, verdicts: dict[tuple[str, int], str]) -> None:
+    def __init__(self, verdicts: dict[tuple[str, int], str], *, state_fits: bool) -> None:
         self.verdicts = verdicts
+        self.state_fits = state_fits
 
     def placed(self, _: Candidate) -> dict[str, Any]:
         return {}
@@ -27,11 +29,15 @@ class Search:
     def planned(self, candidate: Candidate, _: dict[str, Any]) -> ranking.Planned:
         assert candidate.remat is not None
         verdict = self.verdicts[candidate.remat, candidate.accumulate]
-        return planned(candidate, memory=1, seconds=1.0, verdict=verdict)
+        entry = planned(candidate, memory=1, seconds=1.0, verdict=verdict)
+        return replace(entry, state_fits=self.state_fits or verdict != ranking.TOO_LARGE)
 
 
-def explored(verdicts: dict[tuple[str, int], str]) -> tuple[dict[tuple[str | None, int], str], set[str]]:
-    found, dropped = arithmetic.explored(cast("Arithmetic", Search(verdicts)), 8, OPEN, print)
+def explored(
+    verdicts: dict[tuple[str, int], str], *, state_fits: bool = False
+) -> tuple[dict[tuple[str | None, int], str], set[str]]:
+    search = Search(verdicts, state_fits=state_fits)
+    found, dropped = arithmetic.explored(cast("Arithmetic", search), 8, OPEN, print)
     by_option = {(entry.candidate.remat, entry.candidate.accumulate): entry.verdict for entry in found}
     return by_option, {entry.reason for entry in dropped}
 
@@ -49,3 +55,16 @@ def test_a_state_that_does_not_fit_alone_does_not_fit_with_sums_of_gradients() -
     found, dropped = explored({("none", 1): ranking.TOO_LARGE})
     assert found == {("none", 1): ranking.TOO_LARGE}
     assert dropped == {arithmetic.STATE}
+
+
+def test_saving_more_is_tried_if_estimates_are_too_large_and_the_state_is_not() -> None:
+    verdicts = {("none", 1): ranking.TOO_LARGE, ("none", 2): ranking.FITS, ("full", 1): ranking.FITS}
+    found, _ = explored({**verdicts, ("full", 2): ranking.FITS}, state_fits=True)
+    assert found == verdicts
+
+
+def test_only_two_are_planned_where_the_one_that_saves_the_most_does_not_fit() -> None:
+    verdicts = {("none", 1): ranking.TOO_LARGE, ("full", 2): ranking.TOO_LARGE}
+    found, dropped = explored(verdicts, state_fits=True)
+    assert found == verdicts
+    assert dropped == {arithmetic.ACTIVATIONS}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runner.advise import arithmetic, candidates, compiled, ranking
 from runner.advise.candidates import Allowed, Candidate
-from runner.config.schema import EngineConfig, ModelConfig, RunConfig
+from runner.config.schema import DatasetConfig, EngineConfig, ModelConfig, RunConfig
 from runner.model import gpt_options
 from runner.plan.base import Basis, Change, Forecast, MemoryPart
 from tests.plan.test_hardware import a_forecast
@@ -80,10 +80,10 @@ def test_what_saves_memory_comes_after_all_that_saves_less() -> None:
 
 def test_what_the_command_line_sets_stays_as_it_is() -> None:
     model = ModelConfig(gpt_options.TARGET, {"remat": "full"})
-    config = RunConfig(model=model, engine=EngineConfig("jax", "bfloat16"))
+    config = RunConfig(model=model, engine=EngineConfig("jax", "bfloat16"), dataset=DatasetConfig(batch_size=24))
     free = candidates.allowed(config, ["model", "engine"], {"layout": "replicated"}, ["batch"])
     assert free == Allowed(
-        ("batch",), (), ("none", "dots_saveable", "full"), (1, 2, 4, 8, 16), ("float32", "master", "bfloat16")
+        ("batch",), (), ("none", "dots_saveable", "full"), (1, 2, 4, 8), ("float32", "master", "bfloat16")
     )
     typed = ["layout", "model.remat", "trainer.accumulate_steps", "engine.state"]
     fixed = candidates.allowed(config, typed, {"layout": "fsdp"}, ["batch"])
@@ -109,6 +109,11 @@ def test_candidates_that_fit_come_first_and_measured_before_predicted() -> None:
     assert ranking.ranked([large, slow, maybe, small]) == [small, slow, maybe, large]
     saving = planned(replace(START, remat="dots_saveable"), memory=1, seconds=2.0)
     assert ranking.ranked([saving, small]) == [small, saving]
+    fewer = planned(replace(START, accumulate=2), memory=5, seconds=2.0)
+    more = planned(replace(START, accumulate=4), memory=3, seconds=2.0)
+    assert ranking.ranked([more, fewer]) == [fewer, more]
+    fast = planned(START, memory=10, seconds=0.1, verdict=ranking.TOO_LARGE)
+    assert ranking.ranked([fast, large]) == [large, fast]
     measured = replace(slow, measured_seconds=3.0)
     assert ranking.ranked([small, measured]) == [measured, small]
 
@@ -132,10 +137,12 @@ def test_the_front_has_what_no_candidate_beats_in_memory_and_time() -> None:
         ([(4, 4)], [(2, 4)], None),
     ],
 )
-def test_shapes_of_more_microbatches_follow_from_one_and_two(
+def test_shapes_of_other_microbatches_follow_from_two_numbers_of_them(
     first: list[tuple[int, ...]], second: list[tuple[int, ...]], shapes: list[tuple[int, ...]] | None
 ) -> None:
-    assert arithmetic._scaled_shapes(first, second, 8) == shapes
+    assert arithmetic._scaled_shapes(first, second, (1, 2, 8)) == shapes
+    if shapes is not None:
+        assert arithmetic._scaled_shapes(first, shapes, (1, 8, 2)) == second
 
 
 def test_reasons_count_dropped_candidates_with_an_example() -> None:
@@ -160,6 +167,7 @@ def test_a_cpus_program_takes_the_time_of_all_its_devices() -> None:
         ("counted", "arithmetic", 5, ranking.TOO_LARGE),
         ("estimated", "target", 5, ranking.TOO_LARGE),
         ("estimated", "arithmetic", 5, ranking.MAY_FIT),
+        ("estimated", "arithmetic", 3, ranking.TOO_LARGE),
     ],
 )
 def test_a_candidate_has_the_forecast_that_a_file_has(source: Basis, depth: str, capacity: int, verdict: str) -> None:
@@ -178,5 +186,7 @@ def test_a_candidate_has_the_forecast_that_a_file_has(source: Basis, depth: str,
     assert read == forecast
     entry = ranking.of_forecast(START, read)
     assert entry.verdict == verdict
+    # Less memory per example may do, unless the state is too large.
+    assert entry.state_fits == (verdict == ranking.FITS or (source, depth) == ("estimated", "arithmetic"))
     assert (entry.peak_bytes, entry.seconds, entry.bound, entry.depth) == (6, 2.0, "links", depth)
     assert entry.parts == (("compute", 1.5), ("memory", 0.5), ("links", 1.0))

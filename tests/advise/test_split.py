@@ -11,7 +11,8 @@ from runner.engine.base import LossShapes, LossSplit
 from tests.engine.jax_runs import answers
 
 # Chunks of 16 KiB of logits, so that the numbers of chunks differ between meshes. A GPU's attention in bfloat16 is
-# fused if the axis `model` divides the 2 heads and no axis splits tokens.
+# fused if the axis `model` divides the 2 heads and no axis splits tokens. Local attention computes blocks if no axis
+# splits tokens.
 PROGRAM = """
 import json, sys
 from runner.notebook.composing import compose
@@ -23,7 +24,7 @@ from runner.task.registry import make_task
 
 config = compose(
     "engine=jax", "engine.precision=bfloat16", "hardware=h100", "plan.compiler=arithmetic", "model=gpt",
-    "model.dim=32", "model.depth=2", "model.heads=2", "model.dropout=0.1", "task=language_model",
+    "model.dim=32", "model.depth=2", "model.heads=2", "model.dropout=0.1", "model.window=4", "task=language_model",
     "task.vocabulary=512", "task.sample.prompt=null", "dataset=synthetic", "dataset.length=32",
     "dataset.batch_size=32",
 )
@@ -32,7 +33,7 @@ data = loading.load_run(config)
 task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
 spec = DataSpec(task.arrays, task)
 
-from runner.engine.jax import planned
+from runner.engine.jax import engine as jax_engine, planned
 from runner.engine.jax.layers import chunked_loss
 chunked_loss._MOST_BYTES = 1 << 14
 built = arithmetic._built
@@ -43,38 +44,57 @@ def parts(batch, sequence=1, model=1):
     return axes, model > 1, sequence > 1
 
 MESHES = [parts(*sizes) for sizes in json.loads(sys.argv[1])]
-CASE = ("none", 1, "float32")
 truth = {}
-for mesh in MESHES:
-    own = arithmetic.Arithmetic(config, spec, {})._engine_config(*CASE, mesh)
-    truth[mesh] = built(make_engine(own, spec, 1, planning=True), own)
+for microbatches in (1, 2, 8):
+    for mesh in MESHES:
+        if 32 // microbatches % dict(mesh[0])["batch"]:
+            continue
+        case = ("none", microbatches, "float32", mesh)
+        own = arithmetic.Arithmetic(config, spec, {})._engine_config(*case)
+        truth[case] = built(make_engine(own, spec, 1, planning=True), own)
+
+outputs = []
+layer_outputs = planned.PlannedEngine.layer_outputs
+def counted_outputs(engine):
+    outputs.append(1)
+    return layer_outputs(engine)
+planned.PlannedEngine.layer_outputs = counted_outputs
+
+checks = []
+check_model = jax_engine.check_model
+def counted_checks(*arguments):
+    checks.append(1)
+    check_model(*arguments)
+jax_engine.check_model = counted_checks
 
 def compared():
     search, builds, wrong = arithmetic.Arithmetic(config, spec, {}), [], []
-    def counted(engine, config):
+    outputs.clear()
+    checks.clear()
+    def counted(*arguments):
         builds.append(1)
-        return built(engine, config)
+        return built(*arguments)
     arithmetic._built = counted
-    for mesh, expected in truth.items():
-        traced = search._trace(*CASE, mesh)
+    for case, expected in truth.items():
+        traced = search._trace(*case)
         if traced.saved != expected.saved or traced.outputs != expected.outputs:
-            wrong.append(mesh)
-    return {"builds": len(builds), "wrong": wrong}
+            wrong.append(case)
+    return {"builds": len(builds), "outputs": len(outputs), "checks": len(checks), "wrong": wrong}
 
-found = {"meshes": len(truth), "keyed": compared()}
+found = {"cases": len(truth), "keyed": compared()}
 traced_as = planned.PlannedEngine.traced_as
 def without(part):
     def other(engine, *arguments):
         program, split = traced_as(engine, *arguments)
         return tuple(value for index, value in enumerate(program) if index != part), split
     return other
-for part, name in [(2, "sequence"), (3, "others")]:
+for part, name in [(1, "sequence"), (2, "fused")]:
     planned.PlannedEngine.traced_as = without(part)
     found[name] = compared()
 print(json.dumps(found))
 """
-# Of batch, sequence and model. On 8 devices the losses have 16 chunks; on 128, one.
-SIZES = [[8, 1, 1], [2, 1, 4], [4, 2, 1], [2, 2, 2], [1, 2, 4], [32, 4, 1]]
+# Of batch, sequence and model. On 8 devices the losses have 16 chunks; on 16, 8; on 128, one.
+SIZES = [[8, 1, 1], [16, 1, 1], [4, 1, 2], [2, 1, 4], [4, 2, 1], [2, 2, 2], [1, 2, 4], [32, 4, 1]]
 found = answers(PROGRAM, SIZES)
 
 
@@ -84,10 +104,15 @@ def test_a_shared_trace_is_that_of_the_meshs_own_engine(found: Any) -> None:
 
 
 def test_meshes_share_traces(found: Any) -> None:
-    assert found["keyed"]["builds"] < found["meshes"]
+    # One device; with one microbatch: fused attention, plain attention, and split tokens with the loss in chunks and
+    # whole; with two: the first three. The numbers of chunks and of parts start no trace, and eight microbatches
+    # follow from one and two.
+    counts = {"builds": 8, "outputs": 2, "checks": 1}
+    assert found["cases"] == 20
+    assert {name: found["keyed"][name] for name in counts} == counts
 
 
-@pytest.mark.parametrize("part", ["sequence", "others"])
+@pytest.mark.parametrize("part", ["sequence", "fused"])
 def test_a_key_that_leaves_out_a_part_would_share_the_wrong_trace(found: Any, part: str) -> None:
     assert found[part]["wrong"]
 
@@ -113,13 +138,19 @@ def test_the_arrays_of_a_loss_take_the_parts_of_the_new_mesh() -> None:
     assert split.moved(saved, [LOSS], 16, OLD, NEW) == [*BLOCK, *kept(LOSS, NEW, 4, 8 * 8)]
 
 
+def test_the_arrays_of_a_loss_take_another_number_of_chunks() -> None:
+    coarse = LossSplit((2,), examples=2, sequence=2)
+    saved = [*BLOCK, *kept(LOSS, OLD, 4, 2 * 16)]
+    assert split.moved(saved, [LOSS], 16, OLD, coarse) == [*BLOCK, *kept(LOSS, coarse, 2, 8 * 16)]
+
+
 def test_a_model_without_such_a_loss_has_the_same_arrays_everywhere() -> None:
     assert split.moved(BLOCK, [], 16, LossSplit((), 8, 1), LossSplit((), 2, 2)) == BLOCK
 
 
 def test_a_loss_that_is_computed_whole_has_the_same_arrays_everywhere() -> None:
     logits: list[split.Array] = [((16, 64, 100), "float32")]
-    assert split.moved(logits, [LOSS], 16, LossSplit((1,), 8, 1), LossSplit((1,), 2, 2)) == logits
+    assert split.moved(logits, [LOSS], 16, LossSplit((0,), 8, 1), LossSplit((0,), 2, 2)) == logits
 
 
 def test_an_array_of_the_same_shape_as_one_of_the_loss_prevents_sharing() -> None:

@@ -114,7 +114,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             self._model = self._factory.build_abstract(eager=self._builds_eagerly)
         else:
             self._model, self._initial = self._factory.build_for_mesh(eager=self._builds_eagerly)
-        check_model(self._model, config, self._data)
+        self._check_model()
         on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
         adopt(self._model, on_cpu=on_cpu, whole_images=splits_examples_alone(self._array_specs))
         self._names = Names(self._model)
@@ -122,6 +122,9 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._taught.check_names(self._names.variables, self._data.arrays)
         # The layout's rules place the teachers too, see `_make_state`.
         return shapes_of({**self._names.variables, **self._taught.variables})
+
+    def _check_model(self) -> None:
+        check_model(self._model, self._config, self._data)
 
     def _layout(self) -> LayoutConfig:
         config = self._config.layout

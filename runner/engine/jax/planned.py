@@ -14,18 +14,25 @@ from jax.stages import Lowered
 
 from runner import layout
 from runner.data.base import WEIGHT
-from runner.engine.base import HostBatches, LossShapes, LossSplit, PlacedBatches
+from runner.engine.base import HostBatches, LossShapes, LossSplit, PlacedBatches, TracedSizes
 from runner.engine.calls import cut
-from runner.engine.jax import elsewhere
+from runner.engine.jax import elsewhere, private
 from runner.engine.jax.compile import Options
 from runner.engine.jax.engine import JaxEngine
 from runner.engine.jax.layers.chunked_loss import bytes_of_chunk, chunk_count
+from runner.engine.jax.layers.fused_attention import divide_heads, head_counts
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, token_parts
 from runner.layout.mesh import device_kind
 
 
 class PlannedEngine(JaxEngine):
-    """Keras 3 on JAX for a plan: by arithmetic, or compiled by the compiler of the config's hardware."""
+    """Keras 3 on JAX for a plan: by arithmetic, or compiled by the compiler of the config's hardware.
+
+    Attributes:
+      is_checked: see `runner.engine.base.SharesTraces`.
+    """
+
+    is_checked = False
 
     def _make_mesh(self) -> Mesh:
         return elsewhere.make_mesh(self._config)
@@ -37,6 +44,10 @@ class PlannedEngine(JaxEngine):
             return
         with elsewhere.attention_of(self._config):
             super()._make_programs()
+
+    def _check_model(self) -> None:
+        if not self.is_checked:
+            super()._check_model()
 
     def _partition(self, model: keras.Model | None, state: object) -> Partitioning:
         """Returns the mesh's partitioning, which notes the shapes of the losses in chunks as they are traced."""
@@ -50,8 +61,22 @@ class PlannedEngine(JaxEngine):
 
         return replace(partitioning, tokens=replace(tokens, constrain=constrained))
 
-    def loss_shapes(self) -> tuple[LossShapes, ...]:
-        """Returns the distinct sizes of the losses in chunks that `saved_activations` has traced."""
+    def _noting_heads(self, attention: private.ArrayFunction) -> private.ArrayFunction:
+        """Returns an attention that notes its numbers of heads as it is traced."""
+
+        def noted(query: Any, key: Any, value: Any, **options: Any) -> jax.Array:
+            self._head_counts[head_counts((query, key))] = None
+            attended: jax.Array = attention(query, key, value, **options)
+            return attended
+
+        return noted
+
+    def traced_sizes(self) -> TracedSizes:
+        """Returns the sizes of losses and attentions that `saved_activations` has traced."""
+        return TracedSizes(self._loss_shapes(), tuple(self._head_counts))
+
+    def _loss_shapes(self) -> tuple[LossShapes, ...]:
+        """Returns the distinct sizes of the losses in chunks."""
         found: dict[LossShapes, None] = {}
         tokens = 0
         # A loss constrains its head (P, S, D, V) and bias (P, S, V), then its tokens (C, P, S, N, D) and (C, P, S, N).
@@ -67,8 +92,8 @@ class PlannedEngine(JaxEngine):
         return tuple(found)
 
     def traced_as(
-        self, shapes: Mapping[str, tuple[int, ...]], losses: Sequence[LossShapes]
-    ) -> tuple[Hashable, LossSplit]:
+        self, shapes: Mapping[str, tuple[int, ...]], sizes: TracedSizes
+    ) -> tuple[tuple[Hashable, ...], LossSplit]:
         """Returns what the forward pass depends on; see `runner.engine.base.SharesTraces`."""
         config = self._config
         mesh = self._make_mesh()
@@ -77,19 +102,19 @@ class PlannedEngine(JaxEngine):
         parts = token_parts(on, self._data, on.roles())
         most_bytes = bytes_of_chunk(device_kind(config.mesh))
         chunks = []
-        for loss in losses:
-            chunks.append(chunk_count(parts, self._microbatch_size, loss.tokens, loss.vocabulary, most_bytes))
+        for loss in sizes.losses:
+            count = chunk_count(parts, self._microbatch_size, loss.tokens, loss.vocabulary, most_bytes)
+            # A loss in one chunk is computed whole if there are several parts, see `chunked`.
+            is_whole = count == 1 and parts.examples * parts.sequence > 1
+            chunks.append(0 if is_whole else count)
         split = LossSplit(tuple(chunks), parts.examples, parts.sequence)
-        # A loss in one chunk is computed whole if there are several parts, see `chunked`.
-        has_parts = parts.examples * parts.sequence > 1
         splits_tokens = parts.sequence > 1
         splits_rows = any(any(spec[1:]) for spec in self._array_specs.values())
         # Fused attention is left out where tokens are split, and where an axis does not divide the heads.
         (batch_axis,) = self._array_specs[WEIGHT]
-        others: tuple[int, ...] = ()
-        if not splits_tokens:
-            others = tuple(sorted({size for axis, size in self._axes.items() if size > 1 and axis != batch_axis}))
-        return (split.chunks, has_parts, (splits_tokens, splits_rows), others), split
+        others = [size for axis, size in self._axes.items() if axis != batch_axis]
+        fused = tuple(not splits_tokens and divide_heads(others, heads) for heads in sizes.heads)
+        return (split.joined.chunks, (splits_tokens, splits_rows), fused), split
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Returns the shapes of a call's arrays with their shardings."""
@@ -120,7 +145,8 @@ class PlannedEngine(JaxEngine):
             return step.losses(step.used_weights(trainable), *arguments)
 
         state = self._state
-        with elsewhere.attention_of(self._config):
+        self._head_counts: dict[tuple[int, ...], None] = {}
+        with elsewhere.attention_of(self._config), private.attention_replaced(self._noting_heads):
             saved = elsewhere.saved_arrays(
                 losses,
                 state.trainable,

@@ -47,7 +47,7 @@ def fused_where_alike(
 
     def replaced(stock_attention: private.ArrayFunction) -> private.ArrayFunction:
         def attention(query: Any, key: Any, value: Any, **options: Any) -> jax.Array:
-            can_fuse = not splits_tokens and _divide_heads(other_sizes, (query, key))
+            can_fuse = not splits_tokens and divide_heads(other_sizes, head_counts((query, key)))
             if not can_fuse and options.get("flash_attention") is None:
                 options["flash_attention"] = False
             if can_fuse and options.get("flash_attention") is not False:
@@ -60,13 +60,16 @@ def fused_where_alike(
         yield
 
 
-def _divide_heads(sizes: Sequence[int], arrays: Sequence[Any]) -> bool:
-    """Returns whether each size divides the number of heads of arrays (B, T, H, K)."""
-    for array in arrays:
-        if len(array.shape) != 4:
-            continue
+def head_counts(arrays: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the number of heads of each array (B, T, H, K); arrays of other dims have none."""
+    return tuple(array.shape[2] for array in arrays if len(array.shape) == 4)
+
+
+def divide_heads(sizes: Sequence[int], heads: Sequence[int]) -> bool:
+    """Returns whether each size divides each number of heads."""
+    for count in heads:
         for size in sizes:
-            if array.shape[2] % size:
+            if count % size:
                 return False
     return True
 
@@ -101,7 +104,7 @@ def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: 
             return arrays
     if mesh.size == 1:
         return arrays
-    if heads_axis is not None and not _divide_heads([mesh.shape[heads_axis]], arrays):
+    if heads_axis is not None and not divide_heads([mesh.shape[heads_axis]], head_counts(arrays)):
         # Heads that the axis does not divide stay replicated.
         heads_axis = None
     sharding = NamedSharding(mesh, PartitionSpec(_batch_entry(examples), None, heads_axis, None))
