@@ -322,7 +322,9 @@ def test_values_of_a_block_count_the_hidden_units_of_all_experts() -> None:
     norm = Placement("experts/norm/scale", (16,), (None,), None)
     # What the experts are, the norm's width tells.
     model = replace(model, placements={**model.placements, norm.path: norm})
-    assert memory._block_values(model, kernels, 1) == 32 * (4 + 2 * 4 * 24 // 2 + 16)
+    positions = memory._positions_per_device(model)
+    assert positions == 32
+    assert memory._block_values(model, kernels, 1, positions) == 32 * (4 + 2 * 4 * 24 // 2 + 16)
 
 
 def test_products_with_heads_are_summed_over_no_axis_that_splits_the_heads() -> None:
