@@ -25,7 +25,7 @@ from runner.engine import make_engine
 from runner.engine.base import Engine, KnowsSaved, LayerOutput, SharesTraces, TracedSizes, VariableInfo
 from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
-from runner.layout import Placement
+from runner.layout import Placement, transformers
 from runner.optim.paths import owner_of
 from runner.plan import memory
 from runner.plan.base import ARITHMETIC
@@ -284,7 +284,8 @@ class Arithmetic:
         places = [""] * len(changed.layout.rules)
         plan = make_plan(changed, cast("Engine", engine), self._data, self._choices, places)
         assert plan.forecast is not None
-        return ranking.of_forecast(candidate, plan.forecast)
+        roles = transformers.read(self.shapes()).roles
+        return ranking.of_forecast(candidate, plan.forecast, is_transformer=bool(roles))
 
     def _traced(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> TracedModel:
         """Returns the model with these options: moved or scaled from other traces if it can be, else traced."""
@@ -292,7 +293,7 @@ class Arithmetic:
         # The length of the run, here one step, changes no shape.
         engine = make_engine(config, self._data, 1, planning=True)
         if parts == _WHOLE or not isinstance(engine, SharesTraces):
-            return self._built(engine, config, remat)
+            return self._built_once(engine, config, remat)
         whole = self._whole()
         engine.is_checked = True
         losses = whole.sizes.losses
@@ -304,7 +305,7 @@ class Arithmetic:
         if accumulate not in shared:
             scaled = _scaled_from(shared, accumulate)
             if scaled is None:
-                traced = self._built(engine, config, remat)
+                traced = self._built_once(engine, config, remat)
                 saved = split.moved(traced.saved, losses, examples, own_split, own_split.joined)
                 if saved is not None:
                     shared[accumulate] = replace(traced, saved=saved)
@@ -312,10 +313,10 @@ class Arithmetic:
             shared[accumulate] = scaled
         saved = split.moved(shared[accumulate].saved, losses, examples, own_split.joined, own_split)
         if saved is None:
-            return self._built(engine, config, remat)
+            return self._built_once(engine, config, remat)
         return replace(shared[accumulate], saved=saved)
 
-    def _built(self, engine: Engine, config: RunConfig, remat: str | None) -> TracedModel:
+    def _built_once(self, engine: Engine, config: RunConfig, remat: str | None) -> TracedModel:
         """Builds an engine and returns what it knows of the model; the layers' outputs are traced once.
 
         Args:
@@ -459,19 +460,22 @@ def _explored_on(
     fitting: list[tuple[str, str | None, int]] = []
     # Sums of gradients are counted as state, so a state may be too large only where microbatches need them.
     too_large_states: set[tuple[str, bool]] = set()
-    smallest: ranking.Planned | None = None
+    # The candidate that saves the most memory, if it was planned before its turn and is too large.
+    most_saving: ranking.Planned | None = None
+    is_compared = False
     for saver in candidates.savers(options):
         state, remat, steps = saver
         candidate = replace(start, remat=remat, accumulate=steps, state=state)
+        if most_saving is not None and candidate == most_saving.candidate:
+            continue
         if any(candidates.is_beyond(options, saver, other) for other in fitting):
             dropped.append(ranking.Dropped(candidate, NEEDLESS, "less is enough on this mesh and layout"))
             continue
         if (state, steps > 1) in too_large_states:
             dropped.append(ranking.Dropped(candidate, STATE, f"{' '.join(candidate.overrides())}"))
             continue
-        if smallest is not None and smallest.verdict == ranking.TOO_LARGE and smallest.state_fits:
-            if candidate != smallest.candidate:
-                dropped.append(ranking.Dropped(candidate, ACTIVATIONS, f"{' '.join(candidate.overrides())}"))
+        if most_saving is not None and most_saving.state_fits:
+            dropped.append(ranking.Dropped(candidate, ACTIVATIONS, f"{' '.join(candidate.overrides())}"))
             continue
         try:
             entry = arithmetic.planned(candidate, placements)
@@ -483,15 +487,25 @@ def _explored_on(
         if entry.verdict == ranking.FITS:
             fitting.append(saver)
         elif not entry.state_fits:
-            too_large_states.add((state, True))
-            if steps == 1:
-                too_large_states.add((state, False))
-        elif entry.verdict == ranking.TOO_LARGE and smallest is None:
+            too_large_states.update(_too_large_states(entry.candidate))
+        elif entry.verdict == ranking.TOO_LARGE and not is_compared:
             # Hundreds of plans are saved on meshes that fit in no way.
-            smallest = _most_saving(arithmetic, start, placements, options)
-            if smallest.verdict == ranking.TOO_LARGE and smallest.candidate != candidate:
-                planned.append(smallest)
+            is_compared = True
+            last = _most_saving(arithmetic, start, placements, options)
+            if last.verdict == ranking.TOO_LARGE and last.candidate != candidate:
+                most_saving = last
+                planned.append(last)
+                if not last.state_fits:
+                    too_large_states.update(_too_large_states(last.candidate))
     return planned, dropped
+
+
+def _too_large_states(candidate: Candidate) -> set[tuple[str, bool]]:
+    """Returns which states don't fit either, with and without sums of gradients, if a candidate's does not."""
+    states = {(candidate.state, True)}
+    if candidate.accumulate == 1:
+        states.add((candidate.state, False))
+    return states
 
 
 def _most_saving(

@@ -16,8 +16,9 @@ MAY_FIT = "may fit"
 TOO_LARGE = "does not fit"
 # The best first.
 _VERDICTS = (FITS, MAY_FIT, TOO_LARGE)
-# Estimates of memory that are so many times a device's memory are too large, whatever the compiler does: those of
-# whole programs were at most 1.2 times what the compiler counts, see docs/h200.md and docs/advise.md.
+# Estimates of a transformer's memory that are so many times a device's memory are too large, whatever the compiler
+# does: those of whole programs were at most 1.2 times what it counts, see docs/h200.md and docs/advise.md. Estimates
+# of convolutions may be five times what it counts.
 _MOST_OVERESTIMATED = 1.25
 
 
@@ -58,12 +59,19 @@ class Planned:
         return math.sqrt(fastest * slowest)
 
 
-def of_forecast(candidate: Candidate, verdict: Forecast) -> Planned:
-    """Returns a candidate with what a plan forecasts of it."""
+def of_forecast(candidate: Candidate, verdict: Forecast, *, is_transformer: bool = False) -> Planned:
+    """Returns a candidate with what a plan forecasts of it.
+
+    Args:
+      candidate: the options.
+      verdict: of the plan.
+      is_transformer: whether the model is one, whose memory is never estimated much too large.
+    """
+    is_far_too_large = is_transformer and verdict.peak_bytes > _MOST_OVERESTIMATED * verdict.capacity_bytes
     answer = TOO_LARGE
     if verdict.fits:
         answer = FITS
-    elif verdict.is_open and verdict.peak_bytes <= _MOST_OVERESTIMATED * verdict.capacity_bytes:
+    elif verdict.is_open and not is_far_too_large:
         answer = MAY_FIT
     return Planned(
         candidate=candidate,

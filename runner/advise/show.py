@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from runner.advise import ranking
 from runner.layout import mesh
 from runner.plan import rows
+from runner.plan.base import ARITHMETIC
 from runner.report.tables import size
 
 # Candidates that the table shows.
@@ -111,7 +112,7 @@ def left_out(planned: Sequence[ranking.Planned], dropped: Sequence[ranking.Dropp
     total = len(planned) + len(dropped)
     fitting = sum(1 for entry in planned if entry.verdict == ranking.FITS)
     lines = [f"{total} candidates: {len(planned)} planned, of which {fitting} fit"]
-    if planned[0].verdict == ranking.MAY_FIT:
+    if planned[0].verdict == ranking.MAY_FIT and planned[0].depth == ARITHMETIC:
         lines.append("  estimates of memory decide: plan.compiler=target compiles the first ones, and tells which fit")
     too_large = [entry for entry in planned if entry.verdict == ranking.TOO_LARGE]
     if too_large:

@@ -196,18 +196,22 @@ def _token_axes(
       rank: of the activation.
       examples: of a microbatch.
     """
+    all_tokens = None
+    if model.row_tokens is not None:
+        all_tokens = examples * model.row_tokens
     free = list(range(len(dims)))
     # A scan's results begin with the number of its steps, each of a layer or of a few.
     begins_with_steps = model.depth is not None and dims and model.depth % dims[0] == 0
-    if begins_with_steps and (dims[0] != examples or examples in dims[1:]):
+    if begins_with_steps and (dims[0] not in (examples, all_tokens) or dims[0] in dims[1:]):
         free.remove(0)
     token_axis = None
     if model.tokens is not None:
         token_axis = model.tokens[1]
     has_both = examples in dims and model.row_tokens in dims
-    if model.row_tokens is not None and not has_both and examples * model.row_tokens in dims:
+    position = _position(dims, free, all_tokens)
+    if position is not None and not has_both:
         # All tokens are one dim.
-        free.remove(dims.index(examples * model.row_tokens))
+        free.remove(position)
         return {model.batch_axis, token_axis}, free
     numbers = math.prod(dims)
     if examples not in dims and numbers % examples == 0 and rank > 2:
@@ -217,7 +221,7 @@ def _token_axes(
         return {model.batch_axis}, free
     axes: set[str | None] = set()
     for size, axis in ((examples, model.batch_axis), (model.row_tokens, token_axis)):
-        position = next((position for position in free if dims[position] == size), None)
+        position = _position(dims, free, size)
         if position is not None:
             free.remove(position)
             axes.add(axis)
@@ -227,6 +231,14 @@ def _token_axes(
         # Scores have heads, and a dim of queries and one of keys.
         free.remove(last)
     return axes, free
+
+
+def _position(dims: tuple[int, ...], free: Iterable[int], size: int | None) -> int | None:
+    """Returns the first free position of a dim of this size; None if there is none, or no size."""
+    for position in free:
+        if dims[position] == size:
+            return position
+    return None
 
 
 def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:

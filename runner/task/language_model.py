@@ -223,19 +223,30 @@ class LanguageModel(Supervised):
         tokens_name = self.input_names[0]
         tokens = column(source, tokens_name)
         label = column(source, self._label)
-        is_whole = tokens is not None and label is not None
         if tokens is None or label is None:
-            # Every example is made as it is read. A device would read or invent values for tokens that are too large,
-            # so at least the first examples are checked.
-            first = source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))
-            tokens = first[tokens_name]
-            label = first[self._label]
+            self._check_first_tokens(source, split)
+        fix = ""
+        if tokens is not None and label is not None and are_tags(tokens, label):
+            fix = tags_fix(self._label, int(label.max(initial=0)) + 1)
+        for key, name, array in (("inputs", tokens_name, tokens), ("target", self._label, label)):
+            if array is not None and np.dtype(array.dtype).kind in "iu":
+                check_tokens(array, key, name, self.units, split, fix)
+
+    def _check_first_tokens(self, source: DataSource, split: str) -> None:
+        """Checks the first examples of a source that makes each as it is read.
+
+        A device would read or invent values for tokens that are too large.
+        """
+        first = source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))
+        tokens_name = self.input_names[0]
+        tokens = first[tokens_name]
+        label = first[self._label]
         fix = ""
         if are_tags(tokens, label):
             fix = tags_fix(self._label, int(label.max(initial=0)) + 1)
         for key, name, array in (("inputs", tokens_name, tokens), ("target", self._label, label)):
             if np.dtype(array.dtype).kind in "iu":
-                check_tokens(array, key, name, self.units, split, fix, is_whole=is_whole)
+                check_tokens(array, key, name, self.units, split, fix, is_whole=False)
 
     def _encode_prompt(self, sample: SampleOptions, key: str) -> Array | None:
         """Returns the tokens that samples start with; None: there is no vocabulary to read and write text with."""

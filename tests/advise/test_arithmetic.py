@@ -19,6 +19,8 @@ class Search:
     def __init__(self, verdicts: dict[tuple[str, int], str], *, state_fits: bool) -> None:
         self.verdicts = verdicts
         self.state_fits = state_fits
+        # Numbers of microbatches whose state is too large.
+        self.too_large_states: set[int] = set()
 
     def placed(self, _: Candidate) -> dict[str, Any]:
         return {}
@@ -30,6 +32,8 @@ class Search:
         assert candidate.remat is not None
         verdict = self.verdicts[candidate.remat, candidate.accumulate]
         entry = planned(candidate, memory=1, seconds=1.0, verdict=verdict)
+        if candidate.accumulate in self.too_large_states:
+            return replace(entry, state_fits=False)
         return replace(entry, state_fits=self.state_fits or verdict != ranking.TOO_LARGE)
 
 
@@ -68,3 +72,14 @@ def test_only_two_are_planned_where_the_one_that_saves_the_most_does_not_fit() -
     found, dropped = explored(verdicts, state_fits=True)
     assert found == verdicts
     assert dropped == {arithmetic.ACTIVATIONS}
+
+
+def test_the_most_saving_candidate_whose_state_does_not_fit_is_planned_once() -> None:
+    verdicts = {("none", 1): ranking.TOO_LARGE, ("none", 2): ranking.TOO_LARGE, ("full", 1): ranking.FITS}
+    verdicts["full", 2] = ranking.TOO_LARGE
+    search = Search(verdicts, state_fits=True)
+    search.too_large_states = {2}
+    found, dropped = arithmetic.explored(cast("Arithmetic", search), 8, OPEN, print)
+    options = [(entry.candidate.remat, entry.candidate.accumulate) for entry in found]
+    assert sorted(options, key=str) == [("full", 1), ("full", 2), ("none", 1)]
+    assert {entry.reason for entry in dropped} == {arithmetic.STATE}

@@ -32,7 +32,7 @@ config = compose(
     "engine=jax", "mesh.axes={batch: 1}", "model=gpt", "model.depth=3", "model.dim=16", "model.heads=2",
     "model.positions=rotary", "model.activation=swiglu", "model.bias=false", "model.feedforward=16", "model.experts=4",
     "model.router_loss=0.5", "task=language_model", "task.sample.prompt=null", "task.vocabulary=32",
-    "dataset=synthetic", "dataset.length=8", "dataset.batch_size=8",
+    "dataset=synthetic", "dataset.vocabulary=32", "dataset.length=8", "dataset.batch_size=8",
 )
 registry.prepare(config)
 data = loading.load_run(config)

@@ -78,3 +78,20 @@ def test_convolutions_that_the_compiler_must_change_are_counted(found: list[list
 
 def test_a_convnet_runs_in_a_loop_where_no_image_is_split_and_as_asked(found: list[list[Any]]) -> None:
     assert found[0] == [loops for _, _, loops in MESHES]
+
+
+def test_a_product_that_triton_has_no_tiling_for_is_compiled_without_it() -> None:
+    code = """
+import json
+import jax
+from runner.engine.jax.compile import TO_READ, compiled
+class Lowered:
+    def compile(self, compiler_options=None):
+        options = dict(compiler_options or {})
+        if "xla_gpu_enable_triton_gemm" not in options:
+            raise jax.errors.JaxRuntimeError("INTERNAL: Couldn't find output tile sizes that satisfy hlo")
+        return options
+options = compiled(Lowered(), TO_READ)
+print(json.dumps(options == {**TO_READ, "xla_gpu_enable_triton_gemm": False}))
+"""
+    assert answer(code) is True

@@ -189,3 +189,13 @@ def test_a_mixture_on_three_axes_has_the_activations_of_hand_arithmetic(tmp_path
     mixture = rows * (2 * experts // 2 + 4 * experts * hidden // 4)
     (activations,) = [part["bytes"] for part in plan["forecast"]["memory"] if part["kind"] == "activations"]
     assert activations == 4 * (vectors + attention + mixture)
+
+
+@pytest.mark.parametrize("examples", [1, 2])
+def test_tokens_of_few_examples_are_not_taken_for_the_layers_of_a_scan(examples: int) -> None:
+    # All tokens of the microbatch are as many as the layers, or half of them.
+    model = replace(placed("megatron", {"batch": 1, "model": 2}, DENSE, depth=32), row_tokens=16)
+    assert shards(model, examples * 16, D, examples=examples) == 1
+    assert shards(model, examples * 16, F, examples=examples) == 2
+    assert shards(model, 32, examples, 16, F, examples=examples) == 2
+    assert shards(model, 32, examples * 16, F, examples=examples) == 2

@@ -353,3 +353,17 @@ def test_the_first_examples_of_a_source_without_whole_columns_are_checked() -> N
     with pytest.raises(ConfigError, match=problem):
         make_task(config(vocabulary=64), dict(source.specs), source)
     make_task(config(vocabulary=144), dict(source.specs), source)
+
+
+def test_a_column_that_can_be_read_is_checked_as_a_whole_if_the_other_can_not() -> None:
+    class Half(Lazy):
+        def column(self, name: str) -> Array | None:
+            return tokens if name == "tokens" else None
+
+    tokens = np.full((20, T), 2, np.int32)
+    tokens[15, 1] = 143
+    source = Half({"tokens": tokens, "label": np.full((20, T), 2, np.int32)})
+    with pytest.raises(
+        ConfigError, match=r"tokens must be from 0 to 63, but the train split has 143; set task\.voc.*=144"
+    ):
+        make_task(config(vocabulary=64), dict(source.specs), source)

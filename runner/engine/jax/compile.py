@@ -42,6 +42,9 @@ TO_READ: Options = {
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
 }
+# What XLA's compiler for GPUs says of a product that Triton can't compute, and the option that leaves it to others.
+_NO_TILING = "Couldn't find output tile sizes"
+_WITHOUT_TRITON: Options = {"xla_gpu_enable_triton_gemm": False}
 # Variables that an error message names.
 _MOST_NAMED = 4
 
@@ -187,6 +190,9 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
     XLA's options are not stable: they come and go between versions of jaxlib, and an unknown one is an error that
     names it. All that they change is speed, so a second attempt without any gives the same program, only slower.
 
+    Without a GPU, the compiler for GPUs can't compare backends by their speed, and takes Triton for products that it
+    has no tiling for. These are compiled by other backends.
+
     Args:
       lowered: what `jax.jit(...).lower(...)` returned.
       options: `FOR_CPUS`, `TO_READ`, or none.
@@ -194,6 +200,9 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
     try:
         return lowered.compile(compiler_options=dict(options) or None)
     except jax.errors.JaxRuntimeError as error:
+        if _NO_TILING in str(error):
+            logger.info("compiled without Triton: %s", error)
+            return lowered.compile(compiler_options={**options, **_WITHOUT_TRITON})
         if not any(name in str(error) for name in options):
             raise
         logger.info("compiled without options that this version of XLA does not know: %s", error)
