@@ -45,6 +45,8 @@ _GIB = 1 << 30
 _FITTING = 3
 _MOST_COMPILED = 8
 _MOST_COMPILED_HERE = 24
+# Seconds of compiling after which one candidate that fits is enough: a large model that is not scanned takes a minute.
+_SLOW_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,7 @@ def _seen(
     seen: list[ranking.Planned] = []
     failed: list[ranking.Planned] = []
     step = children.concurrency
+    began = time.monotonic()
     for start in range(0, len(entries), step):
         part = entries[start : start + step]
         for entry, result in zip(part, children.plans(part, compiler), strict=True):
@@ -192,7 +195,8 @@ def _seen(
                 failed.append(entry)
                 continue
             seen.append(result)
-        if _fitting(seen) >= wanted:
+        is_slow = time.monotonic() - began > _SLOW_S
+        if _fitting(seen) >= (1 if is_slow else wanted):
             break
     return seen, failed
 

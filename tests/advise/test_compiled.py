@@ -131,3 +131,11 @@ def test_what_can_not_be_compiled_comes_after_what_can() -> None:
     assert [entry.seconds for entry in entries] == [3.0, 4.0, 5.0, 6.0, 1.0, 2.0]
     broken = Compiler(lambda _: "error")
     assert [entry.seconds for entry in compile_all(broken, candidates_of({ranking.FITS: 3}))] == [1.0, 2.0, 3.0]
+
+
+def test_one_that_fits_is_enough_once_compiling_was_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = Compiler(lambda seconds: ranking.TOO_LARGE if seconds < 3 else ranking.FITS, concurrency=1)
+    times = iter(range(0, 10_000, 40))
+    monkeypatch.setattr(command.time, "monotonic", lambda: float(next(times)))
+    compile_all(compiler, candidates_of({ranking.FITS: 8}))
+    assert compiler.asked == [1.0, 2.0, 3.0]
