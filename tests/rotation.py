@@ -57,7 +57,7 @@ class Case:
 
 
 def mark(items: list[pytest.Item]) -> None:
-    """Notes the place of each campaign's case in its list; a case alone, as asked for by its id, always runs.
+    """Notes the place of each campaign's case in its list.
 
     Raises:
       pytest.UsageError: `by` or `over` names no parameter of the test.
@@ -112,10 +112,13 @@ def state_of_code() -> str:
 
 
 def skip_others(item: pytest.Item, state: Callable[[], str] = state_of_code) -> None:
-    """Skips a case that does not run at this state of the code.
+    """Skips a case that does not run at this state of the code, unless it is asked for by its id.
 
     It is called as a test is set up, since the digest takes seconds, and most sessions have no such test.
     """
     case = item.stash.get(_CASE, None)
-    if case is not None and not case.runs(state()):
+    asked_for = {argument.partition("::")[2] for argument in item.config.args}
+    if case is None or item.nodeid.partition("::")[2] in asked_for:
+        return
+    if not case.runs(state()):
         pytest.skip(f"one of {case.every} cases runs, by the digest of the code; --whole runs all")

@@ -67,6 +67,9 @@ def test_some_cases_of_each_kind_run_and_all_in_turn(pytester: pytest.Pytester) 
 def test_a_case_that_is_asked_for_runs(pytester: pytest.Pytester) -> None:
     for case in range(6):
         assert passed(pytester, "state", f"test_it.py::test_table[a-{case}]") == {f"test_table[a-{case}]"}
+    ids = [f"test_it.py::test_losses[{mesh}]" for mesh in ("one", "two", "three")]
+    for asked in (ids[:1], ids[1:2], ids[2:], ids):
+        assert passed(pytester, "state", *asked) == {name.partition("::")[2] for name in asked}
 
 
 @pytest.mark.campaign
