@@ -67,7 +67,7 @@ def counted_checks(*arguments):
     check_model(*arguments)
 jax_engine.check_model = counted_checks
 
-def compared():
+def compared(cases=tuple(truth)):
     search, builds, wrong = arithmetic.Arithmetic(config, spec, {}), [], []
     outputs.clear()
     checks.clear()
@@ -75,13 +75,15 @@ def compared():
         builds.append(1)
         return built(*arguments)
     arithmetic._built = counted
-    for case, expected in truth.items():
-        traced = search._trace(*case)
+    for case in cases:
+        traced, expected = search._trace(*case), truth[case]
         if traced.saved != expected.saved or traced.outputs != expected.outputs:
             wrong.append(case)
     return {"builds": len(builds), "outputs": len(outputs), "checks": len(checks), "wrong": wrong}
 
 found = {"cases": len(truth), "keyed": compared()}
+# As advice explores a mesh on which the first candidate is too large: the most microbatches second.
+found["between"] = compared(sorted(truth, key=lambda case: (1, 8, 2).index(case[1])))
 traced_as = planned.PlannedEngine.traced_as
 def without(part):
     def other(engine, *arguments):
@@ -102,6 +104,7 @@ found = answers(PROGRAM, SIZES)
 @pytest.mark.rotates(every=1)
 def test_a_shared_trace_is_that_of_the_meshs_own_engine(found: Any) -> None:
     assert found["keyed"]["wrong"] == []
+    assert found["between"]["wrong"] == []
 
 
 @pytest.mark.campaign
