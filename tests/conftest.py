@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-from tests import digests, forks, rotation, wide
+from tests import forks
 
 pytest_plugins = ["pytester"]
 
@@ -43,23 +43,6 @@ LONGEST = [
 ]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="run wide tables whole, also where nothing has changed")
-    parser.addoption("--record-digests", action="store_true", help="keep the digests of the tables that pass")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--record-digests") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(digests.Recorder())
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    is_whole = item.config.getoption("--whole")
-    digests.skip_if_unchanged(item, {} if is_whole else digests.recorded())
-    if not is_whole:
-        rotation.skip_others(item)
-
-
 def pytest_collection_finish() -> None:
     """Stops a session in which a test file imports TensorFlow or JAX into pytest's own process.
 
@@ -82,11 +65,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
     return result
 
 
-@pytest.hookimpl(tryfirst=True)  # before what is not asked for by a marker is left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the longest files first where workers share them, then those of slow tests: no worker is left waiting."""
-    wide.mark(items)
-    rotation.mark(items)
     if not hasattr(config, "workerinput"):
         return
     files = [item.nodeid.partition("::")[0] for item in items]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_DOTTED = re.compile(r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 
 
 @cache
@@ -45,27 +43,6 @@ def imported_names(module: ast.AST) -> Iterator[str]:
             called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
             if called in ("late", "import_module"):
                 yield str(node.args[0].value)
-
-
-def names_in_texts(module: ast.AST, packages: Collection[str] = ()) -> Iterator[str]:
-    """Yields the names in a module's strings: modules that it starts, and those in a program's text.
-
-    Args:
-      module: its syntax tree.
-      packages: top-level packages, which have no dot: a string that is one of them counts, as in `"-m", "runner"`.
-    """
-    for node in ast.walk(module):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-            continue
-        if node.value in packages:
-            yield node.value
-        yield from _DOTTED.findall(node.value)
-        if "import " in node.value:
-            try:
-                program = ast.parse(node.value)
-            except SyntaxError:
-                continue
-            yield from imported_names(program)
 
 
 def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:

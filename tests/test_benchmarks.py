@@ -140,6 +140,7 @@ def test_quiet_rounds_are_those_in_which_the_trainings_had_their_processors() ->
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(object_server.interpreter() is None, reason="needs moto: see tests/object_server.py")
 def test_trainings_with_local_checkpoints_and_in_a_store_take_turns(tmp_path: Path) -> None:
     out = tmp_path / "rounds.json"
@@ -163,7 +164,7 @@ def test_trainings_with_local_checkpoints_and_in_a_store_take_turns(tmp_path: Pa
         assert block["server"] > 0.0
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_config_that_runs_here_has_the_memory_of_its_compiled_plan() -> None:
     script = (
         "import json, sys; from benchmarks import plans_here; "

@@ -13,7 +13,7 @@ import pytest
 from tests import forks
 from tests.plan.test_hardware import GPT
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 # GPT of `test_hardware` without what a candidate sets.

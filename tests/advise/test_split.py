@@ -100,15 +100,13 @@ SIZES = [[8, 1, 1], [16, 1, 1], [4, 1, 2], [2, 1, 4], [4, 2, 1], [2, 2, 2], [1, 
 found = answers(PROGRAM, SIZES)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_a_shared_trace_is_that_of_the_meshs_own_engine(found: Any) -> None:
     assert found["keyed"]["wrong"] == []
     assert found["between"]["wrong"] == []
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_meshes_share_traces(found: Any) -> None:
     # One device; with one microbatch: fused attention, plain attention, and split tokens with the loss in chunks and
     # whole; with two: the first three. The numbers of chunks and of parts start no trace, and eight microbatches
@@ -118,8 +116,7 @@ def test_meshes_share_traces(found: Any) -> None:
     assert {name: found["keyed"][name] for name in counts} == counts
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", ["sequence", "fused"])
 def test_a_key_that_leaves_out_a_part_would_share_the_wrong_trace(found: Any, part: str) -> None:
     assert found[part]["wrong"]

@@ -15,10 +15,7 @@ from tests.backbones_of_hub import page, tiny
 from tests.backbones_of_hub.case import overrides
 from tests.backbones_of_hub.proof import ROOT, plans
 
-pytestmark = [
-    pytest.mark.campaign,
-    pytest.mark.when_changed(roots=["runner.verify", "runner.engine", "runner.model", "runner.task", "runner.data"]),
-]
+pytestmark = pytest.mark.nightly
 
 # Each of the families that people ask for, once under each kind of layout, over all meshes; the page has layout=auto.
 CELLS = [
@@ -67,7 +64,6 @@ def verified(name: str, words: list[str], folder: Path) -> None:
     assert "verified: 2 steps" in command("runner.verify", command_line, folder)
 
 
-@pytest.mark.rotates(every=16)
 @pytest.mark.parametrize(("name", "mesh", "layout"), CELLS, ids=[" ".join([n, m, *more]) for n, m, more in CELLS])
 def test_the_mesh_equals_one_device(name: str, mesh: str, layout: list[str], folder: Path) -> None:
     verified(name, [f"mesh={mesh}", *layout], folder)

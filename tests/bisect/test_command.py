@@ -108,8 +108,7 @@ def first_step_of_the_row() -> int:
     return int(steps[0]) + 1
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=16)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_a_planted_difference_is_found_at_its_step_and_variable(tmp_path: Path, name: str) -> None:
     planted = PLANTED[name]

@@ -20,7 +20,7 @@ def test_what_others_put_into_shared_folders_is_left_alone(tmp_path: Path) -> No
     assert [case for case in cases if not case.held] == []
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_every_case_holds(tmp_path: Path) -> None:
     cases = list(foreign.run(foreign.CASES, 0, tmp_path))
     assert len(cases) == foreign.CASES - (0 if foreign._IS_ROOT else len(foreign._NEEDS_ROOT))

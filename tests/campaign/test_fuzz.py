@@ -16,7 +16,7 @@ from tests.campaign.fuzz_cases import Drawer, Line, schema_keys
 LINE = Line("runner", ("trainer.epochs=0", "+mesh.axes.x=1"))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_command_lines_are_refused_by_name_or_work(tmp_path: Path) -> None:
     broken = [case for case in fuzz.run(150, 3, tmp_path, real=3) if not case.held]
     assert broken == []

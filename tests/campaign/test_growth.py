@@ -16,7 +16,7 @@ from tests.forks import ROOT
 _COUNTED = [one for one in growth_records.DIMENSIONS if "CPU" not in one.name and "CSV" not in one.name]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_no_cost_grows_faster_than_is_stated() -> None:
     command = [sys.executable, "-m", "tests.campaign", "growth"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)

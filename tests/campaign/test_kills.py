@@ -121,8 +121,7 @@ def killed(references: References, config: Config, folder: Path, *deaths: tuple[
     return kills.tried(config, chosen, folder / "case", whole)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=8, by=["engine"])
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 @pytest.mark.parametrize("feature", ["stopping", "steps"])
 def test_killed_in_a_checkpoint_in_the_start_and_while_the_best_is_noted_it_ends_the_same(
@@ -134,7 +133,7 @@ def test_killed_in_a_checkpoint_in_the_start_and_while_the_best_is_noted_it_ends
     assert case.note.startswith("killed 3 times")
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_it_goes_on_elsewhere_with_the_same_losses(tmp_path: Path, references: References) -> None:
     config = Config("keras_dtensor", "batch2", "elsewhere")
     case = killed(references, config, tmp_path, ("checkpoint", 0.2), ("checkpoint", 0.2), ("checkpoint", 0.2))

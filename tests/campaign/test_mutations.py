@@ -20,8 +20,7 @@ BROKEN = Try("update lost", Job(5, mutation="update lost", path="d2/kernel"), "d
 SOUND = Try("nothing broken", Job(1), sound=True)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=6)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("engine", "network"), [("jax", "tokens"), ("jax", "mixed"), ("keras_dtensor", "mixed")])
 def test_broken_engines_are_caught_and_the_sound_one_is_verified(tmp_path: Path, engine: str, network: str) -> None:
     options = Options(engine=engine, network=network, setting="sgd")
@@ -50,8 +49,7 @@ NEW_KINDS = {
 }
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=12)
+@pytest.mark.nightly
 @pytest.mark.parametrize("scene", NEW_KINDS, ids="-".join)
 def test_optimizers_groups_ignored_labels_teachers_and_resumes_that_are_broken_are_caught(
     tmp_path: Path, scene: tuple[str, str, str]
@@ -128,8 +126,7 @@ def test_each_kind_of_break_of_a_training_step_is_tried_by_the_test_above(kind: 
     assert tried
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("scene", networks.scenes(), ids="-".join)
 def test_every_scene_is_a_config_that_is_accepted(scene: tuple[str, str, str]) -> None:
     config = config_of(*scene)

@@ -23,6 +23,6 @@ def test_equal_names_get_folders_of_their_own_and_hostile_ones_control_no_termin
     assert "names: 12 of 12 held" in campaign(12)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_two_sweeps_of_one_second_have_parents_of_their_own() -> None:
     assert "names: 20 of 20 held" in campaign(20)

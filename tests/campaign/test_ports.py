@@ -20,7 +20,7 @@ def test_dtensor_in_several_processes_does_not_start_before_its_ports_are_accept
     assert case.held, case.note
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("run", [Run("jax", accepted=False), Run("keras_dtensor", accepted=True)], ids=str)
 def test_what_a_run_listens_on_is_what_the_page_says(tmp_path: Path, run: Run) -> None:
     case = ports.opened(run, tmp_path / "case")

@@ -28,7 +28,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> References:
     return References(tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "fault",
     [KILLED, Fault("SIGTERM", 0, "save", 28, 0.0), Fault(DISK, 1, "step", 42, 0.0)],

@@ -47,8 +47,7 @@ def test_every_schedule_is_resumed() -> None:
     assert {*OPTIONS} == {*SCHEDULES}
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=16)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_resumed_run_is_bitwise_identical_under_each_schedule(tmp_path: Path, name: str) -> None:
     rates = resumed(tmp_path, "jax", f"{_KEY}.name={name}", *OPTIONS[name], *_NO_PLATEAU)
@@ -56,14 +55,14 @@ def test_a_resumed_run_is_bitwise_identical_under_each_schedule(tmp_path: Path, 
     assert (len(set(rates[5:])) == 1) == (name == "constant"), rates
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_a_resumed_run_is_reduced_at_the_plateaus_of_the_whole_run(tmp_path: Path, engine: str) -> None:
     rates = resumed(tmp_path, engine, f"{_KEY}.name=constant", *OPTIONS["constant"])
     np.testing.assert_allclose(rates, _REDUCED, rtol=1e-7)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_schedule_and_plateau_are_resumed_together(tmp_path: Path) -> None:
     rates = resumed(tmp_path, "jax", f"{_KEY}.name=linear", *OPTIONS["linear"])
     # Six steps of warm-up and nine of a linear decay; half of that from step 9 on.

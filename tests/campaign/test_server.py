@@ -10,7 +10,7 @@ import pytest
 from tests.forks import ROOT
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="cases are forked")
 def test_no_point_is_missing_or_twice_whatever_the_server_does() -> None:
     command = [sys.executable, "-m", "tests.campaign", "server", "--cases", "5"]

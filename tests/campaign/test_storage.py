@@ -17,7 +17,7 @@ NEXT = Done(0, (), 1.0, [], 0.0)
 HELD = Stored("FINISHED", [("loss", 1, 0.5), ("loss", 2, 0.25)])
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="cases are forked")
 def test_nothing_is_lost_to_a_disk_that_fails() -> None:
     command = [sys.executable, "-m", "tests.campaign", "storage", "--cases", "9"]

@@ -23,7 +23,7 @@ def test_a_stranger_ends_no_run(tmp_path: Path, act: Callable[[int, random.Rando
     assert case.held, case.note
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("act", OTHERS, ids=lambda act: act.__name__)
 def test_no_other_stranger_does(tmp_path: Path, act: Callable[[int, random.Random], str]) -> None:
     case = strangers.tried(act, random.Random(0), tmp_path)

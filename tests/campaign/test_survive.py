@@ -19,8 +19,7 @@ from tests.object_server import CUTS, UNAVAILABLE
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=16)
+@pytest.mark.nightly
 @pytest.mark.parametrize("starter", STARTERS)
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_a_run_that_loses_processes_and_its_starter_ends_as_one_that_does_not(
@@ -33,8 +32,7 @@ def test_a_run_that_loses_processes_and_its_starter_ends_as_one_that_does_not(
     assert "2 losses" in case.note
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=16)
+@pytest.mark.nightly
 def test_a_run_whose_network_goes_down_ends_as_one_whose_does_not(tmp_path: Path) -> None:
     plan = Plan(Config("jax", 2), "launcher", (Loss(NETWORK, False, 2, 0.1),))
     with own_network() as is_possible:
@@ -44,8 +42,7 @@ def test_a_run_whose_network_goes_down_ends_as_one_whose_does_not(tmp_path: Path
     assert case.held, case.note
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=16)
+@pytest.mark.nightly
 @pytest.mark.skipif(object_server.interpreter() is None, reason="needs moto: see tests/object_server.py")
 @pytest.mark.parametrize(
     ("config", "losses"),

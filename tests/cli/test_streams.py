@@ -59,8 +59,7 @@ def test_a_closed_stream_changes_no_exit_code(command: str, closed: str, tmp_pat
     check(command, CLOSED[closed], tmp_path)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=12)
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in LIGHT])
 def test_a_closed_stream_changes_no_exit_code_of_any_command(command: str, tmp_path: Path) -> None:
     for name in ("stdout", "stderr"):

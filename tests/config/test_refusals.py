@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.config import refusal_rows
+from tests.nightly import nightly_except
 from tests.refusals import ROOT, Refusal, assert_refused, chosen_cases, name, refuse_all
 from tests.refused_command_lines import COMMAND_LINES
 
@@ -57,6 +58,7 @@ THROUGH_THE_PROCESS = [
     "model=custom model._target_=user_module.biuld",
     "-m trainer.seed=1,2 hydra.launcher.max_parallel=0",
 ]
+ALWAYS = ["trainer.epochs=[1", "mesh=batch9", "model=custom model._target_=user_module.biuld"]
 
 
 def _write_user_modules(folder: Path) -> None:
@@ -83,8 +85,7 @@ def refused(
     return refuse_all(chosen_cases(request), folder)
 
 
-@pytest.mark.wide(every=6)
-@pytest.mark.parametrize("case", REFUSALS, ids=name)
+@pytest.mark.parametrize("case", nightly_except(REFUSALS[::6], REFUSALS), ids=name)
 def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
     case: Refusal, refused: dict[tuple[str, ...], dict[str, Any]]
 ) -> None:
@@ -113,8 +114,7 @@ def _run(folder: Path, *args: str, **environment: str) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.wide(keep=["trainer.epochs=[1", "mesh=batch9", "model=custom model._target_=user_module.biuld"])
-@pytest.mark.parametrize("args", THROUGH_THE_PROCESS)
+@pytest.mark.parametrize("args", nightly_except(ALWAYS, THROUGH_THE_PROCESS))
 def test_the_process_refuses_with_code_2_before_importing_anything_heavy(args: str, user_folder: Path) -> None:
     case = next(case for case in REFUSALS if name(case) == args)
     done = _run(user_folder, *case.args, f"hydra.run.dir={user_folder / 'run'}")

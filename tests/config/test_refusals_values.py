@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.nightly import nightly_except
 from tests.refusals import Refusal, assert_refused, chosen_cases, name, refusal, refuse_all
 
 _PIECES = "optimizer.schedule.name=piecewise optimizer.schedule.boundaries=[10] optimizer.schedule.factors="
@@ -108,14 +109,14 @@ REFUSALS = [
 
 # What looks alike and is meant: another schedule's keys at their defaults, as they stand in every option's file.
 ALLOWED = [
-    "optimizer.schedule.name=cosine optimizer.schedule.decay_rate=0.96 optimizer.schedule.boundaries=[]",
-    "optimizer.schedule.warmup_steps=0 optimizer.schedule.decay_steps=null",
-    f"{_PIECES}[1,0]",
-    "sweep.metric=eval/loss sweep.direction=minimize",
-    "sweep.metric=learning_rate",
-    "sweep.metric=eval/loss",
-    "optimizer.clip.value=1e30 optimizer.beta_1=0",
-    "sweep.metric=throughput/step_ms sweep.direction=minimize",
+    refusal("optimizer.schedule.name=cosine optimizer.schedule.decay_rate=0.96 optimizer.schedule.boundaries=[]"),
+    refusal("optimizer.schedule.warmup_steps=0 optimizer.schedule.decay_steps=null"),
+    refusal(f"{_PIECES}[1,0]"),
+    refusal("sweep.metric=eval/loss sweep.direction=minimize"),
+    refusal("sweep.metric=learning_rate"),
+    refusal("sweep.metric=eval/loss"),
+    refusal("optimizer.clip.value=1e30 optimizer.beta_1=0"),
+    refusal("sweep.metric=throughput/step_ms sweep.direction=minimize"),
 ]
 
 
@@ -126,8 +127,7 @@ def answers(
     return refuse_all(chosen_cases(request), tmp_path_factory.mktemp("values"))
 
 
-@pytest.mark.wide(every=3)
-@pytest.mark.parametrize("case", REFUSALS, ids=name)
+@pytest.mark.parametrize("case", nightly_except(REFUSALS[::3], REFUSALS), ids=name)
 def test_what_would_pass_in_silence_is_refused_by_name(
     case: Refusal, answers: dict[tuple[str, ...], dict[str, Any]]
 ) -> None:
@@ -137,8 +137,7 @@ def test_what_would_pass_in_silence_is_refused_by_name(
     assert_refused(case, answer["out"], answer["err"])
 
 
-@pytest.mark.wide(every=3)
-@pytest.mark.parametrize("case", [*map(refusal, ALLOWED)], ids=name)
+@pytest.mark.parametrize("case", nightly_except(ALLOWED[::3], ALLOWED), ids=name)
 def test_what_only_looks_alike_passes(case: Refusal, answers: dict[tuple[str, ...], dict[str, Any]]) -> None:
     answer = answers[case.args]
     assert (answer["code"], answer["err"]) == (0, "")

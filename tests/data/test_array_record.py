@@ -252,7 +252,7 @@ for split in ("train", "test"):
 """
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_files_of_tfds_have_the_examples_that_tfds_reads(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", WRITE_WITH_TFDS], cwd=tmp_path, check=True, capture_output=True)
     data = read("data/made/1.0.0", test=None)

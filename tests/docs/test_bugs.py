@@ -71,9 +71,7 @@ def test_every_program_has_a_docstring_and_does_not_import_the_runner() -> None:
         assert not re.search(r"^(from|import) (runner|tests)", text, flags=re.M), name
 
 
-@pytest.mark.campaign
-@pytest.mark.when_changed(files=["docs/bugs/{name}.py"])
-@pytest.mark.rotates(every=16)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_bug_still_exists(name: str) -> None:
     if (needed := NEEDS.get(name)) and importlib.util.find_spec(needed) is None:

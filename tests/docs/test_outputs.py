@@ -208,8 +208,7 @@ def test_an_output_of_a_situation_is_what_the_runner_prints(
     assert [line for line, one in zip(lines, on_page, strict=True) if not pages.matches(line, one.strip())] == []
 
 
-@pytest.mark.campaign
-@pytest.mark.when_changed(roots=["runner"], files=["docs/checkpoints.md"])
+@pytest.mark.nightly
 def test_an_interrupted_and_a_resumed_run_print_what_the_page_shows(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
     digits = [sys.executable, "-m", "runner", "engine=jax", "dataset=digits", "mesh=batch8"]

@@ -1,4 +1,4 @@
-"""README and the pages: each command line is composed and checked; `-m campaign` runs the commands of each page."""
+"""README and the pages: each command line is composed and checked; `-m nightly` runs the commands of each page."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from runner.processes import place
 from tests import forks
 from tests.docs import composing, examples, following, outputs, pages, reference, site
 from tests.docs.pages import ROOT, Command
+from tests.nightly import nightly_except
 from tests.refusals import Refusal, refuse_all
 
 # Option -> the extra that it needs, see pyproject.toml.
@@ -109,9 +110,11 @@ def check(command: Command, page: str) -> None:
     assert find_spec(module) is not None if module else True
 
 
-@pytest.mark.rotates(every=1)
-@pytest.mark.wide(keep=["README", "CONTRIBUTING", "quickstart", "first_run", "object_stores"])
-@pytest.mark.parametrize("page", pages.names())
+# The others run at night.
+ALWAYS = ["README", "CONTRIBUTING", "quickstart", "first_run", "object_stores"]
+
+
+@pytest.mark.parametrize("page", nightly_except(ALWAYS, pages.names()))
 def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     composing.give_data(folder)
     composing.give_exports(folder)
@@ -133,8 +136,7 @@ def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypa
             raise AssertionError(f"{page}: {command}\n{error}") from error
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_pages_show_the_current_error_messages(folder: Path) -> None:
     composing.give_data(folder)
     (folder / "my_models.py").write_text("def narrow(keras, input_shape, num_classes, width): ...\n")
@@ -166,8 +168,7 @@ def cells_of(name: str) -> list[str]:
     return ["".join(cell["source"]) for cell in cells]
 
 
-@pytest.mark.campaign
-@pytest.mark.when_changed(roots=["runner"], files=["examples/{name}"])
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_from_its_first_cell_to_its_last(name: str, tmp_path: Path) -> None:
     (tmp_path / "notebook.py").write_text("\n\n".join(cells_of(name)))
@@ -326,9 +327,7 @@ def test_every_shown_plan_has_a_test() -> None:
     assert {page: len(following.shown_plans(page)) for page in following.PLANS} == following.PLANS
 
 
-@pytest.mark.campaign
-@pytest.mark.when_changed(roots=["runner"], files=["docs/{page}.md"])
-@pytest.mark.rotates(every=12)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("page", "number"), following.NUMBERED_PLANS)
 def test_a_plan_prints_what_a_page_shows(page: str, number: int, tmp_path: Path) -> None:
     command, lines = following.shown_plans(page)[number]
@@ -344,9 +343,7 @@ def test_a_plan_prints_what_a_page_shows(page: str, number: int, tmp_path: Path)
     assert [line for line in lines if line.rstrip() not in printed] == []
 
 
-@pytest.mark.campaign
-@pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["docs/{page}.md"])
-@pytest.mark.rotates(every=12)
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", following.EXAMPLES)
 def test_an_example_runs_and_writes_its_plot(page: str, tmp_path: Path) -> None:
     picture, engine, mesh = following.EXAMPLES[page]
@@ -366,18 +363,14 @@ def test_each_question_has_commands_their_output_and_limits() -> None:
         assert [shown for kind, shown in pages.blocks(page) if not kind], page
 
 
-@pytest.mark.campaign
-@pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["docs/{page}.md"])
-@pytest.mark.rotates(every=12)
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", following.QUESTIONS)
 def test_the_commands_of_a_question_print_what_its_page_shows(page: str, tmp_path: Path) -> None:
     printed = following.follow(page, tmp_path)
     assert outputs.missing_lines(page, printed) == []
 
 
-@pytest.mark.campaign
-@pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["{page}.md", "docs/{page}.md"])
-@pytest.mark.rotates(every=16)
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", following.RUN)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     composing.give_data(tmp_path)

@@ -135,8 +135,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site.build(tmp_path_factory.mktemp("site"))
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_the_site_builds_strictly_and_its_links_have_targets(built: Path) -> None:
     assert site.problems(built) == []
     lines = list(site.index_for_models(built))
@@ -173,8 +172,7 @@ def test_links_that_have_no_answer_are_listed(tmp_path: Path, monkeypatch: pytes
     assert line.startswith(f"index.md: {host}/none: 404 ")
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_the_api_pages_show_docstrings(built: Path) -> None:
     text = (built / "api.html").read_text()
     for name in ("runner.compose", "runner.train", "runner.data.base.DataSource.read", "runner.task.base.Task.loss"):
@@ -197,8 +195,7 @@ def browser_page() -> Any:
         browser.close()
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_search_from_a_folder_lists_the_right_page_first(built: Path, browser_page: Any) -> None:
     first = {}
     for term in SEARCHES:
@@ -208,8 +205,7 @@ def test_search_from_a_folder_lists_the_right_page_first(built: Path, browser_pa
     assert first == SEARCHES
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [400, 1400], ids=["phone", "desktop"])
 def test_no_page_is_wider_than_its_window_or_fetches_from_another_host(
     built: Path, browser_page: Any, width: int

@@ -84,8 +84,7 @@ print(json.dumps(found))
 found = answers(PROGRAM, SIGNS)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_a_soft_cap_bends_losses_and_gradients_of_chunks_as_of_the_whole(found: Any) -> None:
     assert len(found["capped"]) == 6
     for apart, largest in found["capped"]:

@@ -29,7 +29,7 @@ def verify(folder: Path, *arguments: str) -> tuple[int, dict[str, object]]:
     return done.returncode, json.loads((folder / "run" / "verify.json").read_text())
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("mesh", "layout"), [("batch8", "replicated"), ("batch4_model2", "fsdp_megatron"), ("model8", "megatron")]
 )
@@ -41,7 +41,7 @@ def test_modules_on_a_mesh_compute_what_one_device_computes(tmp_path: Path, mesh
     assert (code, report["verified"]) == (0, True)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_the_tutorials_slips_are_seen_and_the_corrected_preset_passes(tmp_path: Path) -> None:
     (tmp_path / "slips").mkdir()
     (tmp_path / "fixed").mkdir()

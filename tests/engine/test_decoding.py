@@ -63,8 +63,7 @@ def check_equal(found: dict[str, np.ndarray], runs: Runs) -> None:
         np.testing.assert_allclose(cached / largest, found[f"{key}:logits computed"] / largest, **CLOSE, err_msg=key)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_a_cache_split_by_rows_and_heads_writes_the_same_tokens(tmp_path: Path) -> None:
     runs = FORMS[:2]
     found = work(tmp_path, "batch4_model2", runs)
@@ -75,7 +74,7 @@ def test_a_cache_split_by_rows_and_heads_writes_the_same_tokens(tmp_path: Path) 
         assert found[f"{key}:shard"].tolist() == [2, 24, heads // 2, 8]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "mesh",
     [
@@ -93,7 +92,7 @@ def test_every_form_of_the_transformer_writes_the_same_tokens(tmp_path: Path, me
     check_equal(work(tmp_path, mesh, FORMS), FORMS)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_cache_in_bfloat16_has_the_logits_up_to_its_rounding(tmp_path: Path) -> None:
     found = work(tmp_path, "batch4_model2", FORMS[:2], precision="bfloat16")
     for name in ("gpt2", "llama"):
@@ -103,7 +102,7 @@ def test_a_cache_in_bfloat16_has_the_logits_up_to_its_rounding(tmp_path: Path) -
         assert difference < 0.03
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("mesh", ["single", "batch2_model4"])
 def test_causal_language_models_of_keras_hub_write_the_same_tokens(tmp_path: Path, mesh: str) -> None:
     runs: Runs = [(name, {}) for name in HUB]

@@ -38,8 +38,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray
     return work(tmp_path_factory.mktemp("models") / "stock.npz", None, list(NAMES))
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=12)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "mesh"), CASES)
 def test_a_model_of_stock_layers_trains_on_a_mesh_as_on_one_device(
     one_device: dict[str, Any], tmp_path: Path, name: str, mesh: str

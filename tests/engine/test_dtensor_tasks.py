@@ -43,7 +43,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray
     return work(tmp_path_factory.mktemp("tasks") / "stock.npz", {"axes": None, "layout": "replicated", "inputs": {}})
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("mesh", list(MESHES))
 def test_inputs_and_tasks_of_any_kind_train_on_a_mesh_as_tf_keras_does(
     one_device: dict[str, np.ndarray], tmp_path: Path, mesh: str

@@ -91,7 +91,7 @@ def differences(expected: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> 
     return found
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("size", [8])
 def test_fifty_steps_on_a_mesh_equal_plain_tf_keras(
     folder: Path, one_device: dict[str, np.ndarray], size: int
@@ -103,7 +103,7 @@ def test_fifty_steps_on_a_mesh_equal_plain_tf_keras(
     assert unpacked == ["own_builder"], "its penalty's gradient is added to that of the examples"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_the_same_holds_with_the_all_reduces_left_separate(folder: Path, one_device: dict[str, np.ndarray]) -> None:
     chosen = [run for run in runs() if run["name"] in ("adam", "sgd_nesterov_stairs", "rmsprop")]
     got = work(folder, {"batch": 8}, chosen, combine=False)
@@ -112,8 +112,7 @@ def test_the_same_holds_with_the_all_reduces_left_separate(folder: Path, one_dev
     assert differences(one_device, got) == []
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_training_changes_every_parameter(one_device: dict[str, np.ndarray]) -> None:
     for name in ("d1/kernel", "d1/bias", "d2/kernel", "d2/bias"):
         moved = np.abs(one_device[f"adam:{name}"] - one_device[f"adam:initial/{name}"]).max()

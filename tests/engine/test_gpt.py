@@ -90,8 +90,7 @@ def differences(expected: Arrays, got: Arrays, name: str, key: str, *, brief: bo
     return found
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_a_scanned_block_that_computes_again_equals_the_plain_one_with_tokens_and_heads_split(tmp_path: Path) -> None:
     run = ("llama", {"scan": True, "remat": "full"})
     expected = work(tmp_path, "plain", "single", [("llama", {})])
@@ -99,14 +98,14 @@ def test_a_scanned_block_that_computes_again_equals_the_plain_one_with_tokens_an
     assert differences(expected, got, "llama", key_of(*run), brief=True) == []
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_dtensor_takes_queries_over_one_axis_and_their_keys_over_another(tmp_path: Path) -> None:
     expected = work(tmp_path, "plain", "single", [("llama", {})])
     got = work(tmp_path, "keras_dtensor", "model4_small2", [("llama", {})])
     assert differences(expected, got, "llama", "llama") == []
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_experts_split_over_three_axes_equal_the_plain_ones(tmp_path: Path, engine: str) -> None:
     runs: list[tuple[str, dict[str, Any]]] = [(MIXTURE, {})]
@@ -148,8 +147,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Plain:
     return Plain(tmp_path_factory.mktemp("plain"))
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=24, by=["engine"])
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(("engine", "mesh"), [(engine, mesh) for engine in ON_MESHES for mesh in ON_MESHES[engine]])
 def test_every_option_on_every_mesh_equals_the_plain_implementation(

@@ -55,7 +55,7 @@ def test_the_refusal_names_every_missing_package(monkeypatch: pytest.MonkeyPatch
         checks.check(config)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
     done = run(tmp_path, "tensorflow,tf_keras", "mesh=batch2_height2", "layout=spatial", "model=vit", "model.patch=2")
@@ -66,7 +66,7 @@ def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "sharding.png").stat().st_size > 10_000
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "mlp_subclassed", "resnet"])
 def test_it_loads_no_tensorflow_where_it_is_installed(tmp_path: Path, model: str) -> None:
@@ -129,8 +129,7 @@ print(json.dumps([fits(size, config) for config, (_, _, size, _) in zip(configs,
 """
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_splits_of_up_to_a_gibibyte_are_kept_on_the_devices() -> None:
     assert answer(FITS, SIZES) == [expected for *_, expected in SIZES]
 
@@ -155,7 +154,7 @@ print(json.dumps(messages))
 """
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_devices_that_an_earlier_use_of_jax_made_must_suffice() -> None:
     enough, too_few = answer(FEW_DEVICES)
     assert enough == ""

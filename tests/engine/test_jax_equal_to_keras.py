@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.jax_runs import CONVNET, RESNET, Arrays, relative, smooth, work
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 # Float32 sums of the same terms in another order stay within these over 50 steps; a stale moment is off by 1e-3.
 RELATIVE, ABSOLUTE = 1e-5, 1e-6

@@ -37,8 +37,7 @@ def found() -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("model", "devices"), [("drawn", 1), ("given", 1), *((model, 8) for model in MODELS)])
 def test_values_are_those_of_a_whole_build_to_the_last_bit(found: Any, model: str, devices: int) -> None:
     other, astray, _ = found[f"{model} {devices}"]

@@ -55,8 +55,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
     return work(tmp_path_factory.mktemp("one") / "one.npz", "jax", {"batch": 1}, ONE_DEVICE, brief=True)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=8)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("axes", "layout"), CASES)
 def test_a_layout_trains_as_one_device_does(
     tmp_path: Path, one_device: Arrays, axes: dict[str, int], layout: str
@@ -81,8 +80,7 @@ def test_a_layout_trains_as_one_device_does(
     assert collective in got[f"{model}:collectives"].tolist()
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_the_compiler_counts_one_steps_operations(one_device: Arrays) -> None:
     # Of the two kernels: twice their size an example, three times that with both gradients, less the images' own.
     kernels = 64 * 2 * (2 * 784 * 128 + 3 * 128 * 10)

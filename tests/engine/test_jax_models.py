@@ -59,19 +59,19 @@ def _named(*names: str) -> dict[str, Any]:
     return {name: {"target": f"tests.engine.keras_models.{name}"} for name in names}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_stock_models_train_on_meshes_as_in_stock_keras_on_one_device() -> None:
     assert wrong(_named(*MODELS), MESHES) == []
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", LONG)
 def test_stock_models_that_compile_slowly_train_on_meshes_as_on_one_device(name: str) -> None:
     assert wrong(_named(name), MESHES[2:]) == []
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_network_of_keras_applications_trains_on_a_mesh_as_on_one_device() -> None:
     network = {"target": "tests.engine.keras_models.application", "options": {"name": "MobileNetV2"}}
     # A rate at which its first losses, of some fifty, move no weight far: what comes after is chaos on one device too.
@@ -101,7 +101,7 @@ WORDS = {
 }
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_what_no_step_can_train_is_refused_in_one_line_that_names_it() -> None:
     said = answer(REFUSED, list(WORDS))
     for name, words in WORDS.items():

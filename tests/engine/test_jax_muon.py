@@ -12,7 +12,7 @@ import pytest
 from tests import forks
 from tests.engine.jax_runs import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

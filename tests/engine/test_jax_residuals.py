@@ -41,7 +41,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_xla_holds_products_and_their_operands_and_computes_the_rest_again() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -39,8 +39,7 @@ def brief() -> Any:
     return work("brief")
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_statistics_and_averages_are_float32_in_every_state_and_frozen_weights_need_no_master(brief: Any) -> None:
     for state, weight in (("bfloat16", "bfloat16"), ("master", "float32")):
         kinds = brief[state]["kinds"]
@@ -56,7 +55,7 @@ def test_gradients_of_a_token_that_comes_often_are_added_up_in_float32(brief: An
     assert max(brief["frequent"].values()) < 0.02, "bfloat16 sums of equal terms stand still at 256 of them"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_it_trains_as_stock_keras_under_its_bfloat16_policy_on_one_device() -> None:
     told = work()
     assert told["draws"] == [], "a bfloat16 value is the float32 draw, rounded"

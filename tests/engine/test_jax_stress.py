@@ -13,7 +13,7 @@ from tests import forks
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(("loop", "steps"), [("host", 3000), ("device", 10_000)])
 def test_thousands_of_steps_at_eight_devices_end_well(loop: str, steps: int) -> None:

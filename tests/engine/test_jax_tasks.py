@@ -39,7 +39,7 @@ def keras(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     return work(tmp_path_factory.mktemp("plain") / "plain.npz", "plain", {"batch": 1}, "replicated")
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize(("axes", "layout"), MESHES)
 def test_every_task_trains_on_a_mesh_as_keras_does_on_one_device(
     tmp_path: Path, keras: dict[str, np.ndarray], axes: dict[str, int], layout: str

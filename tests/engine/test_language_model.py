@@ -20,7 +20,7 @@ RELATIVE, ABSOLUTE = 2e-5, 2e-6
 LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", list(CASES))
 def test_every_mesh_trains_as_stock_keras_does_with_weights_of_samples(tmp_path: Path, engine: str) -> None:
     out = tmp_path / "found.npz"

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process's peak")
 def test_a_state_is_drawn_saved_and_loaded_within_its_own_size() -> None:
     """Of 581 MiB, of which the C library's heap may keep 32; twice as much is held where whole copies are made."""

@@ -29,7 +29,7 @@ def work(out: Path, engine: str) -> Arrays:
     return dict(np.load(out))
 
 
-@pytest.fixture(scope="module", params=[pytest.param("keras_dtensor", marks=pytest.mark.campaign), "jax"])
+@pytest.fixture(scope="module", params=[pytest.param("keras_dtensor", marks=pytest.mark.nightly), "jax"])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Arrays:
     return work(tmp_path_factory.mktemp("microbatches") / "found.npz", request.param)
 
@@ -42,8 +42,7 @@ def close(got: np.ndarray, expected: np.ndarray, name: str) -> None:
     np.testing.assert_allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, err_msg=name)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", ["four", "both"])
 def test_micro_batches_give_the_losses_gradients_and_updates_of_the_whole_batch(found: Arrays, case: str) -> None:
     whole, cut = of(found, "whole"), of(found, case)

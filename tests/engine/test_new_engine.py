@@ -109,8 +109,7 @@ def test_a_run_trains_with_an_engine_that_only_the_table_knows(project: Path) ->
     assert "eval/accuracy" in done.stdout
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_checks_help_and_suggestions_know_a_new_engine(project: Path) -> None:
     for overrides, message in (
         (("engine=toy", "engine.precision=bfloat16"), "engine.precision=bfloat16: "),

@@ -39,8 +39,7 @@ def named(found: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_a_mesh_trains_as_one_device_does(found: dict[str, np.ndarray]) -> None:
     expected = named(found, "plain:")
     assert {"loss", "eval:loss", "eval:error", "state:optimizer/adam.momentums/net/d1/kernel"} <= set(expected)

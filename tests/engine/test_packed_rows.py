@@ -12,7 +12,7 @@ import pytest
 
 from tests import forks
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 # Float32 sums of the same terms in another order, through two blocks and three steps: measured up to 1.1e-6.

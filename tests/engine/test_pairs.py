@@ -13,7 +13,7 @@ import pytest
 
 from tests import forks
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 PLACES: list[tuple[str, dict[str, int], str]] = [
@@ -36,7 +36,6 @@ def work(out: Path, **request: Any) -> dict[str, np.ndarray]:
     return dict(np.load(out))
 
 
-@pytest.mark.rotates(every=8, by=["engine"])
 @pytest.mark.parametrize("loss", ["in_batch_softmax", "n_pairs"])
 @pytest.mark.parametrize(("engine", "axes", "layout"), PLACES)
 def test_pairs_train_on_a_mesh_as_keras_trains_them(

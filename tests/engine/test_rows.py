@@ -12,12 +12,14 @@ import pytest
 
 from tests import forks
 from tests.engine.rows_worker import SIZE
+from tests.nightly import nightly_except
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 # Float32 sums of some ten terms, in another order. One row of padding among the 12 moves both by a percent and more.
 ROUNDING = 1e-6
+MESHES = [{"batch": 8}, {"batch": 5}, {"batch": 2, "model": 2}]
 
 
 def work(engine: str, axes: dict[str, int]) -> dict[str, Any]:
@@ -29,9 +31,8 @@ def work(engine: str, axes: dict[str, int]) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.wide(keep=["jax-{'batch': 8}"])
-@pytest.mark.parametrize("axes", [{"batch": 8}, {"batch": 5}, {"batch": 2, "model": 2}], ids=str)
-@pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
+@pytest.mark.parametrize("axes", nightly_except(MESHES[:1], MESHES), ids=str)
+@pytest.mark.parametrize("engine", nightly_except(["jax"], ["jax", "keras_dtensor"]))
 def test_an_evaluation_gives_what_its_examples_give_without_padding(engine: str, axes: dict[str, int]) -> None:
     found = work(engine, axes)
     for model in ("one", "two"):

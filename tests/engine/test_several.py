@@ -13,6 +13,7 @@ import pytest
 
 from tests import forks
 from tests.engine.several_worker import PADDED
+from tests.nightly import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -37,8 +38,7 @@ def work(out: Path, **request: Any) -> dict[str, np.ndarray]:
     return dict(np.load(out))
 
 
-@pytest.mark.wide(keep=["jax-axes0-megatron-1"])
-@pytest.mark.parametrize(("engine", "axes", "layout", "accumulate"), PLACES)
+@pytest.mark.parametrize(("engine", "axes", "layout", "accumulate"), nightly_except(PLACES[:1], PLACES))
 def test_several_outputs_train_on_a_mesh_as_keras_trains_them(
     tmp_path: Path, engine: str, axes: dict[str, int], layout: str, accumulate: int
 ) -> None:

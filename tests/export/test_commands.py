@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests import forks
+from tests.nightly import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -81,8 +82,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_evaluate_returns_the_metrics_of_training_and_adds_them_to_the_unchanged_run(trained: Trained) -> None:
     _, before = trained.recorded()
     out = trained.folder / "evaluated"
@@ -104,7 +104,7 @@ def test_evaluate_returns_the_metrics_of_training_and_adds_them_to_the_unchanged
     assert artifacts == {"config.yaml", "evaluate.json", "evaluate.md", "confusion.png", "wrong.png"}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_evaluate_accepts_another_mesh_and_split_and_records_nothing_untracked(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +118,7 @@ def test_evaluate_accepts_another_mesh_and_split_and_records_nothing_untracked(
     assert not [key for key in run.data.metrics if key.startswith("evaluate/test_0-100")]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_an_export_predicts_as_the_run_does_and_mlflow_serves_it(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +187,7 @@ def served(trained: Trained, model_id: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_weight_averages_of_a_bfloat16_run_are_evaluated_resumed_and_exported(tmp_path: Path) -> None:
     run = Trained(tmp_path, "", "jax")
     options = ["engine=jax", "engine.precision=bfloat16", "mesh=batch2", "optimizer.ema.decay=0.95", "dataset=digits"]
@@ -211,16 +211,19 @@ def test_weight_averages_of_a_bfloat16_run_are_evaluated_resumed_and_exported(tm
     assert json.loads((tmp_path / "more" / "summary.json").read_text())["steps"] == 66
 
 
-@pytest.mark.wide(keep=["no_run-runner.evaluate", "unknown_run-runner.export", "unknown_step-runner.evaluate"])
-@pytest.mark.parametrize("module", ["runner.evaluate", "runner.export"])
+NAMES = ["no_run", "unknown_run", "unknown_step", "resume"]
+MISSING = [
+    ([], ["run=null:", "set run=latest or run=<run id>"]),
+    (["run=nosuch"], ["run=nosuch: no such run in", "set run=latest"]),
+    (["run=latest@7"], ["checkpoints of that run are", "@44"]),
+    (["resume=latest"], ["resume=", "resume continues training"]),
+]
+
+
+@pytest.mark.parametrize("module", nightly_except(["runner.evaluate"], ["runner.evaluate", "runner.export"]))
 @pytest.mark.parametrize(
     ("overrides", "shown"),
-    [
-        ([], ["run=null:", "set run=latest or run=<run id>"]),
-        (["run=nosuch"], ["run=nosuch: no such run in", "set run=latest"]),
-        (["run=latest@7"], ["checkpoints of that run are", "@44"]),
-        (["resume=latest"], ["resume=", "resume continues training"]),
-    ],
+    nightly_except(MISSING[:3], MISSING),
     ids=["no_run", "unknown_run", "unknown_step", "resume"],
 )
 def test_a_run_that_does_not_exist_is_rejected(

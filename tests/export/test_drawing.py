@@ -23,7 +23,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_recurrent_model_with_dropout_is_exported_and_every_answer_compared(exports: Any) -> None:
     found = exports["recurrent"]
@@ -33,7 +33,7 @@ def test_a_recurrent_model_with_dropout_is_exported_and_every_answer_compared(ex
     assert "logits" in found["compared"]["SavedModel"]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_model_that_samples_is_exported_and_its_answers_are_marked_as_random(exports: Any) -> None:
     found = exports["sampling"]
@@ -42,7 +42,7 @@ def test_a_model_that_samples_is_exported_and_its_answers_are_marked_as_random(e
     assert found["left_out"] == ["model.keras: keras has no Sampling; model.weights.h5 has the weights"]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "why"), [("silent", "does not implement get_config()"), ("unknown", "keras has no Own")]

@@ -13,7 +13,7 @@ import pytest
 from runner.export.check import TOLERANCE
 from tests import forks
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = {

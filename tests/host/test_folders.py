@@ -230,8 +230,7 @@ def run(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [

@@ -59,7 +59,7 @@ def within(python: Path, folder: Path) -> Command:
     return done
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_project_runs_by_a_wheel_alone_and_after_it_was_moved(python: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     source = within(python, tmp_path / "empty")("runner.init", "../first")

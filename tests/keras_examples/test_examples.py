@@ -11,12 +11,12 @@ from runner.config.compose import compose
 from tests.keras_examples import page, spec
 from tests.keras_examples.__main__ import PAGE, RESULTS, commands, last_line, measure, selected
 from tests.keras_examples.spec import Example, Spec, examples
+from tests.nightly import nightly_except
 
 EXAMPLES = [example for example in examples() if not example.spec.needs]
 
 
-@pytest.mark.wide(every=5)
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.path)
+@pytest.mark.parametrize("example", nightly_except(EXAMPLES[::5], EXAMPLES), ids=lambda example: example.path)
 def test_the_config_of_each_example_is_valid(example: Example) -> None:
     convert(compose([*example.overrides(), "engine=jax", "layout=auto", "mesh=batch4_model2"]))
 
@@ -99,8 +99,7 @@ def _ended(example: Example) -> dict[str, str]:
 PASSING = [example for example in EXAMPLES if page.passes(example, "jax", _ended(example))]
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=40)
+@pytest.mark.nightly
 @pytest.mark.parametrize("example", PASSING, ids=lambda example: example.path)
 def test_an_example_passes_every_step(example: Example, tmp_path: Path) -> None:
     ended = measure(example, "jax", tmp_path, 600, only=[], passed={})

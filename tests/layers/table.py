@@ -38,7 +38,7 @@ NAMED: Mapping[str, Mapping[str, str]] = {
     DTENSOR: {**_BOTH, "AbstractRNNCell": "the base of cells, without arithmetic"},
 }
 
-# Between them, the arithmetic of most layers, in seconds; the rest are a campaign.
+# Between them, the arithmetic of most layers, in seconds; the rest run in `python -m tests.layers`.
 SAMPLES = (
     "Dense: units=4 on [5]",
     'Conv2D: filters=4, kernel_size=3, strides=2, padding="same" on [7, 6, 3]',

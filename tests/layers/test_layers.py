@@ -19,8 +19,7 @@ from tests.layers.worker import EQUAL, REFUSED, WRONG, Outcome
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_class_of_the_library_has_cases_or_is_named(engine: str) -> None:
     command = [sys.executable, "-m", "tests.layers.worker", engine, "names"]
@@ -37,8 +36,7 @@ def test_no_case_is_there_twice(engine: str) -> None:
     assert len(by_name(engine)) == len(cases(engine))
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_layer_on_a_mesh_of_two_axes_equals_stock_keras_on_one_device(engine: str) -> None:
     found = [outcome for _, outcome in run([engine], lambda _, case, mesh: case.name in SAMPLES and mesh == ALL_CASES)]
@@ -46,8 +44,7 @@ def test_a_layer_on_a_mesh_of_two_axes_equals_stock_keras_on_one_device(engine: 
     assert [outcome for outcome in found if outcome.kind != EQUAL] == []
 
 
-@pytest.mark.campaign
-@pytest.mark.when_changed(roots=["runner.verify", "runner.engine", "runner.model", "runner.task", "runner.data"])
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_case_of_every_twelfth_layer_is_as_the_page_says(engine: str) -> None:
     # All cases on all their meshes are a command of many minutes: `python -m tests.layers --write`.

@@ -22,7 +22,7 @@ def test_the_cost_is_proportional_to_the_number_of_variables(dimension: Dimensio
 
 
 @pytest.mark.slow
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("dimension", DEEP, ids=lambda dimension: dimension.name.replace(" ", "_"))
 def test_a_deep_model_is_planned_in_the_time_of_a_shallow_one(dimension: Dimension) -> None:
     sizes = dimension.sizes

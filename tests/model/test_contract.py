@@ -14,6 +14,7 @@ import pytest
 from tests import forks
 from tests.engine import cases
 from tests.model.contract_models import CONSTRAINTS
+from tests.nightly import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -110,14 +111,13 @@ def wrong(fit: Arrays, got: Arrays) -> dict[str, float]:
     }
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=8, over="mesh")
+@pytest.mark.nightly
 def test_a_run_trains_what_stock_fit_trains(fit: Arrays, mesh: Arrays) -> None:
     """Constraints under every optimizer, packed and not; added losses; kept and frozen variables."""
     assert wrong(fit, mesh) == {}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_constraint_is_applied_where_all_reduces_are_left_separate(fit: Arrays, folder: Path, engine: str) -> None:
     if engine == "jax":
         pytest.skip("the option is DTensor's")
@@ -129,8 +129,7 @@ def test_a_constraint_is_applied_where_all_reduces_are_left_separate(fit: Arrays
     assert wrong(fit, got) == {}
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=8, over="mesh")
+@pytest.mark.nightly
 def test_a_constraint_holds_after_training(mesh: Arrays) -> None:
     assert np.abs(mesh["centerd:d1/kernel"].mean()) < 1e-8, "the whole weight's mean, not a shard's"
     bounded = [key for key in mesh if key.startswith("max_norm") and key.endswith(":d1/kernel")]
@@ -140,14 +139,13 @@ def test_a_constraint_holds_after_training(mesh: Arrays) -> None:
         assert mesh[key.replace("kernel", "bias")].min() >= 0.0
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=8, over="mesh")
+@pytest.mark.nightly
 def test_variables_that_allow_it_are_packed(mesh: Arrays, engine: str) -> None:
     packs = engine == "keras_dtensor" and "keeps_mean:packed" in mesh and mesh["keeps_mean:packed"]
     assert all(bool(mesh[f"{run['name']}:packed"]) == packs for run in EVERY_CONSTRAINT)
 
 
-@pytest.mark.wide(keep=["jax"])
+@pytest.mark.parametrize("engine", nightly_except(["jax"], ENGINES))
 def test_constraints_are_applied_once_per_step_of_several_microbatches(folder: Path, engine: str) -> None:
     """Two micro-batches of a step train what the whole batch does; SGD, whose step is linear in the gradient."""
     whole = {"name": "whole", "target": "constrained", "optimizer": "sgd"}

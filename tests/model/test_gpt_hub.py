@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_the_transformer_equals_those_of_keras_hub() -> None:
     # An import would keep every later test of the session from being forked, see `tests.forks`.
     if importlib.util.find_spec("keras_hub") is None:

@@ -277,7 +277,7 @@ def test_keys_with_names_of_ours_are_given_below_config() -> None:
     check.check(config(backbone="GPT2Backbone", config=GPT2), ["jax"])
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_every_backbone_tells_its_keys_without_an_import() -> None:
     assert {"Llama3Backbone", "XLMRobertaBackbone", "CLIPTextEncoder", "ViTBackbone"} <= set(tiny.names())
     assert all(catalog.parameters(name) for name in tiny.names())

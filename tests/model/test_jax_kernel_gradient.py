@@ -9,6 +9,7 @@ import pytest
 
 from tests import forks
 from tests.engine.jax_runs import ROOT, answers
+from tests.nightly import nightly_except
 
 LAYERS = {
     "plain": "Conv2D(8, 3, padding='same')",
@@ -64,9 +65,9 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.wide(keep=["16"])
+# 8 devices divide the one; each keeps the whole of the other.
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [16, 12])  # 8 devices divide the one; each keeps the whole of the other
+@pytest.mark.parametrize("batch", nightly_except([16], [16, 12]))
 def test_every_kind_of_convolution_has_the_gradients_of_one_device(batch: int) -> None:
     command = [sys.executable, "-c", PROGRAM, json.dumps([LAYERS, SPECS, batch])]
     done = forks.run(command, library="jax", cwd=ROOT)

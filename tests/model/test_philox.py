@@ -18,7 +18,7 @@ print(abs(drawn.mean() - 0.5) < 0.005, drawn.min() >= 0, drawn.max() < 1, len(np
 """
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_jax_draws_the_numbers_that_tensorflow_draws() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

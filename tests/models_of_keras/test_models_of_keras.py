@@ -18,9 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=12, by=["engine"])
-@pytest.mark.when_changed(roots=["runner.verify", "runner.engine", "runner.model", "runner.task", "runner.data"])
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", SHORT)
 def test_a_users_model_is_proven_on_a_mesh_or_refused_in_a_line(name: str, engine: str, folder: Path) -> None:

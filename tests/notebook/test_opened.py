@@ -98,7 +98,7 @@ def test_a_command_that_fails_raises_its_line(module: str, code: str, kind: type
         child.run(module, [code], quiet=True)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_training_and_planning_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["engine=jax", "dataset=digits", "mesh=batch2", "trainer.epochs=1", "trainer.limit_train_batches=4"]

@@ -9,11 +9,7 @@ import pytest
 from tests.optim.keras_runs import ELEMENTWISE, MESHES, RUNS, named, work
 from tests.optim.test_keras_classes import off
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.campaign,
-    pytest.mark.when_changed(roots=["runner.optim", "runner.engine", "runner.verify"]),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 STEPS = 50
 
@@ -24,19 +20,16 @@ def trained(request: pytest.FixtureRequest) -> Any:
     return work(request.param, RUNS, STEPS)
 
 
-@pytest.mark.rotates(every=8, over="trained")
 @pytest.mark.parametrize("name", [named(run) for run in RUNS])
 def test_parameters_and_state_equal_those_of_stock_keras_on_one_device(trained: Any, name: str) -> None:
     assert off({name: trained[name]}) == {}
 
 
-@pytest.mark.rotates(every=8, over="trained")
 @pytest.mark.parametrize("name", [named(run) for run in RUNS])
 def test_a_resumed_run_is_bitwise_identical(trained: Any, name: str) -> None:
     assert trained[name]["resumed"] == []
 
 
-@pytest.mark.rotates(every=8, over="trained")
 @pytest.mark.parametrize("name", [named(run) for run in RUNS])
 def test_the_plan_has_the_bytes_that_a_device_holds(trained: Any, name: str) -> None:
     sizes = trained[name]["bytes"]
@@ -50,7 +43,6 @@ def trained_on_dtensor(request: pytest.FixtureRequest) -> Any:
     return work(request.param, [run for run in RUNS if named(run) in ELEMENTWISE], STEPS, engine="keras_dtensor")
 
 
-@pytest.mark.rotates(every=4, over="trained_on_dtensor")
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_our_rules_on_dtensor_equal_stock_keras_and_resume_exactly(trained_on_dtensor: Any, name: str) -> None:
     assert off({name: trained_on_dtensor[name]}) == {}

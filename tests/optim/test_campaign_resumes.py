@@ -9,11 +9,7 @@ import pytest
 from tests.processes.running import differences, last
 from tests.run.test_runs import run
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.campaign,
-    pytest.mark.when_changed(roots=["runner.optim", "runner.engine", "runner.training"]),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 # Elementwise, factored, and with matrix products. On DTensor, only the first kind has a rule of ours.
 CASES = [("jax", "Lion"), ("jax", "Adafactor"), ("jax", "Muon"), ("keras_dtensor", "Lion")]
@@ -36,7 +32,6 @@ _COMMON = [
 ]
 
 
-@pytest.mark.rotates(every=4, by=["engine"])
 @pytest.mark.parametrize(("engine", "optimizer"), CASES)
 def test_a_run_that_is_resumed_equals_the_run_that_was_never_ended(
     tmp_path: Path, engine: str, optimizer: str

@@ -91,13 +91,12 @@ def check(found: Any) -> None:
         assert result["moved"]["d1/kernel"] > 0.0
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_groups_on_a_mesh_equal_stock_optimizers_of_each_group() -> None:
     check(work("batch4_model2", GROUPED, steps=4))
 
 
 @pytest.mark.slow
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_groups_on_dtensor_equal_stock_optimizers_of_each_group() -> None:
     check(work("batch4_model2", GROUPED, steps=4, engine="keras_dtensor"))

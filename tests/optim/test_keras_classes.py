@@ -98,8 +98,7 @@ def off(found: Any) -> dict[str, float]:
     return beyond
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_a_factored_and_a_whole_state_on_a_mesh_equal_stock_keras() -> None:
     chosen = [run for run in RUNS if named(run) in ("Adafactor", "Lion")]
     found = work("batch4_model2", chosen, steps=4)
@@ -115,7 +114,7 @@ def test_a_factored_and_a_whole_state_on_a_mesh_equal_stock_keras() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_rule_of_ours_on_dtensor_equals_stock_keras() -> None:
     chosen = [run for run in RUNS if named(run) in ("Ftrl", "Nadam")]
     found = work("batch4_model2", chosen, steps=4, engine="keras_dtensor")

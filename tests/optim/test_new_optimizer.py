@@ -161,8 +161,7 @@ def test_checks_of_its_keys_and_name_follow_from_its_entry(
     assert words in message
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_an_engine_plans_its_slots_and_takes_a_step_by_its_rule(package: Path) -> None:
     found = answer(package, ENGINE_PROGRAM)
     specs = found["specs"]

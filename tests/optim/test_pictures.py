@@ -87,8 +87,7 @@ def test_the_picture_of_a_run_has_the_reductions_at_plateaus(tmp_path: Path, mon
 _SCHEDULE = ["optimizer.schedule.name=cosine", "optimizer.schedule.warmup_steps=5", "tracking=none", "mesh=batch2"]
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_the_folders_of_a_plan_and_of_a_run_have_the_picture(tmp_path: Path) -> None:
     folder = tmp_path / "plan"
     folder.mkdir()

@@ -135,7 +135,7 @@ def reference(request: pytest.FixtureRequest) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("reference", LIBRARIES, indirect=True)
 def test_rates_equal_those_of_keras_at_every_step(reference: dict[str, list[float]]) -> None:
     # Keras computes in float32, whose spacing at 1 is 1.2e-7. 1e-6 is relative to the rate, but where 1 + cos cancels
@@ -144,7 +144,7 @@ def test_rates_equal_those_of_keras_at_every_step(reference: dict[str, list[floa
         assert rates(schedule) == pytest.approx(reference[name], rel=1e-6, abs=1e-6 * BASE), name
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("reference", LIBRARIES, indirect=True)
 def test_devices_compute_the_rates_of_the_log_at_every_step(reference: dict[str, list[float]]) -> None:
     for name, schedule in (SCHEDULES | OWN).items():
@@ -153,7 +153,7 @@ def test_devices_compute_the_rates_of_the_log_at_every_step(reference: dict[str,
         assert rates(schedule) == pytest.approx(on_device, rel=1e-6, abs=1e-6 * BASE), name
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("reference", LIBRARIES, indirect=True)
 def test_the_stock_optimizer_has_the_rates_that_keras_has_no_schedule_for(reference: dict[str, list[float]]) -> None:
     for name, schedule in OWN.items():

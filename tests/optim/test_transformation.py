@@ -67,7 +67,7 @@ def test_state_of_the_whole_optimizer_has_a_path_and_no_owner() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("mesh", MESHES)
 def test_a_transformation_on_a_mesh_equals_the_same_on_one_device(mesh: str) -> None:
     found = work(mesh, RUNS, steps=50)

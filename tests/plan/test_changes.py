@@ -74,7 +74,7 @@ def test_the_first_change_that_leaves_room_is_named(
     assert changes.smallest(config(), spec, forecast, parts, ()) == found
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_plan_with_the_change_has_the_peak_that_the_change_promised(tmp_path: Path) -> None:
     words = ("mesh=batch8", "hardware=h100", "plan.compiler=arithmetic", "dataset.batch_size=32", "model.remat=none")
     whole = planned(tmp_path / "whole", *words)["forecast"]

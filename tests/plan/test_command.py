@@ -13,6 +13,7 @@ import pytest
 
 from runner.plan.table import WIDTH
 from tests import forks
+from tests.nightly import nightly_except
 
 ROOT = Path(__file__).parents[2]
 RULES = (
@@ -69,9 +70,8 @@ def test_a_plan_is_printed_and_written_as_json_markdown_and_a_picture(
     assert plan["compute_seconds"] > 0
 
 
-@pytest.mark.wide(keep=["jax"])
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+@pytest.mark.parametrize("engine", nightly_except(["jax"], ["keras_dtensor", "jax"]))
 def test_parts_of_a_batch_and_averages_of_weights_are_counted(tmp_path: Path, engine: str) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run(tmp_path, "mesh=batch2", f"engine={engine}", f"hydra.run.dir={whole}")
@@ -105,8 +105,7 @@ def test_an_accelerators_mesh_is_planned_without_one_at_the_rates_that_are_given
     assert plan["rates"]["note"] == note
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_processes_of_a_cluster_that_nobody_rented_are_planned_and_none_is_started(tmp_path: Path) -> None:
     for name in ("local", "explicit"):
         folder = tmp_path / name
@@ -121,8 +120,7 @@ def test_processes_of_a_cluster_that_nobody_rented_are_planned_and_none_is_start
         assert not (folder / "processes").exists()
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_a_multirun_compares_its_plans(tmp_path: Path) -> None:
     kernels = 'layout.rules=[],[{match: "d./kernel", spec: [batch, null]}]'
     done = run(tmp_path, "-m", "mesh=batch8", kernels, f"hydra.sweep.dir={tmp_path / 'sweep'}")
@@ -159,8 +157,7 @@ def test_a_bad_config_is_refused_in_one_line(tmp_path: Path, override: str, show
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_every_training_run_keeps_its_plan_and_records_it(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 

@@ -14,11 +14,7 @@ import pytest
 from tests import forks
 from tests.plan import cases
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.campaign,
-    pytest.mark.when_changed(roots=["runner.plan", "runner.engine", "runner.model", "runner.task", "runner.data"]),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["-".join(case) for case in cases.EXACT]

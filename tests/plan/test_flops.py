@@ -12,7 +12,7 @@ import pytest
 
 from tests import forks
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 COMMON = [

@@ -137,7 +137,7 @@ def test_mixtral_8x7b_has_the_state_of_hand_arithmetic(tmp_path: Path) -> None:
     assert plan["flops_per_device"] == (products + attended) * 64 * LENGTH
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_plan_needs_no_accelerator_and_no_room_for_the_model(tmp_path: Path) -> None:
     """8B parameters on 1,024 devices: the process has 2 GiB of address space for data."""
     plan = planned(

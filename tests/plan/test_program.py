@@ -15,6 +15,7 @@ from runner.engine.dtensor.origins import Member, Origins
 from runner.engine.dtensor.origins import phase as phase_of
 from runner.layout import Placement
 from tests import forks
+from tests.nightly import nightly_except
 from tests.plan import cases
 
 ROOT = Path(__file__).parents[2]
@@ -122,18 +123,18 @@ def by_origin(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted(tuple(each[key] for key in keys) for each in found)
 
 
-@pytest.mark.wide(keep=["column_row"])
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases.LAYOUTS)
+@pytest.mark.parametrize("name", nightly_except(["column_row"], [*cases.LAYOUTS]))
 def test_the_estimate_is_what_the_program_holds(name: str) -> None:
     got = work(name, combine=False)
     assert by_origin(got["counted"]) == by_origin(got["estimated"])
     check_program_and_arrays(got)
 
 
-@pytest.mark.wide(keep=["kernels_over_batch"])
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["replicated", "kernels_over_batch", "column_row"])
+@pytest.mark.parametrize(
+    "name", nightly_except(["kernels_over_batch"], ["replicated", "kernels_over_batch", "column_row"])
+)
 def test_merged_all_reduces_carry_the_same_bytes_in_fewer_collectives(name: str) -> None:
     got = work(name, combine=True)
     named = [each for each in got["counted"] if each["origin"]]
@@ -146,7 +147,7 @@ def test_merged_all_reduces_carry_the_same_bytes_in_fewer_collectives(name: str)
     check_program_and_arrays(got)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("combine", [True, False])
 def test_a_transformer_under_fsdp_is_planned_to_the_byte(combine: bool) -> None:

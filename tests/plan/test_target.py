@@ -90,7 +90,7 @@ MODELS = {
 
 
 # The wheels of CUDA are 4.9 GB on the disk, so the file has no tests that run at every state of the code.
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", list(MODELS))
 def test_the_compiler_of_gpus_plans_a_llama_on_64_gpus_that_are_not_here(tmp_path: Path, name: str) -> None:
     model = MODELS[name]
@@ -131,7 +131,7 @@ TINY_GPT = (
 )
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_the_compiler_of_tpus_plans_a_gpt_on_16_tpus_that_are_not_here(tmp_path: Path) -> None:
     compiled = targets.planned(targets.TPU, tmp_path / "run", *TINY_GPT)
     memory = compiled.memory()

@@ -12,7 +12,7 @@ import pytest
 from tests import forks
 from tests.processes.running import environment, points, run, several
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 WRONG = """
 import os

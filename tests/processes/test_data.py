@@ -62,7 +62,7 @@ def test_axes_whose_neighbors_lie_in_other_processes_cross(
     assert mesh.crossing(axes, count) == crosses
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("axes", "count", "share"),

@@ -96,8 +96,7 @@ def test_a_launcher_that_is_killed_takes_its_processes_along(tmp_path: Path, act
         assert end_of(launcher, pids).code == -signal.SIGKILL
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("act", ["step", "stick"])
 def test_a_process_that_is_killed_is_the_end_of_all_in_one_line(tmp_path: Path, act: str, who: int) -> None:
@@ -126,7 +125,7 @@ def _stopped(folder: Path, who: int) -> End:
         return end_of(launcher, pids)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_process_that_is_stopped_is_ended_with_the_others_in_one_line(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:  # it takes 15 seconds to be sure that one is silent
         ends = list(pool.map(lambda who: _stopped(tmp_path / str(who), who), (0, 1)))
@@ -142,7 +141,7 @@ def _never_come(folder: Path, who: int) -> End:
         return launcher.end()
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_process_that_is_stopped_before_it_has_come_is_the_end_of_all_in_one_line(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         ends = list(pool.map(lambda who: _never_come(tmp_path / str(who), who), (0, 1)))

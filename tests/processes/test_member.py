@@ -84,8 +84,7 @@ def test_a_process_that_exits_on_its_own_is_the_end_of_all(tmp_path: Path) -> No
     assert line.endswith(") failed: it exits with code 1")
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("act", ["wait", "stick"])
 def test_a_process_that_is_killed_ends_the_others(tmp_path: Path, act: str, who: int) -> None:
@@ -264,20 +263,20 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, An
         yield {name: case.result() for name, case in cases.items()}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_process_that_is_stopped_ends_the_others(silent: Mapping[str, Any]) -> None:
     done, started = silent["second"]
     line = f"error: process 1 ({HERE}, pid {started[1].process.pid}) has not answered for 15 s"
     assert [(end.code, end.lines) for end in (done[0], done[2])] == [(1, [line])] * 2
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_process_0_stopped_ends_the_others(silent: Mapping[str, Any]) -> None:
     done, _ = silent["first"]
     assert [(end.code, end.lines) for end in done[1:]] == [(1, ["error: process 0 has not answered for 15 s"])] * 2
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_port_that_is_taken_is_named_and_who_reaches_another_there_does_not_wait_for_ever(
     silent: Mapping[str, Any],
 ) -> None:
@@ -289,7 +288,7 @@ def test_a_port_that_is_taken_is_named_and_who_reaches_another_there_does_not_wa
     assert second.lines == ["error: process 0 has not answered for 15 s"]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_nothing_is_left_of_those_that_have_ended(silent: Mapping[str, Any]) -> None:
     pids = [one.process.pid for _, started in silent.values() for one in started]
     assert [pid for pid in pids if is_there(pid)] == []

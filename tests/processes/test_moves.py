@@ -10,7 +10,7 @@ import pytest
 
 from tests.processes.running import last, losses, run, several
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 MESH = ("mesh.axes={model:2,batch:2}", "layout=fsdp_megatron", "trainer.epochs=2")
 _STEPS = 22  # of an epoch

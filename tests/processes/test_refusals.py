@@ -9,6 +9,7 @@ import pytest
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
 from runner.processes import place
+from tests.nightly import nightly_except
 from tests.refusals import Refusal, assert_refused, chosen_cases, name, refusal, refuse_all
 
 EXPLICIT = "mesh=batch2 engine=jax cluster=explicit cluster.processes=2"
@@ -107,8 +108,7 @@ def refused(
     return refuse_all(chosen_cases(request), tmp_path_factory.mktemp("refused"))
 
 
-@pytest.mark.wide(every=3)
-@pytest.mark.parametrize("case", REFUSALS, ids=name)
+@pytest.mark.parametrize("case", nightly_except(REFUSALS[::3], REFUSALS), ids=name)
 def test_a_cluster_that_can_not_work_is_refused_in_one_line(
     case: Refusal, refused: dict[tuple[str, ...], dict[str, Any]]
 ) -> None:

@@ -19,7 +19,7 @@ from tests.campaign import training
 from tests.campaign.left import Left, differences, left_in
 from tests.processes.slurm import Slurm, missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 RUN = (
     *("dataset=digits", "mesh=batch2", "engine=jax", "engine.compilation_cache=false", "model.hidden=[24]"),

@@ -8,25 +8,23 @@ import numpy as np
 import pytest
 
 from tests import forks
+from tests.nightly import nightly_except
 from tests.processes.running import alike, differences, last, losses, points, run, several
 
 pytestmark = pytest.mark.slow
 
 TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one, and crosses processes
+PLACES = [
+    ("jax", "mesh=batch2", "replicated", 2),
+    ("jax", TWICE, "fsdp_megatron", 2),
+    ("jax", TWICE, "megatron", 4),
+    ("keras_dtensor", "mesh=batch4_model2", "megatron", 2),
+    ("keras_dtensor", TWICE, "fsdp", 2),
+    ("core_dtensor", TWICE, "megatron", 2),
+]
 
 
-@pytest.mark.wide(keep=["jax-mesh=batch2-replicated-2"])
-@pytest.mark.parametrize(
-    ("engine", "mesh", "layout", "count"),
-    [
-        ("jax", "mesh=batch2", "replicated", 2),
-        ("jax", TWICE, "fsdp_megatron", 2),
-        ("jax", TWICE, "megatron", 4),
-        ("keras_dtensor", "mesh=batch4_model2", "megatron", 2),
-        ("keras_dtensor", TWICE, "fsdp", 2),
-        ("core_dtensor", TWICE, "megatron", 2),
-    ],
-)
+@pytest.mark.parametrize(("engine", "mesh", "layout", "count"), nightly_except(PLACES[:1], PLACES))
 def test_several_processes_train_as_one_does_bit_for_bit(
     tmp_path: Path, engine: str, mesh: str, layout: str, count: int
 ) -> None:
@@ -44,7 +42,7 @@ def test_several_processes_train_as_one_does_bit_for_bit(
     assert "[1]" not in done.stdout + done.stderr, "process 0 alone shows what all have to say"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("count", [2, 4])
 def test_where_the_sum_has_another_order_losses_stay_within_a_millionth(tmp_path: Path, count: int) -> None:
     chosen = ("engine=jax", "mesh=batch8", "trainer.epochs=5", "trainer.limit_train_batches=20")
@@ -55,7 +53,7 @@ def test_where_the_sum_has_another_order_losses_stay_within_a_millionth(tmp_path
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_process_0_records_and_each_process_logs_below_its_folder(tmp_path: Path) -> None:
     chosen = ("engine=jax", "mesh=batch2", "trainer.epochs=1", "trainer.profile.start=2", "trainer.profile.steps=1")
     run(tmp_path, *chosen, *several(2))
@@ -73,7 +71,7 @@ def test_process_0_records_and_each_process_logs_below_its_folder(tmp_path: Path
     assert only.data.params["cluster.processes"] == "2"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_loss_that_is_not_finite_goes_back_in_every_process(tmp_path: Path) -> None:
     chosen = (
         *("engine=jax", "mesh=batch2", "optimizer=sgd", "optimizer.learning_rate=1e38", "trainer.epochs=1"),
@@ -86,7 +84,7 @@ def test_a_loss_that_is_not_finite_goes_back_in_every_process(tmp_path: Path) ->
     assert differences(last(alone), last(together)) == {}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_early_stopping_takes_the_best_weights_in_every_process(tmp_path: Path) -> None:
     stop = ("trainer.early_stopping.metric=eval/loss", "trainer.early_stopping.patience=1", "trainer.epochs=9")
     rate = ("optimizer=sgd", "optimizer.learning_rate=2.0", "optimizer.schedule.name=constant")
@@ -95,7 +93,7 @@ def test_early_stopping_takes_the_best_weights_in_every_process(tmp_path: Path) 
     assert "using the weights of step" in done.stdout
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_several_processes_train_and_resume_by_steps_as_one_does_bit_for_bit(tmp_path: Path, engine: str) -> None:
     chosen = (

@@ -23,7 +23,7 @@ from tests.processes.machines import ADDRESSES, INTERFACE, PORT, Machines, liste
 from tests.processes.started import ROOT, WITHIN_S, until
 from tests.stores import store_in
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 ENGINES = {"jax": forks.JAX, "keras_dtensor": forks.TENSORFLOW}
 STEPS_AN_EPOCH, EVERY_STEPS = 22, 20

@@ -13,7 +13,7 @@ import pytest
 from tests.stores import store_in
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_each_process_has_points_of_its_own_and_none_twice_where_the_run_goes_on(tmp_path: Path) -> None:

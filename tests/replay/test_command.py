@@ -12,7 +12,7 @@ import pytest
 
 from tests import forks
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
@@ -74,7 +74,6 @@ def replayed(folder: Path, step: int, *overrides: str, engine: str, code: int = 
     return content
 
 
-@pytest.mark.rotates(every=16)
 @pytest.mark.parametrize("engine", list(LIBRARIES))
 @pytest.mark.parametrize("length", list(RUNS))
 def test_recorded_steps_are_computed_again_bit_for_bit(tmp_path: Path, engine: str, length: str) -> None:

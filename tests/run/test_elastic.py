@@ -18,7 +18,7 @@ from runner.training.metric_history import from_arrays
 from tests import forks
 from tests.run import recorded_digits
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 BASE = [
@@ -75,7 +75,6 @@ def check(folder: Path, whole: Path) -> None:
     np.testing.assert_allclose(list(losses.values()), list(undisturbed_losses.values()), rtol=2e-3)
 
 
-@pytest.mark.rotates(every=8)
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_a_supervised_run_continues_on_the_devices_that_are_left(tmp_path: Path, engine: str) -> None:
     whole = undisturbed(tmp_path / "whole", engine)

@@ -17,7 +17,7 @@ from tests import forks
 from tests.task import keras_metric_cases
 from tests.task.keras_metric_cases import CLASSES, IGNORED
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 CASES = keras_metric_cases.make()
 # A model whose outputs are its inputs: what is compared is then known, and the same for each engine.
@@ -73,7 +73,6 @@ def start(folder: Path, engine: str, module: str, *overrides: str) -> subprocess
     return done
 
 
-@pytest.mark.rotates(every=9)
 @pytest.mark.parametrize("task", list(TASKS))
 @pytest.mark.parametrize("engine", list(LIBRARIES))
 def test_keras_metrics_are_logged_and_equal_on_another_mesh(tmp_path: Path, engine: str, task: str) -> None:
@@ -95,7 +94,6 @@ def test_keras_metrics_are_logged_and_equal_on_another_mesh(tmp_path: Path, engi
         assert evaluated[name] == pytest.approx(trained[f"eval_{name}"], rel=1e-5), name
 
 
-@pytest.mark.rotates(every=4)
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_metrics_of_two_outputs_are_those_of_kerass_classes(tmp_path: Path, engine: str) -> None:
     """One output has weights of its examples, the other one positions that are not counted."""

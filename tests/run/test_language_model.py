@@ -17,7 +17,7 @@ from tests import forks
 from tests.docs import pages
 from tests.processes.running import differences, last
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 TEXT = [

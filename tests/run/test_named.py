@@ -15,7 +15,7 @@ from runner.training.checkpoint.reading import Checkpoint
 from tests import forks
 from tests.run.test_runs import command, recorded, steps_of
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 LENGTH = [
     "trainer.epochs=40",

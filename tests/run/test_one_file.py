@@ -101,7 +101,7 @@ def started_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*forks.REAL)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_it_trains_on_jax_and_an_evaluation_rebuilds_the_same_model(tmp_path: Path) -> None:
     summary = trained(tmp_path)
     out = tmp_path / "evaluated"
@@ -110,21 +110,21 @@ def test_it_trains_on_jax_and_an_evaluation_rebuilds_the_same_model(tmp_path: Pa
     assert evaluated["loss"] == summary["eval_loss"]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_two_trainings_are_equal_whatever_the_environment_says_of_the_backend(tmp_path: Path) -> None:
     summaries = [trained(tmp_path / str(backend), backend) for backend in (None, "jax")]
     losses = [(summary["train_loss"], summary["eval_loss"]) for summary in summaries]
     assert losses[0] == losses[1]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_verification_builds_one_model_on_both_sides(tmp_path: Path) -> None:
     settings = [*DATA, *RUN, *OWN_LAYERS, "verify.steps=4", "verify.allow_inconclusive=true", "tracking=none"]
     printed = command(tmp_path, "runner.verify", *settings, f"hydra.run.dir={tmp_path / 'run'}")
     assert "verified: 4 steps" in printed
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_it_is_planned_and_shown_and_exported_and_resumed(tmp_path: Path) -> None:
     command(tmp_path, "runner.plan", *DATA, *RUN, *OWN_LAYERS, f"hydra.run.dir={tmp_path / 'plan'}")
     command(tmp_path, "runner.data", *DATA, *RUN, *OWN_LAYERS, f"hydra.run.dir={tmp_path / 'data'}")
@@ -134,7 +134,7 @@ def test_it_is_planned_and_shown_and_exported_and_resumed(tmp_path: Path) -> Non
     command(tmp_path, "runner", "resume=latest", "trainer.epochs=2", f"hydra.run.dir={tmp_path / 'resumed'}")
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_on_dtensor_a_layer_of_keras_3_made_at_import_leaves_the_mesh_its_devices(tmp_path: Path) -> None:
     settings = [*DATA, *RUN, "engine=keras_dtensor", "model._target_=one_file.of_given_keras", "tracking=none"]
     command(tmp_path, "runner", *settings, f"hydra.run.dir={tmp_path / 'run'}")

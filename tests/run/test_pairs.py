@@ -15,7 +15,7 @@ from runner.optim.paths import is_variable
 from tests import forks
 from tests.processes.running import differences, last
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
@@ -60,7 +60,6 @@ def written(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.rotates(every=16)
 @pytest.mark.parametrize("loss", list(KINDS))
 @pytest.mark.parametrize("engine", list(LIBRARIES))
 def test_embeddings_are_trained_resumed_evaluated_exported_and_planned(tmp_path: Path, engine: str, loss: str) -> None:

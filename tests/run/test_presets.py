@@ -18,7 +18,7 @@ from runner.optim.paths import is_variable
 from tests import forks
 from tests.processes.running import differences, last
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 FSDP = ["engine=jax", "mesh=batch8", "layout=fsdp", "model=keras_hub", "trainer.limit_eval_batches=2"]

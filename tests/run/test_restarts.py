@@ -14,7 +14,7 @@ from runner.training.checkpoint import attempts
 from tests.run.test_named import LENGTH
 from tests.run.test_runs import command, recorded
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 
 def test_the_launcher_starts_a_run_again_that_lost_a_process(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from runner.tracking.hidden import params_of, tags_of
 from tests import forks
+from tests.nightly import nightly_except
 from tests.stores import store_in
 
 pytestmark = pytest.mark.slow
@@ -119,7 +120,7 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert re.search(r"compiling the step: \d+\.\d s", log)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_sigterm_ends_a_run_killed_with_its_metrics_up_to_the_last_step(tmp_path: Path) -> None:
     arguments, environment = command(tmp_path, "trainer.epochs=100000", "trainer.evaluate_every=100000")
     process = subprocess.Popen(  # a real start
@@ -174,7 +175,7 @@ def build(keras, input_shape, num_classes):
 """
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_model_that_reads_what_it_wrote_trains_alike_with_the_all_reduces_combined_and_separate(
     tmp_path: Path,
 ) -> None:
@@ -208,12 +209,10 @@ try:
 except EngineError as error:
     print(error)
 """
+SEEN = [(2, "combined", True), (8, "combined", True), (8, "separate", False)]
 
 
-@pytest.mark.wide(keep=["2-combined-True", "8-separate-False"])
-@pytest.mark.parametrize(
-    ("size", "mode", "sees"), [(2, "combined", True), (8, "combined", True), (8, "separate", False)]
-)
+@pytest.mark.parametrize(("size", "mode", "sees"), nightly_except([SEEN[0], SEEN[2]], SEEN))
 def test_the_canary_sees_stale_moments_where_the_library_lies(size: int, mode: str, sees: bool) -> None:
     command_line = [sys.executable, "-c", CANARY, str(size), mode]
     done = forks.run(command_line, library="tensorflow", cwd=ROOT, timeout=120)
@@ -245,8 +244,7 @@ def trained(folder: Path, model: str, mesh: str) -> dict[str, Any]:
     return summary(folder)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=12)
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_and_a_users_own_train_on_eight_devices_as_on_one(
     tmp_path: Path, on_one_device: dict[str, dict[str, Any]], model: str
@@ -259,7 +257,7 @@ def test_every_model_and_a_users_own_train_on_eight_devices_as_on_one(
     assert eight["eval_accuracy"] > 0.7
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_model_sharded_by_rules_gives_what_the_replicated_one_gives(tmp_path: Path) -> None:
     results = []
     rules = "layout.rules=[{match: d1/kernel, spec: [null, model]}, {match: d1/bias, spec: [model]}]"
@@ -269,7 +267,7 @@ def test_a_model_sharded_by_rules_gives_what_the_replicated_one_gives(tmp_path: 
     assert results[1] == pytest.approx(results[0], rel=1e-4)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_padding_trains_on_every_example_and_any_call_size_gives_the_same(tmp_path: Path) -> None:
     losses = []
     for steps_per_call in ("1", "7", "null"):
@@ -281,7 +279,7 @@ def test_padding_trains_on_every_example_and_any_call_size_gives_the_same(tmp_pa
     assert losses[0] == pytest.approx(losses[2], rel=1e-6)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_sweep_runs_meshes_of_different_sizes(tmp_path: Path) -> None:
     arguments, environment = command(tmp_path, "mesh=single,batch2", "trainer.epochs=1", "tracking=none")
     arguments = [*arguments[:3], "-m", *arguments[3:], f"hydra.sweep.dir={tmp_path / 'sweep'}"]

@@ -44,7 +44,7 @@ def started(folder: Path, arguments: list[str], **environment: str) -> subproces
     return done
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_tracked_run_on_jax_imports_no_tensorflow_and_its_model_loads_in_plain_keras(tmp_path: Path) -> None:
     run = ["engine=jax", "mesh=single", "dataset=digits", "trainer.epochs=3", "trainer.progress=none"]
     done = started(tmp_path, ["-m", "tests.run.start_worker", *run])

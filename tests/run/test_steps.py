@@ -14,7 +14,7 @@ from runner.training.metric_history import from_arrays
 from tests.processes.running import differences, last
 from tests.run.test_runs import run, summary
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 LIBRARIES = {"keras_dtensor": "tensorflow", "jax": "jax"}
 ENGINES = list(LIBRARIES)

@@ -14,6 +14,7 @@ from runner.training.checkpoint import storage
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.metric_history import from_arrays
 from tests import forks
+from tests.nightly import nightly_except
 from tests.run.test_runs import command, recorded, run, steps_of, summary
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ def last(folder: Path) -> Checkpoint:
     return Checkpoint(storage.place(held, storage.steps(held)[-1]))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_a_run_that_went_back_and_was_resumed_equals_one_at_the_lower_rate(tmp_path: Path, engine: str) -> None:
     chosen = ["mesh=batch2", "optimizer=sgd", f"engine={engine}"]
@@ -65,8 +66,7 @@ def build(keras, input_shape, num_classes):
 """
 
 
-@pytest.mark.wide(keep=["jax"])
-@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+@pytest.mark.parametrize("engine", nightly_except(["jax"], ["keras_dtensor", "jax"]))
 def test_a_model_that_ends_in_a_softmax_is_warned_of_before_it_is_trained(tmp_path: Path, engine: str) -> None:
     (tmp_path / "soft.py").write_text(SOFTMAX)
     short = ["trainer.epochs=1", "trainer.limit_train_batches=1", "tracking=none", "trainer.checkpoint.enabled=false"]
@@ -91,7 +91,7 @@ def check_profile(client: object, run_id: str, folder: Path) -> None:
     assert {event["pid"] for event in timed} <= {event["pid"] for event in events if event.get("ph") == "M"}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_early_stopping_records_the_best_weights_and_can_not_be_resumed(tmp_path: Path) -> None:
     keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
     early = ["trainer.early_stopping.metric=eval/accuracy", "trainer.early_stopping.patience=1"]
@@ -112,8 +112,7 @@ def test_early_stopping_records_the_best_weights_and_can_not_be_resumed(tmp_path
     assert os.linesep not in refused.stderr.strip()
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_what_is_held_out_selects_and_the_test_split_is_evaluated_once_at_the_end(tmp_path: Path) -> None:
     keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
     done = run(tmp_path, "engine=jax", "mesh=batch2", "trainer.epochs=2", "dataset.holdout=0.1", keep, library="jax")

@@ -39,7 +39,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         database.close()
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_four_jobs_at_once_lose_no_point_and_store_none_twice(store: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 

@@ -59,7 +59,7 @@ def status_by_name(children: list[Any]) -> dict[str, str]:
     return {run.info.run_name: run.info.status for run in children}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_and_plots(tmp_path: Path) -> None:
     done = sweep(tmp_path, *SHORT, "dataset.batch_size=32,64", "mesh=single,batch2", "hydra.launcher.max_parallel=2")
     client, parent, children = runs(tmp_path)
@@ -94,7 +94,7 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
     assert "1 job: 1 skipped" in again.stdout
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) -> None:
     rates = ["0.05", "0.04", "0.03", "1e30"]
     varied = [f"optimizer.learning_rate={','.join(rates)}", f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"]
@@ -144,7 +144,7 @@ def job_pid(launcher: int) -> int:
     return int(subprocess.run(["pgrep", "-nP", str(launcher)], capture_output=True, text=True, check=True).stdout)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "runner", "-m", *SHORT, "trainer.epochs=100000", "mesh=single,batch2,batch4"]
     process = subprocess.Popen(
@@ -171,7 +171,7 @@ def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_pa
     assert last == "To continue: python -m runner sweep.resume=latest"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_job_that_is_refused_leaves_the_others_their_turn(tmp_path: Path) -> None:
     done = sweep(tmp_path, *SHORT, "dataset.batch_size=60,64", "mesh=batch8", "tracking=none", code=1)
     first, second = rows(tmp_path / "sweep")
@@ -180,7 +180,7 @@ def test_a_job_that_is_refused_leaves_the_others_their_turn(tmp_path: Path) -> N
     assert "2 jobs: 1 refused, 1 passed" in done.stdout
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_resuming_what_is_not_there_is_refused(tmp_path: Path) -> None:
     done = sweep(tmp_path, "sweep.resume=latest", code=2)
     assert done.stderr.startswith("error: sweep latest: no such sweep in this store")
@@ -188,7 +188,7 @@ def test_resuming_what_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "sweep.skip_finished=true:" in done.stderr
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("launcher", ["submitit_local", "basic"])
 def test_jobs_of_another_launcher_are_tracked_and_told_alike(tmp_path: Path, launcher: str) -> None:
     """`basic` stands for the launchers that call Hydra's task function, as Ray's does in a process it uses again."""
@@ -206,7 +206,7 @@ def test_jobs_of_another_launcher_are_tracked_and_told_alike(tmp_path: Path, lau
     assert "trainer.on_nan=stop" in done.stdout
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_ctrl_c_ends_the_jobs_of_a_cluster_cleanly(tmp_path: Path) -> None:
     pytest.importorskip("submitit")
     arguments = [sys.executable, "-m", "runner", "-m", *SHORT, "trainer.epochs=100000", "mesh=single,batch2"]

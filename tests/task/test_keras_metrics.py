@@ -36,7 +36,7 @@ def of_keras(tmp_path_factory: pytest.TempPathFactory) -> cases.Arrays:
     return dict(np.load(out))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("batch_size", [64, 1000])
 def test_metrics_are_those_of_kerass_classes(of_keras: cases.Arrays, batch_size: int) -> None:
     labels, logits = two_classes()
@@ -65,7 +65,7 @@ def test_metrics_are_those_of_kerass_classes(of_keras: cases.Arrays, batch_size:
         assert found[kind][name] == pytest.approx(float(value), rel=1e-5), key
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("batch_size", [17, 1000])
 def test_metrics_of_a_config_are_those_of_kerass_classes(of_keras: cases.Arrays, name: str, batch_size: int) -> None:
@@ -84,7 +84,7 @@ def test_metrics_of_a_config_are_those_of_kerass_classes(of_keras: cases.Arrays,
         np.testing.assert_allclose(values, np.atleast_1d(value), rtol=1e-5, err_msg=metric)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_options_have_the_names_and_defaults_of_kerass_arguments(of_keras: cases.Arrays) -> None:
     of_classes = json.loads(str(of_keras["signatures"]))
     # A mean over the classes replaces Keras's one number per class.
@@ -101,7 +101,7 @@ def test_options_have_the_names_and_defaults_of_kerass_arguments(of_keras: cases
             assert default == (ours[spec.name] if theirs is None and spec.name in ours else theirs), (kind, spec.name)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_every_argument_of_kerass_classes_is_an_option_or_left_out_with_a_reason(of_keras: cases.Arrays) -> None:
     of_classes = json.loads(str(of_keras["signatures"]))
     left_out = set()

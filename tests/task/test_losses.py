@@ -29,7 +29,7 @@ CASES = cases.make() | loss_cases.make()
 LIBRARIES = {"tensorflow": "tensorflow", "jax.numpy": "jax"}
 # The mesh's numbers are those of its devices' halves, added up in another order.
 MESH = "mesh "
-PLACES = [("tensorflow", ""), pytest.param("tensorflow", MESH, marks=pytest.mark.campaign), ("jax.numpy", "")]
+PLACES = [("tensorflow", ""), pytest.param("tensorflow", MESH, marks=pytest.mark.nightly), ("jax.numpy", "")]
 # Sums of float32, of up to 13 examples, in another order and form: a few units in the last place of the largest term.
 CLOSE = {"rtol": 3e-6, "atol": 3e-6}
 
@@ -55,7 +55,7 @@ def _of_case(numbers: Numbers, name: str, library: str, place: str) -> cases.Arr
     return {key.removeprefix(prefix): value for key, value in of_place.items() if key.startswith(prefix)}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize(("library", "place"), PLACES)
 def test_losses_and_their_gradients_are_those_of_keras(numbers: Numbers, library: str, place: str) -> None:
     """Mean losses to float32's last places; padding, whose outputs are NaN, adds nothing to either."""
@@ -72,7 +72,7 @@ def test_losses_and_their_gradients_are_those_of_keras(numbers: Numbers, library
         )
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize(("library", "place"), PLACES)
 def test_every_library_computes_what_numpy_does(numbers: Numbers, library: str, place: str) -> None:
     """Totals as what is added up of them: sums about a mean are 0 but for rounding, and have no digits to compare."""
@@ -100,7 +100,7 @@ def _totals(numbers: cases.Arrays) -> cases.Arrays:
     return {k.removeprefix("total "): v.astype(np.float64) for k, v in numbers.items() if k.startswith("total ")}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_function_is_that_of_numpy(numbers: Numbers, library: str) -> None:
     ops = arrays.of(np)
@@ -110,7 +110,7 @@ def test_every_function_is_that_of_numpy(numbers: Numbers, library: str) -> None
         np.testing.assert_allclose(found, wanted, **CLOSE, err_msg=name)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_options_of_losses_have_the_names_and_defaults_of_kerass_arguments(numbers: Numbers) -> None:
     of_keras = json.loads(str(numbers("jax.numpy", "")["signatures"]))
     for name, kind in OPTIONS.items():

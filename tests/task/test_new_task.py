@@ -183,8 +183,7 @@ def test_the_loss_and_the_evaluation_of_a_new_task_are_its_own() -> None:
     assert task.summary(task.totals(arrays.of(np), outputs, batch)) == {"mae": 1.5}
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_a_new_task_is_trained_and_evaluated_like_the_regression_that_it_equals(folder: Path) -> None:
     def numbers(task: str) -> list[tuple[str, str]]:
         done = run(folder, f"task={task}", "trainer.epochs=2", "dataset.batch_size=32", "trainer.progress=lines")

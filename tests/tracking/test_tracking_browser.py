@@ -8,7 +8,7 @@ import pytest
 
 from tests.tracking.server import environment, kill, wait_until_up
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 _FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]

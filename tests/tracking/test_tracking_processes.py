@@ -13,7 +13,7 @@ def _start(uri, root, end):
     return subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_four_first_runs_at_once_on_an_empty_store_all_succeed(tmp_path):
     uri = f"sqlite:///{tmp_path}/new/mlflow.db"
     workers = [_start(uri, tmp_path, "finish") for _ in range(4)]

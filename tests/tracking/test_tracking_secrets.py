@@ -266,7 +266,7 @@ def _holders(folder: Path) -> list[str]:
     ]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_no_byte_of_what_a_run_prints_or_stores_holds_the_password(uri: str, tmp_path: Path) -> None:
     server, work = Server(uri, tmp_path), tmp_path / "work"

@@ -38,7 +38,7 @@ def test_a_database_that_is_down_at_the_start_is_one_line_soon(opener):
     assert "secret" not in str(error.value)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opener, server, rows, tmp_path, capsys):
     tracker = opener(server.uri)
     page = tmp_path / "config.yaml"
@@ -66,7 +66,7 @@ def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opene
     assert "store available again" in said
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_a_dead_server_missed_lies_in_a_named_file_and_is_stored_at_the_next_start(
     opener, server, rows, tmp_path, capsys

@@ -9,7 +9,7 @@ import pytest
 from tests.optim.keras_runs import ELEMENTWISE, MESHES, RATES, RUNS, named
 from tests.verify.test_verify import command, result
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 _GROUPS = "optimizer.groups=[{match:biases_and_norms,decay:false},{match:'d1/.*',rate:0.1,freeze_steps:1}]"
 _SHORT = ["mesh=batch4_model2", "model.hidden=[16]", "dataset.batch_size=32", "tracking=none", "verify.steps=4"]
@@ -61,7 +61,6 @@ def overrides_of(name: str, mesh: str) -> list[str]:
     return overrides
 
 
-@pytest.mark.rotates(every=16, by=["engine"])
 @pytest.mark.parametrize(("engine", "mesh", "name"), _EVERY)
 def test_every_optimizer_of_keras_is_verified_under_fsdp_megatron(
     tmp_path: Path, engine: str, mesh: str, name: str

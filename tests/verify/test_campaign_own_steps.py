@@ -12,7 +12,7 @@ import pytest
 
 from tests import forks
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 NAMED = {

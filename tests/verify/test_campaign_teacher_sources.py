@@ -16,7 +16,7 @@ from tests import forks
 from tests.stores import store_in
 from tests.verify.test_verify import command
 
-pytestmark = pytest.mark.campaign
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 MODULE = """

@@ -6,23 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.nightly import nightly_except
 from tests.verify.test_verify import command, failures, result
 
 pytestmark = pytest.mark.slow
 
 VIT = ["model=vit", "model.patch=4", "model.depth=1", "model.dim=32", "model.mlp=64", "model.dropout=0.1"]
+MODELS = [
+    ["mesh=batch8", "dataset.remainder=pad"],
+    ["mesh=batch4_model2", "layout=megatron", *VIT],
+    ["mesh=batch2", "model=convnet", "dataset.batch_size=32", "optimizer=sgd", "optimizer.clip.global_norm=0.5"],
+]
 
 
-@pytest.mark.wide(keep=["mlp"])
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["mesh=batch8", "dataset.remainder=pad"],
-        ["mesh=batch4_model2", "layout=megatron", *VIT],
-        ["mesh=batch2", "model=convnet", "dataset.batch_size=32", "optimizer=sgd", "optimizer.clip.global_norm=0.5"],
-    ],
-    ids=["mlp", "vit", "convnet"],
-)
+@pytest.mark.parametrize("overrides", nightly_except(MODELS[:1], MODELS), ids=["mlp", "vit", "convnet"])
 def test_the_mesh_equals_plain_keras_on_one_device(tmp_path: Path, overrides: list[str]) -> None:
     done = command(tmp_path, "engine=jax", "verify.steps=3", "tracking=none", *overrides)
     content = result(tmp_path)
@@ -34,7 +31,7 @@ def test_the_mesh_equals_plain_keras_on_one_device(tmp_path: Path, overrides: li
 BFLOAT16 = ["engine=jax", "engine.precision=bfloat16", "mesh=batch2", "verify.steps=3", "tracking=none"]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_bfloat16_is_held_against_bfloat16_on_one_device_and_a_wrong_gradient_is_seen(tmp_path: Path) -> None:
     done = command(tmp_path, *BFLOAT16)
     assert "verified: 3 steps" in done.stdout
@@ -45,7 +42,7 @@ def test_bfloat16_is_held_against_bfloat16_on_one_device_and_a_wrong_gradient_is
     assert all(name.endswith("/d2/kernel") or name == "d2/kernel" for name in failed)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("state", ["master", "bfloat16"])
 def test_each_state_is_held_against_one_device_and_a_wrong_gradient_is_seen(tmp_path: Path, state: str) -> None:
     chosen = [*BFLOAT16, f"engine.state={state}", "layout=fsdp", "optimizer.ema.decay=0.9"]
@@ -56,7 +53,7 @@ def test_each_state_is_held_against_one_device_and_a_wrong_gradient_is_seen(tmp_
     assert {"gradient/d2/kernel", "point0/gradient/d2/kernel"} <= set(failures(tmp_path))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_in_parts_and_with_averages_the_mesh_equals_one_device(tmp_path: Path) -> None:
     chosen = ["trainer.accumulate_steps=2", "optimizer.ema.decay=0.9", "dataset.remainder=pad", "mesh=batch2"]
     command(tmp_path, "engine=jax", "verify.steps=23", "tracking=none", *chosen)  # the last step is padded
@@ -65,7 +62,7 @@ def test_in_parts_and_with_averages_the_mesh_equals_one_device(tmp_path: Path) -
     assert max(float(check["ratio"]) for check in checks) < 0.25, "far from the tolerances"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_it_verifies_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
     chosen = ["engine=jax", "mesh=batch2", "model.hidden=[16]", "verify.steps=2", "tracking=none"]
     done = command(tmp_path, *chosen, module="tests.verify.blocked", BLOCKED="tensorflow,tf_keras,mlflow")
@@ -74,7 +71,7 @@ def test_it_verifies_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
         assert (tmp_path / "run" / f"verify-{side}.log").read_text().endswith("loaded: jax,keras\n")
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_side_loads_no_tensorflow_where_it_is_installed(tmp_path: Path) -> None:
     chosen = ["engine=jax", "mesh=batch2", "model.hidden=[16]", "verify.steps=1", "tracking=none"]
     command(tmp_path, *chosen, module="tests.verify.blocked", BLOCKED="-")

@@ -97,7 +97,7 @@ def test_two_engines_that_agree_in_what_is_wrong_differ_from_one_device(tmp_path
     assert found.line().startswith("mismatch: the mesh batch=2 differs from one device, first in d1/kernel")
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
@@ -117,7 +117,7 @@ def test_two_sound_engines_agree(tmp_path: Path, overrides: list[str]) -> None:
     assert max(float(check["ratio"]) for check in content["checks"]) < 0.5, "far from the tolerances"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_engine_that_scales_a_gradient_is_seen_by_the_other(tmp_path: Path) -> None:
     done = broken(tmp_path, "scaled_gradient", "against.engine=jax", "tracking=none", "verify.steps=3")

@@ -27,9 +27,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=12)
-@pytest.mark.when_changed(roots=["runner.verify", "runner.engine", "runner.model", "runner.task", "runner.data"])
+@pytest.mark.nightly
 @pytest.mark.parametrize("row", SHORT, ids=lambda row: row.name[:60])
 def test_the_mesh_computes_what_one_device_computes(row: Row, tmp_path: Path) -> None:
     done = verify(row, tmp_path, 3)

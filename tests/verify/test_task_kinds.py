@@ -9,7 +9,7 @@ import pytest
 
 from tests.verify.test_verify import command, result
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 NETS = """
 def steps(keras, inputs, outputs):
@@ -114,7 +114,6 @@ def written(folder: Path, kind: str) -> None:
     np.savez(folder / "data.npz", **arrays.get(kind, labeled))  # type: ignore[arg-type]
 
 
-@pytest.mark.rotates(every=16, by=["kind"])
 @pytest.mark.parametrize(("engine", "mesh"), PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_of_task_equals_one_device(tmp_path: Path, kind: str, engine: str, mesh: str) -> None:

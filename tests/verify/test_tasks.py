@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.nightly import nightly_except
 from tests.verify.test_verify import broken, command, failures, result
 
 pytestmark = pytest.mark.slow
@@ -67,9 +68,8 @@ def written(folder: Path) -> None:
     (folder / "two_inputs.py").write_text(MODULE)
 
 
-@pytest.mark.wide(keep=["batch4_model2-jax"])
-@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
-@pytest.mark.parametrize("mesh", ["batch8", "batch4_model2"])
+@pytest.mark.parametrize("engine", nightly_except(["jax"], ["keras_dtensor", "jax"]))
+@pytest.mark.parametrize("mesh", nightly_except(["batch4_model2"], ["batch8", "batch4_model2"]))
 def test_a_regression_from_a_table_equals_one_device(tmp_path: Path, engine: str, mesh: str) -> None:
     written(tmp_path)
     table = ["dataset=arrays", "dataset.path=houses.csv", "task=regression", "task.target=price"]
@@ -79,7 +79,7 @@ def test_a_regression_from_a_table_equals_one_device(tmp_path: Path, engine: str
     assert max(float(check["ratio"]) for check in result(tmp_path)["checks"]) < 0.5, "far from the tolerances"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 @pytest.mark.parametrize("mesh", [["mesh=batch8"], ["mesh=batch4_model2", RULES]], ids=["batch8", "batch4_model2"])
 def test_a_model_of_two_inputs_equals_one_device(tmp_path: Path, engine: str, mesh: list[str]) -> None:
@@ -89,7 +89,7 @@ def test_a_model_of_two_inputs_equals_one_device(tmp_path: Path, engine: str, me
     assert {check["variable"] for check in result(tmp_path)["checks"]} >= {"first/kernel", "second/kernel"}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_a_loss_that_is_scaled_on_the_mesh_is_seen(tmp_path: Path, engine: str) -> None:
     written(tmp_path)
@@ -101,7 +101,7 @@ def test_a_loss_that_is_scaled_on_the_mesh_is_seen(tmp_path: Path, engine: str) 
     }
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_inputs_that_are_swapped_on_the_mesh_are_seen(tmp_path: Path) -> None:
     written(tmp_path)
     done = broken(tmp_path, "swapped_inputs", *TWO, "task=regression", "engine=jax", *SHORT)
@@ -109,7 +109,7 @@ def test_inputs_that_are_swapped_on_the_mesh_are_seen(tmp_path: Path) -> None:
     assert min(failures(tmp_path)[f"gradient/{layer}/kernel"] for layer in ("first", "second")) > 1000
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 @pytest.mark.parametrize("more", [[], ["trainer.accumulate_steps=2"]], ids=["whole", "in_parts"])
 def test_a_loss_that_reads_other_rows_equals_one_device(tmp_path: Path, engine: str, more: list[str]) -> None:
@@ -121,7 +121,7 @@ def test_a_loss_that_reads_other_rows_equals_one_device(tmp_path: Path, engine: 
     assert max(float(check["ratio"]) for check in checks.values()) < 0.5, "far from the tolerances"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_padding_that_a_loss_reads_in_an_evaluation_is_seen(tmp_path: Path, engine: str) -> None:
     (tmp_path / "contrast.py").write_text(CONTRAST)
@@ -132,7 +132,7 @@ def test_padding_that_a_loss_reads_in_an_evaluation_is_seen(tmp_path: Path, engi
     assert min(found.values()) > 100
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_padding_of_a_training_that_a_loss_reads_is_rejected(tmp_path: Path, engine: str) -> None:
     (tmp_path / "contrast.py").write_text(CONTRAST)
@@ -140,7 +140,7 @@ def test_padding_of_a_training_that_a_loss_reads_is_rejected(tmp_path: Path, eng
     assert "dataset.remainder=pad: the loss of an example depends on other rows" in done.stderr
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_a_model_of_two_outputs_equals_one_device(tmp_path: Path, engine: str) -> None:
     (tmp_path / "ways.py").write_text(TWO_OUTPUTS)

@@ -13,6 +13,7 @@ import pytest
 
 from runner.tracking.hidden import params_of, tags_of
 from tests import forks
+from tests.nightly import nightly_except
 from tests.stores import store_in
 
 pytestmark = pytest.mark.slow
@@ -105,8 +106,7 @@ def recorded(folder: Path) -> tuple[Any, set[str]]:
     return only, {item.path for item in client.list_artifacts(only.info.run_id)}
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*forks.REAL)
     done = command(tmp_path, "mesh=batch8", "dataset.remainder=pad", "verify.steps=24")
@@ -143,7 +143,7 @@ def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path, monke
     assert {"config.yaml", "verify.json", "verify.md"} <= artifacts
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_rules_on_two_axes_are_verified_over_several_calls(tmp_path: Path) -> None:
     command(tmp_path, "mesh=batch4_model2", RULES, "verify.steps=5", "trainer.steps_per_call=2", "tracking=none")
     content = result(tmp_path)
@@ -152,7 +152,7 @@ def test_rules_on_two_axes_are_verified_over_several_calls(tmp_path: Path) -> No
     assert max(float(check["ratio"]) for check in content["checks"]) < 0.25, "far from the tolerances"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -188,7 +188,7 @@ def broken(folder: Path, kind: str, *overrides: str, **environment: str) -> subp
     return done
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_moments_that_are_one_step_stale_are_seen(tmp_path: Path) -> None:
     done = broken(tmp_path, "stale_moments", "optimizer=sgd", "optimizer.momentum=0.9")
     found = failures(tmp_path)
@@ -204,7 +204,7 @@ def test_moments_that_are_one_step_stale_are_seen(tmp_path: Path) -> None:
     assert {"verify.json", "verify.md"} <= artifacts
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_gradient_scaled_by_the_axis_size_is_seen_by_name(tmp_path: Path) -> None:
     done = broken(tmp_path, "scaled_gradient", "tracking=none")
     found = failures(tmp_path)
@@ -214,7 +214,7 @@ def test_a_gradient_scaled_by_the_axis_size_is_seen_by_name(tmp_path: Path) -> N
     assert found["gradient/d2/kernel"] > WIDE
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_batch_statistics_kept_local_are_seen_by_name(tmp_path: Path) -> None:
     done = broken(tmp_path, "local_statistics", *NORMALIZED, "tracking=none")
     found = failures(tmp_path)
@@ -223,7 +223,7 @@ def test_batch_statistics_kept_local_are_seen_by_name(tmp_path: Path) -> None:
     assert "bn/moving_" in done.stderr
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_padding_in_the_mean_is_seen_where_no_batch_of_the_first_steps_has_padding(tmp_path: Path) -> None:
     broken(tmp_path, "padding_in_the_mean", "engine=jax", "dataset.remainder=pad", "tracking=none")
     first = failures(tmp_path)
@@ -234,13 +234,12 @@ def test_padding_in_the_mean_is_seen_where_no_batch_of_the_first_steps_has_paddi
 
 
 ENGINES = ["keras_dtensor", "jax"]
+DEATHS = [("killed", "was killed by signal 9"), ("crash", "exited with code 1")]
 KINKED = ["model=custom", "model._target_=my_models.kinked", "optimizer=sgd", "tracking=none"]
 
 
-@pytest.mark.wide(keep=["0.125-jax"])
-@pytest.mark.rotates(every=12, by=["engine"])
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("factor", ["-1", "0", "0.125", "0.9", "2"])
+@pytest.mark.parametrize("engine", nightly_except(["jax"], ENGINES))
+@pytest.mark.parametrize("factor", nightly_except(["0.125"], ["-1", "0", "0.125", "0.9", "2"]))
 def test_a_wrong_gradient_of_a_bias_at_the_kink_is_seen_by_name(tmp_path: Path, engine: str, factor: str) -> None:
     broken(tmp_path, "scaled_bias", *KINKED, f"engine={engine}", FACTOR=factor, ENGINE=engine)
     content, found = result(tmp_path), failures(tmp_path)
@@ -248,7 +247,7 @@ def test_a_wrong_gradient_of_a_bias_at_the_kink_is_seen_by_name(tmp_path: Path, 
     assert {name for name in found if "/gradient/" in name} == {f"point{n}/gradient/conv/bias" for n in (0, 1)}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_sound_bias_at_the_kink_is_verified(tmp_path: Path, engine: str) -> None:
     command(tmp_path, "mesh=batch8", "verify.steps=6", *KINKED, f"engine={engine}")
@@ -257,7 +256,7 @@ def test_a_sound_bias_at_the_kink_is_verified(tmp_path: Path, engine: str) -> No
     assert float(known["conv/bias"]["resolution"]) < 0.1
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_bias_before_a_batch_normalization_is_zero_on_both_sides(tmp_path: Path, engine: str) -> None:
     biased = ["model=custom", "model._target_=my_models.biased", f"engine={engine}"]
@@ -269,7 +268,7 @@ def test_a_bias_before_a_batch_normalization_is_zero_on_both_sides(tmp_path: Pat
     assert "the gradients of d1/bias are zero up to rounding" in " ".join(done.stdout.split())
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_layer_normalization_along_a_middle_dim_equals_stock_keras(tmp_path: Path, engine: str) -> None:
     chosen = ["model=custom", "model._target_=my_models.normalized_by_column", f"engine={engine}", "tracking=none"]
@@ -277,7 +276,7 @@ def test_a_layer_normalization_along_a_middle_dim_equals_stock_keras(tmp_path: P
     assert result(tmp_path)["verdict"] == "verified"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_an_inconclusive_verdict_fails_unless_it_is_allowed(tmp_path: Path) -> None:
     # Units that no input wakes: no gradient arrives, at no point.
     (tmp_path / "dead.py").write_text(
@@ -303,7 +302,7 @@ def test_an_inconclusive_verdict_fails_unless_it_is_allowed(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_training_that_verifies_first_records_it_and_then_trains(tmp_path: Path) -> None:
     chosen = ["mesh=batch2", "trainer.verify_first=true", "verify.steps=2", "trainer.epochs=1"]
     done = command(tmp_path, *chosen, "trainer.log_model=false", module="runner")
@@ -314,7 +313,7 @@ def test_training_that_verifies_first_records_it_and_then_trains(tmp_path: Path)
     assert {"verify.json", "verify.md", "curves.png"} <= artifacts
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_training_that_verifies_first_does_not_begin_on_a_wrong_engine(tmp_path: Path) -> None:
     done = broken(tmp_path, "scaled_gradient", "trainer.verify_first=true", COMMAND="train")
     assert "gradient/d2/kernel" in done.stderr
@@ -325,8 +324,7 @@ def test_training_that_verifies_first_does_not_begin_on_a_wrong_engine(tmp_path:
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
-@pytest.mark.wide(keep=["killed-was killed by signal 9"])
-@pytest.mark.parametrize(("kind", "shown"), [("killed", "was killed by signal 9"), ("crash", "exited with code 1")])
+@pytest.mark.parametrize(("kind", "shown"), nightly_except(DEATHS[:1], DEATHS))
 def test_a_side_that_dies_is_one_line_that_names_its_log(tmp_path: Path, kind: str, shown: str) -> None:
     done = broken(tmp_path, kind, "tracking=none", "verify.steps=1")
     log = tmp_path / "run" / "verify-mesh.log"
@@ -334,7 +332,7 @@ def test_a_side_that_dies_is_one_line_that_names_its_log(tmp_path: Path, kind: s
     assert kind == "killed" or "a bug of the engine" in log.read_text()
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_error_of_a_users_layer_is_told_in_its_own_words(tmp_path: Path, engine: str) -> None:
     (tmp_path / "raising.py").write_text(

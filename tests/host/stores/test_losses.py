@@ -37,7 +37,7 @@ def path(*names: str) -> ObjectPath:
     return ObjectPath(f"s3://{BUCKET}", "/".join(names))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @needs_moto
 @pytest.mark.parametrize("trouble", [UNAVAILABLE, THROTTLES, CUTS])
 def test_a_trouble_that_passes_loses_no_write(proxy: Proxy, trouble: str) -> None:
@@ -53,7 +53,7 @@ def test_a_trouble_that_passes_loses_no_write(proxy: Proxy, trouble: str) -> Non
     assert proxy.rejected > 0
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @needs_moto
 @pytest.mark.parametrize("size", [5, 2 * client.PART + 5])
 def test_an_upload_that_was_answered_but_not_stored_fails(proxy: Proxy, size: int) -> None:
@@ -65,7 +65,7 @@ def test_an_upload_that_was_answered_but_not_stored_fails(proxy: Proxy, size: in
     assert ("partNumber" in proxy.lost[0]) == (size > client.PART)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @needs_moto
 def test_an_answer_that_is_cut_in_its_middle_is_asked_for_again(proxy: Proxy) -> None:
     client.write(path("folder", "small"), b"12345")
@@ -177,7 +177,7 @@ def test_a_line_says_that_a_store_has_not_answered_yet(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @needs_moto
 def test_a_bucket_that_does_not_exist_is_told_from_an_object_that_does_not(proxy: Proxy) -> None:
     missing = ObjectPath("s3://no-such-bucket", "run")

@@ -32,7 +32,7 @@ main()
 """
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_run_with_an_unsaved_last_state_fails_but_is_recorded(tmp_path: Path) -> None:
     keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
     arguments, environment = command(tmp_path, "engine=jax", "mesh=single", "trainer.epochs=2", keep)
@@ -55,7 +55,7 @@ def test_a_run_with_an_unsaved_last_state_fails_but_is_recorded(tmp_path: Path) 
     assert recorded(tmp_path)[1].info.status == "FINISHED"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_branch_is_a_new_run_and_going_back_replaces_later_checkpoints(tmp_path: Path) -> None:
     keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
     shape = ["engine=jax", "mesh=single", "trainer.epochs=2", "trainer.checkpoint.every_steps=11"]

@@ -13,6 +13,7 @@ from runner.training.checkpoint import index, storage
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.metric_history import check_arrays, from_arrays
 from tests import forks
+from tests.nightly import nightly_except
 from tests.run.test_runs import command, run, summary
 
 RUNS = Path(__file__).parent / "last_release"
@@ -48,9 +49,8 @@ def test_checkpoints_of_the_last_release_restore_their_history(engine: str) -> N
     assert (noted["metric"], noted["value"]) == ("eval/accuracy", told["eval_accuracy"])
 
 
-@pytest.mark.wide(keep=["jax"])
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", nightly_except(["jax"], [*ENGINES]))
 def test_a_run_of_the_last_release_is_evaluated_and_resumed_to_the_same_results(tmp_path: Path, engine: str) -> None:
     place = copied(engine, tmp_path)
     arguments, environment = command(tmp_path, f"run={place}@6", "tracking=none", f"hydra.run.dir={tmp_path / 'seen'}")

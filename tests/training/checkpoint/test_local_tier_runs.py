@@ -23,7 +23,7 @@ from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.metric_history import from_arrays
 from tests import forks
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 LIBRARIES = {"jax": forks.JAX, "keras_dtensor": forks.TENSORFLOW}
 WITHIN_S = 240.0

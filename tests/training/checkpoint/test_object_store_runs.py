@@ -26,7 +26,7 @@ from tests.google_server import Gateway
 from tests.object_server import BUCKET, Proxy
 
 pytestmark = [
-    pytest.mark.campaign,
+    pytest.mark.nightly,
     pytest.mark.skipif(object_server.interpreter() is None, reason="needs moto: see tests/object_server.py"),
 ]
 
@@ -73,7 +73,6 @@ def killed(arguments: list[str], folder: Path, environment: dict[str, str], libr
         time.sleep(0.05)
 
 
-@pytest.mark.rotates(every=8)
 @pytest.mark.parametrize(
     ("engine", "cluster"), [("jax", "cluster=local cluster.processes=2 mesh=batch2"), ("keras_dtensor", "mesh=batch2")]
 )
@@ -85,7 +84,6 @@ def test_a_killed_run_resumes_bit_for_bit_on_a_store_that_loses_requests(
         assert proxy.rejected > 3
 
 
-@pytest.mark.rotates(every=8)
 def test_a_killed_run_resumes_bit_for_bit_on_a_store_with_googles_protocol(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +129,6 @@ def check_a_run(
     assert not client.below(root / "exp1")
 
 
-@pytest.mark.rotates(every=8)
 def test_the_folder_of_a_run_is_copied_to_a_store_that_loses_requests(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

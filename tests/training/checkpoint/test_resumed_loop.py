@@ -186,8 +186,7 @@ def same(engine: NumpyEngine, result: loop.Result, whole: tuple[NumpyEngine, loo
     assert (result.steps, result.epoch_means) == (whole[1].steps, whole[1].epoch_means)
 
 
-@pytest.mark.campaign
-@pytest.mark.rotates(every=1)
+@pytest.mark.nightly
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     deaths=st.lists(st.integers(0, 30), min_size=1, max_size=3),
@@ -415,7 +414,7 @@ def test_another_model_is_rejected_by_its_first_variable(tmp_path: Path) -> None
         load(cast(Engine, NumpyEngine(16, 3)), found)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deaths=st.lists(st.integers(0, 40), min_size=1, max_size=3), every=st.integers(2, 5), bad=st.integers(2, 22))
 @example(deaths=[7], every=5, bad=12)

@@ -260,7 +260,7 @@ COMMAND = (
 TIMEOUT_S = 240.0
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("engine", "cluster"), [("jax", ("cluster=local", "cluster.processes=2")), ("keras_dtensor", ())]
 )
