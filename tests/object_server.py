@@ -1,7 +1,7 @@
 """A server of S3's protocol on loopback: moto's, and a proxy before it that rejects or delays requests.
 
-moto is not in the tests' environment, because its libraries are many: `.ci/run` installs it into `.venv/stores`. The
-environment variable RUNNER_TESTS_MOTO names another interpreter that has it.
+moto is not in the tests' environment, because its libraries are many: `.ci/nightly` installs it into `.venv/stores`.
+The environment variable RUNNER_TESTS_MOTO names another interpreter that has it.
 """
 
 from __future__ import annotations
