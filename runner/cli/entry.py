@@ -8,7 +8,6 @@ from __future__ import annotations
 
 # Built into the interpreter: `signal` itself takes milliseconds to import, in which Ctrl-C would be a traceback.
 import _signal  # type: ignore[import-not-found]
-import gc
 import os
 import sys
 from importlib import import_module
@@ -16,7 +15,6 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
     from typing import NoReturn
 
 
@@ -28,12 +26,6 @@ def _end(signum: int, _frame: object) -> None:
 for _name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
     if hasattr(_signal, _name) and _signal.getsignal(getattr(_signal, _name)) != _signal.SIG_IGN:
         _signal.signal(getattr(_signal, _name), _end)
-
-
-# Thresholds of Python's garbage collector, for a whole command. A start imports libraries and traces a step: that
-# makes many objects and next to no garbage. Python's own thresholds (700, 10, 10) cost 0.4 of the 7.6 CPU seconds of a
-# tracked run of digits on engine=jax. No collection at all would save 0.1 more, but keep a sweep's garbage.
-_COLLECTION_THRESHOLDS = 50_000, 10, 10
 
 
 def _open_streams() -> None:
@@ -71,29 +63,12 @@ def main(module: str, after: str | None = None) -> NoReturn:
       module: has the command, `run(config, composed)`; imported once the config has been checked.
       after: module with `end(code)`, called last, which returns the code to exit with; None: nothing is called.
     """
-    gc.set_threshold(*_COLLECTION_THRESHOLDS)
 
     def body() -> int:
-        code: int = _import_for_good("runner.cli.app").run_module(module, after)
+        code: int = import_module("runner.cli.app").run_module(module, after)
         return code
 
     start(body)
-
-
-def _import_for_good(name: str) -> ModuleType:
-    """Imports a module, and keeps all objects that there are now out of every search for reference cycles.
-
-    Modules stay until the process ends, and each full search would look at all that they define. That is 5% of the CPU
-    time of `--cfg job`.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    module = import_module(name)
-    gc.freeze()
-    # A plan runs without the search, see `runner.plan.__main__`.
-    if was_enabled:
-        gc.enable()
-    return module
 
 
 def main_without_config(module: str) -> NoReturn:

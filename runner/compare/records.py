@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
-from runner.config import renamed
 from runner.config.convert import flatten
 from runner.errors import ConfigError, DataError
 from runner.tracking.hidden import params_of, tags_of
@@ -69,14 +68,10 @@ class RunRecord:
 def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
     tags = tags_of(run.data.tags)
-    if renamed.VERDICT_TAG in tags:
-        tags[renamed.VERDICT_TAG] = renamed.verdict(tags[renamed.VERDICT_TAG])
     params = params_of(run.data.params, tags)
     seconds = math.nan
     if run.info.end_time:
         seconds = (run.info.end_time - run.info.start_time) / 1000
-    # Keys that a later release renamed are compared by their new names.
-    params = {renamed.KEYS.get(key, key): value for key, value in params.items()}
     return RunRecord(
         run_id=run.info.run_id,
         name=run.info.run_name or run.info.run_id[:8],

@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from runner.config import options, renamed
+from runner.config import options
 from runner.config.build import build, fields_of, unknown_key
 from runner.config.schema import RunConfig, TrackingConfig
 from runner.config.values import leaves
@@ -123,8 +123,7 @@ def convert_group(name: str, composed: DictConfig) -> Any:
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or name}: {_reason(error)}; set another value") from error
     specs = fields_of(kind)
-    defaults = {key: spec.default for key, spec in specs.items()}
-    content = options.arranged(name, renamed.group(name, content, defaults))
+    content = options.arranged(name, content)
     for key in content:
         if key not in specs:
             raise unknown_key(f"{name}.{key}", specs)

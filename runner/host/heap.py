@@ -1,12 +1,9 @@
-"""Memory of the C library's heap, and Python's garbage collector."""
+"""Memory of the C library's heap."""
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 
 
@@ -26,20 +23,3 @@ def give_back() -> None:
     trim = _trim()
     if callable(trim):
         trim(0)
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Pauses garbage collection, for a block that makes many objects and keeps them.
-
-    Each such object counts towards the next collection, and each collection looks at all existing objects. In MLflow's
-    database store, that is two thirds of the CPU time of reading a page of runs.
-    """
-    # Blocks may be nested, and a user's own code may have paused the collection.
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

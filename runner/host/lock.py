@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,35 +19,17 @@ _PID_BYTES = 32
 # Errors of a lock that another process holds; which one depends on the system. Others mean that there are no locks.
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
 
-if sys.platform == "win32":
-    import msvcrt
 
-    # Far past the text in the file, since Windows also keeps others from reading a locked range.
-    _OFFSET = 1 << 30
+def _try_lock(handle: int) -> None:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def _try_lock(handle: int) -> None:
-        os.lseek(handle, _OFFSET, os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
 
-    def _share(handle: int) -> None:
-        # Windows has no shared locks here, and keeps open files from being removed.
-        del handle
+def _share(handle: int) -> None:
+    fcntl.flock(handle, fcntl.LOCK_SH)
 
-    def _unlock(handle: int) -> None:
-        os.lseek(handle, _OFFSET, os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
 
-else:
-    import fcntl
-
-    def _try_lock(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _share(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_SH)
-
-    def _unlock(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_UN)
+def _unlock(handle: int) -> None:
+    fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import fcntl
 import io
 import os
+import pty
 import re
 import signal
 import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -93,15 +96,8 @@ def _is_plain_stdout() -> bool:
         return False
 
 
-def _open_terminal() -> tuple[int, int] | None:
-    """Returns both ends of a pseudo-terminal, on which the command draws its bar; None on Windows, which has none."""
-    if sys.platform == "win32":
-        return None
-    # Windows has none of these modules.
-    import fcntl
-    import pty
-    import termios
-
+def _open_terminal() -> tuple[int, int]:
+    """Returns both ends of a pseudo-terminal, on which the command draws its bar."""
     own_end, command_end = pty.openpty()
     fcntl.ioctl(command_end, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
     return own_end, command_end

@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checks import sweep as checks_sweep
 from runner.checks.composed import convert
-from runner.config import renamed
 from runner.config.compose import compose_job
 from runner.config.convert import as_typed, convert_group, resolved
 from runner.config.hydra_node import directory
@@ -335,7 +334,7 @@ class Sweep:
             return ""
         with suppress(OSError, ValueError, KeyError):
             content = json.loads((job.folder / _VERDICT_FILE).read_text())
-            return renamed.verdict(str(content["verdict"]))
+            return str(content["verdict"])
         with suppress(DataError):  # the table at the end reports it
             record = records.from_folder(job.folder, job.name, "FINISHED")
             if record is not None and self.settings.metric in record.metrics:

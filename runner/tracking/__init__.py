@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from runner.config.schema import TrackingConfig
 from runner.host import stages
-from runner.host.heap import without_collection
 from runner.host.late import late
 from runner.host.paths import project_root
 from runner.tracking.base import Status, Tracker
@@ -71,9 +70,7 @@ def open_tracker(
         return Tracker()
     if config.name != "mlflow":
         raise ValueError(f"tracking.name={config.name}: must be mlflow or none; set tracking=mlflow")
-    # Importing MLflow creates many objects that stay, which the collector would search again and again: pausing it
-    # saves half a second of CPU time.
-    with stages.stage("opening the run's record in MLflow"), without_collection():
+    with stages.stage("opening the run's record in MLflow"):
         return tracker.start_run(
             config,
             start.RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id, listed),

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from runner.host.heap import without_collection
-
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
@@ -39,15 +37,13 @@ def pages(
         order_by = list(order)
     token = None
     while experiments:
-        # Not across the yields: what the caller does with a run is its own.
-        with without_collection():
-            page = client.search_runs(
-                list(experiments),
-                filter_string=filter_string,
-                max_results=_PAGE_SIZE,
-                order_by=order_by,
-                page_token=token,
-            )
+        page = client.search_runs(
+            list(experiments),
+            filter_string=filter_string,
+            max_results=_PAGE_SIZE,
+            order_by=order_by,
+            page_token=token,
+        )
         yield from page
         token = page.token
         if not token:

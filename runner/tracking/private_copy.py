@@ -13,7 +13,7 @@ from pathlib import Path
 # Missing flags are those of other systems. O_NONBLOCK: opening a FIFO that somebody put there must not wait.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER_FLAGS = os.O_RDONLY | _NO_LINKS | getattr(os, "O_DIRECTORY", 0)
-_FILE_FLAGS = os.O_RDONLY | _NO_LINKS | getattr(os, "O_BINARY", 0)
+_FILE_FLAGS = os.O_RDONLY | _NO_LINKS
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def is_gone(tags: Mapping[str, str]) -> bool:
         # A container's machine id comes from its image, so a run of another boot may be one of another machine.
         is_outside_containers = boot.namespace == namespace == _INITIAL_PID_NAMESPACE
         return is_outside_containers and machine.is_earlier_boot_of(_machine())
-    if boot.namespace != namespace or sys.platform == "win32" or machine.is_certainly_not(_machine()):
+    if boot.namespace != namespace or machine.is_certainly_not(_machine()):
         return False
     if not _exists(int(pid)):
         return True

@@ -18,7 +18,6 @@ from mlflow.exceptions import MlflowException
 
 from runner.errors import TrackingError
 from runner.host.folders import user_folder
-from runner.host.heap import without_collection
 from runner.host.late import late
 from runner.host.lock import locked
 from runner.host.signals import current
@@ -73,7 +72,7 @@ def open_store(uri: str, experiment: str) -> Store:
     path = sqlite_path(uri)
     try:
         probe(uri)
-        with _exclusive(uri), without_collection():
+        with _exclusive(uri):
             if path is not None:
                 sqlite_tables.create_tables(path)
             client = MlflowClient(tracking_uri=uri)

@@ -32,7 +32,7 @@ NOT_SIGNED = "not signed with this project's key"
 _OTHER_KEY = "signed with another key, or changed since it was signed"
 _STATUSES = ("FINISHED", "FAILED", "KILLED")
 # O_NONBLOCK: opening a FIFO that somebody put there must not wait.
-_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class NotOursError(ValueError):

@@ -10,7 +10,7 @@ A table is an array of its steps and weights, with one more array per metric as 
     rates (n, 3)         steps, examples per second, milliseconds per step
     restores (n, 3)      bad steps, steps of the checkpoints, factors
 
-All are float64. Checkpoints of an earlier version have no `epochs`.
+All are float64.
 """
 
 from __future__ import annotations
@@ -142,16 +142,12 @@ def _in_all(evaluated: Sequence[Mapping[str, float]]) -> list[str]:
     return [name for name in evaluated[-1] if all(name in metrics for metrics in evaluated)]
 
 
-def from_arrays(arrays: Mapping[str, Array], batch_size: int = 1) -> MetricHistory:
+def from_arrays(arrays: Mapping[str, Array]) -> MetricHistory:
     """Returns the history that arrays store.
 
     Args:
       arrays: valid by `check_arrays`.
-      batch_size: the batch size of the run; the sums of format 1 are of steps and not of examples.
     """
-    if _is_format_1(arrays):
-        arrays = _from_format_1(arrays, batch_size)
-    arrays = _with_epochs(arrays)
     names = _metric_names(arrays, "train")
     open_columns = [arrays["open"]]
     epoch_columns = [arrays["epoch"]]
@@ -197,18 +193,8 @@ def _evaluations(arrays: Mapping[str, Array]) -> list[tuple[int, Evaluation]]:
     return rows
 
 
-def _with_epochs(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Returns the arrays with an empty table of epochs if they have none, as those of an earlier version."""
-    if "epochs" in arrays:
-        return arrays
-    completed = {**arrays, "epochs": np.zeros(0)}
-    for name in _metric_names(arrays, "train"):
-        completed[f"epochs/{name}"] = np.zeros(0)
-    return completed
-
-
 def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
-    """Checks that arrays store a history of so many steps, in this version's form or an earlier one's.
+    """Checks that arrays store a history of so many steps.
 
     Args:
       step: training steps done.
@@ -217,11 +203,6 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
     Raises:
       ValueError: names the first array that is invalid.
     """
-    if _is_format_1(arrays):
-        later = {name: form for name, form in _LATER_FORMAT_1.items() if name in arrays}
-        _check_form(arrays, _FORMAT_1 | later)
-        arrays = _from_format_1(arrays, 1)
-    arrays = _with_epochs(arrays)
     names = _metric_names(arrays, "train")
     evaluated = _metric_names(arrays, "evaluations")
     columns_of = dict.fromkeys(("train", "open", "epoch", "epochs"), names)
@@ -268,10 +249,7 @@ def _check_form(arrays: Mapping[str, Array], forms: Mapping[str, Form]) -> None:
         raise ValueError(f"its history must hold {', '.join(forms)}")
     for name, (rank, last) in forms.items():
         array = arrays[name]
-        dtype: type[np.generic] = np.float64
-        if name == _TOTALS_OF_FORMAT_1:
-            dtype = np.int64
-        if array.ndim != rank or array.dtype != dtype or last not in (None, array.shape[-1]):
+        if array.ndim != rank or array.dtype != np.float64 or last not in (None, array.shape[-1]):
             raise ValueError(f"{name} of its history has another form")
 
 
@@ -280,43 +258,3 @@ def _metric_names(arrays: Mapping[str, Array], table: str) -> tuple[str, ...]:
     prefix = f"{table}/"
     names = {key.removeprefix(prefix) for key in arrays if key.startswith(prefix)}
     return tuple(sorted(names, key=lambda name: (name != LOSS, name)))
-
-
-# Format 1 had two metrics, as columns of its tables, and counted steps in place of weights.
-_TOTALS_OF_FORMAT_1 = "confusion"
-_COLUMNS_OF_FORMAT_1 = (LOSS, "accuracy")
-_FORMAT_1: dict[str, Form] = {
-    "train": (2, 3),
-    "open": (2, 2),
-    "epoch": (1, 3),
-    "evaluations": (2, 4),
-    _TOTALS_OF_FORMAT_1: (2, None),
-}
-_LATER_FORMAT_1: dict[str, Form] = {"restores": (2, 3), "rates": (2, 3)}
-
-
-def _is_format_1(arrays: Mapping[str, Array]) -> bool:
-    return _TOTALS_OF_FORMAT_1 in arrays
-
-
-def _from_format_1(arrays: Mapping[str, Array], batch_size: int) -> dict[str, Array]:
-    """Returns the arrays of format 1 in the present form; the totals of its last evaluation are dropped."""
-    no_rows = np.zeros((0, 3))
-    train = arrays["train"]
-    open_rows = arrays["open"]
-    epoch = arrays["epoch"]
-    evaluations = arrays["evaluations"]
-    converted = {
-        "train": train[:, 0],
-        "open": np.full(len(open_rows), float(batch_size)),
-        "epoch": epoch[:1] * batch_size,
-        "evaluations": evaluations[:, [0, 3]],
-        "rates": arrays.get("rates", no_rows),
-        "restores": arrays.get("restores", no_rows),
-    }
-    for column, name in enumerate(_COLUMNS_OF_FORMAT_1):
-        converted[f"train/{name}"] = train[:, 1 + column]
-        converted[f"open/{name}"] = open_rows[:, column] * batch_size
-        converted[f"epoch/{name}"] = epoch[1 + column : 2 + column] * batch_size
-        converted[f"evaluations/{name}"] = evaluations[:, 1 + column]
-    return converted

@@ -206,7 +206,7 @@ class MetricRecorder:
         All of it is logged again, because some points may have been on their way when the process died; the log drops
         those that are stored already.
         """
-        self._take(step, metric_history.from_arrays(arrays, self._batch_size))
+        self._take(step, metric_history.from_arrays(arrays))
         for at, means in self.history.train:
             self._log_window(at, means)
         for at, means in self.history.epochs:
@@ -235,7 +235,7 @@ class MetricRecorder:
         self._pending.clear()
         # The checkpoint may be older than the last restore, which it then doesn't know.
         restores = [*self.history.restores, restore]
-        self._take(restore.step, metric_history.from_arrays(arrays, self._batch_size))
+        self._take(restore.step, metric_history.from_arrays(arrays))
         self.history.restores = restores
         self._checks_loss = True
 

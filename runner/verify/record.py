@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from runner.checks import warnings as config_warnings
-from runner.config import renamed, typed
+from runner.config import typed
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.data import loading
@@ -94,7 +94,7 @@ def verify_recorded(
     for path in report.write(folder, content):
         tracker.log_artifact(path)
     is_verified = report.verdict == "verified"
-    tracker.set_tags({"runner.verified": str(is_verified).lower(), renamed.VERDICT_TAG: report.verdict})
+    tracker.set_tags({"runner.verified": str(is_verified).lower(), "runner.verdict": report.verdict})
     tracker.log_metrics(0, report.metrics())
     console.print(report.table(console.width))
     console.print(report.basis(), soft_wrap=True, markup=False)

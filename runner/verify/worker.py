@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
@@ -56,15 +55,12 @@ _POLL_S = 0.02
 # Without a limit in practice: process 0 may run its sides in turns, so another process's child waits as long as a
 # whole side takes.
 _START_TIMEOUT_S = 1e6
-# Thresholds of Python's garbage collector. A trace makes next to no garbage, and many objects to search for it.
-_GC_THRESHOLDS = 200_000, 20, 20
 
 
 def main() -> None:
     """Runs the side that the command line names and writes its result to `<side>.json`."""
     side = sys.argv[1]
     folder = Path(sys.argv[2])
-    gc.set_threshold(*_GC_THRESHOLDS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     result: dict[str, object]
     try:

@@ -153,8 +153,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         for seed in (1, 2):
             tags = {"mlflow.parentRunId": parent, "runner.mesh": "single", "varied." + SIZE: str(size)}
             run = client.create_run(opened.experiment_id, tags=tags, run_name=f"batch_size={size},seed={seed}")
-            split = "dataset.eval" if seed == 1 else "dataset.test"  # as a release before named it
-            for key, value in ((SIZE, size), ("trainer.seed", seed), ("trainer.epochs", 3), (split, "test")):
+            for key, value in ((SIZE, size), ("trainer.seed", seed), ("trainer.epochs", 3), ("dataset.test", "test")):
                 client.log_param(run.info.run_id, key, value)
             for step in (10, 20, 30):
                 client.log_metric(run.info.run_id, "train/loss", size / step, step=step)

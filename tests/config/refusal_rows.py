@@ -431,7 +431,7 @@ REFUSALS = [
     refusal("dataset=image_folder dataset.path=. dataset.channels=2", "channels=2: must be 1, 3, 4 or null; remove"),
     refusal("dataset.augment=3", "dataset.augment=3", "must be a list of mappings"),
     refusal("dataset.train='train['", "dataset.train=train[", "set \"dataset.train='train[:5000]'\""),
-    refusal("dataset.eval='test[:5%:]'", "dataset.test=test[:5%:]", "is not a split, which is name"),
+    refusal("dataset.test='test[:5%:]'", "dataset.test=test[:5%:]", "is not a split, which is name"),
     refusal("dataset.train=train[:100]", "dataset.train=train[:100]", "dataset.train='train[:100]'"),
     refusal("dataset.remainder=keep", "dataset.remainder=keep", "one of drop, pad"),
     refusal("tracking=none tracking.uri=sqlite:///x.db", "tracking.uri=sqlite:///x.db", "records nothing"),

@@ -267,14 +267,6 @@ def test_keys_beside_that_have_no_meaning_are_refused(group: str, content: dict[
         arranged(group, content)
 
 
-def test_the_old_name_of_a_key_is_its_new_one() -> None:
-    assert convert(composed("dataset.test='test[:100]'")).dataset.test == "test[:100]"
-    source = composed()
-    OmegaConf.set_struct(source, False)
-    source.dataset.eval = "test[:7]"  # as runs of before recorded it
-    assert convert(source).dataset.test == "test[:7]"
-
-
 def test_interpolations_are_resolved() -> None:
     assert convert(composed("dataset.eval_batch_size=${dataset.batch_size}")).dataset.eval_batch_size == 128
     # A thousand rows of 2,048 tokens would need more memory than a training step.

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 def verify(folder: Path, *arguments: str) -> tuple[int, dict[str, object]]:
     """Runs verify on digits; returns its exit code and report."""
     command = [sys.executable, "-m", "runner.verify", *arguments, "dataset.name=digits", "dataset.batch_size=64"]
-    command += ["dataset.train=train", "dataset.eval=test", "verify.steps=3", "tracking=none"]
+    command += ["dataset.train=train", "dataset.test=test", "verify.steps=3", "tracking=none"]
     done = forks.run(
         [*command, f"hydra.run.dir={folder / 'run'}"],
         cwd=folder,

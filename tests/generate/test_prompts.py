@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runner.config.renamed import typed_argument
 from runner.config.schema import GenerateConfig
+from runner.config.short_keys import typed_argument
 from runner.errors import ConfigError
 from runner.generate.prompts import prompts_of
 

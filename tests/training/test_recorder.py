@@ -349,31 +349,6 @@ def test_arrays_that_no_run_wrote_are_rejected(damage: Callable[[dict[str, np.nd
         check_arrays(7, arrays)
 
 
-def test_the_arrays_of_format_1_restore_the_same_history() -> None:
-    recorder = make(Log(), 2)
-    feed(recorder, [1.0, 2.0, 3.0], [3])
-    recorder.drain()
-    before = {
-        "train": np.array([[2.0, 1.5, 0.015]]),
-        "open": np.array([[3.0, 0.03]]),
-        "epoch": np.array([3.0, 6.0, 0.06]),
-        "evaluations": np.array([[2.0, 0.5, 0.25, 9.0]]),
-        "confusion": np.eye(2, dtype=np.int64),
-    }
-    check_arrays(3, before)
-    past = from_arrays(before, batch_size=64)
-    assert past.train == [(2, {"loss": 1.5, "accuracy": pytest.approx(0.015)})]
-    assert past.evaluations[0][1].metrics == {"loss": 0.5, "accuracy": 0.25}
-    assert past.evaluations[0][1].examples == 9
-    for found, expected in (
-        (past.open_window[0], recorder.history.open_window[0]),
-        (past.epoch_sums, recorder.history.epoch_sums),
-    ):
-        np.testing.assert_allclose(found, expected, rtol=1e-15)
-    with pytest.raises(ValueError, match="train of its history has another form"):
-        check_arrays(3, before | {"train": np.zeros((1, 4))})
-
-
 def test_the_mean_of_an_epoch_is_logged_once_and_again_after_a_kill() -> None:
     recorder = make(log := Log(), window=2)
     feed(recorder, [1.0, 3.0, 5.0], [3])
@@ -389,18 +364,6 @@ def test_the_mean_of_an_epoch_is_logged_once_and_again_after_a_kill() -> None:
     assert (3, means[0]) in later.points
     again.end_epoch(3)
     assert [points for _, points in later.points].count(means[0]) == 1
-
-
-def test_checkpoints_of_an_earlier_version_without_epoch_means_are_valid() -> None:
-    recorder = make(Log(), window=2)
-    feed(recorder, [1.0, 3.0], [2])
-    recorder.drain()
-    recorder.end_epoch(2)
-    before = {name: array for name, array in recorder.arrays().items() if not name.startswith("epochs")}
-    check_arrays(2, before)
-    assert from_arrays(before).epochs == []
-    with pytest.raises(ValueError, match="its history must hold"):
-        check_arrays(2, {name: array for name, array in recorder.arrays().items() if name != "epochs/loss"})
 
 
 def test_the_latest_values_have_every_metric_of_the_best_checkpoint() -> None:

@@ -106,7 +106,7 @@ def _read_bytes(path: str) -> bytes:
 
     Each call releases the GIL and then waits for it again.
     """
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    file = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(file).st_size
         data = b""

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from runner.config import renamed
 from runner.config.convert import as_typed
 from runner.config.schema import AUTO, CheckpointConfig, RunConfig
 from runner.config.typed import composed_with
 from runner.errors import ConfigError, invalid
-from runner.host.commands import command_module
 from runner.host.late import late
 from runner.host.paths import outputs_dir
 from runner.host.quoting import quoted, unquoted
@@ -28,10 +26,9 @@ from runner.processes import requeue
 from runner.processes.team import current
 
 if TYPE_CHECKING:
-    from runner.training.checkpoint import earlier_defaults, recorded, runs
+    from runner.training.checkpoint import recorded, runs
 else:
     # They import NumPy, which an error of the config should not wait for.
-    earlier_defaults = late("runner.training.checkpoint.earlier_defaults")
     recorded = late("runner.training.checkpoint.recorded")
     runs = late("runner.training.checkpoint.runs")
 
@@ -44,8 +41,6 @@ _STEP = re.compile(r"@(\d+|best)$", re.ASCII)
 # They need `resume=auto` or `resume=<run>`, so a branch of a run with restarts has none.
 _OF_RESTARTS = ("cluster.restarts", "cluster.restart_window", "cluster.elastic", "cluster.devices_file")
 MULTIRUN = ("-m", "--multirun")
-# The command that names a recorded run by `run` and trains steps of it.
-_REPLAYS = "runner.replay"
 
 
 def folder_of(config: CheckpointConfig) -> Place:
@@ -112,7 +107,6 @@ def expand(arguments: Sequence[str]) -> list[str]:
         typed_keys += _OF_RESTARTS
     record = recorded.Record(key, str(run.folder), recorded.is_own(run.id, run.record))
     overrides = record.checked(without(run.record["overrides"], typed_keys))
-    overrides += _earlier_defaults(key, run, step, overrides, typed_keys)
     resolved = run.folder.as_posix()
     if step is not None:
         resolved += f"@{step}"
@@ -125,30 +119,6 @@ def _check_url(key: str, value: str) -> None:
         problem = url_problem(value)
         if problem is not None:
             raise invalid(key, value, problem=problem, fix=f"set {key}=s3://bucket/folder or a local path")
-
-
-def _earlier_defaults(
-    key: str, run: runs.SavedRun, step: int | None, overrides: Sequence[str], typed_keys: Sequence[str]
-) -> list[str]:
-    """Returns the overrides that keep what was a default when a run was recorded; see `checkpoint.earlier_defaults`.
-
-    Args:
-      key: `resume`, `branch` or `run`; the last needs those of the model only, because it trains nothing
-        except in a replay.
-      run: the run.
-      step: the step of its checkpoint.
-      overrides: recorded ones.
-      typed_keys: keys that are typed again, which replace recorded ones.
-    """
-    trains = key != "run" or command_module() == _REPLAYS
-    set_keys = {*typed_keys, *map(key_of, overrides)}
-    kept: list[str] = []
-    for name, value in earlier_defaults.overrides(run, step).items():
-        group = name.partition(".")[0]
-        may_be_set = name in set_keys or group in typed_keys or "experiment" in typed_keys
-        if not may_be_set and (trains or group == "model"):
-            kept.append(f"{name}={value}")
-    return kept
 
 
 def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
@@ -198,8 +168,7 @@ def without(overrides: object, keys: Sequence[str]) -> object:
     if not isinstance(overrides, list):
         return overrides
     kept: list[str] = []
-    for override in overrides:
-        argument = renamed.argument(str(override))
+    for argument in map(str, overrides):
         path = f"{key_of(argument)}."
         if not any(path.startswith(f"{key}.") for key in keys):
             kept.append(argument)

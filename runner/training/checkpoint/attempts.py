@@ -55,7 +55,7 @@ class Attempt:
       seen: when the file was last written, in seconds since 1970.
       first: training steps done when it began.
       step: training steps done when the file was last written.
-      mesh: axes and sizes of its mesh, such as `batch=4 model=2`; empty in a record of an earlier version.
+      mesh: axes and sizes of its mesh, such as `batch=4 model=2`.
       ended: why it ended, in words; empty: it runs, or was killed.
       seconds: seconds by kind of work since its process was started; see `runner.host.work`.
     """
@@ -99,10 +99,7 @@ def _numbers(folder: Place) -> list[int]:
 
 
 def read(folder: Place) -> list[Attempt]:
-    """Returns a run's attempts in order; one whose file is damaged is left out.
-
-    Runs of earlier versions have none.
-    """
+    """Returns a run's attempts in order; one whose file is damaged is left out."""
     attempts: list[Attempt] = []
     for name in names(folder):
         with suppress(DamagedError):

@@ -25,7 +25,7 @@ LARGEST_RECORD = 4 << 20
 _MAX_DEPTH = 64
 
 # A link would lead out of the folder, and opening a FIFO blocks until somebody writes into it.
-SAFE_OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+SAFE_OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class DamagedError(ConfigError):

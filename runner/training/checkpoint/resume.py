@@ -64,9 +64,6 @@ _ORDER = (
     "trainer.overfit_batches",
 )
 
-# The value of a key in checkpoints of earlier versions, which did not have the key.
-_DEFAULTS = {"dataset.holdout": 0.0}
-
 # The datasets of a mixture. Their weights may change in a resumed run.
 _PARTS = "dataset.parts"
 _PART_WINDOW = "shuffle_window"
@@ -294,11 +291,7 @@ def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
     """
     before = dict(flatten(checkpoint.about["config"]))
     now = dict(flatten(content))
-    differing: list[str] = []
-    for key in _ORDER:
-        default = _DEFAULTS.get(key)
-        if before.get(key, default) != now.get(key, default):
-            differing.append(key)
+    differing = [key for key in _ORDER if before.get(key) != now.get(key)]
     if (before.get(_SPLITS_TRAIN, "") is None) != (now.get(_SPLITS_TRAIN, "") is None):
         differing.append(_SPLITS_TRAIN)
     if differing:

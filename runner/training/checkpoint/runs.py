@@ -96,11 +96,12 @@ def register(
     if job:
         record["job"] = dict(job)
     record |= lasting or {}
-    _write(own_folder, record)
+    write_record(own_folder, record)
     return SavedRun(own_folder, record)
 
 
-def _write(folder: Place, record: Mapping[str, Any]) -> None:
+def write_record(folder: Place, record: Mapping[str, Any]) -> None:
+    """Writes the record of a run with its SHA-256."""
     write_json(folder / RECORD, {**record, "sha256": _digest(record)})
 
 
@@ -313,8 +314,7 @@ def _recorded(folder: Place) -> SavedRun:
     """Returns the run of a folder; raises DamagedError."""
     path = folder / RECORD
     record = read_json(path, LARGEST_RECORD)
-    # Records of earlier versions have no digest.
-    if "sha256" in record and record.pop("sha256") != _digest(record):
+    if record.pop("sha256", None) != _digest(record):
         raise DamagedError(f"{path} is corrupted (SHA-256 mismatch)")
     try:
         _check(record)
@@ -503,7 +503,7 @@ def keep(run: SavedRun, *, kept: bool) -> None:
     Raises:
       OSError: the disk is full or read-only.
     """
-    _write(run.folder, {**run.record, "kept": kept})
+    write_record(run.folder, {**run.record, "kept": kept})
 
 
 def end(run: SavedRun, *, finished: bool) -> None:
@@ -516,4 +516,4 @@ def end(run: SavedRun, *, finished: bool) -> None:
     Raises:
       OSError: the disk is full or read-only.
     """
-    _write(run.folder, {**run.record, "ended": True, "finished": finished})
+    write_record(run.folder, {**run.record, "ended": True, "finished": finished})

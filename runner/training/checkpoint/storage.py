@@ -47,9 +47,6 @@ _STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})(?:\.replaced)?", re.ASCII)
 _LEFT_FOLDER = re.compile(r"\.unfinished-\d{9,}-\d+(-old)?", re.ASCII)
 _LEFT_FILE = re.compile(r"\.unfinished-(best|run)\.json(-\d+)?", re.ASCII)
 
-# The writer of earlier versions, safetensors' own, wrote into such a file and renamed it.
-_LEFT_BY_SAFETENSORS = re.compile(r"\.tmp\w{6}", re.ASCII)
-
 # Folder -> number of the next checkpoint that this process writes there, so that the processes of a run talk about the
 # same one. A folder has one writer thread; two tiers have two.
 _written: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
@@ -453,7 +450,7 @@ def _discard(path: Path) -> None:
     for child in path.iterdir():
         if manifest.is_files_folder(child.name):
             _discard(child)
-        elif manifest.is_own(child.name) or _LEFT_BY_SAFETENSORS.fullmatch(child.name):
+        elif manifest.is_own(child.name):
             unlink(child)
     # A file of the user keeps the folder.
     with suppress(OSError):

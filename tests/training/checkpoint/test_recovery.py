@@ -104,7 +104,7 @@ def test_the_record_is_read_again_under_the_lock(
 
     def late(key: str, run: runs.SavedRun) -> object:
         there = {**process.identity(), process.HOST: "elsewhere"}
-        files.write_json(folder / "run.json", {**run.record, "process": there, "ended": False})
+        runs.write_record(folder, {**run.record, "process": there, "ended": False})
         return hold(key, run)
 
     monkeypatch.setattr(runs, "locked", late)
@@ -265,7 +265,7 @@ def test_a_branch_of_a_run_with_restarts_has_none(tmp_path: Path) -> None:
 def test_a_damaged_record_is_rejected_by_any_name_of_its_run(folder: Path) -> None:
     (folder / "run.json").write_text('{"run": "aaaa"}')
     for wanted in ("latest", "aaaa", "aa", str(folder)):
-        with pytest.raises(ConfigError, match=r"the record of that run is damaged .*run.json is invalid"):
+        with pytest.raises(ConfigError, match=r"the record of that run is damaged .*run.json is corrupted"):
             runs.find("resume", wanted, folder.parent)
 
 
@@ -312,8 +312,6 @@ def test_a_damaged_best_is_rejected_and_with_early_stopping_the_best_is_opened(f
     [
         ({"holdout": 0.1}, {"holdout": 0.2}, "dataset.holdout=0.2"),
         ({}, {"holdout": 0.2}, "dataset.holdout=0.2"),
-        ({}, {"holdout": 0.0}, None),
-        ({"eval": "test"}, {"test": "test[:9]"}, None),
         ({"test": "test"}, {"test": None}, "dataset.test=null"),
         ({"_target_": "a.load"}, {"_target_": "b.load"}, "dataset._target_=b.load"),
         ({"shuffle_window": 4}, {"shuffle_window": 8}, "dataset.shuffle_window=8"),

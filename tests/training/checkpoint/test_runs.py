@@ -10,7 +10,7 @@ import pytest
 from runner.errors import ConfigError
 from runner.host import quoting
 from runner.tracking import process
-from runner.training.checkpoint import arguments, files, index, manifest, reading, resume, runs, storage
+from runner.training.checkpoint import arguments, files, index, reading, resume, runs, storage
 from tests.training.checkpoint.test_storage import content, flip
 
 OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.learning_rate=0.1", "trainer.epochs=5"]
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     for number, (name, steps) in enumerate([("aaaa1111", [5]), ("aaaa2222", [10, 20])]):
         saved = runs.register(tmp_path, name, tracked=True, overrides=OVERRIDES)
         record = {**saved.record, "started": 100.0 + number}
-        files.write_json(saved.folder / "run.json", record)
+        runs.write_record(saved.folder, record)
         for step in steps:
             storage.write(saved.folder, content(step, name))
     return tmp_path
@@ -164,49 +164,3 @@ def test_a_config_with_other_examples_is_rejected(folder: Path) -> None:
     resume.check_order(found, {**before, "mesh": {"axes": {"batch": 2}}})
     with pytest.raises(ConfigError, match=r"dataset.batch_size=32: the run has trained with .*=64"):
         resume.check_order(found, {**before, "dataset": {"batch_size": 32, "name": "mnist"}})
-
-
-def with_config(folder: Path, step: int, config: dict[str, object]) -> None:
-    """Writes another config into a checkpoint, as a run of that config would have."""
-    path = storage.place(folder, step) / manifest.NAME
-    about = json.loads(path.read_text())
-    del about["sha256"]
-    path.write_bytes(manifest.sealed({**about, "config": config}))
-
-
-def test_a_deep_gpt_keeps_the_paths_that_it_began_with(tmp_path: Path) -> None:
-    saved = runs.register(tmp_path, "aaaa1111", tracked=True, overrides=["model=gpt", "model.depth=40"])
-    storage.write(saved.folder, content(5, "aaaa1111"))
-    model = {"_target_": "runner.model.gpt.build", "depth": 40, "scan": False}
-    with_config(saved.folder, 5, {"optimizer": {"name": "adamw", "learning_rate": 0.01}, "model": model})
-    for key, typed, kept in [
-        ("resume", [], ["model.scan=false"]),
-        ("run", [], ["model.scan=false"]),
-        ("branch", ["model.scan=true"], ["model.scan=true"]),
-    ]:
-        words = arguments.expand([f"{key}=latest", f"trainer.checkpoint.folder={tmp_path}", *typed])
-        assert [word for word in words if word.startswith("model.scan")] == kept
-
-
-@pytest.mark.parametrize(
-    ("target", "typed", "kept"),
-    [
-        ("runner.model.convnet.build", [], ["optimizer.learning_rate=0.01"]),
-        ("runner.model.convnet.build", ["trainer.epochs=9"], ["optimizer.learning_rate=0.01"]),
-        ("runner.model.convnet.build", ["optimizer=sgd"], []),
-        ("runner.model.convnet.build", ["optimizer.learning_rate=0.1"], []),
-        ("runner.model.mlp.sequential", [], []),
-    ],
-)
-def test_a_resumed_run_keeps_the_rate_that_was_the_default_when_it_began(
-    tmp_path: Path, target: str, typed: list[str], kept: list[str]
-) -> None:
-    saved = runs.register(tmp_path, "aaaa1111", tracked=True, overrides=["dataset=digits"])
-    storage.write(saved.folder, content(5, "aaaa1111"))
-    adam = {"name": "adam", "learning_rate": 0.01}
-    with_config(saved.folder, 5, {"optimizer": adam, "model": {"_target_": target}})
-    for key in ("resume", "branch"):
-        words = arguments.expand([f"{key}=latest", f"trainer.checkpoint.folder={tmp_path}", *typed])
-        assert [word for word in words if word.startswith("optimizer") and word not in typed] == kept
-    words = arguments.expand(["run=latest", f"trainer.checkpoint.folder={tmp_path}", *typed])
-    assert not [word for word in words if word.startswith("optimizer") and word not in typed], "nothing is trained"

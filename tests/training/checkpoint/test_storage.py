@@ -255,13 +255,3 @@ def test_an_invalid_record_of_the_best_is_damage(tmp_path: Path, record: dict[st
     index.write_best(tmp_path, record)
     with pytest.raises(DamagedError, match=shown):
         index.read_best(tmp_path)
-
-
-def test_checkpoints_of_format_1_load() -> None:
-    run = Path(__file__).parent / "format_1" / "b7c1"
-    assert storage.steps(run) == [20, 24]
-    for step in (20, 24):
-        found = Checkpoint(storage.place(run, step))
-        assert found["d/kernel"].shape == (16, 3)
-        assert [at for at, _ in metric_history.from_arrays(found.history()).evaluations] == [8, 16, 24][: step // 8]
-    assert index.read_best(run) == {"metric": "eval/accuracy", "value": 5 / 14, "step": 24}
