@@ -313,16 +313,27 @@ class Engine(Protocol):
         """
         ...
 
-    def with_and_without_padding(self, batch: HostBatches) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns the task's results for a batch that ends in padding.
+    def mixes_rows(self, batch: HostBatches) -> bool:
+        """Returns whether an example's evaluation, or a loss that layers add, depends on the other rows of its batch.
 
-        They come twice: with the padding, and with it removed.
+        Evaluations then leave out padding.
+
+        Args:
+          batch: K = 1, of an evaluation, for a trial.
+        """
+        ...
+
+    def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Returns the task's results for the first rows of a batch.
+
+        They come twice: computed from all rows, and from these alone.
 
         Args:
           batch: K = 1, of a task that has `reads_batch`.
+          kept: number of these rows.
 
         Returns:
-          Twice each example's `loss`, and the task's totals by name.
+          Twice the `loss` of each of them, and the task's totals by name.
         """
         ...
 

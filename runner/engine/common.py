@@ -9,13 +9,14 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from runner import layout
 from runner.config.schema import LayoutConfig, RunConfig
-from runner.data.base import Array
+from runner.data.base import WEIGHT, Array
 from runner.engine import calls, evaluation
 from runner.engine.base import Collective, Engine, HostBatches, PlacedBatches, shape_of
 from runner.engine.mappings import map_values
@@ -23,9 +24,13 @@ from runner.engine.origins import axes_of
 from runner.host import stages
 from runner.layout import Spec
 from runner.layout.inputs import input_specs
-from runner.task.base import LOSS, DataSpec, Evaluation
+from runner.model import padding, target
+from runner.task.base import LOSS, DataSpec, Evaluation, named_outputs
 
 T = TypeVar("T")  # an array on the engine's devices
+
+# Trials of a model that mixes no rows as far as was seen: at the initial weights, and at the next evaluation.
+_TRIALS = 2
 
 
 def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
@@ -51,6 +56,8 @@ class MeshEngine(Engine, Generic[T]):
         self._array_specs = input_specs(config.layout, data.arrays, self._axes)
         # Gradients are summed over these axes, activations over the others.
         self._data_axes = axes_of(self._array_specs.values())
+        self._mixes_rows = False
+        self._trials = 0
 
     def build(self) -> None:
         """Creates devices, mesh, model and slots, and places them.
@@ -106,7 +113,7 @@ class MeshEngine(Engine, Generic[T]):
         """Starts the evaluation of a batch, in inference mode.
 
         Args:
-          batch: K = 1.
+          batch: K = 1. If the mesh does not divide its rows, each device computes all of them.
           examples: of a task with `reads_batch`: its functions get the first so many rows only, and the loss of the
             other rows is 0; the model is called with all rows. None: its functions get all rows.
         """
@@ -147,23 +154,65 @@ class MeshEngine(Engine, Generic[T]):
                 examples = evaluation.examples_of(batch)
             return self._start_evaluation(batch, examples)
 
+        if self._mixes_rows:
+            batches = map(evaluation.without_padding, batches)
         with self._averaged_weights():
             return evaluation.evaluate(task, batches, start, self._to_host, keep_outputs=keep_outputs)
 
-    def with_and_without_padding(self, batch: HostBatches) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns the task's results for a batch that ends in padding.
+    def mixes_rows(self, batch: HostBatches) -> bool:
+        """Returns whether an example's evaluation, or a loss that layers add, depends on the other rows of its batch.
 
-        They come twice: with the padding, and with it removed.
+        Evaluates a batch with other examples in its padding, or else in its second half.
         """
-        count = evaluation.examples_of(batch)
+        # The runner's own builders mix none. What mixes may be zero in the initial weights, so that the trained ones
+        # of the next evaluation are tried too; then the answer stays.
+        own_builder = target.is_own(self._config.model)
+        if self._mixes_rows or own_builder or self._data.task.own_step or self._trials == _TRIALS:
+            return self._mixes_rows
+        rows = batch.weights.shape[1]
+        kept = evaluation.examples_of(batch) or rows // 2
+        if kept == 0:
+            return False
+        self._trials += 1
+
+        def read(tried: HostBatches) -> list[Array]:
+            result = self._start_evaluation(tried, kept if self._data.task.reads_batch else None)
+            values = [np.asarray(self._to_host(result.loss))[:kept]]
+            if result.added is not None:
+                values.append(np.asarray(self._to_host(result.added)))
+            for output in named_outputs(result.outputs).values():
+                if output.shape and output.shape[0] == rows:
+                    values.append(np.asarray(self._to_host(output))[:kept])
+            return values
+
+        with self._averaged_weights():
+            first = read(batch)
+            changed = read(evaluation.refilled(batch, kept))
+            if padding.differ(first, changed, first):
+                # What an equal call changes as well, such as a random number, is no mixing.
+                self._mixes_rows = padding.differ(first, changed, read(batch))
+        return self._mixes_rows
+
+    def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Returns the task's results for the first rows of a batch, computed from all rows and from these alone."""
 
         def read(examples: int | None) -> dict[str, Array]:
             result = self._start_evaluation(batch, examples)
-            loss_b = np.asarray(self._to_host(result.loss))[:count]
+            loss_b = np.asarray(self._to_host(result.loss))[:kept]
             return {LOSS: loss_b} | map_values(self._to_host, result.totals)
 
         with self._averaged_weights():
-            return read(None), read(count)
+            return read(None), read(kept)
+
+    @cached_property
+    def _replicated_specs(self) -> dict[str, Spec]:
+        """Specs of a batch's arrays if each device computes all examples."""
+        return {name: (None, *spec[1:]) for name, spec in self._array_specs.items()}
+
+    def _is_divided(self, batch: HostBatches) -> bool:
+        """Returns whether the mesh divides the rows of an evaluation batch."""
+        axis = self._array_specs[WEIGHT][0]
+        return axis is None or batch.weights.shape[1] % self._axes[axis] == 0
 
     def next_logits(self, batch: HostBatches) -> Array:
         """Returns the logits (B, V) that the task's `next_logits` selects, float32."""

@@ -15,7 +15,7 @@ import numpy as np
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
 from runner.engine.mappings import map_values
-from runner.task.base import LOSS, Evaluation, Outputs, Task, named_outputs
+from runner.task.base import LOSS, TASK_LOSS, Evaluation, Outputs, Task, named_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +35,13 @@ class BatchResult(Generic[T]):
       totals: of `Task.totals`, by name.
       outputs: float32 (B, ...), the model's, in the model's own structure if there are several; empty if the task
         keeps none.
+      added: scalar, the sum of the losses that layers add, such as penalties of weights; None: they add none.
     """
 
     loss: T
     totals: Mapping[str, T]
     outputs: Outputs
+    added: T | None = None
 
 
 def examples_of(batch: HostBatches) -> int | None:
@@ -55,6 +57,25 @@ def examples_of(batch: HostBatches) -> int | None:
     if count == len(is_example):
         return None
     return count
+
+
+def without_padding(batch: HostBatches) -> HostBatches:
+    """Returns an evaluation batch without its padding, which is at its end."""
+    count = examples_of(batch)
+    arrays = {name: array[:, :count] for name, array in batch.arrays.items()}
+    return HostBatches(arrays, batch.weights[:, :count], batch.steps)
+
+
+def refilled(batch: HostBatches, kept: int) -> HostBatches:
+    """Returns an evaluation batch with other examples in the rows that follow its first `kept`."""
+    arrays = dict(batch.arrays)
+    for name in arrays.keys() - {WEIGHT}:
+        array = batch.arrays[name]
+        others = array[:, ::-1][:, kept:]
+        if np.array_equal(others, array[:, kept:]):
+            others = np.zeros_like(others)
+        arrays[name] = np.concatenate([array[:, :kept], others], axis=1)
+    return HostBatches(arrays, batch.weights, batch.steps)
 
 
 def evaluate(
@@ -98,6 +119,8 @@ class _Sums(Generic[T]):
         self._to_host = to_host
         self._keeps = keep_outputs and task.keeps_outputs
         self._loss = 0.0
+        # Of the losses that layers add: None until a batch has any.
+        self._added: float | None = None
         self._weight = 0.0
         self._examples = 0
         self._bytes = 0
@@ -114,7 +137,11 @@ class _Sums(Generic[T]):
         losses = np.where(weights > 0, self._to_host(result.loss), 0.0)
         self._loss += float(losses.sum(dtype=np.float64))
         self._weight += float(weights.sum(dtype=np.float64))
-        self._examples += int(is_example.sum())
+        examples = int(is_example.sum())
+        self._examples += examples
+        if result.added is not None:
+            # Keras's mean over batches, in which a batch counts as many times as it has examples.
+            self._added = (self._added or 0.0) + examples * float(self._to_host(result.added))
         totals = {}
         for name, value in result.totals.items():
             totals[name] = self._to_host(value).astype(np.float64)
@@ -152,6 +179,9 @@ class _Sums(Generic[T]):
         metrics = {LOSS: 0.0}
         if self._examples:
             metrics[LOSS] = self._task.mean_loss(totals)
+            if self._added is not None:
+                metrics[TASK_LOSS] = metrics[LOSS]
+                metrics[LOSS] += self._added / self._examples
             metrics |= self._task.summary(self._totals)
         outputs: Array = np.zeros((0,), np.float32)
         if self._outputs:

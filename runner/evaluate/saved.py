@@ -100,7 +100,7 @@ def evaluated(
     """
     with workers.opened(config.dataset, config.trainer.seed) as readers:
         examples = feed.Examples(source, task, readers.reader(source), share=feed.share_of(config))
-        batches = feed.evaluation_of(config, examples, limit)
+        batches = feed.evaluation_of(config, engine, examples, limit)
         return engine.evaluate(batches, keep_outputs=keep_outputs)
 
 

@@ -94,6 +94,20 @@ def check(call: Call, inputs: Mapping[str, ArraySpec], before: Mapping[str, Arra
             raise invalid("the model's outputs for the other examples of a batch, which a layer mixes")
 
 
+def differ(first: Sequence[Array], changed: Sequence[Array], repeated: Sequence[Array]) -> bool:
+    """Returns whether the results of a changed call differ by more than those of two equal calls do.
+
+    Args:
+      first: arrays that a call returned.
+      changed: those of the changed call.
+      repeated: those of the first call again.
+    """
+    for one, other, again in zip(first, changed, repeated, strict=True):
+        if _difference(one, other) > _NOISE_FACTOR * _difference(one, again):
+            return True
+    return False
+
+
 def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> None:
     """Rejects padded batches if they change the values of a task's functions.
 
@@ -107,7 +121,7 @@ def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> N
       ConfigError: names the loss or the metric.
     """
     for name, value in seen.items():
-        if _difference(value, unseen[name]) > _FUNCTION_TOLERANCE * _largest(unseen[name]):
+        if _is_other(value, unseen[name]):
             function = f"metric {name}"
             if name == "loss":
                 function = "the loss"
@@ -116,6 +130,20 @@ def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> N
                 "depend on padding; set dataset.remainder=drop, or let the function ignore rows whose "
                 'batch["weight"] is 0'
             )
+
+
+def reads_others(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> bool:
+    """Returns whether the loss of a batch's first examples depends on its other rows.
+
+    Args:
+      seen: `loss` of the examples, computed from all rows.
+      unseen: the same, computed from these examples alone.
+    """
+    return _is_other(seen["loss"], unseen["loss"])
+
+
+def _is_other(value: Array, expected: Array) -> bool:
+    return _difference(value, expected) > _FUNCTION_TOLERANCE * _largest(expected)
 
 
 def invalid(subject: str) -> ConfigError:

@@ -383,9 +383,9 @@ class _Training:
         """Prints the warnings that need the model's outputs, and which examples are used for what."""
         config = self.config
         with stages.stage("compiling the evaluation"), work.clock().doing(work.COMPILE):
-            padded.check(config, engine, splits.train)
+            loss_warnings = padded.check(config, engine, splits.train)
             # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
-            batches = feed.evaluation_of(config, splits.selecting, 1)
+            batches = feed.evaluation_of(config, engine, splits.selecting, 1)
             evaluation = engine.evaluate(batches, keep_outputs=True)
         rate_warnings: list[str] = []
         if not self.task.own_step:
@@ -393,7 +393,7 @@ class _Training:
         output_warnings = self.task.warnings(evaluation.outputs)
         if evaluation.named_outputs:
             output_warnings = self.task.named_warnings(evaluation.named_outputs)
-        for warning in rate_warnings + output_warnings:
+        for warning in loss_warnings + rate_warnings + output_warnings:
             _warn(self.console, warning)
         lines = (
             _length_line(self.length),

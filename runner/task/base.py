@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ Cell = str | float | int | None
 Table = tuple[Sequence[str], Sequence[Sequence[Cell]]]
 
 LOSS = LOSS_NAME
+# Metric of an evaluation: its loss without the losses that layers add, where there are any.
+TASK_LOSS = "task_loss"
 # Largest value of a byte, which images are divided by.
 BRIGHTEST = 255.0
 
@@ -84,7 +87,8 @@ class Evaluation:
     """Metrics over every example of a split.
 
     Attributes:
-      metrics: `loss` and the task's metrics by name, in the task's order.
+      metrics: `loss` and the task's metrics by name, in the task's order. As Keras's `val_loss`, the loss includes the
+        losses that layers add, and no class weights; if layers add any, `task_loss` is without them.
       examples: number of examples.
       totals: float64 sums over all batches by name: of `Task.addends`, and of `loss` and `weight`.
       outputs: float32 (examples, ...), the model's outputs in the order of the split; empty if they were not kept, or
@@ -170,6 +174,16 @@ class Task(ABC):
     runs_user_code: bool = False
     own_step: bool = False
     teachers: Mapping[str, Path] = MappingProxyType({})
+    # Factors of the loss by class, see `without_class_weights`; None: the task has none.
+    _class_weights: Any = None
+
+    def without_class_weights(self) -> Task:
+        """Returns the task as an evaluation uses it: as in Keras, class weights are for training alone."""
+        if self._class_weights is None:
+            return self
+        task = copy.copy(self)
+        task._class_weights = None
+        return task
 
     def inputs(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the model's inputs: the array of a single input, or several arrays by name; images in [0, 1].

@@ -110,7 +110,6 @@ class Binary(OfSigmoids):
         if data.train is not None:
             self.check_split(data.train, "train")
         weights = class_weights.resolve(options.class_weights, names, data, self._count_examples)
-        self._class_weights = None
         if weights is not None:
             self._class_weights = weights
             self.constants = {class_weights.CONSTANT: weights}

@@ -144,9 +144,8 @@ class Classification(Supervised):
         weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_examples)
         activation = losses.SOFTMAX if options.from_logits else None
         self._loss = losses.chosen(options.loss, options.loss_options, activation)
-        self._weights = None
         if weights is not None:
-            self._weights = np.asarray(weights, np.float32)
+            self._class_weights = np.asarray(weights, np.float32)
             self.constants = {**self.constants, class_weights.CONSTANT: weights}
 
     def _target_has_probabilities(self, spec: ArraySpec) -> bool:
@@ -300,8 +299,8 @@ class Classification(Supervised):
             loss_b = self._cross_entropy(ops, self._probabilities(ops, batch), outputs)
         else:
             loss_b = ops.sparse_cross_entropy(self._label(ops, batch), outputs)
-        if self._weights is not None:
-            loss_b = loss_b * ops.sum(self._probabilities(ops, batch) * self._weights, axis=-1)
+        if self._class_weights is not None:
+            loss_b = loss_b * ops.sum(self._probabilities(ops, batch) * self._class_weights, axis=-1)
         return self._weighted(ops, loss_b, batch)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

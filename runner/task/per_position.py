@@ -47,8 +47,6 @@ class PerPosition(Supervised):
     _loss: losses.Loss | None = None
     # The same loss of probabilities, if it has one number per example, not one per position.
     _loss_of_examples: losses.Loss | None = None
-    # One loss weight per class; None: all are 1.
-    _class_weights: Array | None = None
 
     @abstractmethod
     def labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:

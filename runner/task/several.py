@@ -5,6 +5,7 @@ Names are Keras's: the metric `accuracy` of the output `gender` is `gender_accur
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -210,6 +211,12 @@ class Several(Task):
         for name, task in self.tasks.items():
             if not task.weighs_arrays:
                 self._fixed_terms[name] = float(task.weights({WEIGHT: np.ones(1, np.float32)})[0])
+
+    def without_class_weights(self) -> Task:
+        """Returns the task with that of each output without class weights."""
+        several = copy.copy(self)
+        several.tasks = {name: task.without_class_weights() for name, task in self.tasks.items()}
+        return several
 
     def _find_arrays(self) -> dict[str, ArraySpec]:
         """Returns the arrays of all tasks; a spec with names of its dims goes before one without."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.data.prefetch import Prefetcher
 from runner.data.sampler import Plan, eval_plan, train_plan
 from runner.data.workers import Reader, Reading, Workers
-from runner.engine.base import HostBatches, PlacedBatches
+from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.layout import mesh
 from runner.layout.axes import batch_axis
 from runner.processes.team import current
@@ -423,17 +423,29 @@ def evaluation(
     return examples.chunks(plan, lambda _: 1, 1, name=name)
 
 
-def evaluation_of(config: RunConfig, examples: Examples, limit: int | None = None) -> Iterator[HostBatches]:
-    """Yields a split's batches as a run evaluates them on its mesh.
+def evaluation_of(
+    config: RunConfig, engine: Engine, examples: Examples, limit: int | None = None
+) -> Iterator[HostBatches]:
+    """Returns a split's batches as a run evaluates them on its mesh.
 
     Args:
       config: checked.
+      engine: evaluates them; tries the first one.
       examples: of the split.
       limit: stops after that many batches; None: no limit.
     """
-    size = lengths.eval_examples(config, examples.size)
-    rows = lengths.eval_batch_size(config, examples.size)
-    return evaluation(examples, size, limit, rows)
+
+    def batches(examples: Examples, *, mixes_rows: bool) -> Iterator[HostBatches]:
+        size = lengths.eval_examples(config, examples.size, mixes_rows=mixes_rows)
+        rows = lengths.eval_batch_size(config, examples.size, mixes_rows=mixes_rows)
+        return evaluation(examples, size, limit, rows)
+
+    all_batches = batches(examples, mixes_rows=False)
+    first = list(itertools.islice(all_batches, 1))
+    if first and engine.mixes_rows(first[0]):
+        # Batches of training's size, as in Keras; with all rows in every process, whose devices may compute all.
+        return batches(replace(examples, share=None), mixes_rows=True)
+    return itertools.chain(first, all_batches)
 
 
 def share_of(config: RunConfig, microbatches: int = 1) -> Share | None:

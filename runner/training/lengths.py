@@ -235,7 +235,7 @@ def _check_batch(config: RunConfig, examples: int) -> None:
         )
 
 
-def eval_examples(config: RunConfig, examples: int) -> int:
+def eval_examples(config: RunConfig, examples: int, *, mixes_rows: bool = False) -> int:
     """Returns the examples per batch of an evaluation, the same on every mesh.
 
     A loss or metric that reads other rows of its batch depends on which examples are together in one.
@@ -243,22 +243,24 @@ def eval_examples(config: RunConfig, examples: int) -> int:
     Args:
       config: checked.
       examples: of the split.
+      mixes_rows: see `runner.engine.base.Engine.mixes_rows`.
     """
     size = config.dataset.eval_batch_size or max(config.dataset.batch_size, _EVAL_BATCH)
-    if config.dataset.eval_batch_size is None and task.compares_rows(config.task):
+    if config.dataset.eval_batch_size is None and (mixes_rows or task.compares_rows(config.task)):
         # A loss of more rows is another one, which could not be compared with that of training.
         size = config.dataset.batch_size
     return min(size, examples)
 
 
-def eval_batch_size(config: RunConfig, examples: int) -> int:
+def eval_batch_size(config: RunConfig, examples: int, *, mixes_rows: bool = False) -> int:
     """Returns the rows of an evaluation's batch: its examples, padded to a multiple of the batch axis.
 
     Args:
       config: checked.
       examples: of the split.
+      mixes_rows: see `runner.engine.base.Engine.mixes_rows`.
     """
-    return _rounded_up(eval_examples(config, examples), _batch_axis_size(config))
+    return _rounded_up(eval_examples(config, examples, mixes_rows=mixes_rows), _batch_axis_size(config))
 
 
 def steps_per_call(config: RunConfig, examples: int) -> int | None:

@@ -527,11 +527,12 @@ def _evaluate(training: _Training, examples: feed.Examples, *, keep_outputs: boo
     trainer = training.config.trainer
 
     def interruptible() -> Iterator[HostBatches]:
-        for batch in feed.evaluation_of(training.config, examples, trainer.limit_eval_batches):
+        for batch in batches:
             training.hooks.stop.raise_if_requested()
             yield batch
 
     with work.clock().doing(work.EVALUATION):
+        batches = feed.evaluation_of(training.config, training.engine, examples, trainer.limit_eval_batches)
         if trainer.eval_mean == "examples":
             return training.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
         evaluations: list[Evaluation] = []

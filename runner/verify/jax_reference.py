@@ -239,19 +239,28 @@ class JaxReference(Reference):
         loss_b = jnp.where(share_b > 0, loss_b, 0.0) * share_b
         return loss_b.sum() + share * sum(jnp.sum(penalty) for penalty in penalties), non_trainable
 
-    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """Returns each example's loss and the task's totals in an evaluation."""
-        loss_b, totals = self._evaluate(self._weights, self._non_trainable, inputs, dict(batch))
-        return np.array(loss_b), {name: np.array(total) for name, total in totals.items()}
+    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
+        """Returns each example's loss, the task's totals and the losses of layers in an evaluation."""
+        others = list(self._non_trainable)
+        # Every evaluation of a run draws the random numbers of its first step.
+        for index, seed in zip(self._generators, self._seeds[0], strict=True):
+            others[index] = seed
+        loss_b, totals, added = self._evaluate(self._weights, others, inputs, dict(batch))
+        return np.array(loss_b), {name: np.array(total) for name, total in totals.items()}, float(added)
 
     def _evaluation(
         self, weights: list[Tensor], non_trainable: list[Tensor], inputs: Tensor, batch: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         arguments = training_argument(self._model, training=False)
-        outputs, _ = self._model.stateless_call(weights, non_trainable, inputs, **arguments)
+        forget_added_losses(self._model)
+        outputs, _, penalties = self._model.stateless_call(
+            weights, non_trainable, inputs, return_losses=True, **arguments
+        )
         outputs = _in_float32(outputs)
         batch = {**batch, **self._teachers.outputs(self._taught, inputs)}
-        return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
+        task = self._task.without_class_weights()
+        added = jnp.asarray(sum(jnp.sum(penalty) for penalty in penalties), jnp.float32)
+        return task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch), added
 
     def apply_part(self, number: int, gradients: list[Array]) -> None:
         """Updates the weights of one stock optimizer."""

@@ -180,15 +180,20 @@ class KerasReference(Reference):
                 )
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """Returns each example's loss and the task's totals in an evaluation."""
+    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
+        """Returns each example's loss, the task's totals and the losses of layers in an evaluation."""
         with tf.device(self._device):
-            loss_b, totals = self._evaluate(*tf.nest.map_structure(tf.constant, (inputs, dict(batch))))
-        return loss_b.numpy(), {name: total.numpy() for name, total in totals.items()}
+            loss_b, totals, added = self._evaluate(*tf.nest.map_structure(tf.constant, (inputs, dict(batch))))
+        return loss_b.numpy(), {name: total.numpy() for name, total in totals.items()}, float(added)
 
-    def _traced_evaluation(self, inputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _traced_evaluation(
+        self, inputs: Tensor, batch: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         outputs = _in_float32(self._model(inputs, training=False))
-        return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
+        penalties = [tf.cast(tf.reduce_sum(penalty), tf.float32) for penalty in self._model.losses]
+        added = tf.add_n([tf.constant(0.0), *penalties])
+        task = self._task.without_class_weights()
+        return task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch), added
 
     def apply_part(self, number: int, gradients: list[Array]) -> None:
         """Updates the weights of one stock optimizer."""

@@ -132,8 +132,11 @@ def _at_points(
         padded = padding.at_point(full_request, reference, number)
         if padded is not full_request and task.reads_batch:
             # Before its first step, training rejects a loss that padding changes. So does this.
-            check_functions(*engine.with_and_without_padding(padded.batch_of(step)))
-        metrics = engine.evaluate(full_request.evaluation(step)).metrics
+            batch = padded.batch_of(step)
+            check_functions(*engine.with_and_without_others(batch, int((batch.weights > 0).sum())))
+        evaluation = full_request.evaluation(step)
+        engine.mixes_rows(evaluation[-1])
+        metrics = engine.evaluate(evaluation).metrics
         names = points.part(reference, number, points.EVALUATED)
         evaluated = {name: np.asarray([metrics[name]]) for name in names}
         arrays |= points.keyed(number, points.EVALUATED, evaluated)

@@ -45,6 +45,10 @@ MIN_STEPS = 3
 # Examples of a gradient in float64, which XLA and TensorFlow compute slowly. Terms that cancel do so for any examples.
 _FLOAT64_EXAMPLES = 16
 
+# Largest relative difference of the losses of two equal calls that draw no random numbers. On a CPU they are bitwise
+# identical; a GPU may sum in another order. In bfloat16 that is a few 1e-3, and dropout changes losses by 1e-1.
+_EQUAL_CALLS = 1e-2
+
 Inputs = Array | Mapping[str, Array]
 
 
@@ -202,7 +206,8 @@ class Reference(ABC):
 
         The metrics are those of a task that reads other rows of a batch, or whose data says what counts, such as an
         ignored label: a mesh could read or count something else. The batches are those of the mesh without their
-        padding. A result that is NaN or Inf is left out.
+        padding. A result that is NaN or Inf is left out, and all of them if the model draws random numbers that are
+        others in each call: the mesh draws yet others.
 
         Args:
           start: the state, which is loaded.
@@ -217,12 +222,19 @@ class Reference(ABC):
         used = {path: start.get(ema_path(path), value) for path, value in weights.items()}
         self.assign(weights_with_noise(used, noise, rng) if noise else used)
         loss_sum = 0.0
+        added_sum = 0.0
+        examples = 0
         weight_sum = 0.0
         sums: dict[str, Array] = {}
         for batch in self._request.evaluation(step):
             is_real = batch.arrays[WEIGHT][0] > 0
             arrays = {name: array[0][is_real] for name, array in batch.arrays.items()}
-            loss_b, totals = self.evaluate(task.inputs(host, arrays), arrays)
+            loss_b, totals, added = self.evaluate(task.inputs(host, arrays), arrays)
+            if not examples and self._is_random(loss_b, task.inputs(host, arrays), arrays):
+                self.assign(weights)
+                return {}
+            added_sum += added * len(loss_b)
+            examples += len(loss_b)
             weight_b = batch.weights[0][is_real]
             noise_b = with_noise(np.ones_like(loss_b), noise, rng) if noise else 1.0
             # An example of weight 0 may have a loss of NaN, which times 0 is NaN.
@@ -233,12 +245,17 @@ class Reference(ABC):
             sums = {name: sums.get(name, 0.0) + value for name, value in addends.items()}
         self.assign(weights)
         loss_totals = {LOSS: np.asarray(loss_sum), WEIGHT: np.asarray(weight_sum)}
-        metrics = {LOSS: task.mean_loss(sums | loss_totals)}
+        metrics = {LOSS: task.mean_loss(sums | loss_totals) + added_sum / examples}
         # In bfloat16 outputs tie, and rounding flips the classes that a metric counts.
         has_own_counts = task.reads_batch or task.weighs_arrays
         if has_own_counts and self.precision == "float32":
             metrics |= task.summary(sums)
         return {name: np.asarray([value]) for name, value in metrics.items() if math.isfinite(value)}
+
+    def _is_random(self, loss_b: Array, inputs: Inputs, batch: Mapping[str, Array]) -> bool:
+        """Returns whether an equal evaluation has other losses than these (B,), by more than rounding."""
+        again_b, _, _ = self.evaluate(inputs, batch)
+        return not np.allclose(again_b, loss_b, rtol=_EQUAL_CALLS, atol=0.0, equal_nan=True)
 
     def exact(self, arrays: Mapping[str, Array], noise: float) -> dict[str, Array]:
         """Takes gradients in float64 at the points where they may be zero up to rounding; empty if none may be.
@@ -421,8 +438,8 @@ class Reference(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """Returns each example's loss (B,) and the task's totals in an evaluation.
+    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
+        """Returns each example's loss (B,), the task's totals and the sum of layers' losses in an evaluation.
 
         Args:
           inputs: of the model.

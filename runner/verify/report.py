@@ -186,14 +186,16 @@ class Verification:
         storage = ""
         if self.storage:
             storage = f", and {self.storage:.1e} of each weight and slot that is stored in bfloat16"
+        evaluation = "an evaluation there, whose last batch is padded if the mesh splits batches"
+        if not any(check.kind == "evaluation" for check in self.checks):
+            evaluation = "not compared, as its loss has random numbers of the model's own, or is NaN or Inf"
         return (
             f"{compared}tolerance: {FACTOR:g} times the difference of {single} from itself under a relative noise of "
             f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs, {MORE_RUNS} more if nothing but the training from the "
             f"start differs), and {ULPS:g} ulps of the largest entry{storage}; the noise is 4 float32 ulps times the "
             f"root of {self.terms:,}, the terms of the longest sum{half_ulp}; for a batch statistic, the noise is "
             f"added; initial weights are {initial}; point: gradients at {points.COUNT} states with randomly perturbed "
-            "weights; evaluation: an evaluation there, whose last batch is padded if the mesh splits batches; update: "
-            "one step from there"
+            f"weights; evaluation: {evaluation}; update: one step from there"
         )
 
     def metrics(self) -> dict[str, float]:

@@ -171,7 +171,7 @@ def main() -> None:
     *_, last = batches(rows)
     for loss in ("contrast", "alone", "masked"):
         try:
-            padding.check_functions(*engine_of(config(name, axes, "one", loss)).with_and_without_padding(last))
+            padding.check_functions(*engine_of(config(name, axes, "one", loss)).with_and_without_others(last, 7))
             found[loss] = "passes"
         except ConfigError as error:
             found[loss] = str(error)

@@ -87,6 +87,26 @@ def test_an_evaluation_adds_up_in_float64_and_leaves_padding_out() -> None:
     assert found.outputs.tolist() == [[1], [2], [np.float32(1e-9)]]
 
 
+def test_the_losses_of_layers_are_averaged_over_batches_as_many_times_as_these_have_examples() -> None:
+    def with_added(given: HostBatches) -> BatchResult[Array]:
+        result = start(given)
+        return BatchResult(result.loss, result.totals, result.outputs, np.float32(given.arrays["x"].sum()))
+
+    found = evaluate(TASK, [batch([1, 2], [1, 1]), batch([6, 0], [1, 0])], with_added, np.asarray)
+    assert found.metrics["task_loss"] == 9 / 3
+    assert found.loss == 9 / 3 + (2 * 3 + 1 * 6) / 3, "Keras's mean, weighted by batch size"
+    without = evaluate(TASK, [batch([1, 2], [1, 1])], start, np.asarray)
+    assert "task_loss" not in without.metrics
+
+
+def test_a_trial_replaces_the_rows_after_the_kept_ones_alone() -> None:
+    mixed = evaluation.refilled(batch([1, 2, 3, 4], [1, 1, 1, 1]), 2)
+    assert mixed.arrays["x"].tolist() == [[1, 2, 2, 1]]
+    alike = evaluation.refilled(batch([5, 5], [1, 0]), 1)
+    assert alike.arrays["x"].tolist() == [[5, 0]], "a batch of one example is padded with something else"
+    assert evaluation.without_padding(batch([5, 5], [1, 0])).arrays["x"].tolist() == [[5]]
+
+
 def test_a_batch_is_read_when_the_next_one_has_been_started() -> None:
     happened: list[str] = []
 

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -40,6 +40,7 @@ from runner.engine.mappings import map_values, shapes_of, subset
 from runner.errors import EngineError
 from runner.host import stages
 from runner.host.outputs import warn
+from runner.layout import Spec
 from runner.model import contract, target
 from runner.model.builder import check_trainable
 from runner.optim import norms
@@ -171,16 +172,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._layouts = {name: layout_of((None, *spec), self._mesh) for name, spec in self._array_specs.items()}
         self._vector = layout_of((None,), self._mesh)
         self._train: Call | None = None
-        self._steps = Steps(
-            self._config,
-            self._data,
-            self._total_steps,
-            self._model,
-            self._state,
-            self._mesh,
-            self._array_specs,
-            self._packing(),
-        )
+        self._steps = self._steps_on(self._array_specs)
         _optimize(not self._planning)  # a plan's program is read and never run
         self._gradients = self._traced(self._steps.gradients)
         self._eval = self._traced(self._steps.evaluate)
@@ -188,6 +180,19 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._outputs = self._traced(self._steps.outputs)
         # Number of examples -> the program for it; None: all rows.
         self._judged: dict[int | None, Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]] = {}
+
+    def _steps_on(self, array_specs: Mapping[str, Spec]) -> Steps:
+        """Returns the functions to trace for batches of these shardings."""
+        return Steps(
+            self._config,
+            self._data,
+            self._total_steps,
+            self._model,
+            self._state,
+            self._mesh,
+            array_specs,
+            self._packing(),
+        )
 
     def _packing(self) -> Packing | None:
         """Returns the packing of the state within a call.
@@ -374,17 +379,29 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return list(map(unpack, self._gradients(batches.arrays, numbers)))
 
     def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[tf.Tensor]:
+        if not self._is_divided(batch):
+            specs = self._replicated_specs
+            whole = {}
+            for name, array in cut(batch, 1).items():
+                whole[name] = pack(array, layout_of((None, *specs[name]), self._mesh))
+            with self._explained():
+                return BatchResult(*self._evaluated_whole(whole))
         arrays = self._placed(batch, 1).arrays
         with self._explained():
             if not self._data.task.reads_batch:
                 return BatchResult(*self._eval(arrays))
             # Two programs: the number of examples is a constant of the second, and the model is in the first, which
             # therefore is compiled once.
-            outputs = self._outputs(arrays)
+            outputs, added = self._outputs(arrays)
             if examples not in self._judged:
                 self._judged[examples] = self._traced(partial(self._steps.judged, examples=examples))
             loss, totals = self._judged[examples](outputs, arrays)
-        return BatchResult(loss, totals, outputs)
+        return BatchResult(loss, totals, outputs, added)
+
+    @cached_property
+    def _evaluated_whole(self) -> Callable[..., Any]:
+        """The program of an evaluation in which each device computes all examples."""
+        return self._traced(self._steps_on(self._replicated_specs).evaluate)
 
     def _start_next_logits(self, batch: HostBatches) -> tf.Tensor:
         with self._explained():

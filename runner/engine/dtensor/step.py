@@ -193,23 +193,26 @@ class Steps:
         with deferred(list(self._state.variables.values()), kept=self._microbatches > 1):
             return self._backward(_batch(arrays, i), share_b, tf.gather(numbers, 1)).gradients
 
-    def evaluate(self, arrays: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], Outputs]:
+    def evaluate(self, arrays: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], Outputs, tf.Tensor | None]:
         """Evaluates one batch, arrays (1, B, ...).
 
-        Returns losses (B,), the task's totals, the outputs.
+        Returns losses (B,), the task's totals, the outputs, and the sum of the losses that layers add.
 
-        The outputs are empty if the task keeps none.
+        The outputs are empty if the task keeps none. The sum is None if layers add none.
         """
-        task = self._data.task
+        task = self._data.task.without_class_weights()
         batch = _only_batch(arrays)
         outputs = self._outputs(batch, None)
+        added = self._added()
         loss_b = task.loss(self._ops, outputs, batch)
         totals = task.totals(self._ops, outputs, batch)
-        return loss_b, totals, outputs if task.keeps_outputs else {}
+        return loss_b, totals, outputs if task.keeps_outputs else {}, tf.add_n(added) if added else None
 
-    def outputs(self, arrays: Batch) -> Outputs:
-        """Returns the outputs of one batch, arrays (1, B, ...), for `judged`."""
-        return self._outputs(_only_batch(arrays), None)
+    def outputs(self, arrays: Batch) -> tuple[Outputs, tf.Tensor | None]:
+        """Returns the outputs of one batch, arrays (1, B, ...), for `judged`, and the sum of layers' losses."""
+        outputs = self._outputs(_only_batch(arrays), None)
+        added = self._added()
+        return outputs, tf.add_n(added) if added else None
 
     def judged(self, outputs: Outputs, arrays: Batch, examples: int | None) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Returns the losses (B,) and the task's totals of the outputs of one batch.
@@ -232,8 +235,9 @@ class Steps:
         if examples is not None:
             outputs = tf.nest.map_structure(cut, outputs)
             batch = map_values(cut, batch)
-        loss_b = self._data.task.loss(self._ops, outputs, batch)
-        totals = self._data.task.totals(self._ops, outputs, batch)
+        task = self._data.task.without_class_weights()
+        loss_b = task.loss(self._ops, outputs, batch)
+        totals = task.totals(self._ops, outputs, batch)
         if examples is not None:
             loss_b = tf.pad(loss_b, [[0, size - loss_b.shape[0]]])
         return loss_b, totals
@@ -349,8 +353,7 @@ class Steps:
                 tape.watch(weight)
             outputs = self._outputs(batch, microstep)
             loss_b = self._data.task.loss(self._ops, outputs, batch)
-            added = [tf.cast(loss, tf.float32) for loss in self._model.losses]
-        self._check_added(added)
+            added = self._added()
         # The backward pass starts from each example's share of the mean: the mean itself would cost a collective.
         shares = [share_b]
         for loss in added:
@@ -370,14 +373,16 @@ class Steps:
         regularization = tf.add_n(added) if added else tf.constant(0.0)
         return _Backward(gradients, loss_b, outputs, regularization)
 
-    def _check_added(self, losses: Sequence[tf.Tensor]) -> None:
-        """Rejects losses of layers that are not scalars, as tf_keras itself does."""
+    def _added(self) -> list[tf.Tensor]:
+        """Returns the losses that layers added in the latest call; rejects all but scalars, as tf_keras does."""
+        losses = [tf.cast(loss, tf.float32) for loss in self._model.losses]
         for loss in losses:
             if loss.shape.rank:
                 raise ConfigError(
                     f"model._target_={self._config.model.target}: a layer adds a loss of shape {list(loss.shape)}, "
                     "but tf_keras needs a scalar; add its tf.reduce_mean or tf.reduce_sum"
                 )
+        return losses
 
     def _outputs(
         self,

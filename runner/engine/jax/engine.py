@@ -37,14 +37,14 @@ from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
-from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, result_shardings, sharding
+from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, result_shardings, sharding, unsplit
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Kept, batch_shapes, call_numbers
 from runner.engine.jax.running import RUNNING
 from runner.engine.jax.shards import cached, local_shards, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
-from runner.engine.jax.step import Step, Weights
+from runner.engine.jax.step import Evaluated, Step, Weights
 from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
 from runner.errors import EngineError
 from runner.layout import Spec
@@ -191,7 +191,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         # Results are pinned: XLA would otherwise choose other shardings for the new state than for the old one.
         step_results = (self._tree.shardings, sums, self._replicated)
         self._train = jax.jit(train, donate_argnums=0, out_shardings=step_results)
-        self._evaluated = jax.jit(step.evaluated, out_shardings=(losses, self._replicated, by_example))
+        evaluated = (losses, self._replicated, by_example, self._replicated)
+        self._evaluated = jax.jit(step.evaluated, out_shardings=evaluated)
         self._outputs = jax.jit(step.outputs)
         self._with_teachers = jax.jit(step.taught)
         self._judged = jax.jit(step.judged, static_argnums=(2, 3), out_shardings=(losses, self._replicated))
@@ -203,17 +204,21 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _make_step(self) -> Step:
         """Returns the step's functions, which are kept."""
-        self._functions = Step(
+        self._drawn = self._randomness()
+        self._functions = self._step_on(self._partitioning())
+        return self._functions
+
+    def _step_on(self, partitioning: Partitioning) -> Step:
+        return Step(
             self._model,
             self._config,
             self._data.task,
             self._total_steps,
-            self._randomness(),
-            self._partitioning(),
+            self._drawn,
+            partitioning,
             self._update_rule,
             self._taught,
         )
-        return self._functions
 
     def _result_shardings(self) -> tuple[NamedSharding, NamedSharding]:
         """Returns what `result_shardings` does for the arrays of this engine."""
@@ -426,17 +431,30 @@ class JaxEngine(MeshEngine[jax.Array]):
         return self._state.ema or self._state.trainable, self._state.non_trainable
 
     def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[jax.Array]:
-        arrays = self._placed(batch, 1).arrays
+        shardings = self._stacked_shardings
+        program = self._evaluated
+        if not self._is_divided(batch):
+            shardings = {name: self._sharding((None, *spec)) for name, spec in self._replicated_specs.items()}
+            program = self._evaluated_whole
+        arrays = processes.placed_all(cut(batch, 1), shardings)
         taught = arrays
         if self._taught.models:
             taught = self._run(self._with_teachers, self._teachers, arrays)
-        if not self._data.task.reads_batch:
-            return BatchResult(*self._run(self._evaluated, self._weights, taught))
+        if not self._data.task.reads_batch or not self._is_divided(batch):
+            return BatchResult(*self._run(program, self._weights, taught))
         # In two programs: the number of examples is a constant of the second, and the model is in the first, which is
         # the one that takes long to compile.
-        outputs = self._run(self._outputs, self._weights, arrays)
+        outputs, added = self._run(self._outputs, self._weights, arrays)
         loss, totals = self._run(self._judged, outputs, taught, self._by_example, examples)
-        return BatchResult(loss, totals, outputs)
+        return BatchResult(loss, totals, outputs, added)
+
+    @cached_property
+    def _evaluated_whole(self) -> Callable[..., Evaluated]:
+        """The program of an evaluation in which each device computes all examples."""
+        shardings = map_values(self._sharding, self._replicated_specs)
+        step = self._step_on(unsplit(self._partitioning(), shardings))
+        program: Callable[..., Evaluated] = jax.jit(step.evaluated, out_shardings=self._replicated)
+        return program
 
     @cached_property
     def _by_example(self) -> tuple[bool, ...]:
@@ -450,7 +468,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             for name, array in self._microbatch_shapes().items():
                 shape = (1, factor * array.shape[0], *array.shape[1:])
                 arrays[name] = jax.ShapeDtypeStruct(shape, array.dtype)
-            outputs = jax.eval_shape(self._functions.outputs, self._weights, arrays)
+            outputs, _ = jax.eval_shape(self._functions.outputs, self._weights, arrays)
             return [tuple(leaf.shape) for leaf in jax.tree.leaves(outputs)]
 
         return tuple(one != two for one, two in zip(output_shapes(1), output_shapes(2), strict=True))

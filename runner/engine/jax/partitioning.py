@@ -9,7 +9,7 @@ choices of its own that are wrong, or that communicate more than needed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from runner.data.base import WEIGHT
 from runner.engine.common import splits_examples_alone
 from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
-from runner.engine.jax.layers.chunked_loss import TokenParts
+from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts
 from runner.engine.jax.layers.kernel_gradient import Spread, spread_over, unused_axes
 from runner.engine.mappings import shapes_of
 from runner.engine.origins import without_axes
@@ -138,6 +138,17 @@ def partition(
         examples=_example_parts(on),
         tokens=token_parts(on, data, roles),
     )
+
+
+def unsplit(own: Partitioning, arrays: Mapping[str, NamedSharding]) -> Partitioning:
+    """Returns the partition of a batch whose examples are on every device.
+
+    Args:
+      own: of the mesh's batches.
+      arrays: shardings of the batch's arrays (B, ...), by name.
+    """
+    tokens = replace(own.tokens, examples=1, constrain=WHOLE.constrain)
+    return replace(own, arrays=arrays, examples=None, tokens=tokens)
 
 
 def _copies_images(on: MeshLayout, data: DataSpec) -> bool:

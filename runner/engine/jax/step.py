@@ -42,6 +42,8 @@ from runner.task.base import LOSS, Outputs, Task
 Weights = tuple[list[jax.Array], list[jax.Array]]
 # Each example's loss (B,), outputs, regularization (), new non-trainable variables.
 Aux = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array]]
+# Results of an evaluation, see `Step.evaluated`.
+Evaluated = tuple[jax.Array, Arrays, jax.Array | Arrays, jax.Array | None]
 # Each example's loss (B,), and the task's totals.
 Judged = tuple[jax.Array, Arrays]
 
@@ -287,25 +289,27 @@ class Step(Rounds[State[jax.Array]]):
         batch = self.with_teachers(values, only_batch(arrays))
         return {name: array[None] for name, array in batch.items()}
 
-    def evaluated(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array | Arrays]:
+    def evaluated(self, weights: Weights, arrays: Arrays) -> Evaluated:
         """Evaluates a batch, arrays (1, B, ...).
 
         Returns:
-          Each example's loss (B,), the task's totals, and the outputs if the task keeps any.
+          Each example's loss (B,), the task's totals, the outputs if the task keeps any, the sum of layers' losses;
+          None if they add none.
         """
-        model_outputs, batch = self._model_outputs(weights, arrays)
-        outputs = _float32(self._task.reduced(self._ops, model_outputs, batch))
-        loss_b = self._task.loss(self._ops, outputs, batch)
-        totals = self._task.totals(self._ops, outputs, batch)
-        return loss_b, totals, outputs if self._task.keeps_outputs else {}
+        model_outputs, batch, added = self._model_outputs(weights, arrays)
+        task = self._task.without_class_weights()
+        outputs = _float32(task.reduced(self._ops, model_outputs, batch))
+        loss_b = task.loss(self._ops, outputs, batch)
+        totals = task.totals(self._ops, outputs, batch)
+        return loss_b, totals, outputs if task.keeps_outputs else {}, added
 
-    def outputs(self, weights: Weights, arrays: Arrays) -> Outputs:
-        """Returns the argument of the task's functions for a batch, arrays (1, B, ...).
+    def outputs(self, weights: Weights, arrays: Arrays) -> tuple[Outputs, jax.Array | None]:
+        """Returns the argument of the task's functions for a batch, arrays (1, B, ...), and the sum of layers' losses.
 
-        See `judged`.
+        See `judged` and `evaluated`.
         """
-        model_outputs, batch = self._model_outputs(weights, arrays)
-        return _float32(self._task.reduced(self._ops, model_outputs, batch))
+        model_outputs, batch, added = self._model_outputs(weights, arrays)
+        return _float32(self._task.reduced(self._ops, model_outputs, batch)), added
 
     def judged(self, outputs: Outputs, arrays: Arrays, by_example: Sequence[bool], examples: int | None) -> Judged:
         """Returns each example's loss (B,) and the task's totals.
@@ -330,18 +334,19 @@ class Step(Rounds[State[jax.Array]]):
             outputs = jax.tree.unflatten(structure, leaves)
             # The mesh need not divide so many examples: their tokens are not split over its axes.
             ops = replace(ops, head_losses=partial(chunked, ops, WHOLE, most_bytes=self._chunk_bytes))
-        loss_b = self._task.loss(ops, outputs, batch)
-        totals = self._task.totals(ops, outputs, batch)
+        task = self._task.without_class_weights()
+        loss_b = task.loss(ops, outputs, batch)
+        totals = task.totals(ops, outputs, batch)
         return jnp.pad(loss_b, (0, size - loss_b.shape[0])), totals
 
     def next_logits(self, weights: Weights, arrays: Arrays) -> jax.Array:
         """Returns the task's logits (B, V) of a batch, arrays (1, B, ...)."""
-        model_outputs, batch = self._model_outputs(weights, arrays)
+        model_outputs, batch, _ = self._model_outputs(weights, arrays)
         logits_bv: jax.Array = self._task.next_logits(self._ops, model_outputs, batch)
         return logits_bv
 
-    def _model_outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays]:
-        """Returns the model's outputs for a batch, without dropout, and the batch.
+    def _model_outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array | None]:
+        """Returns the model's outputs for a batch, without dropout, the batch, and the sum of layers' losses.
 
         The arrays are (1, B, ...), those of the returned batch (B, ...).
         """
@@ -350,9 +355,15 @@ class Step(Rounds[State[jax.Array]]):
         batch = only_batch(arrays)
         others = self._random.insert(non_trainable, 0)
         training = private.training_argument(self._model, training=False)
+        private.forget_added_losses(self._model)
         with self._attention():
-            outputs, _ = self._model.stateless_call(trainable, others, self._task.inputs(self._ops, batch), **training)
-        return outputs, batch
+            outputs, _, losses = self._model.stateless_call(
+                trainable, others, self._task.inputs(self._ops, batch), return_losses=True, **training
+            )
+        added = None
+        if losses:
+            added = jnp.asarray(sum(jnp.sum(loss).astype(jnp.float32) for loss in losses))
+        return outputs, batch, added
 
     @contextmanager
     def using(self, weights: Weights) -> Iterator[None]:
