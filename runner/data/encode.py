@@ -301,7 +301,11 @@ def numeric_array(place: str, values: Array) -> Array:
         least = int(values.min())
         largest = int(values.max())
         if least < _INT32.min or largest > _INT32.max:
-            raise DataError(f"{place} has integers outside the int32 range used on devices; store it as float")
+            # As float32, ids that differ in their last digits only would be one number.
+            raise DataError(
+                f"{place} has integers outside the int32 range used on devices; store ids as strings, which become "
+                "categories (in a CSV file with a letter before the digits), and quantities as floats"
+            )
     return values.astype(np.int32, copy=False)
 
 

@@ -167,7 +167,7 @@ BAD = {
     "day.csv": ("day\n2020-01-01\n", "day.csv, day has values of type date32"),
     "large.csv": (
         "n\n3000000000\n",
-        "large.csv, n has integers outside the int32 range used on devices",
+        "large.csv, n has integers outside the int32 range used on devices; store ids as strings",
     ),
     "infinite.csv": ("n\n1\ninf\n", "infinite.csv, n: row 2 is inf"),
     "twice.csv": ("n,n\n1,2\n", "two columns are called 'n'"),
