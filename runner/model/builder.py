@@ -46,21 +46,21 @@ def data_arguments(builder: Callable[..., Any], config: ModelConfig, data: DataS
     has_several_inputs = len(inputs) > 1
     first_input = next(iter(inputs))
     arguments: dict[str, Any] = {}
-    # A builder that takes neither gets `inputs` if there are several; `call` then reports that it doesn't take them.
-    if "inputs" in names or (has_several_inputs and "input_shape" not in names):
+    # A builder that knows its own shapes takes none of these, and one that takes any keyword gets what it can use.
+    if "inputs" in names or (has_several_inputs and "input_shape" not in names and _accepts(builder, "inputs")):
         arguments["inputs"] = inputs
-    elif has_several_inputs:
+    elif has_several_inputs and "input_shape" in names:
         raise ConfigError(
             f"model._target_={config.target}: it takes `input_shape`, of one input, but the task has "
             f"{', '.join(inputs)}; write it to take `inputs`, or set task.inputs=[{first_input}]"
         )
-    else:
+    elif _accepts(builder, "input_shape"):
         arguments["input_shape"] = inputs[first_input].shape
     if "tokens" in names:
         arguments["tokens"] = getattr(data.task, "tokens", 0)
     if "outputs" in names:
         arguments["outputs"] = outputs
-    elif "num_classes" in names or "inputs" not in arguments:
+    elif "num_classes" in names or ("inputs" not in arguments and _accepts(builder, "num_classes")):
         if outputs.units is None:
             raise ConfigError(
                 f"model._target_={config.target}: it takes `num_classes`, but the task leaves the number of units "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,9 +27,9 @@ def check(config: ModelConfig) -> None:
     Raises:
       ConfigError: no such module or name, not callable, or options that don't match the builder's signature.
     """
-    arguments = import_path.look_up(_KEY, config.target).arguments
-    if arguments is not None:
-        _check_signature(config, config.target.rpartition(".")[2], arguments)
+    found = import_path.look_up(_KEY, config.target)
+    if found.arguments is not None:
+        _check_signature(config, config.target.rpartition(".")[2], found.arguments, found.where)
 
 
 def takes(config: ModelConfig, name: str) -> bool:
@@ -47,29 +48,34 @@ def _names(parameters: Sequence[ast.arg]) -> list[str]:
     return [parameter.arg for parameter in parameters]
 
 
-def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -> None:
+def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments, module: str) -> None:
     """Checks the parameters of a builder against what it is called with.
 
     Args:
       config: the model's.
       name: the builder's, for a fix.
       arguments: the builder's, as its source has them.
+      module: that defines it.
     """
     positional_only = _names(arguments.posonlyargs)
     named = [*arguments.args, *arguments.kwonlyargs]
     names = _names(named)
-    if arguments.kwarg is None:
+    required = import_path.required(arguments)
+    # A builder that knows its shapes takes none of them. One that needs something else may call them by other names,
+    # and a function of Python's own, such as os.abort, is none.
+    is_filled = all(parameter in config.options or parameter in _DATA_ARGUMENTS for parameter in required)
+    if arguments.kwarg is None and (not is_filled or module.partition(".")[0] in sys.stdlib_module_names):
         takes_inputs = "inputs" in names or "input_shape" in names
         takes_outputs = "outputs" in names or "num_classes" in names
         if not takes_inputs or not takes_outputs:
             raise invalid(
                 _KEY,
                 config.target,
-                problem="a builder must take inputs or input_shape, outputs or num_classes, and optionally keras; "
+                problem="a builder takes keras, inputs or input_shape, and outputs or num_classes by these names; "
                 f"this one takes {', '.join([*positional_only, *names]) or 'nothing'}",
                 fix=f"write def {name}(keras, inputs, outputs, ...)",
             )
-    for parameter in import_path.required(arguments):
+    for parameter in required:
         if parameter in positional_only:
             raise invalid(
                 _KEY,

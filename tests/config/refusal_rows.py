@@ -237,7 +237,7 @@ REFUSALS = [
         "did you mean width?",
     ),
     refusal("model=custom model._target_=user_module.needs_width", "model.width", "add +model.width="),
-    refusal("model=custom model._target_=user_module.takes_keras_only", "takes_keras_only", "inputs or input_shape"),
+    refusal("model=custom model._target_=user_module.takes_shape", "takes_shape", "inputs or input_shape"),
     refusal("model.hidden=[0]", "model.hidden=[0]", "at least 1"),
     # Builders that are none: nothing of theirs is imported or called.
     refusal("model=custom model._target_=user_package.sub.nope", "there is no module user_package.sub"),

@@ -31,7 +31,7 @@ def needs_width(keras, input_shape, num_classes, width):
     ...
 
 
-def takes_keras_only(keras):
+def takes_shape(keras, shape):
     ...
 
 

@@ -84,11 +84,11 @@ def test_a_builder_of_one_shape_rejects_several_inputs() -> None:
     assert list(given(taking("keras", "inputs", "outputs"), two())["inputs"]) == ["age", "words"]
 
 
-def test_a_builder_without_inputs_or_shape_is_rejected_before_it_is_called() -> None:
-    wrong = taking("keras")
+def test_a_builder_that_takes_nothing_of_the_data_is_called_without() -> None:
     for data in (cases.data(), two()):
-        with pytest.raises(ConfigError, match=r": it takes keras, but a builder is called with keras, input"):
-            builder.call(wrong, CONFIG, keras=None, **given(wrong, data))
+        for names in ((), ("keras",), ("width",)):
+            assert given(taking(*names), data) == {}
+    assert builder.call(lambda: "built", CONFIG, keras=None) == "built"
 
 
 def test_keras_is_given_to_a_builder_that_takes_it_and_to_no_other() -> None:
