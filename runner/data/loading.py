@@ -26,12 +26,13 @@ __all__ = ["Dataset", "load", "load_run"]
 _ARRAYS = ("input_length", "candidate_id")
 
 
-def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
+def load_run(config: RunConfig, encoding: Encoding | None = None, evaluated: str | None = None) -> Dataset:
     """Loads the dataset of a run; see `load`.
 
     Args:
       config: the run's.
       encoding: of the recorded run that other data is read for; None: the data gets an encoding of its own.
+      evaluated: split expression whose examples take the place of `test`; None: the config's.
     """
     task = config.task
     # Targets and weights are not inputs, so `dataset.standardize=true` leaves them unchanged.
@@ -51,7 +52,7 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     dataset = config.dataset
     name = dataset.builder or dataset.path or dataset.target or dataset.name
     with stages.stage(f"preparing {name}"):
-        return load(dataset, config.trainer.seed, encoding, unscaled, masks, classes)
+        return load(dataset, config.trainer.seed, encoding, unscaled, masks, classes, evaluated)
 
 
 def _read_as_they_are(task: TaskConfig) -> list[str]:
@@ -98,6 +99,7 @@ def load(
     unscaled: Collection[str] = TARGETS,
     masks: Mapping[str, int] | None = None,
     classes: Mapping[str, int] | None = None,
+    evaluated: str | None = None,
 ) -> Dataset:
     """Loads a dataset and selects its splits.
 
@@ -110,6 +112,7 @@ def load(
       unscaled: arrays that `dataset.standardize=true` leaves unchanged.
       masks: arrays that augmentation does not blend, see `runner.data.augment_steps.Step`; None: none.
       classes: labels with their numbers of classes, which augmentation may mix; None: none.
+      evaluated: split expression whose examples take the place of `test`; None: the config's.
 
     Returns:
       The dataset.
@@ -127,7 +130,7 @@ def load(
     full = source.load(config, encoding)
     if config.prepare or (encoding is not None and encoding.prepared):
         full = prepared(full, config, encoding, lambda loaded: make_dataset(loaded, config, seed))
-    dataset = make_dataset(full, config, seed)
+    dataset = make_dataset(full, config, seed, evaluated)
     # A layer of preparation has given its array the scale that it is meant to have.
     unscaled = [*unscaled, *prepared_columns(config)]
     # Padding would count in the statistics. Runs that were recorded earlier may have such statistics.
@@ -139,7 +142,7 @@ def load(
         statistics = encoding
         if statistics is None:
             statistics = measure(dataset.train, names)
-        dataset = make_dataset(standardized(full, statistics, names), config, seed)
+        dataset = make_dataset(standardized(full, statistics, names), config, seed, evaluated)
     # After the selection, so that splits are parts of the examples and not of the rows.
     dataset = packed_dataset(dataset, config)
     validation = dataset.validation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -122,13 +122,15 @@ class Selection:
         return np.concatenate(columns)
 
 
-def make_dataset(full: FullDataset, config: DatasetConfig, seed: int) -> Dataset:
+def make_dataset(full: FullDataset, config: DatasetConfig, seed: int, evaluated: str | None = None) -> Dataset:
     """Selects the train, validation and test examples of a config.
 
     Args:
       full: all splits of the source.
       config: its split expressions and the share to hold out.
       seed: the run's, at least 0, which chooses the held-out examples.
+      evaluated: split expression whose examples take the place of `test`; it may name the splits that are chosen here
+        at random too. None: the config's.
 
     Returns:
       The dataset. The splits that are chosen here at random share no example.
@@ -138,6 +140,7 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int) -> Dataset
     """
     train = select("train", config.train, full)
     about = {"train": config.train}
+    held_out: dict[str, DataSource] = {}
 
     if config.test is not None:
         test = select("test", config.test, full)
@@ -147,6 +150,7 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int) -> Dataset
         about["test"] = "test"
     else:
         train, test = _random_parts(train, TEST_SHARE, (_TEST_SEED, *_TEST_STREAM), "test")
+        held_out["test"] = test
         about["test"] = f"a fixed fifth of {config.train}, as there is no split test"
         about["train"] = f"{config.train} without the {test.size:,} of test"
 
@@ -160,12 +164,22 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int) -> Dataset
         about["validation"] = validation_split
     elif config.holdout:
         train, validation = _random_parts(train, config.holdout, (seed, *_HOLDOUT_STREAM), "holdout")
+        if "validation" not in full.splits:
+            held_out["validation"] = validation
         about["validation"] = f"{validation.size:,} of {config.train}, chosen by seed {seed}"
         joint = "without"
         if joint in about["train"]:
             # It already lacks the examples of test.
             joint = "and"
         about["train"] += f" {joint} the {validation.size:,} of validation"
+
+    if evaluated is not None:
+        named = {term.name for term in _parse_key("test", evaluated)}
+        if "all" in named:
+            # The examples that are held out are in the source's own splits.
+            held_out = {}
+        test = select("test", evaluated, replace(full, splits={**full.splits, **held_out}))
+        about["test"] = evaluated
 
     selection = {}
     for split in SPLITS:
@@ -217,7 +231,7 @@ def select(key: str, text: str, full: FullDataset) -> DataSource:
     try:
         ranges = resolve(slices, sizes)
     except ValueError as error:
-        fix = f"set dataset.{key}={next(iter(full.splits))}"
+        fix = _other_split(key, full)
         raise invalid(f"dataset.{key}", text, problem=str(error), fix=fix) from error
 
     sources = [full.splits[name] for name, _, _ in ranges]
@@ -238,6 +252,16 @@ def select(key: str, text: str, full: FullDataset) -> DataSource:
         return sources[0]
     rows = [np.arange(start, stop) for _, start, stop in ranges]
     return Selection(list(zip(sources, rows, strict=True)), specs)
+
+
+def _other_split(key: str, full: FullDataset) -> str:
+    """Returns the fix for a split that can't be selected; for an evaluation it is never the training split."""
+    others = [name for name in full.splits if key == "train" or name != "train"]
+    if others:
+        return f"set dataset.{key}={key if key in others else others[0]}"
+    if key == "validation":
+        return "set dataset.holdout=0.1, which holds out a tenth of train"
+    return f"set dataset.{key}=null, which holds out a fifth of train"
 
 
 def _joined(pieces: Sequence[Array]) -> Array:
@@ -286,13 +310,18 @@ def _random_parts(source: DataSource, share: float, entropy: Sequence[int], key:
     count = round(source.size * share)
     if not 0 < count < source.size:
         value = None
+        fix = "use more examples"
         if key == "holdout":
             value = share
+        if source.size > 1 and key == "holdout":
+            fix += ", or set dataset.holdout=0.5"
+        elif source.size > 1:
+            fix += ", or name two ranges: \"dataset.train='train[:1]'\" \"dataset.test='train[1:]'\""
         raise invalid(
             f"dataset.{key}",
             value,
             problem=f"can't split {source.size} examples: {share:g} of them is {count}, which leaves one part empty",
-            fix="use more examples, or name the splits, such as dataset.train=train dataset.test=train",
+            fix=fix,
         )
     order = np.random.default_rng(list(entropy)).permutation(source.size)
     return _rows_of(source, np.sort(order[count:])), _rows_of(source, np.sort(order[:count]))

@@ -53,7 +53,8 @@ def parse_split(text: str) -> tuple[Slice, ...]:
 def fix_of(key: str) -> str:
     """Returns the fix for a value of `dataset.<key>` that is not a split expression."""
     # The shell removes the outer quotes, and Hydra the inner ones.
-    return f"set \"dataset.{key}='train[:5000]'\" or another range, such as train[10%:]+test"
+    split = "train" if key == "train" else "test"
+    return f"set \"dataset.{key}='{split}[:5000]'\" or another range, such as {split}[10%:]"
 
 
 def resolve(slices: Sequence[Slice], sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:

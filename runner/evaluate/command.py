@@ -103,9 +103,8 @@ def _loaded(config: RunConfig, encoding: Encoding | None) -> Dataset:
     """Loads the dataset; a split expression takes the place of its test split."""
     if config.evaluate.split in SPLITS:
         return loading.load_run(config, encoding)
-    dataset = replace(config.dataset, test=config.evaluate.split)
     try:
-        return loading.load_run(replace(config, dataset=dataset), encoding)
+        return loading.load_run(config, encoding, config.evaluate.split)
     except ConfigError as error:
         # The user typed another key.
         raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error
@@ -125,7 +124,7 @@ def _chosen(config: RunConfig, data: Dataset) -> tuple[DataSource, str]:
                 "evaluate.split",
                 split,
                 problem="the run has no validation split",
-                fix="set evaluate.split to test, train or a split expression",
+                fix="set evaluate.split=test",
             )
         return data.validation, config.dataset.validation or split
     if split == "test":

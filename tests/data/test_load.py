@@ -97,7 +97,7 @@ def test_data_dir_falls_back_to_the_environment(fake_cache: FakeCache, monkeypat
     ("keys", "said"),
     [
         ({"train": "train[5]"}, "dataset.train=train[5]:"),
-        ({"test": "valid"}, "there is no split valid, the splits are train, test; set dataset.test=train"),
+        ({"test": "valid"}, "there is no split valid, the splits are train, test; set dataset.test=test"),
         ({"name": "namespace:thing"}, "dataset.name=namespace:thing:"),
         ({"name": "../elsewhere"}, "dataset.name=../elsewhere:"),
     ],

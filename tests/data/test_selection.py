@@ -145,3 +145,36 @@ def test_arrays_can_not_be_written_into_by_who_reads_them(tmp_path: Path) -> Non
     for source in (data.train, data.validation, data.test):
         assert isinstance(source, ArraySource)
         assert not any(array.flags.writeable for array in source.arrays.values())
+
+
+def test_an_evaluation_may_select_a_range_of_the_examples_that_are_held_out() -> None:
+    config = own(holdout=0.1)
+    data = make_dataset(whole(train=100), config, 3)
+    assert data.validation is not None
+    parts = {
+        "test[:8]": held(data.test)[:8],
+        "validation[2:]+test[:1]": held(data.validation)[2:] + held(data.test)[:1],
+    }
+    for evaluated, rows in parts.items():
+        chosen = make_dataset(whole(train=100), config, 3, evaluated)
+        assert held(chosen.test) == rows
+        assert held(chosen.train) == held(data.train)
+    # A split of the source's own is that one, and `all` counts no example twice.
+    assert held(make_dataset(whole(train=9, test=3), own(), 0, "test[:2]").test) == [9, 10]
+    assert len(held(make_dataset(whole(train=100), config, 3, "all").test)) == 100
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"test": "nosuch"}, "set dataset.test=null, which holds out a fifth of train"),
+        ({"validation": "nosuch"}, "set dataset.holdout=0.1, which holds out a tenth of train"),
+        ({"train": "train[:2]", "test": "train[2:]", "holdout": 0.1}, "use more examples, or set dataset.holdout=0.5"),
+    ],
+)
+def test_no_error_suggests_to_evaluate_training_examples(keys: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_dataset(whole(train=10), own(**keys), 0)
+    assert said in str(caught.value)
+    with pytest.raises(ConfigError, match="the splits are train, test; set dataset.test=test"):
+        make_dataset(whole(train=100), own(), 0, "tset[:8]")
