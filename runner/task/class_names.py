@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import invalid
 from runner.task.base import TaskData
@@ -56,6 +58,25 @@ def known_labels(train: DataSource | None, target: str, example: int) -> Array:
             fix=f"set it, such as {KEY}={example}",
         )
     return labels
+
+
+def whole(labels: Array, target: str) -> Array:
+    """Returns labels that may be stored as floats, as integers.
+
+    Raises:
+      ConfigError: one is a fraction.
+    """
+    if labels.dtype.kind != "f":
+        return labels
+    fractions = labels[labels != np.floor(labels)]
+    if fractions.size:
+        raise invalid(
+            "task.target",
+            target,
+            problem=f"must have class indices, but one example has {fractions.flat[0]:g}",
+            fix="set task=regression, or store the index of the class",
+        )
+    return np.asarray(labels.astype(np.int64))
 
 
 def check_range(labels: Array, classes: int, target: str, split: str, fix: Callable[[int], str]) -> None:

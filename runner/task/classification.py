@@ -154,11 +154,10 @@ class Classification(Supervised):
         Raises:
           ConfigError: it has neither.
         """
-        is_integer = np.dtype(spec.dtype).kind in "biu"
-        has_tokens = is_integer and spec.dims == ("sequence",)
-        size = int(np.prod(spec.shape))
-        if len(spec.shape) <= 1 and (is_integer or size > 1) and not has_tokens:
-            return size > 1
+        has_tokens = np.dtype(spec.dtype).kind in "biu" and spec.dims == ("sequence",)
+        # Many files have class indices as floats; `check_split` rejects fractions.
+        if len(spec.shape) <= 1 and not has_tokens:
+            return int(np.prod(spec.shape)) > 1
         fix = "store the index of the class, or set task=regression"
         if has_tokens:
             fix = "set task=language_model, or name another array"
@@ -202,7 +201,7 @@ class Classification(Supervised):
         """Returns the number of classes that the target's shape, or the labels of the train split show."""
         if self._has_probabilities:
             return spec.shape[0]
-        labels = class_names.known_labels(train, self._target, example=10)
+        labels = class_names.whole(class_names.known_labels(train, self._target, example=10), self._target)
         count = max(int(labels.max(initial=0)) + 1, 2)
         # More classes than examples: most likely identifiers or amounts. Few classes cost nothing, whatever they are.
         if count > max(len(labels), _MOST_CONFUSED):
@@ -219,11 +218,19 @@ class Classification(Supervised):
         """Checks that labels are from 0 to classes - 1, or that probabilities sum to 1."""
         labels = column(source, self._target)
         if labels is None:
+            if np.dtype(self.arrays[self._target].dtype).kind == "f" and not self._has_probabilities:
+                raise invalid(
+                    "task.target",
+                    self._target,
+                    problem="has floats, which can't be checked to be class indices before they are read",
+                    fix="store integers, or set task=regression",
+                )
             return
         if self._has_probabilities:
             self._check_probabilities(labels, split)
             return
         fix = "store class indices that start at 0, or set task.classes to the number of classes"
+        labels = class_names.whole(labels, self._target)
         class_names.check_range(labels, len(self.class_names), self._target, split, lambda _: fix)
 
     def _check_probabilities(self, labels: Array, split: str) -> None:
@@ -267,7 +274,7 @@ class Classification(Supervised):
         labels = read_columns(train, [self._target])[self._target]
         if self._has_probabilities:
             return np.asarray(labels.sum(0))
-        return np.bincount(labels.reshape(-1), minlength=len(self.class_names))
+        return np.bincount(labels.reshape(-1).astype(np.int64), minlength=len(self.class_names))
 
     def _label(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns int32 (B,), the most probable class if the target has probabilities."""
@@ -384,7 +391,7 @@ class Classification(Supervised):
         names = self.class_names
         count = len(outputs)
         labels = read_columns(source, [self._target], count)[self._target]
-        labels = labels.argmax(-1) if self._has_probabilities else labels.reshape(-1)
+        labels = labels.argmax(-1) if self._has_probabilities else labels.reshape(-1).astype(np.int64)
         if self._options.from_logits:
             outputs = _softmax(outputs)
         wrong, predicted, probability = misclassified_examples(labels, outputs)

@@ -130,7 +130,7 @@ class Multilabel(OfSigmoids):
         if len(specs) == 1 and len(spec.shape) == 1:
             return tuple(spec.names) or tuple(str(index) for index in range(spec.shape[0]))
         if len(specs) == 1 and not spec.shape:
-            fix = "store 0 and 1 as integers and set task=classification, or set task=regression"
+            fix = "set task=classification for 0 and 1, or task=regression"
             if np.dtype(spec.dtype).kind in "biu":
                 fix = "set task=classification, which takes 0 and 1 as two classes"
             raise invalid(

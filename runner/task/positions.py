@@ -160,6 +160,8 @@ class Positions(PerPosition):
             fix = "set task=regression, or store the index of the class of each position"
             if spec.shape in ((), (1,)):
                 fix = "set task=classification, which has one class per example"
+            elif np.dtype(spec.dtype).kind == "f":
+                fix = f"store integers, such as {name}.astype('int32'), or set task=regression"
             raise invalid(
                 "task.target",
                 name,

@@ -176,5 +176,5 @@ def test_no_error_suggests_to_evaluate_training_examples(keys: dict[str, object]
     with pytest.raises(ConfigError) as caught:
         make_dataset(whole(train=10), own(**keys), 0)
     assert said in str(caught.value)
-    with pytest.raises(ConfigError, match="the splits are train, test; set dataset.test=test"):
+    with pytest.raises(ConfigError, match=r"the splits are train, test; set dataset.test=test"):
         make_dataset(whole(train=100), own(), 0, "tset[:8]")

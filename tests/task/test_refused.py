@@ -12,6 +12,7 @@ from runner import arrays
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySource, ArraySpec
 from runner.errors import ConfigError
+from runner.task.base import Task
 from runner.task.registry import check, make_task, metric_directions
 from tests.task.cases import config
 
@@ -228,7 +229,6 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("classification", ["lable"]), {"x": X, "label": NAMED}, "did you mean label"),
     (config("classification"), {"label": NAMED}, "task.inputs=null"),
     (config("classification", ["label", "x"]), {"x": X, "label": NAMED, "z": X}, "one array of classes"),
-    (config("classification", ["y"]), {"x": X, "y": ArraySpec((), "float32")}, "set task=regression"),
     (config("classification"), {"x": X, "label": ArraySpec((2, 2), "int32")}, "shape [2, 2]"),
     (config("classification"), {"x": X, "label": ArraySpec((), "int32")}, "task.classes=null"),
     (
@@ -252,7 +252,7 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (
         config("multilabel"),
         {"x": X, "label": ArraySpec((), "float32")},
-        "store 0 and 1 as integers and set task=class",
+        "set task=classification for 0 and 1, or task=regression",
     ),
     (config("multilabel", ["x", "label"]), {"x": X, "label": NAMED, "z": X}, "x [3], label []"),
     (config("binary"), {"x": X, "label": NAMED}, "it has 3; set task=classification"),
@@ -357,6 +357,32 @@ def test_targets_that_the_loss_does_not_take_are_refused(name: str, labels: list
     with pytest.raises(ConfigError) as refused:
         make_task(config(name), specs, ArraySource({"x": np.zeros((2, 3), np.float32), "label": label}, specs))
     assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_whole_floats_are_class_indices_and_fractions_are_rejected(dtype: str, shape: tuple[int, ...]) -> None:
+    specs = {"x": X, "label": ArraySpec(shape, dtype)}
+
+    def made(*labels: float) -> Task:
+        arrays = {"x": np.zeros((len(labels), 3), np.float32), "label": np.array(labels, dtype).reshape(-1, *shape)}
+        return make_task(config("classification", class_weights="balanced"), specs, ArraySource(arrays, specs))
+
+    task = made(0.0, 2.0, 1.0, 2.0)
+    assert task.outputs.names == ("0", "1", "2")
+    assert task.constants["class_weights"] == pytest.approx([4 / 3, 4 / 3, 2 / 3])
+    outputs = np.eye(3, dtype=np.float32)
+    batch = {"label": np.array([0.0, 2.0, 2.0], dtype).reshape(-1, *shape), "weight": np.ones(3, np.float32)}
+    assert np.asarray(task.metrics(arrays.of(np), outputs, batch)["accuracy"]).tolist() == [1.0, 0.0, 1.0]
+    with pytest.raises(ConfigError, match=r"one example has 0\.5; set task=regression"):
+        made(0.0, 0.5, 1.0)
+    with pytest.raises(ConfigError, match=r"task\.target=label: .*but the train split has -1"):
+        made(0.0, -1.0, 1.0)
+
+
+def test_masks_of_floats_are_told_to_be_stored_as_integers() -> None:
+    with pytest.raises(ConfigError, match=r"store integers, such as label\.astype\('int32'\), or set task=regression"):
+        make_task(config("positions"), {"x": X, "label": ArraySpec((4, 6), "float32")})
 
 
 def test_labels_of_positions_that_mean_no_class_are_told_how_they_are_ignored() -> None:
