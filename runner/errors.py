@@ -12,7 +12,11 @@ EXIT_REFUSED = 2  # the config is invalid
 
 # Characters of a library's error, or of a value, that a message shows. Longer ones fill the terminal.
 _LONGEST = 300
+# Characters of a message. The problem is at its beginning and the fix at its end, so the middle is left out.
+_LONGEST_LINE = 2000
 _MOST_LISTED = 10  # names in one message; the rest is in `--help`
+# What has no blank and is longer, such as a list of layers, without the punctuation after it.
+_LONG_VALUE = re.compile(rf"(\S{{{_LONGEST}}})\S+?([\])}}'\":;,?]*)(?=\s|$)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -150,6 +154,19 @@ def describe(error: BaseException) -> str:
 def in_one_line(text: str) -> str:
     """Returns a text as one line, without the color codes that libraries such as Keras write."""
     return " ".join(_COLOUR.sub("", text).split())
+
+
+def cut(line: str) -> str:
+    """Returns a message with its long values cut, however they were put into it.
+
+    >>> cut(f"key={'x' * 400}: unknown") == f"key={'x' * 296}...: unknown"
+    True
+    """
+    line = _LONG_VALUE.sub(r"\1...\2", line)
+    if len(line) <= _LONGEST_LINE:
+        return line
+    half = _LONGEST_LINE // 2
+    return f"{line[:half]} ... {line[-half:]}"
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "see python -m runner --cfg job") -> str:

@@ -36,6 +36,7 @@ from runner.errors import (
     PassingError,
     Refused,
     TrackingError,
+    cut,
     in_one_line,
 )
 from runner.host import paths, secrets, session, stages, work
@@ -240,6 +241,7 @@ def _report(line: str, code: int, traceback_of: Exception | None, details: Seque
         print(secrets.scrub(text), end="", file=sys.stderr)
     # Of several processes with the same error only one prints it.
     if processes.failed(line, own=code == EXIT_REFUSED):
-        print(f"error: {secrets.scrub(line)}", file=sys.stderr)
+        # Cut last, and once for all errors, so that no part of a password is left of a value that is cut within it.
+        print(f"error: {cut(secrets.scrub(line))}", file=sys.stderr)
         for detail in details:
             print(secrets.scrub(detail), file=sys.stderr)

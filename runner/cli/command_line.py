@@ -112,7 +112,7 @@ def _checked_value(flag: str, value: str) -> str:
 def _check(text: str, parser: OverridesParser, *, is_multirun: bool) -> None:
     try:
         override = parser.parse_override(text)
-    except HydraException as error:
+    except (HydraException, ValueError) as error:  # Python reads no integer of more than 4,300 digits
         raise unreadable(text) from error
     key = override.key_or_group
     if not key:

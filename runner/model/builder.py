@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.config.schema import ModelConfig
-from runner.errors import ConfigError, in_one_line
+from runner.errors import ConfigError, in_one_line, shown
 from runner.optim.paths import RESERVED
 from runner.task.base import DataSpec
 
@@ -104,7 +104,7 @@ def call(
         reason = in_one_line(f"{type(error).__name__}: {error}")
         message = f"model._target_={config.target}: the builder raised {reason}"
         if config.options:
-            options = ", ".join(f"model.{key}={value}" for key, value in config.options.items())
+            options = ", ".join(f"model.{key}={shown(value)}" for key, value in config.options.items())
             message += f"; it was given {options}"
         if fix:
             message += f"; {fix}"

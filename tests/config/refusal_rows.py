@@ -79,6 +79,10 @@ REFUSALS = [
     refusal("mesh.axes.batch=two", "mesh.axes.batch=two", "set mesh.axes.batch"),
     refusal("name=${oc.env:NO_SUCH_VARIABLE}", "name", "NO_SUCH_VARIABLE"),
     refusal("dataset.data_dir=${oc.env:NO_SUCH_VARIABLE}", "dataset.data_dir", "NO_SUCH_VARIABLE"),
+    # Values of 14,000 characters.
+    refusal(f"model.hidden=[0,{','.join(['128'] * 3489)}]", "...]: sizes must be at least 1; set model.hidden=[128]"),
+    refusal(f"name={'x' * 13960}", "...: must be letters", "set name=exp1"),
+    refusal(f"trainer.seed={'1' * 13960}", "trainer.seed=111", "can't be parsed as an override"),
     # Sizes.
     refusal("trainer.epochs=0", "trainer.epochs=0", "at least 1"),
     refusal("trainer.steps_per_call=0", "trainer.steps_per_call=0", "at least 1"),
