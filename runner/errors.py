@@ -64,11 +64,11 @@ class NotFiniteError(EngineError):
       loss: the loss.
     """
 
-    def __init__(self, step: int, loss: float, policy: str) -> None:
-        super().__init__(
-            f"the loss is {loss} at step {step} and trainer.on_nan={policy}; lower optimizer.learning_rate or set "
-            "optimizer.clip.global_norm=1.0"
-        )
+    def __init__(self, step: int, loss: float, policy: str, cause: str = "") -> None:
+        fix = f" and trainer.on_nan={policy}; lower optimizer.learning_rate or set optimizer.clip.global_norm=1.0"
+        if cause:
+            fix = f", before the first update, so no learning rate helps: {cause}"
+        super().__init__(f"the loss is {loss} at step {step}{fix}")
         self.step = step
         self.loss = loss
 

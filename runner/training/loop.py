@@ -19,7 +19,7 @@ from runner.processes.lifecycle import AgreedStop
 from runner.processes.team import current
 from runner.task.base import Evaluation
 from runner.task.metrics import TEST
-from runner.training import feed, lengths, stopping
+from runner.training import feed, first_loss, lengths, stopping
 from runner.training.checkpoint.attempts import Journal
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint
@@ -381,6 +381,10 @@ def _restore(training: _Training, error: NotFiniteError) -> None:
     trainer = training.config.trainer
     recorder = training.recorder
     hooks = training.hooks
+    if error.step == 1:
+        # A restore would compute the same loss again.
+        cause = first_loss.cause(training.config, training.engine, training.splits.train)
+        raise NotFiniteError(1, error.loss, trainer.on_nan, cause) from error
     if trainer.on_nan != "restore":
         raise error
     if len(recorder.history.restores) >= trainer.nan_restores:

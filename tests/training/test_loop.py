@@ -22,11 +22,11 @@ from runner.config.schema import (
     TrainerConfig,
 )
 from runner.engine.base import Engine, HostBatches, PlacedBatches
-from runner.errors import ConfigError, EngineError
+from runner.errors import ConfigError, EngineError, NotFiniteError
 from runner.host import work
 from runner.host.signals import StopRequest
 from runner.task.base import Evaluation
-from runner.training import feed, lengths, loop, profile, stopping
+from runner.training import feed, first_loss, lengths, loop, profile, stopping
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
@@ -189,6 +189,30 @@ def test_a_resumed_run_keeps_the_factor_and_ends_bit_identical(tmp_path: Path, a
     assert dict(seen.of("train/loss")) == dict(all_of_it.of("train/loss"))
     assert dict(seen.of("learning_rate")) == dict(all_of_it.of("learning_rate"))
     assert len(result.history.restores) == 1
+
+
+@pytest.mark.parametrize("policy", ["stop", "restore"])
+def test_a_nan_loss_of_the_first_step_suggests_no_learning_rate_and_restores_nothing(
+    tmp_path: Path, policy: str
+) -> None:
+    engine = NumpyEngine(w=float("inf"))
+    with pytest.raises(
+        NotFiniteError, match=r"at step 1, before the first update, so no learning rate helps: "
+    ) as told:
+        train(restoring() if policy == "restore" else config(on_nan="stop"), engine, tmp_path)
+    assert "optimizer.learning_rate" not in str(told.value)
+    assert "engine=jax names the layer" in str(told.value)
+    assert [first for first, _, _ in engine.calls].count(0) == 1
+
+
+def test_nan_in_the_data_is_named_by_array_and_row() -> None:
+    run = config(on_nan="stop")
+    x = np.where(np.arange(EXAMPLES) < EXAMPLES // 2, np.nan, 1.0)
+    data = splits(run, {**labels(1, EXAMPLES), "x": x}, {**labels(1, 4), "x": np.ones(4)})
+    first = feed.epoch_plan(run, data.train.source, 0, 1).indices[0]
+    row = int(np.flatnonzero(first < EXAMPLES // 2)[0])
+    told = first_loss.cause(run, cast(Engine, NumpyEngine()), data.train)
+    assert told == f"array x of the dataset has NaN or Inf in row {row} of the first batch; correct the data"
 
 
 def test_stop_ends_the_run_and_continue_logs_the_loss(tmp_path: Path) -> None:
