@@ -6,6 +6,7 @@ import re
 
 from hydra.core.override_parser.types import Override
 
+from runner.config.fields import fix_for
 from runner.config.schema_hydra import HYDRA_KEYS
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
 
@@ -70,7 +71,8 @@ def _check_value(override: Override, *, multirun: bool) -> None:
         value = override.value()
         problem = constraint.whole(value)
     if problem is not None:
-        raise invalid(key, override.get_value_string(), problem=problem, fix=f"set {key}={shown(constraint.example)}")
+        fix = fix_for(problem, f"set {key}={shown(constraint.example)}")
+        raise invalid(key, override.get_value_string(), problem=problem, fix=fix)
     if key == "hydra.mode" and value == "RUN" and multirun:
         raise invalid(key, value, problem="contradicts -m, which sets MULTIRUN", fix="remove one of the two")
 

@@ -267,7 +267,7 @@ def _outputs(content: Mapping[str, Any]) -> dict[str, Any]:
                 f"task.outputs.{name}",
                 output,
                 problem="needs the task that judges this output",
-                fix=f"set task.outputs.{name}.name=regression or another task",
+                fix=f"add +task.outputs.{name}.name=regression or another task",
             )
         key = f"task.outputs.{name}"
         own_values, options = _typed_options(str(output["name"]), output, own, key)

@@ -437,7 +437,7 @@ class TrackingConfig:
 
     name: str = choice("mlflow", "mlflow", "none")
     # `runner.tracking.uri` checks it.
-    uri: str | None = None
+    uri: str | None = text(None, example="sqlite:///mlflow.db")
     experiment: str = text("runner", example="my_experiment")
     run_name: str | None = None
     tags: dict[str, str] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.config.fields import Constraint, checked, choice, integer, is_root, number, text
+from runner.config.fields import Constraint, Problem, checked, choice, integer, is_root, number, text
 
 
 def _is_text(value: object) -> bool:
@@ -62,7 +62,11 @@ def _flag_problem(value: object) -> str | None:
 def _searchpath_problem(value: object) -> str | None:
     if isinstance(value, list) and all(map(_is_config_source, value)):
         return None
-    return "must be a list of file://<existing folder> and pkg://<package>"
+    # No folder is known to exist, and an example would be rejected as the value was.
+    return Problem(
+        "must be a list of file://<existing folder> and pkg://<package>",
+        fix="name a folder of options that exists by its whole path",
+    )
 
 
 def _is_config_source(value: object) -> bool:
@@ -82,7 +86,7 @@ HYDRA_KEYS: Mapping[str, Constraint] = {
     "hydra.verbose": Constraint(whole=_verbose_problem, example=True),
     "hydra.job.name": Constraint(whole=_name_problem, example="mine"),
     "hydra.job.chdir": Constraint(whole=_flag_problem, example=False),
-    "hydra.searchpath": Constraint(whole=_searchpath_problem, example=["file:///home/me/conf"]),
+    "hydra.searchpath": Constraint(whole=_searchpath_problem),
 }
 
 

@@ -230,9 +230,13 @@ def _assignment(key: str, text: str) -> str:
 def default_or_example(spec: Field[Any]) -> object:
     """Returns a valid value of a field; None: only null is known to be valid."""
     constraint = constraint_of(spec)
-    has_default = spec.default is not MISSING and spec.default is not None
+    default = spec.default
+    if spec.default_factory is not MISSING:
+        default = spec.default_factory()
+    # An empty list is no example of one. The bounds of a list are those of its entries.
+    has_default = default is not MISSING and default is not None and default not in ([], {})
     if has_default and constraint.example is None:
-        return spec.default
+        return default
     return example_of(constraint)
 
 
