@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -91,6 +92,7 @@ def call(
       ConfigError: the builder does not accept its arguments, or it raised. Any exception of it is the config's fault,
         reported in one line.
     """
+    own_keras = arguments["keras"]
     # A builder that imports its Keras itself need not take it.
     if not _accepts(builder, "keras"):
         del arguments["keras"]
@@ -101,6 +103,10 @@ def call(
         # From one of our own builders, which names the key.
         raise
     except Exception as error:
+        keras_3 = sys.modules.get("keras")
+        if keras_3 is not None and keras_3 is not own_keras:
+            # Only a user's code has imported it then, and its layers and tf_keras's don't take each other's tensors.
+            fix = "set engine=jax for a Keras 3 model"
         reason = in_one_line(f"{type(error).__name__}: {error}")
         message = f"model._target_={config.target}: the builder raised {reason}"
         if config.options:
@@ -170,10 +176,24 @@ def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> Non
             "with one optimizer; return one keras.Model, whose outputs task=custom combines, or write a custom step "
             "with several optimizers, as for a GAN (task=step with engine=jax)"
         )
+    if kind.__module__.partition(".")[0] != "keras":
+        check_not_keras_3(model, config)
     if not isinstance(model, kind):
         raise ConfigError(
             f"model._target_={config.target}: a builder must return a keras.Model made with its argument `keras` "
             f"({library}), but this one returned {type(model).__name__}"
+        )
+
+
+def check_not_keras_3(model: object, config: ModelConfig) -> None:
+    """Rejects a Keras 3 model for the engines of DTensor.
+
+    Its own check of a builder's source, `target.keras_3_name`, does not see through imports and helpers.
+    """
+    if any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__):
+        raise ConfigError(
+            f"model._target_={config.target}: the builder returned a Keras 3 model, which DTensor does not train; "
+            "set engine=jax"
         )
 
 

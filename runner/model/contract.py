@@ -90,10 +90,7 @@ def _model_problem(model: object, base: type) -> str:
     The result is empty if nothing is.
     """
     name = type(model).__name__
-    for method in _FIT_METHODS:
-        is_overridden = method in vars(model) or getattr(type(model), method, None) is not getattr(base, method, None)
-        if not is_overridden:
-            continue
+    for method in overridden(model, base):
         if _has_several_optimizers(model, base):
             return (
                 f"{name} trains by a {method} of its own with an optimizer per network, as a GAN does, but a run has "
@@ -116,6 +113,22 @@ def _model_problem(model: object, base: type) -> str:
             "compile=False"
         )
     return ""
+
+
+def overridden(model: object, base: type, without: Collection[str] = ()) -> list[str]:
+    """Returns the methods of `fit` and `evaluate` that a model has of its own.
+
+    Args:
+      model: of the library.
+      base: the library's `Model`.
+      without: methods that are left out.
+    """
+    methods = []
+    for method in _FIT_METHODS:
+        is_overridden = method in vars(model) or getattr(type(model), method, None) is not getattr(base, method, None)
+        if is_overridden and method not in without:
+            methods.append(method)
+    return methods
 
 
 def _has_several_optimizers(model: object, base: type) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from runner.config.schema import ModelConfig
 from runner.errors import invalid
 from runner.host import definition, import_path
+
+# Packages whose models are Keras 3's.
+_OF_KERAS_3 = ("keras", "keras_cv", "keras_hub", "keras_nlp")
 
 # Arguments that a builder is called with if it has a parameter of that name.
 _DATA_ARGUMENTS = ("keras", "inputs", "outputs", "input_shape", "num_classes", "tokens")
@@ -30,6 +33,38 @@ def check(config: ModelConfig) -> None:
     found = import_path.look_up(_KEY, config.target)
     if found.arguments is not None:
         _check_signature(config, config.target.rpartition(".")[2], found.arguments, found.where)
+
+
+def keras_3_name(config: ModelConfig) -> str:
+    """Returns the name by which a builder's own source uses Keras 3, such as `keras` of `import keras`.
+
+    Empty if it does not, or its source does not tell.
+    """
+    module, _, name = config.target.rpartition(".")
+    source = definition.source_of(module)
+    if is_own(config) or source is None:
+        return ""
+    # `check` has parsed it.
+    tree = ast.parse(source.read_bytes())
+    for item in tree.body:
+        if isinstance(item, ast.FunctionDef | ast.ClassDef) and item.name == name:
+            imported = {name for node in (tree, item) for name in _imported_of_keras_3(node)}
+            # A parameter of the name hides the module's import.
+            parameters = {node.arg for node in ast.walk(item) if isinstance(node, ast.arg)}
+            used = {node.id for node in ast.walk(item) if isinstance(node, ast.Name)}
+            return min((imported & used) - parameters, default="")
+    return ""
+
+
+def _imported_of_keras_3(node: ast.Module | ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
+    """Yields the names that imports of Keras 3's packages bind: in a module at its top level, else anywhere."""
+    for item in node.body if isinstance(node, ast.Module) else ast.walk(node):
+        if isinstance(item, ast.Import):
+            for alias in item.names:
+                if alias.name.partition(".")[0] in _OF_KERAS_3:
+                    yield alias.asname or alias.name.partition(".")[0]
+        elif isinstance(item, ast.ImportFrom) and (item.module or "").partition(".")[0] in _OF_KERAS_3:
+            yield from (alias.asname or alias.name for alias in item.names)
 
 
 def takes(config: ModelConfig, name: str) -> bool:

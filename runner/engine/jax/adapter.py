@@ -28,6 +28,7 @@ from runner.engine.mappings import map_values
 from runner.errors import ConfigError, in_one_line
 from runner.host.imports import seeded
 from runner.model import builder, contract, padding, stored, target
+from runner.model.hub import tasks as hub_tasks
 from runner.model.stored import StoredValue
 from runner.task.base import DataSpec
 
@@ -278,14 +279,38 @@ class Keras3Factory:
         return model
 
     def _with_variables(self, model: keras.Model) -> keras.Model:
-        """Returns the builder's model.
+        """Returns the builder's model, called with the run's arrays as a step calls it.
 
         One that is not built yet makes its variables by a symbolic call.
         """
-        if isinstance(model, keras.Model) and not model.built:
-            contract.check_steps(model, keras.Model, self._config)
+        if not isinstance(model, keras.Model):
+            return model
+        if hub_tasks.is_plain(model):
+            return hub_tasks.as_model(keras, model, self._config, self._data.inputs)
+        has_own_call = not private.is_functional(model) and len(self._data.inputs) > 1
+        if model.built and not has_own_call:
+            return model
+        contract.check_steps(model, keras.Model, self._config)
+        try:
             model(model_inputs(self._data, lambda spec: keras.KerasTensor((1, *spec.shape), spec.dtype)))
+        except Exception:
+            # Its `call` may unpack its argument, as `a, b = inputs`, which of arrays by name gives their names.
+            taking_tuple = self._taking_tuple(model) if has_own_call else None
+            if taking_tuple is None:
+                raise
+            return taking_tuple
         return model
+
+    def _taking_tuple(self, model: keras.Model) -> keras.Model | None:
+        """Returns a model of arrays by name that calls another one with a tuple of them; None: that fails too."""
+        inputs = {}
+        for name, spec in self._data.inputs.items():
+            inputs[name] = keras.Input(spec.shape, dtype=spec.dtype, name=name)
+        try:
+            outputs = model(tuple(inputs.values()))
+        except Exception:  # of a user's code
+            return None
+        return keras.Model(inputs, outputs, name=model.name)
 
 
 def model_inputs(data: DataSpec, make: Callable[[ArraySpec], T]) -> T | dict[str, T]:

@@ -17,7 +17,7 @@ from runner.engine.dtensor.adapters.paths import named_variables
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_paths, data_arguments
+from runner.model.builder import check_not_keras_3, check_paths, data_arguments
 from runner.task.base import DataSpec
 
 
@@ -114,6 +114,7 @@ class CoreAdapter:
 
     def _call(self, layouts: Mapping[str, dtensor.Layout]) -> Model:
         model = self._build(None, layouts)
+        check_not_keras_3(model, self._config)
         if not isinstance(model, tf.Module) or not hasattr(model, "layers"):
             raise ConfigError(
                 f"model._target_={self._config.target}: engine=core_dtensor trains a tf.Module with `layers`, but "

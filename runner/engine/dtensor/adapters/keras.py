@@ -23,6 +23,7 @@ from runner.engine.dtensor.adapters.paths import named_variables
 from runner.engine.dtensor.adapters.probe import check_kept
 from runner.engine.dtensor.layers import adopt, whole_variables
 from runner.engine.dtensor.placing import place
+from runner.errors import ConfigError, describe
 from runner.model import contract, padding, target
 from runner.model.builder import call as build_model
 from runner.model.builder import check_kind, check_paths, data_arguments, parameters, with_named_outputs
@@ -68,7 +69,13 @@ class KerasAdapter:
             inputs = {}
             for name, spec in self._data.inputs.items():
                 inputs[name] = tf_keras.Input(spec.shape, dtype=spec.dtype)
-            private.build_by_call(model, as_called(inputs))
+            try:
+                private.build_by_call(model, as_called(inputs))
+            except Exception as error:  # of a user's code
+                raise ConfigError(
+                    f"model._target_={self._config.target}: called with {', '.join(inputs)}, the model raised "
+                    f"{describe(error)}; set engine=jax, which calls a model that unpacks its argument with a tuple"
+                ) from error
         private.let_walk(model)
         return model
 

@@ -1,0 +1,179 @@
+"""Builders of users that need something else than a tf_keras model by name: trained, or one line that is right."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import forks
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+MODULE = """
+def masked(keras, outputs):
+    x = keras.Input((6,), dtype="int32")
+    e = keras.layers.Embedding(50, 8, mask_zero=True)(x)
+    a = keras.layers.MultiHeadAttention(2, 4)(e, e)
+    return keras.Model(x, keras.layers.Dense(outputs.units)(keras.layers.GlobalAveragePooling1D()(a)))
+
+
+def towers(keras, outputs):
+    class Towers(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.user = keras.layers.Dense(4)
+            self.film = keras.layers.Dense(4)
+            self.head = keras.layers.Dense(outputs.units)
+
+        def call(self, inputs):
+            user, film = inputs
+            return self.head(self.user(user) * self.film(film))
+
+    return Towers()
+
+
+def plain():
+    import keras
+
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+
+
+def later(keras, outputs):
+    return _plain(outputs.units)
+
+
+def _plain(units):
+    import keras
+
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(units)])
+
+
+def mixed(keras, outputs):
+    return keras.Sequential([keras.Input((3,)), _dense(outputs.units)])
+
+
+def _dense(units):
+    import keras
+
+    return keras.layers.Dense(units)
+
+
+def causal(preprocessor=None):
+    import keras_hub
+
+    backbone = keras_hub.models.GPT2Backbone(50, 1, 2, 8, 16, max_sequence_length=6)
+    if preprocessor:
+        import keras
+
+        preprocessor = keras.layers.Identity()
+    return keras_hub.models.GPT2CausalLM(backbone=backbone, preprocessor=preprocessor)
+
+
+def text(outputs):
+    import keras_hub
+
+    backbone = keras_hub.models.BertBackbone(50, 1, 2, 8, 16, max_sequence_length=6)
+    return keras_hub.models.BertTextClassifier(backbone=backbone, num_classes=outputs.units)
+
+
+def ids(keras, outputs):
+    x = keras.Input((6,), dtype="int32")
+    e = keras.layers.Embedding(20, 8, name="words")(x)
+    return keras.Model(x, keras.layers.Dense(outputs.units)(keras.layers.GlobalAveragePooling1D()(e)))
+
+
+def divides(keras, outputs):
+    x = keras.Input((3,))
+    return keras.Model(x, keras.layers.Dense(outputs.units, name="head")(x / (x * 0)))
+
+
+def linear(keras, outputs):
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+
+
+def loss(ops, outputs, batch):
+    zero = batch["x"][:, 0] * 0
+    return ops.sum(outputs, axis=-1) * zero / zero
+"""
+
+JAX = "engine=jax"
+LANGUAGE = ["task=language_model", "task.vocabulary=50"]
+TRAINED = {
+    "towers": ("two", [JAX]),
+    "plain": ("x", [JAX]),
+    "causal": ("rows", [JAX, *LANGUAGE]),
+    "text": ("tokens", [JAX]),
+}
+REJECTED = [
+    ("masked", "tokens", [], 2, ["adds a dim by indexing", "; set engine=jax"]),
+    ("towers", "two", [], 2, ["called with a, b, the model raised", "; set engine=jax"]),
+    ("plain", "x", [], 2, ["engine=keras_dtensor: trains no Keras 3 model", "builds with keras; set engine=jax"]),
+    ("plain", "x", ["engine=core_dtensor"], 2, ["engine=core_dtensor: trains no Keras 3 model", "; set engine=jax"]),
+    ("later", "x", [], 2, ["the builder returned a Keras 3 model", "; set engine=jax"]),
+    ("mixed", "x", [], 2, ["; set engine=jax for a Keras 3 model"]),
+    ("causal", "rows", [JAX, *LANGUAGE, "+model.preprocessor=true"], 2, ["GPT2CausalLM has a preprocessor", "=None"]),
+    ("ids", "tokens", [JAX], 1, ["at step 1, before", "layer words (Embedding) gets the id 4", "from 0 to 19"]),
+    ("divides", "x", [JAX], 1, ["at step 1, before", "an operation before layer head (Dense)", "a division by 0"]),
+    ("linear", "x", [JAX, "task=custom", "task._target_=own_builders.loss"], 1, ["so it comes from the loss"]),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("own_builders")
+    (made / "own_builders.py").write_text(MODULE)
+    draw = np.random.default_rng(0)
+    label = draw.integers(0, 3, 96).astype("int32")
+    tokens = draw.integers(1, 50, (96, 6)).astype("int32")
+    np.savez(made / "tokens.npz", tokens=np.where(np.arange(6) < 4, tokens, 0), label=label)
+    np.savez(made / "rows.npz", tokens=tokens, label=np.roll(tokens, -1, 1))
+    a, b = (draw.normal(size=(96, size)).astype("float32") for size in (3, 5))
+    np.savez(made / "two.npz", a=a, b=b, label=label)
+    np.savez(made / "x.npz", x=a, label=label)
+    return made
+
+
+def run(folder: Path, builder: str, data: str, extra: list[str]) -> tuple[int, str, str]:
+    arguments = [
+        "model=custom",
+        f"model._target_=own_builders.{builder}",
+        "dataset=arrays",
+        f"dataset.path={data}.npz",
+    ]
+    arguments += ["mesh=batch2", "dataset.batch_size=16", "trainer.epochs=1", "tracking=none", "trainer.progress=none"]
+    done = forks.run(
+        [sys.executable, "-m", "runner", *arguments, *extra, f"hydra.run.dir={folder / 'run'}"],
+        library="jax" if JAX in extra else "tensorflow",
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])},
+        timeout=240,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("builder", TRAINED)
+def test_a_builder_of_stock_keras_code_is_trained(folder: Path, builder: str) -> None:
+    data, extra = TRAINED[builder]
+    code, out, err = run(folder, builder, data, extra)
+    assert code == 0, err
+    assert "test accuracy" in out
+
+
+@pytest.mark.parametrize(
+    ("builder", "data", "extra", "code", "shown"), REJECTED, ids=["-".join([case[0], *case[2]]) for case in REJECTED]
+)
+def test_what_is_not_the_users_fault_is_one_line_that_is_right(
+    folder: Path, builder: str, data: str, extra: list[str], code: int, shown: list[str]
+) -> None:
+    got, _, err = run(folder, builder, data, extra)
+    assert got == code, err
+    line = err.strip().splitlines()[-1]
+    assert line.startswith("error: ")
+    for part in shown:
+        assert part in line
+    assert "write tf." not in line
