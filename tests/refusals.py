@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+# `set key=value` at the beginning of a fix, or `add +key=value`.
+_SUGGESTED = re.compile(r"(?:set|add) \"?(\+?[\w./]+)=('[^']*'|[^ ,\"]+(?:,[^ ,\"]+)*)")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -70,6 +73,25 @@ def assert_refused(case: Refusal, out: str, err: str) -> None:
     assert len(err) < 2100, "a value is repeated whole"
     for part in case.shown:
         assert part in err
+
+
+def suggestion(err: str) -> str | None:
+    """Returns the override that an error suggests to set, as Hydra gets it; None: it is no override to try."""
+    _, _, fix = err.strip().rpartition("; ")
+    match = _SUGGESTED.match(fix)
+    if match is None:
+        return None
+    key, value = match[1], match[2].strip("'")
+    is_whole = value.count("[") == value.count("]") and value.count("{") == value.count("}")
+    is_example = any(part in value for part in ("...", "<", "package.", "my_project", "value"))
+    return None if is_example or not is_whole else f"{key}={value}"
+
+
+def corrected(case: Refusal, override: str) -> Refusal:
+    """Returns a case in which an override takes the place of the one of its key."""
+    key = override.lstrip("+").partition("=")[0]
+    others = [argument for argument in case.args if argument.lstrip("+~").partition("=")[0] != key]
+    return Refusal((*others, override), ())
 
 
 def name(case: Refusal) -> str:

@@ -79,6 +79,9 @@ REFUSALS = [
     refusal("mesh.axes.batch=two", "mesh.axes.batch=two", "set mesh.axes.batch"),
     refusal("name=${oc.env:NO_SUCH_VARIABLE}", "name", "NO_SUCH_VARIABLE"),
     refusal("dataset.data_dir=${oc.env:NO_SUCH_VARIABLE}", "dataset.data_dir", "NO_SUCH_VARIABLE"),
+    refusal("hardware=h100 hardware.efficiency=1.0", "must be a list of numbers; set hardware.efficiency=[0.45,0.85]"),
+    refusal("hardware=h100 hardware.efficiency=[0.5]", "set hardware.efficiency=[0.45,0.85]"),
+    refusal("tracking.uri=[a]", "must be a string; set tracking.uri=sqlite:///mlflow.db"),
     # Values of 14,000 characters.
     refusal(f"model.hidden=[0,{','.join(['128'] * 3489)}]", "...]: sizes must be at least 1; set model.hidden=[128]"),
     refusal(f"name={'x' * 13960}", "...: must be letters", "set name=exp1"),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.config import refusal_rows
 from tests.nightly import nightly_except
-from tests.refusals import ROOT, Refusal, assert_refused, chosen_cases, name, refuse_all
+from tests.refusals import ROOT, Refusal, assert_refused, chosen_cases, corrected, name, refuse_all, suggestion
 from tests.refused_command_lines import COMMAND_LINES
 
 HEAVY = ("tensorflow", "tf_keras", "jax", "mlflow", "keras")
@@ -94,6 +94,30 @@ def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
     assert result["code"] == 2
     assert_refused(case, result["out"], result["err"])
     assert not result["left"]
+
+
+def test_what_an_error_suggests_is_accepted(refused: dict[tuple[str, ...], dict[str, Any]], tmp_path: Path) -> None:
+    """A suggestion is not what was typed. One for the same key ends its problem, and may show the next one."""
+    told: dict[Refusal, str] = {}
+    for args, result in refused.items():
+        override = suggestion(result["err"])
+        if override is None:
+            continue
+        key, _, _ = override.lstrip("+").partition("=")
+        typed = [argument for argument in args if argument.lstrip("+~").startswith(f"{key}=")]
+        assert typed[-1:] != [override], result["err"]
+        # Of Hydra's keys and -m, an accepted one would start jobs.
+        if result["err"].startswith(f"error: {key}=") and not key.startswith("hydra") and "-m" not in args:
+            told[corrected(Refusal(args, ()), override)] = result["err"]
+    _write_user_modules(tmp_path)
+    # Each composes a config, which takes a second, so not all where all cases run.
+    cases = list(told)[:: 1 + len(told) // 40]
+    corrections = refuse_all(cases, tmp_path)
+    for case in cases:
+        before = told[case]
+        result = corrections[case.args]
+        problem, _, _ = before.partition(": ")[2].partition(": ")[2].rpartition("; ")
+        assert result["reached"] or problem not in result["err"], f"{before}and then {result['err']}"
 
 
 def _run(folder: Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
