@@ -118,6 +118,10 @@ def text(known: Sequence[Example], results: dict[str, Any]) -> str:
     for name in others:
         summary += f"| {name} | {' | '.join(str(counts[engine][name]) for engine in engines)} |\n"
     summary += "\n"
-    notes = "\n## Simplified models and data\n\nAll data is made, and all models are small. Beyond that:\n\n"
+    notes = "\n## Simplified models and data\n\nAll data is made, and all models are small: "
+    notes += (
+        "they have fewer layers, blocks and units. A last softmax or sigmoid is left out if the task's loss takes "
+        "logits, and one-hot labels are class indices. Beyond that:\n\n"
+    )
     notes += "\n".join(simplified) + "\n"
     return _HEAD + summary + "\n".join(rows) + "\n" + notes

@@ -24,7 +24,7 @@ class Spec:
         trains: How it trains there: optimizer and schedule; loss; metrics; callbacks.
         overrides: Overrides of the run config besides the model and the dataset; `{module}` is the example's module.
         lost: What of `trains` is not done; one line each.
-        simplified: What of its model or data is left out at this size; no part of the training.
+        simplified: All that is left out of its model or data, or replaced, beside sizes; no part of the training.
         needs: What this project lacks for it (it is then not run); empty: nothing.
     """
 

@@ -8,6 +8,11 @@ SPEC = Spec(
     trains="Adam; CTC; word error rate and some transcripts after each epoch",
     overrides=["optimizer=adam", "optimizer.learning_rate=1e-4", "task=ctc", "task.classes=7"],
     lost=["metric: word error rate (here: errors per letter)", "callback: transcripts"],
+    simplified=[
+        "spectrograms are made already",
+        "no dropout between the recurrent layers",
+        "the convolutions keep every step",
+    ],
 )
 
 

@@ -14,7 +14,11 @@ SPEC = Spec(
         "task.from_logits=false",
         "task.class_weights=[2.0,0.5]",
     ],
-    simplified=["a molecule is a matrix of bonds of a fixed size"],
+    simplified=[
+        "a molecule is a matrix of bonds of a fixed size",
+        "messages by one matrix in place of an edge network",
+        "a gated update in place of a GRU cell",
+    ],
 )
 
 

@@ -7,7 +7,7 @@ SPEC = Spec(
     title="Memory-efficient embeddings for recommendation systems",
     trains="Adam; mean squared error; mean absolute error",
     overrides=["optimizer=adam", "task=regression", "task.target=rating"],
-    simplified=["quotient and remainder are columns of the data"],
+    simplified=["quotient and remainder are columns of the data", "one model of three"],
 )
 
 

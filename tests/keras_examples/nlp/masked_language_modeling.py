@@ -11,7 +11,12 @@ SPEC = Spec(
     trains="Adam; cross-entropy of the hidden tokens, weighted; text filled in after each epoch",
     overrides=["optimizer=adam", "task=positions", "task.target=words", "task.classes=32", "task.label_weight=hidden"],
     lost=["callback: text that is filled in"],
-    simplified=["words are hidden in the data", "no classifier is trained on top afterwards"],
+    simplified=[
+        "words are hidden in the data",
+        "no classifier is trained on top afterwards",
+        "words are numbers already",
+        "every hidden word becomes the mask token",
+    ],
 )
 
 

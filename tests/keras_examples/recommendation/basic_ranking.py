@@ -13,6 +13,7 @@ SPEC = Spec(
         "task=regression",
         "task.target=rating",
     ],
+    simplified=["users and films are numbers already"],
 )
 
 

@@ -15,7 +15,7 @@ SPEC = Spec(
         "task.units=8",
         "dataset.eval_batch_size=16",
     ],
-    simplified=["films of a batch in place of all films"],
+    simplified=["films of a batch in place of all films", "users and films are numbers already"],
 )
 
 

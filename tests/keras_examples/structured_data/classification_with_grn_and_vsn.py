@@ -13,7 +13,7 @@ SPEC = Spec(
         "trainer.early_stopping.metric=eval/loss",
         "trainer.early_stopping.patience=5",
     ],
-    simplified=["columns of words are numbers already"],
+    simplified=["columns of words are numbers already", "all columns of numbers are one feature"],
 )
 
 

@@ -7,6 +7,7 @@ SPEC = Spec(
     title="Collaborative Filtering for Movie Recommendations",
     trains="Adam; binary cross-entropy of a rating from 0 to 1",
     overrides=["optimizer=adam", "task=regression", "task.target=rating", "task.loss=binary_crossentropy"],
+    simplified=["users and films are numbers already"],
 )
 
 

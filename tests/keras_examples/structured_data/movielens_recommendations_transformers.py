@@ -15,7 +15,7 @@ SPEC = Spec(
         "task=regression",
         "task.target=rating",
     ],
-    simplified=["no columns about the user"],
+    simplified=["no columns about the user", "no genres of the films"],
 )
 
 

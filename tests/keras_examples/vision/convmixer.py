@@ -1,6 +1,6 @@
 """Images by depthwise and pointwise convolutions over patches."""
 
-from tests.keras_examples import data
+from tests.keras_examples.photos import photos
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
@@ -23,7 +23,8 @@ def make_model(keras, input_shape, num_classes):
         return layers.BatchNormalization()(layers.Activation("gelu")(x))
 
     image = keras.Input(input_shape)
-    x = finished(layers.Conv2D(16, 2, strides=2)(image))
+    x = layers.Rescaling(1.0 / 255)(image)
+    x = finished(layers.Conv2D(16, 2, strides=2)(x))
     for _ in range(2):
         x = layers.Add()([finished(layers.DepthwiseConv2D(3, padding="same")(x)), x])
         x = finished(layers.Conv2D(16, 1)(x))
@@ -32,4 +33,4 @@ def make_model(keras, input_shape, num_classes):
 
 
 def load():
-    return data.images(channels=3)
+    return photos()

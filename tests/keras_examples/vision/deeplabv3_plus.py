@@ -7,7 +7,7 @@ SPEC = Spec(
     title="Multiclass semantic segmentation using DeepLabV3+",
     trains="Adam; cross-entropy per pixel from logits; accuracy",
     overrides=["optimizer=adam", "task=segmentation", "task.target=mask", "task.classes=3"],
-    simplified=["its own small backbone in place of a pretrained ResNet50"],
+    simplified=["its own small backbone in place of a pretrained ResNet50", "no preprocess_input of ResNet50"],
 )
 
 

@@ -14,7 +14,7 @@ SPEC = Spec(
         "task.classes=6",
         "task.top_k=5",
     ],
-    simplified=["no augmentation by layers"],
+    simplified=["no normalization and augmentation by layers"],
 )
 
 

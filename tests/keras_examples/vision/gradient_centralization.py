@@ -13,7 +13,7 @@ SPEC = Spec(
         "task=binary",
         "task.from_logits=false",
     ],
-    simplified=["no augmentation by layers"],
+    simplified=["no random flips, rotations and zooms by layers"],
 )
 
 

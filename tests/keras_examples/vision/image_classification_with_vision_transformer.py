@@ -14,7 +14,7 @@ SPEC = Spec(
         "task.classes=6",
         "task.top_k=5",
     ],
-    simplified=["no augmentation by layers", "patches by a strided convolution"],
+    simplified=["no normalization, resizing and augmentation by layers", "patches by a strided convolution"],
 )
 
 

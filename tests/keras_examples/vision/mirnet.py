@@ -19,7 +19,10 @@ SPEC = Spec(
         "task.maximize=[psnr]",
         "task.target=bright",
     ],
-    simplified=["one block of two resolutions"],
+    simplified=[
+        "one block of two resolutions",
+        "no spatial attention, and a sum in place of the selective fusion of scales",
+    ],
 )
 
 

@@ -18,7 +18,7 @@ SPEC = Spec(
         "task.classes=6",
         "task.top_k=5",
     ],
-    simplified=["the MLP-mixer of three models", "no augmentation by layers"],
+    simplified=["the MLP-mixer of three models", "no normalization, resizing and augmentation by layers"],
 )
 
 

@@ -1,7 +1,7 @@
 """Images by convolutions with a block of attention over patches."""
 
-from tests.keras_examples import data
 from tests.keras_examples.layers import encoder
+from tests.keras_examples.photos import photos
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
@@ -31,7 +31,8 @@ def make_model(keras, input_shape, num_classes):
         return inner
 
     image = keras.Input(input_shape)
-    x = layers.Conv2D(8, 3, strides=2, padding="same", activation="swish")(image)
+    x = layers.Rescaling(1.0 / 255)(image)
+    x = layers.Conv2D(8, 3, strides=2, padding="same", activation="swish")(x)
     x = bottleneck(bottleneck(x, 8), 8, strides=2)
     near = layers.Conv2D(12, 1, activation="swish")(layers.Conv2D(8, 3, padding="same", activation="swish")(x))
     tokens = encoder(keras, layers.Reshape((16, 12))(near), units=24)
@@ -42,4 +43,4 @@ def make_model(keras, input_shape, num_classes):
 
 
 def load():
-    return data.images()
+    return photos()

@@ -17,7 +17,7 @@ SPEC = Spec(
         "task.classes=6",
         "task.top_k=5",
     ],
-    simplified=["shifted patches by a wider convolution", "no augmentation by layers"],
+    simplified=["shifted patches by a wider convolution", "no normalization, resizing and augmentation by layers"],
 )
 
 
