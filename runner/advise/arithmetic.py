@@ -8,6 +8,7 @@ attention. Meshes that agree in these share a trace, see `runner.advise.split`.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -59,6 +60,7 @@ class TracedModel:
       outputs: of the layers.
       saved: shape and dtype of each array that the forward pass keeps in device memory.
       offloaded: those in host memory.
+      scores: of attention that is not fused, by block.
       axes: size by mesh axis.
       sizes: of the losses in chunks and of attention.
     """
@@ -69,6 +71,7 @@ class TracedModel:
     outputs: Sequence[LayerOutput]
     saved: list[tuple[tuple[int, ...], str]]
     offloaded: list[tuple[tuple[int, ...], str]]
+    scores: list[list[tuple[tuple[int, ...], str]]]
     axes: Mapping[str, int]
     sizes: TracedSizes = field(default_factory=TracedSizes)
 
@@ -103,6 +106,10 @@ class TracedModel:
         """Returns the arrays that the forward pass keeps in device memory, or in host memory."""
         return self.offloaded if offloaded else self.saved
 
+    def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
+        """Returns the scores of attention that is not fused, by block."""
+        return self.scores
+
     def scaled(self, second: TracedModel, microbatches: tuple[int, int, int]) -> TracedModel | None:
         """Returns the model for microbatches of another size, or None if its arrays do not grow with the examples.
 
@@ -110,25 +117,26 @@ class TracedModel:
           second: the same model, traced for another number of microbatches. The dims that differ count examples.
           microbatches: of a step: of this model, of the second one and of the new one.
         """
-        shapes = _scaled_shapes(
-            [shape for shape, _ in (*self.saved, *self.offloaded)],
-            [shape for shape, _ in (*second.saved, *second.offloaded)],
-            microbatches,
-        )
+        arrays = [*self.saved, *self.offloaded, *itertools.chain(*self.scores)]
+        second_arrays = [*second.saved, *second.offloaded, *itertools.chain(*second.scores)]
+        shapes = _scaled_shapes([shape for shape, _ in arrays], [shape for shape, _ in second_arrays], microbatches)
         outputs = _scaled_shapes(_output_shapes(self.outputs), _output_shapes(second.outputs), microbatches)
         if shapes is None or outputs is None:
             return None
         kept = []
-        for shape, (_, dtype) in zip(shapes, (*self.saved, *self.offloaded), strict=True):
+        for shape, (_, dtype) in zip(shapes, arrays, strict=True):
             kept.append((shape, dtype))
+        scaled = iter(kept)
+        saved = list(itertools.islice(scaled, len(self.saved)))
+        offloaded = list(itertools.islice(scaled, len(self.offloaded)))
+        scores = [list(itertools.islice(scaled, len(block))) for block in self.scores]
         changed = []
         remaining = iter(outputs)
         for output in self.outputs:
             shape = next(remaining)
             inputs = tuple(replace(entry, shape=next(remaining)) for entry in output.inputs)
             changed.append(replace(output, shape=shape, inputs=inputs))
-        count = len(self.saved)
-        return replace(second, saved=kept[:count], offloaded=kept[count:], outputs=changed)
+        return replace(second, saved=saved, offloaded=offloaded, scores=scores, outputs=changed)
 
     def on(self, placements: Mapping[str, Placement], axes: Mapping[str, int]) -> TracedModel:
         """Returns the same model on another mesh."""
@@ -378,6 +386,7 @@ def _built(engine: Engine, config: RunConfig, outputs: Sequence[LayerOutput] | N
         outputs=outputs,
         saved=saved,
         offloaded=offloaded,
+        scores=engine.attention_scores(),
         axes=config.mesh.axes,
         sizes=sizes,
     )

@@ -412,6 +412,13 @@ class KnowsSaved(Protocol):
         """
         ...
 
+    def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
+        """Returns shape and dtype of the whole scores of attention that `saved_activations` has traced, by block.
+
+        Fused attention has none.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class LossShapes:

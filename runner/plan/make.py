@@ -178,6 +178,7 @@ class _Accounts:
         self._compute_width = _FLOAT32
         if config.engine.precision == "bfloat16":
             self._compute_width = _BFLOAT16
+        self._device = config.hardware.kind or mesh.device_kind(config.mesh)
         self._recomputed = 0.0
         self._offloads = False
         if config.model.target == gpt_options.TARGET:
@@ -217,14 +218,17 @@ class _Accounts:
         teachers = 0
         if isinstance(engine, HasTeachers):
             teachers = _counted(engine.teacher_variables().values()).bytes_per_device
+        saved = engine.saved_activations()
         return memory.parts(
             model,
             engine.variables(),
-            engine.saved_activations(),
+            saved,
             examples=self._examples,
             compute_width=self._compute_width,
             accumulates=self._microbatches > 1,
             teachers=teachers,
+            scores=engine.attention_scores(),
+            device=self._device,
         )
 
     def host_bytes(self, model: estimate.PlacedModel, engine: KnowsSaved) -> int:

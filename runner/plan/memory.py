@@ -31,6 +31,11 @@ STATE = (WEIGHTS, OPTIMIZER, SUMS, TEACHERS)
 _FLOAT32 = 4
 # A block's values and their gradients are in memory together while its backward pass runs.
 _VALUES_AND_GRADIENTS = 2
+# Where attention is not fused, a block's scores are in memory as weights of the values and as gradients: on TPUs once
+# each (12.0 GiB of 12.0 by libtpu 0.0.42 for one row of 8,192 tokens and 32 heads), elsewhere twice (44 GiB of 48 by
+# XLA for two rows on an H100).
+_SCORES = {"tpu": 1}
+_SCORES_ELSEWHERE = 2
 # The gathered weights of the block at work and of the next one, which are gathered meanwhile.
 _GATHERED_BLOCKS = 2
 
@@ -46,6 +51,8 @@ def parts(
     compute_width: int,
     accumulates: bool,
     teachers: int = 0,
+    scores: Sequence[Saved] = (),
+    device: str = "",
 ) -> tuple[MemoryPart, ...]:
     """Returns one device's memory at the peak of a step, by kind.
 
@@ -57,6 +64,8 @@ def parts(
       compute_width: bytes per number that layers compute in.
       accumulates: gradients of several microbatches are summed.
       teachers: one device's bytes of the frozen models of `task.teachers`.
+      scores: shape and dtype of the whole scores of attention that is not fused, by block.
+      device: kind of the devices.
     """
     weights = 0
     optimizer = 0
@@ -79,12 +88,13 @@ def parts(
         gradients //= _block_count(model)
     if teachers:
         state.append(MemoryPart(TEACHERS, teachers, "counted"))
-    moments = _moments(model, saved, gradients, examples=examples, compute_width=compute_width)
+    repeated = _repeated_scores(model, saved, scores, examples, compute_width) * _SCORES.get(device, _SCORES_ELSEWHERE)
+    moments = _moments(model, saved, gradients, examples=examples, compute_width=compute_width, scores=repeated)
     return (*state, *max(moments, key=_bytes))
 
 
 def _moments(
-    model: estimate.PlacedModel, saved: Saved, gradients: int, *, examples: int, compute_width: int
+    model: estimate.PlacedModel, saved: Saved, gradients: int, *, examples: int, compute_width: int, scores: int = 0
 ) -> list[tuple[MemoryPart, ...]]:
     """Returns what a step adds to the state at each moment that may be its peak.
 
@@ -98,6 +108,7 @@ def _moments(
       gradients: bytes of all of them on one device.
       examples: of a microbatch.
       compute_width: bytes per number that layers compute in.
+      scores: bytes of a block's scores on one device that its backward pass computes again.
     """
     logits = 0
     others = 0
@@ -110,6 +121,7 @@ def _moments(
         else:
             others += size
     loss, block = _temporaries(model, saved, examples, compute_width)
+    block += scores
     first_gradients = 0
     last_activations = others // _block_count(model)
     if _is_scanned(model):
@@ -288,6 +300,29 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
         if shape[:1] == (examples,):
             loss = max(loss, _array_bytes(model, shape, dtype, examples))
     return loss, block
+
+
+def _repeated_scores(
+    model: estimate.PlacedModel, saved: Saved, scores: Sequence[Saved], examples: int, compute_width: int
+) -> int:
+    """Returns one device's bytes of the scores of the largest block that activation checkpointing computes again.
+
+    They are the gradients of the scores, in the dtype of the scores, and the weights of the values, which layers
+    compute with. What the forward pass keeps is among the activations.
+    """
+    # By their numbers: what is kept may be transposed, or stacked by a scan.
+    kept = {math.prod(dims) for shape, _ in saved for dims in (shape, shape[1:])}
+    vocabularies = _vocabularies(model)
+    largest = 0
+    for block in scores:
+        total = 0
+        for shape, dtype in block:
+            # The logits of a loss in chunks are products of two activations too.
+            if math.prod(shape) not in kept and shape[-1] not in vocabularies:
+                size = _array_bytes(model, shape, dtype, examples)
+                total += size + size * compute_width // width_of(dtype)
+        largest = max(largest, total)
+    return largest
 
 
 def product_bytes(model: estimate.PlacedModel, compute_width: int) -> int:

@@ -151,6 +151,15 @@ def test_reasons_count_dropped_candidates_with_an_example() -> None:
     assert ranking.reasons(dropped) == [("lint", 2, "a"), ("invalid", 1, "b")]
 
 
+def test_the_scores_of_attention_grow_with_the_microbatch_and_stay_in_their_blocks() -> None:
+    def traced(examples: int) -> arithmetic.TracedModel:
+        scores = [[((examples, 2, 16, 16), "float32")] * 2, [((examples, 2, 16, 64), "float32")]]
+        return arithmetic.TracedModel({}, [], {}, [], [((examples, 8), "bfloat16")], [], scores, {})
+
+    scaled = traced(8).scaled(traced(4), (1, 2, 8))
+    assert scaled == traced(1)
+
+
 def test_a_cpus_program_takes_the_time_of_all_its_devices() -> None:
     program = {"flops": 30e9, "accessed_bytes": 5e9, "argument_bytes": 7, "temporary_bytes": 4}
     entry = compiled.of_program(planned(START, memory=1, seconds=1.0), program, cores=2)

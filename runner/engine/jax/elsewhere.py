@@ -194,11 +194,11 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 def saved_arrays(
     function: Callable[..., Any], weights: Any, *others: Any, offloaded: bool
-) -> list[jax.ShapeDtypeStruct]:
-    """Returns the arrays that a forward pass keeps for the backward pass, with their whole shapes.
+) -> tuple[list[jax.ShapeDtypeStruct], list[list[jax.ShapeDtypeStruct]]]:
+    """Returns the arrays that a forward pass keeps for the backward pass, and its scores of attention by block.
 
-    Weights and arguments themselves are left out, and so is what XLA computes again from other arrays. Activation
-    checkpointing is applied as it is in a step.
+    All have their whole shapes. Weights and arguments themselves are left out, and so is what XLA computes again from
+    other arrays. Activation checkpointing is applied as it is in a step.
 
     Args:
       function: weights and the others -> (loss, anything).
@@ -218,4 +218,7 @@ def saved_arrays(
         is_on_host = aval.memory_space == jax.memory.Space.Host
         if is_on_host == offloaded:
             saved.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
-    return saved
+    scores = []
+    for block in residuals.scores(trace):
+        scores.append([jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in block])
+    return saved, scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -147,7 +147,7 @@ class PlannedEngine(JaxEngine):
         state = self._state
         self._head_counts: dict[tuple[int, ...], None] = {}
         with elsewhere.attention_of(self._config), private.attention_replaced(self._noting_heads):
-            saved = elsewhere.saved_arrays(
+            saved, self._scores = elsewhere.saved_arrays(
                 losses,
                 state.trainable,
                 state.non_trainable,
@@ -156,7 +156,16 @@ class PlannedEngine(JaxEngine):
                 microstep,
                 offloaded=offloaded,
             )
-        return [(tuple(array.shape), str(array.dtype)) for array in saved]
+        return _described(saved)
+
+    def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
+        """Returns the scores of attention that `saved_activations` has traced, by block."""
+        return [_described(scores) for scores in self._scores]
+
+
+def _described(arrays: Iterable[Any]) -> list[tuple[tuple[int, ...], str]]:
+    """Returns shape and dtype of arrays."""
+    return [(tuple(array.shape), str(array.dtype)) for array in arrays]
 
 
 # The name under which `runner.engine.registry` finds the engine.

@@ -193,3 +193,36 @@ def _called(equation: Any, inputs: Sequence[_Value]) -> Iterator[_Value]:
     _read(inner, environment)
     for variable in inner.outvars:
         yield _value(variable, environment)
+
+
+def scores(jaxpr: Any) -> list[list[Any]]:
+    """Returns the abstract values of attention's scores, those of one block together.
+
+    They are the products of two activations, which share dims of a batch, that are larger than both: there are more
+    keys than numbers per head. A block may have several, such as those of the chunks of local attention. Between those
+    of two blocks there are products with weights.
+    """
+    groups: list[list[Any]] = [[]]
+    for equation in _equations(jaxpr):
+        if equation.primitive.name != "dot_general":
+            continue
+        _, (batch_dims, _) = equation.params["dimension_numbers"]
+        if not batch_dims:
+            groups.append([])
+            continue
+        (result,) = equation.outvars
+        if all(math.prod(result.aval.shape) > math.prod(factor.aval.shape) for factor in equation.invars):
+            groups[-1].append(result.aval)
+    return [group for group in groups if group]
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Yields the operations of a program and of the programs that they call, in their order."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for parameter in equation.params.values():
+            # Calls, loops and branches have one program, or a tuple of them.
+            for program in parameter if isinstance(parameter, tuple) else (parameter,):
+                inner = getattr(program, "jaxpr", program)
+                if hasattr(inner, "eqns"):
+                    yield from _equations(inner)
