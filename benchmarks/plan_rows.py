@@ -86,7 +86,10 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """Returns what the plan says: `fits`, `may not fit` or `does not fit`."""
+        """Returns `fits`, `may not fit` or `does not fit`.
+
+        Activations are those of another program, so only a state that is too large says that the run does not fit.
+        """
         if self.predicted_gib <= self.capacity_gib:
             return "fits"
         return "may not fit" if self.counted_gib <= self.capacity_gib else "does not fit"
@@ -162,7 +165,8 @@ def _fill(result: Result, run: published.Published, plan: Plan, config: RunConfi
         if part.source == "counted":
             result.counted_gib += part.bytes / GIB
     result.predicted_gib = forecast.peak_bytes / GIB
-    result.capacity_gib = forecast.capacity_bytes / GIB
+    # Not JAX's share of it: other frameworks take all.
+    result.capacity_gib = config.hardware.memory_gib or math.nan
     result.published_gib = run.memory_gib
     result.framework_gib = run.framework_bytes / GIB
     result.is_alike = run.is_alike

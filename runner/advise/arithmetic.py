@@ -26,7 +26,7 @@ from runner.engine import make_engine
 from runner.engine.base import Engine, KnowsSaved, LayerOutput, SharesTraces, TracedSizes, VariableInfo
 from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
-from runner.layout import Placement, transformers
+from runner.layout import Placement
 from runner.optim.paths import owner_of
 from runner.plan import memory
 from runner.plan.base import ARITHMETIC
@@ -292,8 +292,7 @@ class Arithmetic:
         places = [""] * len(changed.layout.rules)
         plan = make_plan(changed, cast("Engine", engine), self._data, self._choices, places)
         assert plan.forecast is not None
-        roles = transformers.read(self.shapes()).roles
-        return ranking.of_forecast(candidate, plan.forecast, is_transformer=bool(roles))
+        return ranking.of_forecast(candidate, plan.forecast)
 
     def _traced(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> TracedModel:
         """Returns the model with these options: moved or scaled from other traces if it can be, else traced."""

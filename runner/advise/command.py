@@ -27,7 +27,7 @@ from runner.host import paths, stages
 from runner.host.outputs import required, spared
 from runner.layout import transformers
 from runner.layout.axes import SEQUENCE
-from runner.plan import depth, host_memory, rates
+from runner.plan import depth, host_memory, limits, rates
 from runner.plan.base import ARITHMETIC
 from runner.plan.files import table_markdown
 from runner.plan.table import plan_console, rich_table
@@ -232,13 +232,16 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     content = show.table(entries)
     devices = config.advise.devices
     name = config.hardware.name
-    capacity = round((config.hardware.memory_gib or 0.0) * _GIB)
+    memory_bytes = round((config.hardware.memory_gib or 0.0) * _GIB)
+    # The share that the largest candidate gets is the largest that any of them can have.
+    largest = limits.share(config.hardware.kind, max(entry.peak_bytes for entry in entries), memory_bytes)
+    capacity = round((largest or 1.0) * memory_bytes)
     title = f"{devices} devices of hardware={name}, global batch {config.dataset.batch_size}"
     lines = [*show.why(best, entries), *show.left_out(entries, advice.dropped)]
     lines.append(f"found in {advice.seconds:.0f} s, with figures from {_depths(entries)}")
     kept = words.for_training(overrides)
     training = [*kept, *words.short(best.candidate, kept, words.composed_here)]
-    command = shlex.join(["python", "-m", "runner", *typed.composed_with(), *training])
+    command = _with_setting(best, shlex.join(["python", "-m", "runner", *typed.composed_with(), *training]))
     with required(folder):
         preset_command = preset.write(Path(paths.shown(folder / "conf")), training, words.composed_here(training))
         (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
@@ -257,7 +260,7 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     console.print(f"the best: {command}", soft_wrap=True, markup=False)
     written = "advise.md, advise.json, advise.png"
     if preset_command is not None:
-        console.print(f"the same: {preset_command}", soft_wrap=True, markup=False)
+        console.print(f"the same: {_with_setting(best, preset_command)}", soft_wrap=True, markup=False)
         written += ", conf/experiment/advised.yaml"
     console.print(f"written: {written} in {folder}", soft_wrap=True)
     # Only after the table and the files, which show by how much the candidates are too large.
@@ -266,6 +269,11 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
             f"no candidate fits {devices} devices of hardware={name}: the smallest needs {size(best.peak_bytes)} of "
             f"{size(capacity)} per device; lower dataset.batch_size, or add devices"
         )
+
+
+def _with_setting(entry: ranking.Planned, command: str) -> str:
+    """Returns a command after the variable that lets JAX reserve as much memory as a candidate needs."""
+    return f"{entry.setting} {command}".lstrip()
 
 
 def _depths(entries: Sequence[ranking.Planned]) -> str:

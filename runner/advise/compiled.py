@@ -22,7 +22,7 @@ from runner.engine import registry
 from runner.host import children, cores, paths
 from runner.host.outputs import spared
 from runner.host.quoting import quoted
-from runner.plan import forecast, rates
+from runner.plan import forecast, limits, rates
 from runner.plan.base import Forecast
 from runner.processes.launch import AS_TYPED, LAUNCHER_VARIABLE
 
@@ -122,11 +122,13 @@ class Children:
     def _kept_file(self, overrides: Sequence[str]) -> Path:
         """Returns the file of a plan that is kept from one run to the next.
 
-        Its name is a digest of all that the plan depends on: the code, and the config with the content of all options,
-        the user's too. The order of keys counts, because that of the mesh axes does.
+        Its name is a digest of all that the plan depends on: the code, the share of a GPU's memory that JAX is told to
+        reserve, and the config with the content of all options, the user's too. The order of keys counts, because that
+        of the mesh axes does.
         """
         content = words.content(self.compose(overrides), resolve=True)
-        text = f"{self.version}\0{json.dumps(content, default=str)}"
+        reserved = os.environ.get(limits.VARIABLE, "")
+        text = f"{self.version}\0{reserved}\0{json.dumps(content, default=str)}"
         return paths.outputs_dir() / _CACHE / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
     def _run_all(

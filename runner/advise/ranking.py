@@ -9,17 +9,10 @@ from dataclasses import dataclass
 
 from runner.advise.candidates import Candidate
 from runner.plan import forecast
-from runner.plan.base import Forecast
+from runner.plan.base import FITS, MAY_FIT, TOO_LARGE, Forecast
 
-FITS = "fits"
-MAY_FIT = "may fit"
-TOO_LARGE = "does not fit"
 # The best first.
 _VERDICTS = (FITS, MAY_FIT, TOO_LARGE)
-# Estimates of a transformer's memory that are so many times a device's memory are too large, whatever the compiler
-# does: those of whole programs were at most 1.2 times what it counts, see docs/h200.md and docs/advise.md. Estimates
-# of convolutions may be five times what it counts.
-_MOST_OVERESTIMATED = 1.25
 
 
 @dataclass(frozen=True)
@@ -28,7 +21,7 @@ class Planned:
 
     Attributes:
       candidate: the options.
-      verdict: `fits`, `may fit` or `does not fit`.
+      verdict: as `runner.plan.base.Forecast.verdict` says it.
       peak_bytes: of one device's memory.
       step_seconds: of one step: fastest and slowest.
       bound: what takes longest: `compute`, `memory` or `links`.
@@ -38,6 +31,7 @@ class Planned:
       depth: what the figures come from: `arithmetic`, `target` or `cpu`.
       measured_seconds: of one step here; None: not measured.
       state_fits: whether the state alone fits: weights, optimizer state and sums of gradients.
+      setting: what its command has to set so that JAX reserves the memory; empty: nothing.
     """
 
     candidate: Candidate
@@ -51,6 +45,7 @@ class Planned:
     depth: str
     measured_seconds: float | None = None
     state_fits: bool = True
+    setting: str = ""
 
     @property
     def seconds(self) -> float:
@@ -59,23 +54,11 @@ class Planned:
         return math.sqrt(fastest * slowest)
 
 
-def of_forecast(candidate: Candidate, verdict: Forecast, *, is_transformer: bool = False) -> Planned:
-    """Returns a candidate with what a plan forecasts of it.
-
-    Args:
-      candidate: the options.
-      verdict: of the plan.
-      is_transformer: whether the model is one, whose memory is never estimated much too large.
-    """
-    is_far_too_large = is_transformer and verdict.peak_bytes > _MOST_OVERESTIMATED * verdict.capacity_bytes
-    answer = TOO_LARGE
-    if verdict.fits:
-        answer = FITS
-    elif verdict.is_open and not is_far_too_large:
-        answer = MAY_FIT
+def of_forecast(candidate: Candidate, verdict: Forecast) -> Planned:
+    """Returns a candidate with what a plan forecasts of it."""
     return Planned(
         candidate=candidate,
-        verdict=answer,
+        verdict=verdict.verdict,
         peak_bytes=verdict.peak_bytes,
         step_seconds=verdict.step_seconds,
         bound=verdict.bound,
@@ -83,7 +66,8 @@ def of_forecast(candidate: Candidate, verdict: Forecast, *, is_transformer: bool
         memory=tuple((part.kind, part.bytes) for part in verdict.memory),
         tokens=verdict.tokens,
         depth=verdict.depth,
-        state_fits=verdict.fits or verdict.is_open,
+        state_fits=verdict.state_fits,
+        setting=verdict.setting(verdict.peak_bytes),
     )
 
 

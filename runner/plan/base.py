@@ -7,11 +7,21 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from runner.engine.base import ProgramCost
+from runner.plan import limits
 
 # Version of plan.json. A file of another version is not read.
 FORMAT = 1
 # A depth of a forecast: shapes and shardings, without a compiler.
 ARITHMETIC = "arithmetic"
+
+# Verdicts, the best first.
+FITS = "fits"
+MAY_FIT = "may not fit"
+TOO_LARGE = "does not fit"
+# Estimates of a transformer's memory that are so many times a device's memory are too large, whatever the compiler
+# does: those of whole programs were at most 1.2 times what it counts, see docs/h200.md and docs/advise.md. Estimates
+# of convolutions may be five times what it counts.
+_MOST_OVERESTIMATED = 1.25
 
 Basis = Literal["counted", "estimated", "compiled"]
 
@@ -167,7 +177,7 @@ class Forecast:
     Attributes:
       hardware: name of the device.
       depth: `arithmetic` or `target`.
-      capacity_bytes: of one device's memory; 0: not known.
+      capacity_bytes: of one device's memory that a program can use; 0: not known.
       memory: at the peak, by kind.
       compute_seconds: of one step's products at the attained shares of the peak rate.
       memory_seconds: of the state and the results of products, which go through the device's memory.
@@ -181,6 +191,8 @@ class Forecast:
       price: of one device per hour; 0: not known.
       changes: smallest changes that fit, if the run does not.
       host_bytes: of one device's activations that are offloaded to host memory.
+      memory_share: `capacity_bytes` is this share of a device's memory, which JAX reserves; 0: it reserves none.
+      is_transformer: whether the model is one, whose memory is never estimated much too large.
     """
 
     hardware: str
@@ -197,6 +209,8 @@ class Forecast:
     price: float = 0.0
     changes: tuple[Change, ...] = ()
     host_bytes: int = 0
+    memory_share: float = 0.0
+    is_transformer: bool = False
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Forecast:
@@ -220,11 +234,25 @@ class Forecast:
         return not self.capacity_bytes or self.peak_bytes <= self.capacity_bytes
 
     @property
-    def is_open(self) -> bool:
-        """Returns whether a run that doesn't fit by this forecast may fit: only estimates are above the memory."""
+    def state_fits(self) -> bool:
+        """Returns whether what does not depend on estimates fits: the state, or all that a compiler counts."""
         if self.fits or self.depth != ARITHMETIC:
-            return False
+            return self.fits
         return sum(part.bytes for part in self.memory if part.source == "counted") <= self.capacity_bytes
+
+    @property
+    def verdict(self) -> str:
+        """Returns whether a step fits; `MAY_FIT`: only estimates are above the memory, and not by far."""
+        if self.fits:
+            return FITS
+        is_far_too_large = self.is_transformer and self.peak_bytes > _MOST_OVERESTIMATED * self.capacity_bytes
+        return MAY_FIT if self.state_fits and not is_far_too_large else TOO_LARGE
+
+    def setting(self, peak_bytes: int) -> str:
+        """Returns what a command that needs so much memory has to set for JAX; empty: nothing."""
+        if not self.memory_share or peak_bytes * self.memory_share <= limits.DEFAULT * self.capacity_bytes:
+            return ""
+        return limits.setting(self.memory_share)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runner.config.schema import RunConfig
 from runner.engine.base import ProgramCost
-from runner.plan import memory
+from runner.plan import limits, memory
 from runner.plan.base import Forecast, MemoryPart, Traffic
 
 _GIB = 1 << 30
@@ -55,6 +55,7 @@ def forecast(
     *,
     tokens: int,
     program: ProgramCost | None = None,
+    is_transformer: bool = False,
 ) -> Forecast:
     """Returns the verdict on the config's hardware.
 
@@ -65,6 +66,7 @@ def forecast(
       work: of a step on one device.
       tokens: of a step; 0: the task counts none.
       program: what the target's compiler counts; None: nothing was compiled.
+      is_transformer: whether the model is one.
     """
     hardware = config.hardware
     # `work.flops` has those of attention once already.
@@ -83,10 +85,12 @@ def forecast(
     parts_of_step = times(compute, memory_seconds, link_seconds)
     if program is not None:
         parts = compiled_parts(parts, program)
+    memory_bytes = round((hardware.memory_gib or 0.0) * _GIB)
+    share = limits.share(hardware.kind, sum(part.bytes for part in parts), memory_bytes)
     return Forecast(
         hardware=hardware.name,
         depth=config.plan.compiler,
-        capacity_bytes=round((hardware.memory_gib or 0.0) * _GIB),
+        capacity_bytes=round((share or 1.0) * memory_bytes),
         memory=parts,
         compute_seconds=compute,
         memory_seconds=memory_seconds,
@@ -96,6 +100,8 @@ def forecast(
         examples=config.dataset.batch_size,
         tokens=tokens,
         price=config.plan.price or 0.0,
+        memory_share=share,
+        is_transformer=is_transformer,
     )
 
 

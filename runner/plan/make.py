@@ -126,6 +126,7 @@ def make_plan(
             accounts.work(model, flops),
             tokens=data.task.tokens * config.dataset.batch_size,
             program=program,
+            is_transformer=bool(model.structure.roles),
         )
         verdict = replace(verdict, host_bytes=accounts.host_bytes(model, engine))
     warnings = (

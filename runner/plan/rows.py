@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runner.layout import mesh
 from runner.layout.rules import alike_once
 from runner.plan import host_memory, known_errors
-from runner.plan.base import ARITHMETIC, Plan, Traffic, VariablePlan
+from runner.plan.base import ARITHMETIC, MAY_FIT, Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded, unfolded
 from runner.report.tables import size
 
@@ -176,20 +176,18 @@ def verdict(plan: Plan) -> list[str]:
     line = f"needs {peak} per device on hardware={forecast.hardware}"
     if forecast.capacity_bytes:
         margin = forecast.capacity_bytes - forecast.peak_bytes
-        answer, word = "does not fit", "too much"
-        if forecast.is_open:
-            answer = "may not fit"
-        elif forecast.fits:
-            answer, word = "fits", "free"
+        word = "free" if forecast.fits else "too much"
         capacity = size(forecast.capacity_bytes)
-        line = f"{answer}: {peak} of {capacity} per device of hardware={forecast.hardware}, {size(abs(margin))} {word}"
+        line = f"{forecast.verdict}: {peak} of {capacity} per device of hardware={forecast.hardware}"
+        line += f"{_with(forecast.setting(forecast.peak_bytes))}, {size(abs(margin))} {word}"
     lines = [f"{line}; the largest part is {largest.kind}, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})"]
-    if forecast.is_open:
+    if forecast.verdict == MAY_FIT:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
     if forecast.host_bytes:
         lines.append(f"  offloaded to host memory: {size(forecast.host_bytes)} of activations per device")
     for change in forecast.changes:
-        lines.append(f"  to fit: {change.override}, {size(change.peak_bytes)} per device (arithmetic)")
+        needs = _with(forecast.setting(change.peak_bytes))
+        lines.append(f"  to fit: {change.override}{needs}, {size(change.peak_bytes)} per device (arithmetic)")
     fastest, slowest = forecast.step_seconds
     step = f"step time: {duration(fastest)} to {duration(slowest)}, bound by {forecast.bound}"
     step += f" (compute {duration(forecast.compute_seconds[0])} to {duration(forecast.compute_seconds[1])}"
@@ -210,6 +208,10 @@ def verdict(plan: Plan) -> list[str]:
         lines.append(rate)
     lines.append(known_errors.line(forecast.depth))
     return lines
+
+
+def _with(setting: str) -> str:
+    return f" with {setting}" if setting else ""
 
 
 def memory(plan: Plan) -> Rows:

@@ -190,12 +190,14 @@ def test_a_candidate_has_the_forecast_that_a_file_has(source: Basis, depth: str,
         link_seconds=0.67,
         bound="links",
         changes=(Change("layout=fsdp", 3),),
+        is_transformer=True,
     )
     read = Forecast.from_dict(json.loads(json.dumps(asdict(forecast))))
     assert read == forecast
-    entry = ranking.of_forecast(START, read, is_transformer=True)
+    entry = ranking.of_forecast(START, read)
     if verdict == ranking.TOO_LARGE and entry.state_fits:
-        assert ranking.of_forecast(START, read).verdict == ranking.MAY_FIT, "estimates of convolutions say less"
+        convolutions = replace(read, is_transformer=False)
+        assert ranking.of_forecast(START, convolutions).verdict == ranking.MAY_FIT, "their estimates say less"
     assert entry.verdict == verdict
     # Less memory per example may do, unless the state is too large.
     assert entry.state_fits == (verdict == ranking.FITS or (source, depth) == ("estimated", "arithmetic"))

@@ -82,3 +82,15 @@ def test_devices_that_are_too_small_for_every_candidate_are_exit_code_1(tmp_path
     words = (*MODEL, BATCH, "hardware=h100", "hardware.memory_gib=0.001", "plan.compiler=arithmetic", "devices=2")
     shown = run("runner.advise", tmp_path / "advice", *words, code=1)
     assert "does not fit" in shown
+
+
+def test_the_advised_command_lets_jax_reserve_what_it_needs(tmp_path: Path) -> None:
+    words = (*MODEL, BATCH, "hardware=h100", "plan.compiler=arithmetic", "devices=1", "trainer.accumulate_steps=1")
+    words = (*words, "model.remat=full", "engine.state=float32")
+    run("runner.advise", tmp_path / "first", *words)
+    (entry,) = json.loads((tmp_path / "first" / "advise.json").read_text())
+    # A device of which the only candidate needs 85%.
+    memory = f"hardware.memory_gib={entry['peak_bytes'] / 0.85 / (1 << 30):.4f}"
+    shown = run("runner.advise", tmp_path / "advice", *words, memory)
+    assert "the best: XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 python -m runner " in shown
+    assert "the same: XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 python -m runner " in shown

@@ -97,7 +97,8 @@ def test_state_on_64_devices_that_are_not_here_is_that_of_hand_arithmetic(tmp_pa
     expected = 4 * kernels // 64 + 4 * 2 * DEPTH * DIM // 32 + last
     assert parts["weights"] == expected
     assert parts["optimizer state"] == 2 * expected
-    assert plan["forecast"]["capacity_bytes"] == round(79.1 * GIB)
+    # What JAX reserves by default.
+    assert plan["forecast"]["capacity_bytes"] == round(0.75 * round(79.1 * GIB))
     assert plan["forecast"]["tokens"] == 64 * LENGTH
     assert {group["axis"] for group in plan["traffic"]} == {"batch", "model"}
 

@@ -1,0 +1,83 @@
+"""One rule says whether a step fits: what JAX reserves of a GPU, and for plans and advice alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner.advise import ranking
+from runner.errors import ConfigError
+from runner.plan import forecast, limits, rows
+from runner.plan.base import Change, Forecast, MemoryPart
+from tests.advise.test_candidates import START
+from tests.configs import with_keys
+from tests.plan import cases
+from tests.plan.test_hardware import GIB, hardware
+
+LARGEST = "XLA_PYTHON_CLIENT_MEM_FRACTION=0.95"
+
+
+def planned(gib: float, card: str = "h100", *, is_transformer: bool = True) -> Forecast:
+    """Returns the forecast of a step that has a state of 1 GiB and needs so much by estimates."""
+    config = with_keys(cases.config("mlp", "batch8", "fsdp"), {"hardware": hardware(card)})
+    config = with_keys(config, {"plan": replace(config.plan, compiler="arithmetic")})
+    parts = (
+        MemoryPart("weights", GIB, "counted"),
+        MemoryPart("optimizer state", 0, "counted"),
+        MemoryPart("activations", round((gib - 1) * GIB), "estimated"),
+    )
+    return forecast.forecast(config, parts, (), forecast.Work(1e12), tokens=0, is_transformer=is_transformer)
+
+
+@pytest.mark.parametrize(
+    ("card", "gib", "start", "setting"),
+    [
+        ("h100", 59.0, "fits: 59.0 GiB of 59.3 GiB per device of hardware=h100, 333 MiB free", ""),
+        ("h100", 60.0, f"fits: 60.0 GiB of 75.1 GiB per device of hardware=h100 with {LARGEST}, 15.1", LARGEST),
+        ("h100", 78.0, f"may not fit: 78.0 GiB of 75.1 GiB per device of hardware=h100 with {LARGEST}, 2.86", LARGEST),
+        (
+            "h100",
+            100.0,
+            f"does not fit: 100 GiB of 75.1 GiB per device of hardware=h100 with {LARGEST}, 24.9",
+            LARGEST,
+        ),
+        # XLA leaves that much of a TPU to programs, and JAX reserves nothing.
+        ("v5e", 15.5, "fits: 15.5 GiB of 15.8 GiB per device of hardware=v5e, 256 MiB free", ""),
+    ],
+)
+def test_plan_and_advice_compare_with_what_jax_reserves(
+    monkeypatch: pytest.MonkeyPatch, card: str, gib: float, start: str, setting: str
+) -> None:
+    monkeypatch.delenv(limits.VARIABLE, raising=False)
+    verdict = planned(gib, card)
+    assert rows.verdict(cases.plan(forecast=verdict))[0].startswith(start)
+    advised = ranking.of_forecast(START, verdict)
+    assert advised.verdict == start.partition(":")[0]
+    assert advised.setting == setting
+
+
+def test_a_share_that_the_user_sets_is_the_limit_and_part_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(limits.VARIABLE, "0.9")
+    assert planned(70.0).setting(70 * GIB) == "XLA_PYTHON_CLIENT_MEM_FRACTION=0.9"
+    assert planned(72.0).verdict == "may not fit"
+    monkeypatch.setenv(limits.VARIABLE, "0.5")
+    assert planned(45.0).verdict == "may not fit"
+    assert planned(30.0).setting(30 * GIB) == ""
+    monkeypatch.setenv(limits.VARIABLE, "most")
+    with pytest.raises(ConfigError, match="XLA_PYTHON_CLIENT_MEM_FRACTION=most: must be above 0"):
+        planned(30.0)
+
+
+def test_a_change_says_what_its_command_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(limits.VARIABLE, raising=False)
+    found = (Change("model.remat=full", 70 * GIB), Change("layout=fsdp", 20 * GIB))
+    lines = rows.verdict(cases.plan(forecast=replace(planned(100.0), changes=found)))
+    assert f"  to fit: model.remat=full with {LARGEST}, 70.0 GiB per device (arithmetic)" in lines
+    assert "  to fit: layout=fsdp, 20.0 GiB per device (arithmetic)" in lines
+
+
+def test_an_estimate_of_convolutions_may_be_far_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(limits.VARIABLE, raising=False)
+    verdict = planned(300.0, is_transformer=False)
+    assert verdict.verdict == ranking.of_forecast(START, verdict).verdict == "may not fit"
