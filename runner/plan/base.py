@@ -193,6 +193,7 @@ class Forecast:
       host_bytes: of one device's activations that are offloaded to host memory.
       memory_share: `capacity_bytes` is this share of a device's memory, which JAX reserves; 0: it reserves none.
       is_transformer: whether the model is one, whose memory is never estimated much too large.
+      mixture: what a mixture of experts computes more than its tokens use, in words; empty: the model is none.
     """
 
     hardware: str
@@ -211,6 +212,7 @@ class Forecast:
     host_bytes: int = 0
     memory_share: float = 0.0
     is_transformer: bool = False
+    mixture: str = ""
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Forecast:

@@ -32,6 +32,7 @@ from runner.optim.paths import owner_of
 from runner.plan import communication, estimate, forecast, memory
 from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.rates import hardware_rates, rates, traffic
+from runner.plan.tokens import step_flops
 from runner.processes import checks as checks_cluster
 from runner.processes import place
 from runner.task.base import DataSpec
@@ -128,7 +129,8 @@ def make_plan(
             program=program,
             is_transformer=bool(model.structure.roles),
         )
-        verdict = replace(verdict, host_bytes=accounts.host_bytes(model, engine))
+        host_bytes = accounts.host_bytes(model, engine)
+        verdict = replace(verdict, host_bytes=host_bytes, mixture=_mixture(config, model, data))
     warnings = (
         *config_warnings.of_crossing(config.layout, axes, processes),
         *layout.lint(config.layout, shapes, axes, engine.placements),
@@ -302,6 +304,28 @@ def _attended(config: RunConfig, data: DataSpec, inputs: Iterable[Sequence[str |
         if any(axis is not None and config.mesh.axes[axis] > 1 for axis in spec[1:]):
             return {}
     return gpt_options.attention_shares(config.model, data.task.tokens or _row_tokens(data) or 0)
+
+
+def _mixture(config: RunConfig, model: estimate.PlacedModel, data: DataSpec) -> str:
+    """Returns what a mixture computes more than its tokens use, in words; empty: it is none."""
+    experts = 0
+    for path, role in model.structure.roles.items():
+        if role.experts is not None:
+            experts = max(experts, model.placements[path].shape[role.experts])
+    if not experts:
+        return ""
+    line = f"all {experts} experts are computed for every token"
+    options = config.model.options
+    # gpt's option, and that of KerasHub's mixtures, which have defaults of their own.
+    per_token = options.get("experts_per_token", options.get("top_k"))
+    if not isinstance(per_token, int):
+        return f"{line}, those that it does not use too"
+    shapes = shapes_of(model.placements)
+    length = _row_tokens(data) or 1
+    vocabulary = data.task.outputs.units or 0
+    all_flops = step_flops(shapes, model.trained, length, length, vocabulary)
+    used_flops = step_flops(shapes, model.trained, length, length, vocabulary, used_experts=per_token / experts)
+    return f"{line}: {all_flops / used_flops:.1f} times the FLOPs of the {per_token} that it uses"
 
 
 def _row_tokens(data: DataSpec) -> int | None:

@@ -206,6 +206,9 @@ def verdict(plan: Plan) -> list[str]:
             dear = hourly * _MILLION / (slow * _SECONDS_PER_HOUR)
             rate += f"; cost per million tokens: {cheap:.3g} to {dear:.3g}"
         lines.append(rate)
+    if forecast.mixture:
+        figures = "step time and cost" if forecast.tokens and forecast.price else "step time"
+        lines.append(f"  {forecast.mixture}; the {figures} above include that")
     lines.append(known_errors.line(forecast.depth))
     return lines
 

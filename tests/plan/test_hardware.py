@@ -114,7 +114,7 @@ def test_mixtral_8x7b_has_the_state_of_hand_arithmetic(tmp_path: Path) -> None:
     plan = planned(
         tmp_path / "run",
         *("hardware=h100", "plan.compiler=arithmetic", "mesh.axes={batch:16,model:4}", "layout=fsdp_megatron"),
-        *("dataset.batch_size=64", "task.vocabulary=32000", *sizes, "model.experts=8"),
+        *("dataset.batch_size=64", "task.vocabulary=32000", *sizes, "model.experts=8", "plan.price=2"),
     )
     attention = 2 * 4096 * 4096 + 2 * 4096 * 1024
     experts = 3 * 8 * 4096 * 14336
@@ -136,6 +136,11 @@ def test_mixtral_8x7b_has_the_state_of_hand_arithmetic(tmp_path: Path) -> None:
     products = 6 * (kernels - 32000 * 4096) // 64 + 6 * routers // 16
     attended = 12 * LENGTH * 32 * 4096 // 64
     assert plan["flops_per_device"] == (products + attended) * 64 * LENGTH
+    # 46.6B parameters multiply a token, of which it uses 12.7B; attention adds 0.2 GFLOP to both.
+    line = "  all 8 experts are computed for every token: 3.6 times the FLOPs of the 2 that it uses"
+    verdict = rows.verdict(from_dict(plan))
+    assert verdict[-2] == f"{line}; the step time and cost above include that"
+    assert "cost per million tokens" in verdict[-3]
 
 
 @pytest.mark.nightly
