@@ -26,7 +26,7 @@ from runner.engine import make_engine
 from runner.engine.base import Engine, KnowsSaved, LayerOutput, SharesTraces, TracedSizes, VariableInfo
 from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
-from runner.layout import Placement
+from runner.layout import Placement, hybrid
 from runner.optim.paths import owner_of
 from runner.plan import memory
 from runner.plan.base import ARITHMETIC
@@ -255,6 +255,11 @@ class Arithmetic:
         changed = self.changed(candidate)
         return layout.resolve(changed.layout, self.shapes(), changed.mesh.axes)
 
+    def split(self, candidate: Candidate, placements: Mapping[str, Placement]) -> hybrid.Split | None:
+        """Returns the mesh on which a candidate's FSDP shards the most; None if it is the candidate's."""
+        changed = self.changed(candidate)
+        return hybrid.split(changed.layout, placements, changed.mesh.axes)
+
     def lint(self, candidate: Candidate, placements: Mapping[str, Placement]) -> str | None:
         """Returns why a mesh and layout are certainly a mistake, or None.
 
@@ -439,6 +444,12 @@ def explored(
         except ConfigError as error:
             dropped.append(ranking.Dropped(start, INVALID, str(error)))
             continue
+        hsdp = arithmetic.split(start, placements)
+        if hsdp is not None:
+            detail = f"layout={start.layout}: {hsdp.reason}"
+            dropped.append(ranking.Dropped(start, LINT, detail))
+            start = replace(start, axes=tuple(hsdp.axes.items()))
+            placements = arithmetic.placed(start)
         warning = arithmetic.lint(start, placements)
         if warning is not None:
             dropped.append(ranking.Dropped(start, LINT, warning))

@@ -27,7 +27,7 @@ from runner.host import paths, stages
 from runner.host.outputs import required, spared
 from runner.layout import transformers
 from runner.layout.axes import SEQUENCE
-from runner.plan import depth, host_memory, limits, rates
+from runner.plan import depth, host_memory, limits, memory, rates
 from runner.plan.base import ARITHMETIC
 from runner.plan.files import table_markdown
 from runner.plan.table import plan_console, rich_table
@@ -229,6 +229,7 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     console = plan_console()
     entries = advice.entries
     best = entries[0]
+    fits = best.verdict != ranking.TOO_LARGE
     content = show.table(entries)
     devices = config.advise.devices
     name = config.hardware.name
@@ -243,10 +244,14 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     training = [*kept, *words.short(best.candidate, kept, words.composed_here)]
     command = _with_setting(best, shlex.join(["python", "-m", "runner", *typed.composed_with(), *training]))
     with required(folder):
-        preset_command = preset.write(Path(paths.shown(folder / "conf")), training, words.composed_here(training))
+        preset_command = None
+        if fits:
+            preset_command = preset.write(Path(paths.shown(folder / "conf")), training, words.composed_here(training))
         (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
         notes = "- " + "\n- ".join(line.strip() for line in lines)
-        text = f"# Advice\n\n{title}\n\n{table_markdown(content)}\n\n{notes}\n\n```sh\n{command}\n```\n"
+        text = f"# Advice\n\n{title}\n\n{table_markdown(content)}\n\n{notes}\n"
+        if fits:
+            text += f"\n```sh\n{command}\n```\n"
         (folder / "advise.md").write_text(text)
     with spared(str(folder / "advise.png")):
         picture.draw(folder / "advise.png", entries, capacity, title)
@@ -256,19 +261,28 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     console.print()
     for line in lines:
         console.print(Text(line), soft_wrap=True)
-    console.print()
-    console.print(f"the best: {command}", soft_wrap=True, markup=False)
+    if fits:
+        console.print()
+        console.print(f"the best: {command}", soft_wrap=True, markup=False)
     written = "advise.md, advise.json, advise.png"
     if preset_command is not None:
         console.print(f"the same: {_with_setting(best, preset_command)}", soft_wrap=True, markup=False)
         written += ", conf/experiment/advised.yaml"
     console.print(f"written: {written} in {folder}", soft_wrap=True)
     # Only after the table and the files, which show by how much the candidates are too large.
-    if best.verdict == ranking.TOO_LARGE:
+    if not fits:
         raise EngineError(
             f"no candidate fits {devices} devices of hardware={name}: the smallest needs {size(best.peak_bytes)} of "
-            f"{size(capacity)} per device; lower dataset.batch_size, or add devices"
+            f"{size(capacity)} per device; {_fix(best, capacity)}"
         )
+
+
+def _fix(smallest: ranking.Planned, capacity: int) -> str:
+    """Returns what makes the smallest candidate fit, if none does: a smaller batch has as large a state."""
+    state = sum(count for kind, count in smallest.memory if kind in memory.STATE)
+    if smallest.memory and state > capacity:
+        return f"its weights and optimizer state alone need {size(state)}: add devices, or choose a smaller model"
+    return "lower dataset.batch_size, or add devices"
 
 
 def _with_setting(entry: ranking.Planned, command: str) -> str:

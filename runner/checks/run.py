@@ -19,7 +19,7 @@ from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
 from runner.layout import mesh
-from runner.layout.axes import batch_axis
+from runner.layout.axes import REPLICA, batch_axis, names_of
 from runner.layout.specs import axis_size
 from runner.model import gpt_options, target
 from runner.optim import checks as checks_optimizer
@@ -165,6 +165,13 @@ def _check_batches(config: RunConfig) -> None:
     It must divide every microbatch of a training batch too.
     """
     axis = batch_axis(config.layout, config.mesh.axes)
+    if REPLICA in names_of(axis) and not registry.has_keras_3(config.engine.name):
+        raise invalid(
+            f"mesh.axes.{REPLICA}",
+            config.mesh.axes[REPLICA],
+            problem=f"engine={config.engine.name} shards the examples over one axis only",
+            fix="set engine=jax, or use the axis batch alone",
+        )
     size = axis_size(config.mesh.axes, axis)
     microbatches = config.trainer.accumulate_steps
     _check_batch_size("batch_size", config.dataset.batch_size, axis, size, microbatches)

@@ -10,7 +10,7 @@ from runner.config.values import as_float32, changed
 from runner.errors import shown
 from runner.host import cores
 from runner.layout import mesh
-from runner.layout.axes import batch_axis
+from runner.layout.axes import batch_axis, names_of
 from runner.optim.schedules import learning_rate
 from runner.processes import place
 
@@ -122,7 +122,7 @@ def of_crossing(config: LayoutConfig, axes: dict[str, int], processes: int) -> l
     if first is None:
         return []
     # The same axes, with that of the batch outermost.
-    ordered = {first: axes[first], **axes}
+    ordered = {**{name: axes[name] for name in names_of(first)}, **axes}
     crossing_then = mesh.crossing(ordered, processes)
     avoidable = [axis for axis in mesh.crossing(axes, processes) if axis not in crossing_then]
     if not avoidable:

@@ -26,7 +26,7 @@ from runner.errors import invalid, passing
 from runner.host import accelerators
 from runner.host.accelerators import GPU, TPU
 from runner.layout import mesh
-from runner.layout.axes import batch_axis
+from runner.layout.axes import inner_batch_axis
 
 # Set by the launcher for its processes, which may see only their own devices and must agree on the mesh.
 VARIABLE = "RUNNER_ELASTIC_DEVICES"
@@ -48,7 +48,7 @@ def fitted(config: RunConfig) -> RunConfig:
     if not config.cluster.elastic or devices.is_elsewhere():
         return config
     axes = dict(config.mesh.axes)
-    axis = batch_axis(config.layout, axes)
+    axis = inner_batch_axis(config.layout, axes)
     if axis is None or axis not in axes:
         problem = f"the mesh ({mesh.describe(axes)}) has no axis that shards the batch, which could be reduced"
         raise invalid(_KEY, True, problem=problem, fix=f"set {_KEY}=false, or add an axis: mesh.axes.batch=2")

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from runner.layout import Placement, Spec
+from runner.layout.axes import names_of
 
 
 def group_size(axis: str, axes: Mapping[str, int]) -> int:
@@ -27,12 +28,7 @@ def group_size(axis: str, axes: Mapping[str, int]) -> int:
 
 def axes_of(specs: Iterable[Spec]) -> set[str]:
     """Returns the axes that shard a dim of any array."""
-    axes = set()
-    for spec in specs:
-        for axis in spec:
-            if axis is not None:
-                axes.add(axis)
-    return axes
+    return {name for spec in specs for axis in spec for name in names_of(axis)}
 
 
 def without_axes(spec: Spec, axes: Collection[str]) -> Spec:

@@ -29,7 +29,7 @@ import yaml  # type: ignore[import-untyped]
 
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout import transformers
-from runner.layout.axes import batch_axis
+from runner.layout.axes import inner_batch_axis
 from runner.layout.rules import RuleTable, first_match, model_axes
 from runner.layout.specs import Shape, Spec, axis_size, replicated, shard_spec, spec_of_dim
 from runner.layout.transformers import EXPERTS
@@ -341,7 +341,7 @@ def _shard_over_batch(
     plan: _Plan, config: LayoutConfig, axes: Mapping[str, int], structure: transformers.Structure
 ) -> None:
     """Decides all variables without a model axis: FSDP over the batch axis."""
-    axis = batch_axis(config, axes)
+    axis = inner_batch_axis(config, axes)
     for path in plan.free:
         shape = plan.variables[path]
         size = axis_size(axes, axis)

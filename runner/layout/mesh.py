@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from runner.config.schema import MOST_CPU_DEVICES, REST, MeshConfig
 from runner.errors import ConfigError, invalid
+from runner.layout.axes import names_of
 
 
 def device_kind(config: MeshConfig) -> str:
@@ -101,16 +103,21 @@ def columns(axes: dict[str, int], axis: str, process: int, processes: int) -> li
 
     Args:
       axes: mesh axis to size; devices are numbered row-major, and divided among the processes in that order.
-      axis: one of them.
+      axis: one of them, or several joined by `+`.
       process: its rank.
       processes: the number of processes.
     """
     own = size(axes) // processes
-    position = list(axes).index(axis)
-    # Consecutive devices with the same index along the axis.
-    inner = math.prod(list(axes.values())[position + 1 :])
-    own_devices = range(process * own, (process + 1) * own)
-    return sorted({device // inner % axes[axis] for device in own_devices})
+    indexes = set()
+    for device in range(process * own, (process + 1) * own):
+        index = 0
+        for name in names_of(axis):
+            position = list(axes).index(name)
+            # Consecutive devices with the same index along the axis.
+            inner = math.prod(list(axes.values())[position + 1 :])
+            index = index * axes[name] + device // inner % axes[name]
+        indexes.add(index)
+    return sorted(indexes)
 
 
 def crossing(axes: dict[str, int], processes: int) -> list[str]:
@@ -133,6 +140,11 @@ def crossing(axes: dict[str, int], processes: int) -> list[str]:
 def size(axes: dict[str, int]) -> int:
     """Returns the number of devices of a mesh."""
     return math.prod(axes.values())
+
+
+def override(axes: Mapping[str, int]) -> str:
+    """Returns the axes as on a command line."""
+    return f"mesh.axes={{{','.join(f'{name}:{count}' for name, count in axes.items())}}}"
 
 
 def describe(axes: dict[str, int]) -> str:

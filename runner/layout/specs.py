@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from runner.layout.axes import names_of
+
 # One entry per dim: the axis that shards it, or None.
 Spec = tuple[str | None, ...]
 Shape = tuple[int, ...]
@@ -16,10 +18,8 @@ def replicated(shape: Shape) -> Spec:
 
 
 def axis_size(axes: Mapping[str, int], axis: str | None) -> int:
-    """Returns the size of the axis that shards a dim; 1 if none does."""
-    if not axis:
-        return 1
-    return axes[axis]
+    """Returns the size of the axis that shards a dim, or of several joined by `+`; 1 if none does."""
+    return math.prod(axes[name] for name in names_of(axis))
 
 
 def shard_spec(shape: Shape, axis: str, size: int, min_elements: int = 0, first: int = 0) -> Spec:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from runner.config import search_path
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.errors import ConfigError, did_you_mean, invalid, listed
-from runner.layout.axes import BATCH, SEQUENCE, batch_axis
+from runner.layout.axes import BATCH, SEQUENCE, batch_axis, names_of
 from runner.layout.rules import divisibility_fix, show
 from runner.layout.specs import axis_size
 from runner.layout.transformers import EXPERTS
@@ -105,7 +105,7 @@ def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) ->
     axes_of_heads = [rule.transformer for rule in config.rules if rule.transformer is not None]
     if axis not in axes:
         raise _no_axis(key, axis, axis, axes, axes_of_heads)
-    if axis == batch_axis(config, axes):
+    if axis in names_of(batch_axis(config, axes)):
         others = [name for name in axes if name not in {axis, *axes_of_heads}]
         fix = "choose a mesh of two axes, such as mesh=batch4_sequence2"
         if others:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from runner.engine.base import ProgramCost
@@ -194,6 +194,8 @@ class Forecast:
       memory_share: `capacity_bytes` is this share of a device's memory, which JAX reserves; 0: it reserves none.
       is_transformer: whether the model is one, whose memory is never estimated much too large.
       mixture: what a mixture of experts computes more than its tokens use, in words; empty: the model is none.
+      undivided: why FSDP shards less than it could, in words; empty: it does not.
+      split_axes: the mesh of as many devices on which it shards the most; empty: the config's.
     """
 
     hardware: str
@@ -213,6 +215,8 @@ class Forecast:
     memory_share: float = 0.0
     is_transformer: bool = False
     mixture: str = ""
+    undivided: str = ""
+    split_axes: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Forecast:

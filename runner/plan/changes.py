@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine import make_engine
 from runner.errors import ConfigError, EngineError
 from runner.host import stages
+from runner.layout import mesh
 from runner.model import gpt_options
 from runner.plan.base import ARITHMETIC, Change, Forecast, MemoryPart
 from runner.plan.make import memory_parts
@@ -26,7 +28,8 @@ def smallest(
 ) -> tuple[Change, ...]:
     """Returns the first single change with which the step fits, by arithmetic; empty if none of them is enough.
 
-    Tried are, in this order, activation checkpointing, more microbatches, half of the batch, and FSDP.
+    Tried are, in this order, a mesh on which FSDP shards more, activation checkpointing, more microbatches, half of
+    the batch, and FSDP.
 
     Args:
       config: checked, its depth settled.
@@ -42,7 +45,12 @@ def smallest(
     state_fits = sum(part.bytes for part in parts if part.source == "counted") <= room
     config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
     with stages.stage("looking for a change that fits"):
-        for override, changed in candidates(config, overrides, keeps_layout=state_fits):
+        changes = candidates(config, overrides, keeps_layout=state_fits)
+        if forecast.split_axes:
+            # The same work on the same devices, so it comes before all that costs time.
+            split = replace(config, mesh=replace(config.mesh, axes=dict(forecast.split_axes)))
+            changes = itertools.chain([(mesh.override(forecast.split_axes), split)], changes)
+        for override, changed in changes:
             peak = _peak(changed, data)
             if peak is not None and peak <= room:
                 return (Change(override, peak + excess),)

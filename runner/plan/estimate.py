@@ -23,6 +23,7 @@ from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.engine.origins import axes_of, without_axes
 from runner.layout import Placement, Spec, transformers
 from runner.layout.roles import ancestors
+from runner.layout.specs import axis_size
 from runner.plan import units
 
 # FLOPs of one multiplication and one addition.
@@ -164,13 +165,13 @@ class PlacedModel:
 
     def shards(self, axes: Iterable[str | None]) -> int:
         """Returns the number of shards that these axes make."""
-        return math.prod(self.axes[axis] for axis in axes if axis)
+        return math.prod(axis_size(self.axes, axis) for axis in axes)
 
     def fitting(self, shape: Sequence[int], spec: Sequence[str | None]) -> Spec:
         """Returns a spec without the axes that do not divide their dims."""
         entries: list[str | None] = []
         for dim, axis in zip(shape, spec, strict=True):
-            if axis is not None and dim % self.axes[axis] != 0:
+            if dim % axis_size(self.axes, axis) != 0:
                 axis = None
             entries.append(axis)
         return tuple(entries)
@@ -385,7 +386,7 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
         if kernel.path in model.whole:
             # A whole kernel is applied to whole inputs: only the examples are sharded.
             position_axes = spec[:1]
-        data_axes = model.data_axes.intersection(position_axes)
+        data_axes = model.data_axes & axes_of([position_axes])
         positions = math.prod(output.shape[:-count]) // model.shards(data_axes)
         total += products * _product(model, kernel, positions)
     inner_kernels = model.inner_kernels(output.layer)

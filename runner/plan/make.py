@@ -23,7 +23,7 @@ from runner.engine.base import (
     VariableInfo,
 )
 from runner.engine.mappings import shapes_of, subset
-from runner.layout import Placement, mesh, transformers
+from runner.layout import Placement, hybrid, mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs
 from runner.model import gpt_options
@@ -129,8 +129,14 @@ def make_plan(
             program=program,
             is_transformer=bool(model.structure.roles),
         )
-        host_bytes = accounts.host_bytes(model, engine)
-        verdict = replace(verdict, host_bytes=host_bytes, mixture=_mixture(config, model, data))
+        split = hybrid.split(config.layout, engine.placements, axes)
+        verdict = replace(
+            verdict,
+            host_bytes=accounts.host_bytes(model, engine),
+            mixture=_mixture(config, model, data),
+            undivided=split.reason if split else "",
+            split_axes=split.axes if split else {},
+        )
     warnings = (
         *config_warnings.of_crossing(config.layout, axes, processes),
         *layout.lint(config.layout, shapes, axes, engine.placements),

@@ -180,7 +180,10 @@ def verdict(plan: Plan) -> list[str]:
         capacity = size(forecast.capacity_bytes)
         line = f"{forecast.verdict}: {peak} of {capacity} per device of hardware={forecast.hardware}"
         line += f"{_with(forecast.setting(forecast.peak_bytes))}, {size(abs(margin))} {word}"
-    lines = [f"{line}; the largest part is {largest.kind}, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})"]
+    lines = []
+    if forecast.undivided:
+        lines.append(f"{forecast.undivided}; shard over fewer with replicas: {mesh.override(forecast.split_axes)}")
+    lines.append(f"{line}; the largest part is {largest.kind}, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})")
     if forecast.verdict == MAY_FIT:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
     if forecast.host_bytes:

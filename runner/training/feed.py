@@ -21,6 +21,7 @@ from runner.data.workers import Reader, Reading, Workers
 from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.layout import mesh
 from runner.layout.axes import batch_axis
+from runner.layout.specs import axis_size
 from runner.processes.team import current
 from runner.task.base import Task
 from runner.training import lengths
@@ -461,11 +462,12 @@ def share_of(config: RunConfig, microbatches: int = 1) -> Share | None:
     if team.count == 1 or axis is None:
         return None
     columns = mesh.columns(axes, axis, team.index, team.count)
-    if len(columns) == axes[axis]:
+    parts = axis_size(axes, axis)
+    if len(columns) == parts:
         return None
 
     def rows(size: int) -> Array:
-        grid = np.arange(size).reshape(microbatches, axes[axis], -1)
+        grid = np.arange(size).reshape(microbatches, parts, -1)
         return grid[:, columns].reshape(-1)
 
     return rows

@@ -10,6 +10,7 @@ from runner.data.base import ArraySpec, DataSource
 from runner.data.sampler import steps_in_epoch
 from runner.errors import ConfigError, invalid
 from runner.layout.axes import batch_axis
+from runner.layout.specs import axis_size
 from runner.optim import checks as checks_optimizer
 from runner.task import registry as task
 
@@ -335,8 +336,7 @@ def _max_steps(config: RunConfig, source: DataSource) -> int:
 
 
 def _batch_axis_size(config: RunConfig) -> int:
-    axis = batch_axis(config.layout, config.mesh.axes)
-    return config.mesh.axes[axis] if axis else 1
+    return axis_size(config.mesh.axes, batch_axis(config.layout, config.mesh.axes))
 
 
 def _rounded_up(count: int, multiple: int) -> int:

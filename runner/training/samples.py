@@ -13,6 +13,7 @@ from runner.engine.base import Engine, HostBatches, Writes, WritesWithCache
 from runner.errors import EngineError
 from runner.host.outputs import spared
 from runner.layout.axes import batch_axis
+from runner.layout.specs import axis_size
 from runner.processes.team import current
 from runner.task.base import Ask, Task
 from runner.task.generation import Write
@@ -70,10 +71,7 @@ def asking(config: RunConfig, engine: Engine, before: Callable[[], None] = lambd
 
     axis = batch_axis(config.layout, config.mesh.axes)
     # The batch must be divisible by its axis, so as many texts are written at least, and one of them is returned.
-    axis_size = 1
-    if axis:
-        axis_size = config.mesh.axes[axis]
-    return next_logits, axis_size
+    return next_logits, axis_size(config.mesh.axes, axis)
 
 
 def writing(engine: Engine) -> Write | None:

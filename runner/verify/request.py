@@ -18,6 +18,7 @@ from runner.data.vocabulary import Vocabulary
 from runner.data.workers import opened
 from runner.engine.base import HostBatches
 from runner.layout.axes import batch_axis
+from runner.layout.specs import axis_size
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
@@ -75,7 +76,7 @@ class Request:
         """
         arrays = self.batches.arrays
         axis = batch_axis(self.config.layout, self.config.mesh.axes)
-        parts = self.config.mesh.axes[axis] if axis else 1
+        parts = axis_size(self.config.mesh.axes, axis)
         real = int((arrays[WEIGHT][step] > 0).sum())
         count = max(real - max(parts // 2, 1), 1)
         if count % parts == 0 and count > 1:

@@ -25,6 +25,9 @@ class Search:
     def placed(self, _: Candidate) -> dict[str, Any]:
         return {}
 
+    def split(self, *_: object) -> None:
+        return None
+
     def lint(self, *_: object) -> None:
         return None
 

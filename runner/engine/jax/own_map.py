@@ -15,7 +15,7 @@ import numpy as np
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.engine.jax import private
 from runner.errors import ConfigError, invalid
-from runner.layout.axes import batch_axis
+from runner.layout.axes import inner_batch_axis
 from runner.layout.rules import misfits
 
 _KEY = "layout.from_model"
@@ -49,7 +49,7 @@ def with_own_map(
     # as a plan needs that has more devices than this machine.
     devices = np.array(jax.devices()[:1] * math.prod(axes.values()))
     device_mesh = keras.distribution.DeviceMesh(tuple(axes.values()), tuple(axes), devices)
-    data_axis = batch_axis(config, axes)
+    data_axis = inner_batch_axis(config, axes)
     rules = []
     try:
         layout_map = kind.get_layout_map(device_mesh, _MODEL_AXIS, data_axis)

@@ -27,8 +27,9 @@ from runner.engine.jax.layers.kernel_gradient import Spread, spread_over, unused
 from runner.engine.mappings import shapes_of
 from runner.engine.origins import without_axes
 from runner.layout import Placement, Spec, transformers
-from runner.layout.axes import data_axes
+from runner.layout.axes import JOIN, data_axes, names_of
 from runner.layout.roles import Role
+from runner.layout.specs import axis_size
 from runner.task.base import DataSpec
 from runner.task.language_model import HIDDEN
 
@@ -96,9 +97,10 @@ class MeshLayout:
 def sharding(mesh: Mesh, spec: Sequence[object]) -> NamedSharding:
     """Returns the sharding of a spec, one entry per dim.
 
-    An axis, None, or UNCONSTRAINED.
+    An axis, several joined by `+`, None, or UNCONSTRAINED.
     """
-    return NamedSharding(mesh, PartitionSpec(*spec))
+    entries = [tuple(names_of(entry)) if isinstance(entry, str) and JOIN in entry else entry for entry in spec]
+    return NamedSharding(mesh, PartitionSpec(*entries))
 
 
 def partition(
@@ -173,7 +175,7 @@ def _example_parts(on: MeshLayout) -> Parts | None:
     (axis,) = on.array_specs[WEIGHT]
     if axis is None or not splits_examples_alone(on.array_specs):
         return None
-    return Parts(on.axes[axis], partial(_gathered, on))
+    return Parts(axis_size(on.axes, axis), partial(_gathered, on))
 
 
 def _gathered(on: MeshLayout, array: jax.Array) -> jax.Array:
@@ -203,12 +205,9 @@ def token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> To
         after = [free] * (array.ndim - dim - 2)
         return jax.lax.with_sharding_constraint(array, on.sharding([*before, batch_axis, sequence_axis, *after]))
 
-    def size(axis: str | None) -> int:
-        if axis is None:
-            return 1
-        return on.axes[axis]
-
-    return TokenParts(size(batch_axis), size(sequence_axis), constrain, _vocabulary_parts(on, roles))
+    examples = axis_size(on.axes, batch_axis)
+    sequence = axis_size(on.axes, sequence_axis)
+    return TokenParts(examples, sequence, constrain, _vocabulary_parts(on, roles))
 
 
 def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:

@@ -22,6 +22,7 @@ from runner.engine.jax.engine import JaxEngine
 from runner.engine.jax.layers.chunked_loss import bytes_of_chunk, chunk_count
 from runner.engine.jax.layers.fused_attention import divide_heads, head_counts
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, token_parts
+from runner.layout.axes import names_of
 from runner.layout.mesh import device_kind
 
 
@@ -112,7 +113,7 @@ class PlannedEngine(JaxEngine):
         splits_rows = any(any(spec[1:]) for spec in self._array_specs.values())
         # Fused attention is left out where tokens are split, and where an axis does not divide the heads.
         (batch_axis,) = self._array_specs[WEIGHT]
-        others = [size for axis, size in self._axes.items() if axis != batch_axis]
+        others = [size for axis, size in self._axes.items() if axis not in names_of(batch_axis)]
         fused = tuple(not splits_tokens and divide_heads(others, heads) for heads in sizes.heads)
         return (split.joined.chunks, (splits_tokens, splits_rows), fused), split
 

@@ -16,6 +16,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runner.engine.jax import private
+from runner.layout.axes import names_of
 
 # (array, its batch dim) -> the same array, sharded so that each device holds a part of its own, or each holds all.
 Spread = Callable[[jax.Array, int], jax.Array]
@@ -29,8 +30,9 @@ def unused_axes(axes: Mapping[str, int], image: Sequence[str | None]) -> list[st
       image: spec of a batch of images.
     """
     unused = []
+    used = {name for axis in image for name in names_of(axis)}
     for axis, size in axes.items():
-        if size > 1 and axis not in image:
+        if size > 1 and axis not in used:
             unused.append(axis)
     return unused
 

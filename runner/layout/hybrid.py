@@ -1,0 +1,86 @@
+"""HSDP: FSDP over as many devices as divide the weights, and replicas of them on the others.
+
+An axis of 96 devices divides no dim of most models, so a rule that shards over it shards nothing. 32 of the 96 do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runner.config.schema import LayoutConfig
+from runner.layout.axes import BATCH, REPLICA, batch_axis, names_of
+from runner.layout.resolver import resolve
+from runner.layout.rules import Placement
+
+
+@dataclass(frozen=True)
+class Split:
+    """A mesh on which FSDP shards more than on the config's.
+
+    Attributes:
+      axes: size by mesh axis, of as many devices.
+      replicated: variables that the batch axis does not divide, though a rule shards over it.
+      total: variables that such rules match.
+      size: of the config's batch axis.
+    """
+
+    axes: dict[str, int]
+    replicated: int
+    total: int
+    size: int
+
+    @property
+    def reason(self) -> str:
+        """Returns why FSDP shards so little, in words."""
+        return (
+            f"axis {BATCH!r} of size {self.size} divides no dim of {self.replicated} of the {self.total} variables "
+            "that it is to shard, so each device stores them whole"
+        )
+
+
+def split(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> Split | None:
+    """Returns the mesh on which a device stores the least; None if it is the config's.
+
+    Args:
+      config: of the layout.
+      placed: the model's variables on the config's mesh.
+      axes: mesh axis to size.
+    """
+    size = axes.get(BATCH, 1)
+    if size == 1 or BATCH not in names_of(batch_axis(config, axes)) or config.inputs:
+        return None
+    to_shard = []
+    for placement in placed.values():
+        rule = None
+        if placement.rule is not None and placement.rule < len(config.rules):
+            rule = config.rules[placement.rule]
+        is_large = rule is not None and math.prod(placement.shape) >= rule.min_elements
+        if rule is not None and is_large and BATCH in (rule.shard, rule.store):
+            to_shard.append(placement)
+    replicated = [placement for placement in to_shard if BATCH not in placement.spec]
+    if not replicated:
+        return None
+    shapes = {path: placement.shape for path, placement in placed.items()}
+    best = _stored(placed, axes)
+    found = None
+    for factor in range(size // 2, 1, -1):
+        if size % factor:
+            continue
+        split_axes: dict[str, int] = {}
+        for name, count in axes.items():
+            if name == BATCH:
+                split_axes |= {REPLICA: axes.get(REPLICA, 1) * (size // factor), BATCH: factor}
+            elif name != REPLICA:
+                split_axes[name] = count
+        stored = _stored(resolve(config, shapes, split_axes), split_axes)
+        if stored < best:
+            best = stored
+            found = Split(split_axes, len(replicated), len(to_shard), size)
+    return found
+
+
+def _stored(placed: Mapping[str, Placement], axes: Mapping[str, int]) -> int:
+    """Returns the numbers that one device stores."""
+    return sum(math.prod(placement.shard_shape(axes)) for placement in placed.values())
