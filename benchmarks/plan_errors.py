@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
@@ -213,27 +216,41 @@ def summary(rows: Sequence[Result]) -> list[tuple[str, str]]:
     return lines
 
 
+# Memory by arithmetic beside what a compiler counted, or a run took, as the pages have it: card, predicted, true GiB.
+_KNOWN_PAIRS = Path(__file__).with_name("known_pairs.csv")
+
+
+def known_memory() -> list[tuple[str, float, float]]:
+    """Returns the card, the memory by arithmetic and the true one of each pair that a page has."""
+    with _KNOWN_PAIRS.open(newline="") as file:
+        return [(row["card"], float(row["arithmetic_gib"]), float(row["true_gib"])) for row in csv.DictReader(file)]
+
+
 def recorded(rows: Sequence[Result], more: Mapping[str, Errors]) -> dict[str, dict[str, object]]:
     """Returns the content of `runner/plan/known_errors.json`: the errors that plans print."""
-    entries: dict[str, tuple[Errors | None, str]] = {
-        "memory, arithmetic": (
-            Errors.of((row.predicted_gib, row.compiled_gib) for row in rows if row.compiled_gib is not None),
-            "programs of the target's compiler",
-        ),
-        "memory, target": (
-            Errors.of(
-                (row.compiled_gib, row.published_gib)
-                for row in rows
-                if row.compiled_gib is not None and row.published_gib is not None
-            ),
-            "published runs",
-        ),
-        "step time": (time_errors(rows), "published runs, with an efficiency fitted on other sources"),
+    compiled = [(row.card, row.predicted_gib, row.compiled_gib) for row in rows if row.compiled_gib is not None]
+    published = [
+        (row.card, row.compiled_gib, row.published_gib)
+        for row in rows
+        if row.compiled_gib is not None and row.published_gib is not None
+    ]
+    timed = [
+        (row.card, row.predicted_seconds, row.published_seconds)
+        for row in rows
+        if row.predicted_seconds is not None and row.published_seconds is not None
+    ]
+    entries: dict[str, tuple[list[tuple[str, float, float]], str]] = {
+        "memory, arithmetic": ([*known_memory(), *compiled] if rows else [], "compiled programs and runs"),
+        "memory, target": (published, "published runs"),
+        "step time": (timed, "published runs, with an efficiency fitted on other sources"),
     }
     content: dict[str, dict[str, object]] = {}
-    for name, (errors, of) in entries.items():
+    for name, (pairs, of) in entries.items():
+        errors = Errors.of((predicted, true) for _, predicted, true in pairs)
         if errors is not None:
-            content[name] = {"runs": errors.runs, "median": errors.median, "p90": errors.p90, "of": of}
+            cards = dict(sorted(Counter(card for card, _, _ in pairs).items()))
+            figures = {"runs": errors.runs, "median": errors.median, "p90": errors.p90}
+            content[name] = {**figures, "of": of, "cards": cards}
     for name, errors in more.items():
         content[name] = {"runs": errors.runs, "median": errors.median, "p90": errors.p90, "of": "runs"}
     return content

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks import published
+from benchmarks import gpu, published
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.engine import make_engine, registry
 from runner.notebook.composing import compose
-from runner.plan import depth
+from runner.plan import depth, memory
 from runner.plan.base import Plan
 from runner.plan.command import compile_step
 from runner.plan.forecast import LINK_EFFICIENCY
@@ -151,6 +151,31 @@ def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None], ca
     return found
 
 
+# Seconds of a step on one H200 by case of `benchmarks.gpu`: docs/h200.md.
+_ON_H200 = {"125m,none": 0.160, "125m,full": 0.186, "1b,none": 0.179, "1b,full": 0.215}
+
+
+def own_results(first: int) -> list[Result]:
+    """Returns the plans of this project's runs on one H200 beside their step times.
+
+    Args:
+      first: number of the first row.
+    """
+    found = []
+    for number, (case, seconds) in enumerate(_ON_H200.items(), first):
+        plan, config = planned(["hardware=h200", *gpu.CONFIG, *gpu.CASES[case]])
+        result = Result(number, "mesh-runner", case, card="h200")
+        _fill_times(result, plan, config)
+        assert plan.forecast is not None
+        result.predicted_gib = plan.forecast.peak_bytes / GIB
+        result.capacity_gib = config.hardware.memory_gib or math.nan
+        result.counted_gib = 0.0
+        result.tokens = float(plan.forecast.tokens)
+        result.published_seconds = seconds
+        found.append(result)
+    return found
+
+
 def save(path: Path, rows: Sequence[Result]) -> None:
     path.write_text(json.dumps([asdict(row) for row in rows], indent=1))
 
@@ -161,16 +186,30 @@ def _fill(result: Result, run: published.Published, plan: Plan, config: RunConfi
     assert forecast is not None
     result.counted_gib = 0.0
     for part in forecast.memory:
-        result.parts[part.kind] = part.bytes / GIB
+        gib = part.bytes / GIB
+        if part.kind == memory.OPTIMIZER:
+            gib /= run.optimizer_shards
+        result.parts[part.kind] = gib
         if part.source == "counted":
-            result.counted_gib += part.bytes / GIB
-    result.predicted_gib = forecast.peak_bytes / GIB
+            result.counted_gib += gib
+    result.predicted_gib = sum(result.parts.values())
     # Not JAX's share of it: other frameworks take all.
     result.capacity_gib = config.hardware.memory_gib or math.nan
     result.published_gib = run.memory_gib
     result.framework_gib = run.framework_bytes / GIB
     result.is_alike = run.is_alike
     result.ran_out = run.ran_out
+    peak = _fill_times(result, plan, config)
+    result.tokens = run.tokens_per_device
+    result.accumulates = run.accumulates
+    if run.has_time and not run.ran_out:
+        result.published_seconds = run.step_seconds(plan.flops_per_device, peak)
+
+
+def _fill_times(result: Result, plan: Plan, config: RunConfig) -> float:
+    """Writes a plan's times into the result, and returns the peak rate in FLOP/s."""
+    forecast = plan.forecast
+    assert forecast is not None
     peaks = config.hardware.peak_tflops
     peak = (peaks.get(config.engine.precision) or max(peaks.values())) * 1e12
     result.model_seconds = plan.flops_per_device / peak
@@ -179,10 +218,7 @@ def _fill(result: Result, run: published.Published, plan: Plan, config: RunConfi
     result.memory_seconds = forecast.memory_seconds
     result.range_seconds = forecast.step_seconds
     result.links_seconds = forecast.link_seconds / LINK_EFFICIENCY
-    result.tokens = run.tokens_per_device
-    result.accumulates = run.accumulates
-    if run.has_time and not run.ran_out:
-        result.published_seconds = run.step_seconds(plan.flops_per_device, peak)
+    return peak
 
 
 def compile_some(rows: Sequence[Result], count: int) -> None:

@@ -81,6 +81,7 @@ def main() -> None:
     tables = []
     if arguments.runs:
         rows = plan_rows.results(published.read(arguments.runs), _complain, arguments.json)
+        rows += plan_rows.own_results(len(rows))
         plan_fit.judge_times(rows)
         if arguments.target:
             plan_rows.compile_some(rows, arguments.target)

@@ -62,15 +62,30 @@ _CARDS = (
 _USABLE = 0.989
 # Parallel axes in words: "FSDP2 8", "FULL_SHARD 64", "TP 4".
 _AXIS = re.compile(
-    r"\b(FSDP2?|FULL_SHARD|SHARD_GRAD_OP|HYBRID_SHARD|ZERO-?3|TP|PP|CP|EP|DP)\s*=?\s*(\d+)", re.IGNORECASE
+    r"\b(FSDP2?(?:[ _-]transpose)?|FULL_SHARD|SHARD_GRAD_OP|HYBRID_SHARD|HSDP|DP_SHARD|DP_REPLICATE|ZERO-?3"
+    r"|TP|PP|CP|EP|DP)\s*=?\s*(\d+)",
+    re.IGNORECASE,
 )
-_FSDP_NAMES = ("FSDP", "FSDP2", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "ZERO3", "ZERO-3")
+# MaxText's `fsdp_transpose` shards weights over another dim, and the examples too.
+_FSDP_NAMES = re.compile(r"FSDP|FULL_SHARD|SHARD_GRAD_OP|HYBRID_SHARD|HSDP|DP_SHARD|ZERO-?3", re.IGNORECASE)
+# Data parallelism that shards the optimizer state alone, which no layout does.
+_ZERO_1 = re.compile(r"zero[ _-]?(stage[ _-]?)?1\b|distributed (adam|optimizer)", re.IGNORECASE)
+
+# Products of a block with weights, but for the last one, whose result no gradient needs.
+_PRODUCTS = ("query", "key", "value", "attention_output", "up")
+# Devices of a node of GPUs.
+_NODE = 8
+_WINDOW = re.compile(r"\bwindow(?: of| size)? (\d+)", re.IGNORECASE)
+_BFLOAT16_STATE = re.compile(r"\b(bf16|bfloat16) (params|parameters|weights|moments|state|optimizer)", re.IGNORECASE)
 
 # Activation checkpointing of a row -> options of gpt, and whether it is the same set of kept arrays. The first pattern
 # that matches wins.
 _REMAT: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     (r"^(none|no)?$", ("model.remat=none",), True),
     (r"^full", ("model.remat=full",), True),
+    (r"^qkv_proj_offloaded", ("model.remat=names", "model.offloaded=[query,key,value]"), True),
+    (r"^save_qkv_proj", ("model.remat=names", "model.saved=[query,key,value]"), True),
+    (r"^minimal_offloaded", ("model.remat=names", f"model.offloaded=[{','.join(_PRODUCTS)}]"), True),
     (r"^minimal", ("model.remat=dots_with_no_batch_dims_saveable",), True),
     # torchtitan keeps attention and every second product, and recomputes the others. The last product of a block is
     # kept too, and has no name here.
@@ -126,8 +141,14 @@ class Published:
     def tokens_per_device(self) -> float:
         """Returns the tokens of a step per device."""
         cp_tp = self.axes["cp"] * self.axes["tp"]
-        rows_per_device = self.microbatch / (self.axes["fsdp"] * cp_tp)
+        rows_per_device = self.microbatch / (self.axes["fsdp"] * self.axes["dp"] * cp_tp)
         return self.accumulates * rows_per_device * float(self.row["seq"])
+
+    @property
+    def optimizer_shards(self) -> int:
+        """Returns over how many replicas of the weights the run shards their optimizer state: ZeRO-1."""
+        words = f"{self.row['mesh_parallelism']} {self.row['optimizer']}"
+        return self.axes["dp"] if _ZERO_1.search(words) else 1
 
     @property
     def framework_bytes(self) -> float:
@@ -164,7 +185,10 @@ class Published:
             return stated
         rate = _number(self.row["tokens_per_s_per_device"])
         if rate:
-            return self.tokens_per_device / rate
+            seconds = self.tokens_per_device / rate
+            # No device computes faster than its peak: the rate is that of a node.
+            is_of_node = model_flops > seconds * peak_flops
+            return seconds * _NODE if is_of_node else seconds
         mfu = _number(self.row["mfu_pct"])
         if mfu:
             return model_flops / (mfu / 100 * peak_flops)
@@ -207,6 +231,7 @@ def mapped(row: Mapping[str, str]) -> Published:
     architecture = _architecture(row)
     remat, is_alike = _remat(row["remat"])
     batch, accumulates = _batches(row, axes)
+    batch *= axes["dp"]
     is_8_bit = re.search(r"fp8|float8|int8", row["dtype"], re.IGNORECASE) is not None
     options = {name: value for name, value in architecture.options.items() if value is not None}
     overrides = [
@@ -229,6 +254,9 @@ def mapped(row: Mapping[str, str]) -> Published:
         *_mesh(axes, is_scanned=_is_scanned(row)),
     ]
     # Logits of PyTorch's cross-entropy are whole, those of others too, unless a row says that they are chunked.
+    window = _WINDOW.search(row["notes"])
+    if window:
+        overrides.append(f"model.window={window[1]}")
     if "fused loss" not in row["notes"] and "logits chunked" not in row["notes"]:
         overrides.append("model.fused_head=false")
     return Published(
@@ -302,7 +330,7 @@ def _axes(row: Mapping[str, str]) -> dict[str, int]:
     named = set()
     for name, text in _AXIS.findall(row["mesh_parallelism"]):
         size = int(text)
-        key = "fsdp" if name.upper() in _FSDP_NAMES else name.lower()
+        key = "fsdp" if _FSDP_NAMES.match(name) else name.lower().removesuffix("_replicate")
         if key in ("pp", "ep"):
             if size > 1:
                 raise UnmappedError(f"{name.upper()} {size}: no such parallelism here")
@@ -320,13 +348,11 @@ def _axes(row: Mapping[str, str]) -> dict[str, int]:
 
 
 def _mesh(axes: Mapping[str, int], *, is_scanned: bool) -> list[str]:
-    """Returns mesh and layout of one replica of the weights.
-
-    Weights that several groups of devices replicate have the same memory in each, so one group is planned, with its
-    share of the batch. Groups that shard nothing are plain data parallelism.
-    """
+    """Returns mesh and layout: replicas of the weights, each of which several devices share."""
     batch, model, sequence = axes["fsdp"], axes["tp"], axes["cp"]
     names = {"batch": batch}
+    if axes.get("dp", 1) > 1:
+        names = {"replica": axes["dp"], **names}
     if sequence > 1:
         names["sequence"] = sequence
     if model > 1:
@@ -394,10 +420,13 @@ def _optimizer(row: Mapping[str, str]) -> list[str]:
     words = row["optimizer"].lower()
     if "lora" in words:
         raise UnmappedError("gpt has no LoRA")
+    state = []
+    if _BFLOAT16_STATE.search(f"{words} {row['dtype']}") and _precision(row) == "bfloat16":
+        state.append("engine.state=bfloat16")
     for name in ("adamw", "adam", "sgd", "lion", "adafactor"):
         if name in words:
-            return [f"optimizer={'adamw' if name == 'adam' else name}"]
-    return ["optimizer=adamw"]
+            return [f"optimizer={'adamw' if name == 'adam' else name}", *state]
+    return ["optimizer=adamw", *state]
 
 
 def _architecture(row: Mapping[str, str]) -> _Architecture:

@@ -239,6 +239,9 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     capacity = round((largest or 1.0) * memory_bytes)
     title = f"{devices} devices of hardware={name}, global batch {config.dataset.batch_size}"
     lines = [*show.why(best, entries), *show.left_out(entries, advice.dropped)]
+    network = rates.unpriced_network(config.plan, config.hardware, best.candidate.sizes)
+    if network is not None:
+        lines.append(f"warning: {network}")
     lines.append(f"found in {advice.seconds:.0f} s, with figures from {_depths(entries)}")
     kept = words.for_training(overrides)
     training = [*kept, *words.short(best.candidate, kept, words.composed_here)]

@@ -40,8 +40,9 @@ class HardwareConfig:
       peak_tflops: peak rate of one device in dense matrix products, by dtype of the operands.
       memory_gb_s: bandwidth of one device's own memory in GB/s.
       link_gb_s: bandwidth from one device to the others of its node, in one direction, in GB/s.
-      network_gb_s: bandwidth from one device to other nodes, in one direction, in GB/s; null: as `link_gb_s`.
-      node_devices: devices per node; null: all devices have the same links, as the chips of a TPU slice.
+      network_gb_s: bandwidth from one device to other nodes, in one direction, in GB/s; null: not known. A mesh
+        of several nodes is then priced as `link_gb_s`, with a warning.
+      node_devices: devices per node, or chips of a TPU's largest slice; null: all devices have the same links.
       target: name of the compiler's target, for `plan.compiler=target`; null: its compiler is not known.
       efficiency: attained share of `peak_tflops` in products, from the slowest to the fastest of 80% of the published
         runs; the step time is a range because of it.

@@ -189,15 +189,16 @@ def default_feedforward(dim: int, activation: str) -> int:
 
 
 def recomputed_share(options: Mapping[str, Any]) -> float:
-    """Returns the share of the forward pass that a step computes a second time, by the multiplications of a block.
+    """Returns the share of a block's forward products that a step computes a second time, by multiplications.
+
+    The product that ends a block is never repeated, because no gradient needs its result. The head is in no block, and
+    is not repeated either. Not counted here is attention, whose own products are repeated as soon as any is.
 
     Args:
       options: of the builder; any other builder's options give 0.
     """
     remat = options.get("remat")
-    if remat == "full":
-        return 1.0
-    if remat != NAMES:
+    if remat not in ("full", NAMES):
         return 0.0
     dim = int(options["dim"])
     heads = int(options["heads"])
@@ -210,11 +211,11 @@ def recomputed_share(options: Mapping[str, Any]) -> float:
     widths = {"query": heads * head, "key": groups, "value": groups, "attention_output": heads * head, "up": hidden}
     if options["activation"] in GATED:
         widths["gate"] = hidden
-    kept = {*options["saved"], *options["offloaded"]}
-    saved = sum(width for name, width in widths.items() if name in kept)
-    # The product that ends a block is not repeated, because no gradient of the block needs its result. It is counted
-    # as repeated nonetheless: then the share without a kept product is that of `full`, a whole forward pass.
-    return 1.0 - saved / (sum(widths.values()) + hidden)
+    kept = set()
+    if remat == NAMES:
+        kept = {*options["saved"], *options["offloaded"]}
+    repeated = sum(width for name, width in widths.items() if name not in kept)
+    return repeated / (sum(widths.values()) + hidden)
 
 
 def attention_shares(model: ModelConfig, tokens: int) -> dict[str, float]:

@@ -400,6 +400,18 @@ def attention_flops(model: PlacedModel) -> int:
     return sum(_attention(model, output, model.inner_kernels(output.layer)) for output in model.outputs)
 
 
+def head_flops(model: PlacedModel) -> int:
+    """Returns a device's FLOPs in the layers that make logits, for one call in training."""
+    total = 0
+    for output in model.outputs:
+        kernels = model.kernels(output.layer)
+        roles = [model.structure.roles.get(kernel.path) for kernel in kernels]
+        makes_logits = any(role is not None and role.noun == transformers.VOCABULARY for role in roles)
+        if makes_logits or (not kernels and _tied(model, output)):
+            total += flops(model, output)
+    return total
+
+
 def _product(model: PlacedModel, kernel: Placement, positions: int) -> int:
     """Returns a device's FLOPs for products of vectors with its part of a kernel."""
     return _MULTIPLY_ADD * math.prod(model.used_shape(kernel)) * positions

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 # Errors by figure, such as "memory, arithmetic" and "step time".
@@ -22,15 +23,21 @@ class Errors:
       median: of the errors.
       p90: 90% of the errors are at most this.
       of: what was compared, such as `published runs`.
+      cards: how many of the runs are of each option of `hardware`.
     """
 
     runs: int
     median: float
     p90: float
     of: str
+    cards: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"median {self.median:.0%}, p90 {self.p90:.0%} over {self.runs} {self.of}"
+
+    def on(self, card: str) -> str:
+        """Returns the errors with the number of runs on a card."""
+        return f"{self}, {self.cards.get(card) or 'none'} on {card}"
 
 
 def key(figure: str, depth: str) -> str:
@@ -56,10 +63,15 @@ def _all() -> dict[str, Errors]:
     return {name: Errors(**values) for name, values in content.items()}
 
 
-def line(depth: str) -> str:
-    """Returns the errors of a plan's memory and step time, in a line."""
+def line(depth: str, card: str) -> str:
+    """Returns the errors of a plan's memory and step time, in a line.
+
+    Args:
+      depth: of the plan.
+      card: that it is for, an option of `hardware`.
+    """
     parts = []
     for figure in (MEMORY, STEP_TIME):
         known = errors(figure, depth)
-        parts.append(f"{figure}: {known or 'not compared with any run'}")
+        parts.append(f"{figure}: {known.on(card) if known else 'not compared with any run'}")
     return f"errors of such figures so far ({depth}): {'; '.join(parts)}"

@@ -31,7 +31,7 @@ from runner.optim import schedules
 from runner.optim.paths import owner_of
 from runner.plan import communication, estimate, forecast, memory
 from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
-from runner.plan.rates import hardware_rates, rates, traffic
+from runner.plan.rates import hardware_rates, rates, traffic, unpriced_network
 from runner.plan.tokens import step_flops
 from runner.processes import checks as checks_cluster
 from runner.processes import place
@@ -137,7 +137,10 @@ def make_plan(
             undivided=split.reason if split else "",
             split_axes=split.axes if split else {},
         )
+    elsewhere = hardware or config.hardware
+    network = None if elsewhere.is_here else unpriced_network(config.plan, elsewhere, axes)
     warnings = (
+        *([network] if network else []),
         *config_warnings.of_crossing(config.layout, axes, processes),
         *layout.lint(config.layout, shapes, axes, engine.placements),
     )
@@ -194,11 +197,6 @@ class _Accounts:
             self._recomputed = gpt_options.recomputed_share(config.model.options)
             self._offloads = bool(config.model.options.get("offloaded"))
 
-    @property
-    def repeated(self) -> float:
-        """Returns FLOPs with recomputation per FLOP without: up to one forward pass more, next to three passes."""
-        return 1.0 + self._recomputed / 3
-
     def work(self, model: estimate.PlacedModel, flops: float) -> forecast.Work:
         """Returns what one device computes in a step.
 
@@ -206,11 +204,17 @@ class _Accounts:
           model: the model on its mesh.
           flops: of the step, without recomputation.
         """
+        attention = self._microbatches * estimate.attention_flops(model)
+        head = self._microbatches * estimate.head_flops(model)
+        # A forward pass is a third of the products of a step. Attention is repeated as soon as anything is.
+        share = self._recomputed / 3
+        attention_share = 1 / 3 if share else 0.0
+        moved = memory.product_bytes(model, self._compute_width)
+        repeated_bytes = share * memory.product_bytes(model, self._compute_width, with_head=False)
         return forecast.Work(
-            flops=self.repeated * flops,
-            attention_flops=self.repeated * self._microbatches * estimate.attention_flops(model),
-            product_bytes=self._microbatches * memory.product_bytes(model, self._compute_width),
-            repeated=self.repeated,
+            flops=flops + share * (flops - attention - head) + attention_share * attention,
+            attention_flops=(1 + attention_share) * attention,
+            product_bytes=self._microbatches * (moved + repeated_bytes),
         )
 
     def collectives(self, model: estimate.PlacedModel) -> list[Collective]:

@@ -155,6 +155,11 @@ def _vocabularies(model: estimate.PlacedModel) -> set[int]:
     return sizes
 
 
+def _is_of_vocabulary(model: estimate.PlacedModel, variable: Placement) -> bool:
+    role = model.structure.roles.get(variable.path)
+    return role is not None and role.noun == transformers.VOCABULARY
+
+
 def _is_scanned(model: estimate.PlacedModel) -> bool:
     return max(depths(model).values(), default=1) > 1
 
@@ -325,17 +330,20 @@ def _repeated_scores(
     return largest
 
 
-def product_bytes(model: estimate.PlacedModel, compute_width: int) -> int:
+def product_bytes(model: estimate.PlacedModel, compute_width: int, *, with_head: bool = True) -> int:
     """Returns one device's bytes of the results of all products with kernels, for one forward pass.
 
     Args:
       model: the model on its mesh.
       compute_width: bytes per number.
+      with_head: logits count too.
     """
     counts = depths(model)
     positions = _positions_per_device(model)
     numbers = 0
     for name, variables in blocks(model).items():
+        if not with_head:
+            variables = [variable for variable in variables if not _is_of_vocabulary(model, variable)]
         numbers += counts[name] * _block_values(model, variables, counts[name], positions)
     return numbers * compute_width
 

@@ -105,6 +105,26 @@ def hardware_rates(config: PlanConfig, hardware: HardwareConfig, precision: str)
     )
 
 
+def unpriced_network(config: PlanConfig, hardware: HardwareConfig, axes: Mapping[str, int]) -> str | None:
+    """Returns a warning if a mesh has several nodes, and the bandwidth between them is not known.
+
+    Args:
+      config: of the plan.
+      hardware: that is not here.
+      axes: size by mesh axis.
+    """
+    node = hardware.node_devices
+    devices = math.prod(axes.values())
+    if node is None or devices <= node or config.network_gb_s or hardware.network_gb_s:
+        return None
+    noun = "slices" if hardware.kind == "tpu" else "nodes"
+    count = -(-devices // node)
+    return (
+        f"hardware.network_gb_s=null: {devices:,} devices of hardware={hardware.name} are {count} {noun} of {node:,}, "
+        f"and links between {noun} are priced as those inside, which is too fast; set hardware.network_gb_s"
+    )
+
+
 def node_members(hardware: HardwareConfig, axes: Mapping[str, int], axis: str) -> int | None:
     """Returns how many devices of a collective's group are in one node; None: all of them.
 

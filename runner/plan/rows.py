@@ -212,7 +212,7 @@ def verdict(plan: Plan) -> list[str]:
     if forecast.mixture:
         figures = "step time and cost" if forecast.tokens and forecast.price else "step time"
         lines.append(f"  {forecast.mixture}; the {figures} above include that")
-    lines.append(known_errors.line(forecast.depth))
+    lines.append(known_errors.line(forecast.depth, forecast.hardware))
     return lines
 
 

@@ -498,11 +498,12 @@ def test_a_run_rejects_hardware_that_is_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_figure_that_was_compared_with_no_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"memory, target": known_errors.Errors(31, 0.04, 0.09, "published runs")}
+    known = {"memory, target": known_errors.Errors(31, 0.04, 0.09, "published runs", {"h100": 7})}
     monkeypatch.setattr(known_errors, "_all", lambda: known)
-    line = known_errors.line("target")
-    assert "memory: median 4%, p90 9% over 31 published runs; step time: not compared with any run" in line
-    assert "memory: not compared with any run" in known_errors.line("arithmetic")
+    line = known_errors.line("target", "h100")
+    assert "memory: median 4%, p90 9% over 31 published runs, 7 on h100; step time: not compared with any run" in line
+    assert "over 31 published runs, none on b200;" in known_errors.line("target", "b200")
+    assert "memory: not compared with any run" in known_errors.line("arithmetic", "h100")
 
 
 def test_the_recorded_errors_are_those_of_the_page() -> None:
