@@ -13,6 +13,7 @@ from runner.config.hydra_node import say_replaced
 from runner.errors import ConfigError, Refused
 from runner.host import session
 from runner.host.secrets import hide_config
+from runner.host.terminal import spare_output
 from runner.processes import place
 from runner.sweep import state
 
@@ -28,6 +29,7 @@ class RunCallback(Callback):
           SystemExit: this process has started those that run the command, and they have ended.
         """
         del kwargs
+        spare_output()
         command = session.current()
         try:
             hide_config(config)
@@ -59,6 +61,7 @@ class SweepCallback(Callback):
           Refused: the sweep can't start.
         """
         del kwargs
+        spare_output()
         hide_config(config)
         say_replaced(config)
         # The report imports matplotlib, which takes half a second that the first job has to itself otherwise.

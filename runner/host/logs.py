@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.host.outputs import warn
 from runner.host.secrets import scrub
-from runner.host.terminal import clean
+from runner.host.terminal import clean, note_incomplete
 
 
 class LogFile(logging.FileHandler):
@@ -37,6 +37,7 @@ class LogFile(logging.FileHandler):
     def _warn(self, error: OSError) -> None:
         if not self._has_warned:
             self._has_warned = True
+            note_incomplete(self.baseFilename, error)
             warn(f"could not write {self.baseFilename} ({error.strerror}); continuing without a log")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Standard output that survives a closed terminal and lets no foreign text control the terminal."""
+"""Standard output that survives a closed terminal and a full disk, and lets no foreign text control the terminal."""
 
 from __future__ import annotations
 
@@ -24,8 +24,29 @@ _CONTROLS = re.compile(
 )
 # As `ls` shows them. Every encoding has it, and it takes the one column that tables count.
 _REPLACEMENT = "?"
+# Errors of a file whose disk has no room for it.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Moves the cursor up: tqdm returns to an upper bar with that, in a separate write.
 _MOVES = re.compile(r"(\x1b\[A)+")
+
+
+# Process-wide, as the streams are: what could not be written completely -> why, and since when.
+_incomplete: dict[str, str] = {}
+
+
+def note_incomplete(what: str, error: OSError) -> None:
+    """Notes that a log or a stream lacks text, and when it began to.
+
+    Args:
+      what: the log or stream, in words.
+      error: why it can't be written.
+    """
+    _incomplete.setdefault(what, f"{what} could not be written ({error.strerror}) at {time.strftime('%H:%M:%S')}")
+
+
+def incomplete() -> list[str]:
+    """Returns one line for each log and stream of this process that lacks text."""
+    return list(_incomplete.values())
 
 
 def clean(text: str) -> str:
@@ -42,7 +63,12 @@ class Output:
 
     A pipe whose reader left is an error as usual, unless the same event ends this program. The text is cleaned, since
     it contains foreign names, paths and errors. Code that styles text writes to `rich_proxied_file`.
+
+    Attributes:
+      is_spared: whether a full disk under it is noted and not raised; what is printed meanwhile is missing.
     """
+
+    is_spared = False
 
     def __init__(self, stream: TextIO, ending: Callable[[], bool]) -> None:
         """Takes over a stream.
@@ -53,6 +79,7 @@ class Output:
         """
         self._stream = stream
         self._ending = ending
+        self._name = str(getattr(stream, "name", "output")).strip("<>")
         # A line that begins with a carriage return is a progress bar, which rewrites it. In any other line a carriage
         # return comes from a name: `print("failed:", name)` writes the name separately.
         self._at_start = True
@@ -94,6 +121,9 @@ class Output:
         """Writes as the stream does."""
         try:
             return self._stream.write(text)
+        except UnicodeEncodeError as error:
+            # A name may have characters that the locale's encoding lacks.
+            return self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
         except OSError as error:
             self._give_up(error)
             return len(text)
@@ -103,19 +133,27 @@ class Output:
         try:
             self._stream.flush()
         except OSError as error:
-            self._give_up(error)
-            self._stream.flush()
+            if self._give_up(error):
+                self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def _give_up(self, error: OSError) -> None:
-        """Drops the output from now on; raises the error if its cause is not the end of the terminal."""
+    def _give_up(self, error: OSError) -> bool:
+        """Drops the output from now on; raises the error if its cause is not the end of the terminal.
+
+        Returns:
+          Whether all output is dropped; False: the disk is full, and there may be room again for what comes later.
+        """
+        if self.is_spared and error.errno in _FULL:
+            note_incomplete(self._name, error)
+            return False
         if error.errno == errno.EPIPE and not self._ending():
             time.sleep(_SIGNAL_S)
         if error.errno != errno.EIO and not (error.errno == errno.EPIPE and self._ending()):
             raise error
         self.abandon()
+        return True
 
     def abandon(self) -> None:
         """Drops everything that is written from now on."""
@@ -136,6 +174,13 @@ class StyledOutput:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._output, name)
+
+
+def spare_output() -> None:
+    """Lets this process run on when the disk under its output is full: its results are in files of their own."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, Output):
+            stream.is_spared = True
 
 
 def forgive_closed_terminal(ending: Callable[[], bool]) -> list[Output]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,9 @@ from rich.console import Console
 from runner.config.convert import as_typed, choices, flatten
 from runner.config.schema import RunConfig, TaskConfig
 from runner.errors import EngineError, Interrupted, TrackingError
+from runner.host.outputs import warn
 from runner.host.signals import current, interruption
+from runner.host.terminal import incomplete
 from runner.layout import mesh
 from runner.processes import lifecycle as processes
 from runner.sweep import member
@@ -25,6 +28,10 @@ from runner.tracking.page import ENDED as ENDED
 from runner.tracking.page import Page
 from runner.training.checkpoint.arguments import key_of
 
+logger = logging.getLogger(__name__)
+
+# The tag of a run that says which of its logs lack text, and why.
+INCOMPLETE = "runner.incomplete_logs"
 _DEFAULT_LAYOUT = "replicated"
 _GROUPS_OF_COMMANDS = (
     "sweep",
@@ -211,7 +218,13 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
     finally:
         processes.begin_leaving()
         forget()
+        lines = incomplete()
+        if lines:
+            tracker.set_tags({INCOMPLETE: "; ".join(lines)})
         is_complete = tracker.finish(status)
+        for line in lines:
+            logger.warning("%s", line)
+            warn(line)
         for line in tracker.describe():
             console.print(line, soft_wrap=True, markup=False)
     if not is_complete:

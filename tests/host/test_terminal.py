@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import errno
 import io
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from runner.evaluate.report import EvaluationReport
 from runner.host import stages
 from runner.host.console import Console, clean_redirected
 from runner.host.logs import MaskedFormatter
-from runner.host.terminal import Output, clean
+from runner.host.terminal import Output, clean, incomplete
 from runner.report.tables import Column, fitted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,3 +160,36 @@ def test_every_console_of_a_command_is_this_one() -> None:
             makers.add(str(path))
         assert not any(isinstance(node.func, ast.Attribute) and node.func.attr == "from_markup" for node in calls)
     assert not makers, "names would be read as markup; use runner.host.console"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_costs_only_what_is_printed_meanwhile_once_a_run_began(code: int) -> None:
+    class Disk(io.StringIO):
+        """A file whose disk may be full."""
+
+        name = "<stdout>"
+        is_full = True
+
+        def write(self, text: str) -> int:
+            """Writes if there is room."""
+            if self.is_full:
+                raise OSError(code, os.strerror(code))
+            return super().write(text)
+
+    disk = Disk()
+    output = Output(disk, lambda: False)
+    with pytest.raises(OSError, match=re.escape(os.strerror(code))):
+        output.write("a command whose result is what it prints")
+    output.is_spared = True
+    print("epoch 1", file=output, flush=True)
+    disk.is_full = False
+    print("epoch 2", file=output, flush=True)
+    assert disk.getvalue() == "epoch 2\n"
+    assert incomplete()[0].startswith("stdout could not be written (")
+
+
+def test_a_name_that_the_encoding_lacks_is_printed_by_its_codes() -> None:
+    disk = io.BytesIO()
+    output = Output(io.TextIOWrapper(disk, "latin-1", write_through=True), lambda: False)
+    output.write("caf\u00e9 \u65e5")
+    assert disk.getvalue() == b"caf\xe9 \\u65e5"
