@@ -262,6 +262,7 @@ def _label_ticks(axes: Axes, ticks: _Ticks) -> None:
     positions = list(ticks.positions.values())
     if ticks.is_numeric and positions and min(positions) > 0 and max(positions) / min(positions) >= _LOG_RATIO:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.minorticks_off()
     if not ticks.is_numeric or len(texts) <= _MAX_TICKS:
         name_places(axes, positions, texts)

@@ -17,11 +17,12 @@ from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
 from runner.host import stages
 from runner.host.console import Console
+from runner.host.outputs import spared
 from runner.host.signals import heard
 from runner.layout import mesh
 from runner.processes.team import current
 from runner.record.folder import CONFIG, with_config
-from runner.task.base import DataSpec
+from runner.task.base import DataSpec, Report
 from runner.task.registry import make_task
 from runner.tracking.attach import attach
 from runner.training import samples
@@ -68,7 +69,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             text = sample(config, engine, task, saved.checkpoint.step, config.evaluate.prompt)
         if not team.is_first:
             return
-        task_report = task.report(evaluation, source, split)
+        task_report = Report({}, {})
+        with spared("the task's tables and pictures"):
+            task_report = task.report(evaluation, source, split)
         report = EvaluationReport(
             run=saved.run.id,
             step=saved.checkpoint.step,
@@ -86,8 +89,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
         files = [folder / CONFIG, *report.write(folder)]
         for name, write in task_report.files.items():
-            write(folder / name)
-            files.append(folder / name)
+            with spared(str(folder / name)):
+                write(folder / name)
+                files.append(folder / name)
         if text is not None:
             path = folder / _SAMPLE
             path.write_text(text, "utf-8")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from runner.host.outputs import spared
 from runner.task.base import Cell
 from runner.task.base import Table as TaskTable
 from runner.training.display import shown
@@ -73,8 +74,9 @@ class EvaluationReport:
         data = folder / "evaluate.json"
         page = folder / "evaluate.md"
         data.write_text(json.dumps(self._content(), indent=1) + "\n")
-        page.write_text("\n".join(self._page()).rstrip() + "\n")
-        return [data, page]
+        with spared(str(page)):
+            page.write_text("\n".join(self._page()).rstrip() + "\n", "utf-8")
+        return [path for path in (data, page) if path.is_file()]
 
     def _content(self) -> dict[str, object]:
         tables: dict[str, list[dict[str, Cell]]] = {}

@@ -1,16 +1,20 @@
-"""Disks that can't be written: an invalid config before a run begins, and a warning later on."""
+"""Files that can't be written: an invalid config before a run begins, and a warning later on."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.errors import PassingError, passing
+from runner.errors import PassingError, describe, passing
 from runner.host import stages
+from runner.host.signals import interruption
+
+logger = logging.getLogger(__name__)
 
 # Errors of a disk that is full, read-only, broken or not this user's. Any other error is a bug, and shows as one.
 _UNWRITABLE = {
@@ -71,7 +75,9 @@ def caused_by_disk(error: BaseException) -> OSError | None:
 
 @contextmanager
 def spared(what: str) -> Iterator[None]:
-    """Turns a failure to write a file that a run can do without into a warning of one line.
+    """Turns any failure to write what a run can do without into a warning of one line.
+
+    Not only the disk fails: a library that draws or encodes foreign names may raise anything.
 
     Args:
       what: the file that the body writes, in words. A part of it may be left behind.
@@ -80,6 +86,11 @@ def spared(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         warn(f"could not write {what} ({error.strerror or error}); continuing without it")
+    except Exception as error:
+        if interruption(error) is not None:
+            raise
+        logger.exception("could not write %s", what)
+        warn(f"could not write {what} ({describe(error)}); continuing without it")
 
 
 def warn(line: str) -> None:

@@ -33,10 +33,10 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
     Returns:
       The files that were written.
     """
-    texts = {"plan.json": json.dumps(plan.to_dict(), indent=2) + "\n", "plan.md": markdown(plan)}
+    texts = {"plan.json": lambda: json.dumps(plan.to_dict(), indent=2) + "\n", "plan.md": lambda: markdown(plan)}
     names = list(NAMES)
     if plan.proposed:
-        texts[_PROPOSED] = plan.proposed
+        texts[_PROPOSED] = lambda: plan.proposed
         names.append(_PROPOSED)
     if plan.learning_rates:
         names.append(LEARNING_RATE_PICTURE)
@@ -48,7 +48,7 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
             elif name == LEARNING_RATE_PICTURE:
                 plots.learning_rates(folder / name, plan.learning_rates, plan.schedule)
             else:
-                (folder / name).write_text(texts[name])
+                (folder / name).write_text(texts[name](), "utf-8")
             files.append(folder / name)
     return files
 

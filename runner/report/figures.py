@@ -6,17 +6,21 @@ Their background is white, so that any theme shows them.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethodFormatter
 
+from runner.host.terminal import clean
 from runner.report.palette import ink_on
 
 Numbers = npt.NDArray[np.float64]
@@ -41,9 +45,17 @@ def subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[Fig
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as PNG."""
-    # Without `tight`, the label of a square plot would be cut off.
-    figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.12)
+    """Writes a figure as PNG, its text literally, whatever a name contains."""
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_text(clean(text.get_text()))
+        # `cost_$_per_$` is a name and no formula.
+        text.set_parse_math(False)
+    with rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        # Matplotlib warns of each character that its font lacks, and of long names that leave no room.
+        warnings.simplefilter("ignore", UserWarning)
+        # Without `tight`, the label of a square plot would be cut off.
+        figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.12)
 
 
 def ink(color: object) -> str:
@@ -118,4 +130,4 @@ def name_places(axes: Axes, positions: Sequence[float], names: Sequence[str]) ->
         rotation = 30
         # The end of a rotated name is below its position.
         alignment = "right"
-    axes.set_xticks(list(positions), list(names), rotation=rotation, ha=alignment)
+    axes.set_xticks(list(positions), [clean(name) for name in names], rotation=rotation, ha=alignment)

@@ -22,7 +22,7 @@ from runner.layout import mesh
 from runner.optim import schedules
 from runner.plan.files import LEARNING_RATE_PICTURE
 from runner.processes.team import current
-from runner.task.base import Evaluation, Task
+from runner.task.base import Evaluation, Report, Task
 from runner.task.metrics import EVAL, MAXIMIZE, TEST
 from runner.tracking import Tracker
 from runner.training import lengths, loop, plots
@@ -123,8 +123,9 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
     task = splits.train.task
     length = outcome.length
     history = result.history
-    # Computed before any file is written: an error in reading examples is not a failure of the disk, which only warns.
-    report = task.report(result.reported, splits.reported.source, splits.reported_name)
+    report = Report({}, {})
+    with spared("the task's pictures"):
+        report = task.report(result.reported, splits.reported.source, splits.reported_name)
     summary = json.dumps(_summary(outcome), indent=2) + "\n"
     files: dict[str, Writer] = {}
     if plots.has_curves(history.train, history.evaluations):

@@ -244,10 +244,8 @@ def _write(report: _Report) -> list[Path]:
         with spared(str(folder / name)):
             (folder / name).write_text(text)
             written.append(folder / name)
-    try:
+    with spared("a plot"):
         _draw(report, written)
-    except Exception as error:  # a picture is not worth a sweep
-        warn(f"a plot could not be drawn: {type(error).__name__}: {error}")
     return written
 
 

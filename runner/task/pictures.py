@@ -12,6 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.ticker import PercentFormatter
 
 from runner.data.base import Array
+from runner.host.terminal import clean
 from runner.report import palette
 from runner.report.figures import ink, save, subplots
 
@@ -25,6 +26,8 @@ _MOST_LABELED = 20
 _COLUMNS = 6
 # Characters of a class name below an image.
 _LONGEST_NAME = 17
+# Characters of a column's name above its panel.
+_LONGEST_COLUMN = 40
 # Labels with a bar.
 _MOST_BARS = 30
 # Columns of a target with a panel.
@@ -86,11 +89,12 @@ def _image(axes: Axes, image: Array, extent: tuple[float, float, float, float]) 
     axes.imshow(gray, cmap="gray", vmin=0, vmax=white, extent=extent, interpolation="nearest", aspect="auto")
 
 
-def short(name: str) -> str:
-    """Returns a name that fits below an image."""
-    if len(name) <= _LONGEST_NAME:
+def short(name: str, longest: int = _LONGEST_NAME) -> str:
+    """Returns a name that fits below an image, in one line that any font can draw."""
+    name = clean(" ".join(name.split()))
+    if len(name) <= longest:
         return name
-    return name[: _LONGEST_NAME - 1] + "…"
+    return name[: longest - 1] + "…"
 
 
 def confusion(
@@ -298,7 +302,7 @@ def predicted(path: Path, true: Array, predicted: Array, names: Sequence[str], s
         axes.axis("off")
     for column, axes in enumerate(flat[:shown]):
         _against(axes, true[:, column], predicted[:, column])
-        axes.set_title(names[column])
+        axes.set_title(short(names[column], _LONGEST_COLUMN))
     title = f"{len(true):,} {split} examples, predicted against true"
     if shown < len(names):
         title += f"; {shown} of {len(names)} columns"

@@ -17,6 +17,7 @@ from runner.data.base import Dataset
 from runner.engine import devices, registry
 from runner.errors import EngineError
 from runner.host import stages
+from runner.host.outputs import spared
 from runner.host.signals import heard
 from runner.plan.table import plan_console
 from runner.processes.team import current
@@ -91,8 +92,9 @@ def verify_recorded(
         if failure:
             raise EngineError(failure)
         return
-    for path in report.write(folder, content):
-        tracker.log_artifact(path)
+    with spared(f"verify.json and verify.md in {folder}"):
+        for path in report.write(folder, content):
+            tracker.log_artifact(path)
     is_verified = report.verdict == "verified"
     tracker.set_tags({"runner.verified": str(is_verified).lower(), "runner.verdict": report.verdict})
     tracker.log_metrics(0, report.metrics())

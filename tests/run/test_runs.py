@@ -120,6 +120,60 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert re.search(r"compiling the step: \d+\.\d s", log)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_under_the_output_ends_no_run_and_the_record_says_what_lacks_text(tmp_path: Path) -> None:
+    arguments, environment = command(tmp_path, "trainer.epochs=1", "engine.canary=false")
+    with Path("/dev/full").open("w") as full:
+        process = forks.Popen(arguments, cwd=tmp_path, env=environment, stdout=full, stderr=full)
+        assert process.wait(timeout=300) == 0
+    client, found = recorded(tmp_path)
+    assert found.info.status == "FINISHED"
+    assert steps_of(client, found.info.run_id, "train/loss") == [10, 20, 22]
+    why = found.data.tags["runner.incomplete_logs"]
+    assert why.startswith("stdout could not be written (No space left on device) at ")
+    assert why in (tmp_path / "run" / "runner.log").read_text()
+
+
+def test_a_picture_that_fails_ends_neither_a_run_nor_its_resume_nor_an_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    own = ["dataset=custom", "dataset._target_=broken.load", "dataset.batch_size=20"]
+    own += ["engine.canary=false", "tracking=none"]
+    for more in ("trainer.epochs=1", "resume=latest trainer.epochs=2"):
+        done = run(tmp_path, *own, *more.split())
+        lines = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+        why = "(ValueError: x^{ Expected end_group); continuing without it"
+        assert f"warning: could not write {tmp_path / 'run' / 'confusion.png'} {why}" in lines, done.stderr
+    assert summary(tmp_path)["eval_examples"] == 60
+    assert "broken.py" in (tmp_path / "run" / "runner.log").read_text(), "the traceback"
+    arguments, environment = command(tmp_path, "run=latest", "tracking=none")
+    arguments[2] = "runner.evaluate"
+    arguments = [each for each in arguments if each not in DIGITS]
+    done = forks.run(arguments, cwd=tmp_path, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "confusion.png (ValueError: x^{ Expected" in done.stderr
+
+
+BROKEN = """
+import numpy as np
+from matplotlib.figure import Figure
+
+
+def fails(*_, **__):
+    raise ValueError("\\nx^{\\nExpected end_group")
+
+
+Figure.savefig = fails
+
+
+def load():
+    rng = np.random.default_rng(0)
+    return {
+        split: {"x": rng.normal(size=(60, 4)).astype("float32"), "label": rng.integers(0, 3, 60)}
+        for split in ("train", "test")
+    }
+"""
+
+
 @pytest.mark.nightly
 def test_sigterm_ends_a_run_killed_with_its_metrics_up_to_the_last_step(tmp_path: Path) -> None:
     arguments, environment = command(tmp_path, "trainer.epochs=100000", "trainer.evaluate_every=100000")

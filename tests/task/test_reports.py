@@ -10,6 +10,7 @@ from matplotlib import image as files
 from sklearn import metrics as sklearn
 
 from runner.data.base import ArraySource, ArraySpec
+from runner.task import pictures as draw
 from runner.task.base import Report, Task
 from runner.task.pictures import confusion
 from runner.task.registry import make_task
@@ -230,3 +231,32 @@ def test_the_table_of_positions_has_scikit_learns_numbers_and_images_are_drawn(t
     assert sorted(shown) == ["confusion.png", "positions.png"]
     for pixels in shown.values():
         assert pixels[..., :3].std() > 0.05  # something is drawn
+
+
+NAMES = [
+    "$x^{$",
+    "cost_$_per_$",
+    "a\\b$\\frac$",
+    "_",
+    "",
+    "a\x00\x1b[2J\r\nb\tc",
+    "\u202eb\u05d0",
+    "x" * 300,
+    "\u65e5\udcff",
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_pictures_draw_any_name_literally(tmp_path: Path, name: str) -> None:
+    names = [name, "b", name]
+    matrix = np.array([[1, 2, 0], [0, 1, 1], [1, 1, 1]])
+    images = np.zeros((3, 4, 4, 3), np.uint8)
+    classes = np.zeros((3, 4, 4), np.int32)
+    values = np.arange(6.0).reshape(2, 3)
+    draw.confusion(tmp_path / "a.png", matrix, names)
+    draw.confusion(tmp_path / "b.png", np.ones((30, 30), int), names * 10)
+    draw.wrong(tmp_path / "c.png", images, [(name, name)] * 3, "title", 3)
+    draw.labels(tmp_path / "d.png", [(name, 0.5, 0.5, 0.5)] * 3, np.array([3, 2, 1]))
+    draw.segmentation(tmp_path / "e.png", images, classes, classes, names)
+    draw.predicted(tmp_path / "f.png", values, values, names)
