@@ -5,14 +5,15 @@ from __future__ import annotations
 from omegaconf import DictConfig, OmegaConf
 
 from runner.checks import run
-from runner.checks.trainer import default_epochs
+from runner.checks.trainer import auto_if_any, default_epochs
 from runner.config.convert import typed_config
 from runner.config.schema import RunConfig
 from runner.optim.adam import adam_learning_rate
 
-# conf/optimizer/adam.yaml and conf/trainer/default.yaml refer to these resolvers, which OmegaConf calls when the value
+# conf/optimizer and conf/trainer/default.yaml refer to these resolvers, which OmegaConf calls when the value
 # is first read.
 OmegaConf.register_new_resolver("adam_learning_rate", adam_learning_rate, replace=True)
+OmegaConf.register_new_resolver("auto_if_any", auto_if_any, replace=True)
 OmegaConf.register_new_resolver("default_epochs", default_epochs, replace=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.config.schema import OptimizerConfig
 from runner.config.schema_trainer import CheckpointConfig, TrainerConfig
-from runner.config.values import check_name
+from runner.config.values import changed, check_name
 from runner.errors import invalid
 from runner.host.paths import outputs_dir
 from runner.host.stores.urls import is_url
@@ -37,6 +37,14 @@ def default_epochs(steps: object, tokens: object) -> int | None:
     return None
 
 
+def auto_if_any(*values: object) -> str | None:
+    """Returns the default of a metric that switches a feature on: `auto` if another key of the feature is set.
+
+    Whoever sets `trainer.early_stopping.patience` alone wants early stopping.
+    """
+    return None if all(value is None for value in values) else AUTO
+
+
 def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> None:
     """Checks the keys of the group against each other and the task's metrics.
 
@@ -58,6 +66,7 @@ def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[
             fix=f"remove trainer.{first} or trainer.{second}",
         )
     with_metrics(config, directions, steps)
+    _check_effects(config)
     if config.on_nan == "restore":
         _check_restore(config)
     if config.checkpoint.fast_folder is not None:
@@ -105,6 +114,32 @@ def check_length(config: TrainerConfig, task: str, *, counts_tokens: bool) -> No
             problem=f"evaluations have one interval, but trainer.evaluate_every={config.evaluate_every} is set too",
             fix="set trainer.evaluate_every=1 or trainer.evaluate_every_steps=null",
         )
+
+
+def _check_effects(config: TrainerConfig) -> None:
+    """Rejects a key that has no effect because another one switches its feature off."""
+    checkpoint = config.checkpoint
+    features = [
+        (config.on_nan == "restore", "trainer", config, ("nan_rate_factor", "nan_restores"), "on_nan=restore"),
+        (config.profile.start is not None, "trainer.profile", config.profile, ("steps",), "profile.start=10"),
+        (checkpoint.enabled, "trainer.checkpoint", checkpoint, ("every_steps", "keep"), "checkpoint.enabled=true"),
+        (
+            checkpoint.fast_folder is not None,
+            "trainer.checkpoint",
+            checkpoint,
+            ("fast_every_minutes",),
+            "checkpoint.fast_folder=/dev/shm/checkpoints",
+        ),
+        (config.watchdog.factor is not None, "trainer.watchdog", config.watchdog, ("at_least",), "watchdog.factor=20"),
+    ]
+    for is_on, prefix, group, keys, needed in features:
+        for key in () if is_on else changed(group, keys):
+            raise invalid(
+                f"{prefix}.{key}",
+                getattr(group, key),
+                problem=f"has no effect without trainer.{needed}",
+                fix=f"set trainer.{needed}, or remove {prefix}.{key}",
+            )
 
 
 def _check_restore(config: TrainerConfig) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import fields
 
-from runner.config.schema import LayoutConfig, OptimizerConfig, RunConfig
-from runner.config.schema_trainer import TrainerConfig
-from runner.config.values import as_float32, changed
+from runner.config.schema import LayoutConfig, OptimizerConfig, PlateauConfig, RunConfig
+from runner.config.schema_trainer import EarlyStoppingConfig
+from runner.config.values import as_float32
 from runner.errors import shown
 from runner.host import cores
 from runner.layout import mesh
@@ -42,34 +42,26 @@ def of_config(config: RunConfig) -> list[str]:
             f"{scheduled.source} started {scheduled.count} tasks, and each will train a separate run; set "
             "cluster=auto to train one run"
         )
+    # Without these metrics a set key switches them to `auto`: here they were set to null, as a resumed run does to
+    # train longer. The recorded keys are then no mistake, but a typed one may be.
     plateau = config.optimizer.schedule.plateau
     if plateau.metric is None:
-        prefix = "optimizer.schedule.plateau"
-        keys = ("factor", "patience", "min_delta", "cooldown", "min_factor")
-        warnings += _no_effect(prefix, plateau, keys, f"{prefix}.metric=auto")
-    return [*warnings, *_unused_keys(config.trainer)]
-
-
-def _unused_keys(config: TrainerConfig) -> list[str]:
-    """Returns a warning for each changed key whose feature is off."""
-    # Whoever sets such a key probably means to use its feature.
-    warnings = []
-    if config.on_nan != "restore":
-        warnings += _no_effect("trainer", config, ("nan_rate_factor", "nan_restores"), "trainer.on_nan=restore")
-    early = config.early_stopping
+        warnings += _no_effect("optimizer.schedule.plateau", plateau)
+    early = config.trainer.early_stopping
     if early.metric is None:
-        needed = "trainer.early_stopping.metric=auto"
-        warnings += _no_effect("trainer.early_stopping", early, ("patience", "min_delta"), needed)
-    if config.profile.start is None:
-        warnings += _no_effect("trainer.profile", config.profile, ("steps",), "trainer.profile.start=10")
+        warnings += _no_effect("trainer.early_stopping", early)
     return warnings
 
 
-def _no_effect(prefix: str, group: object, keys: Sequence[str], needed: str) -> list[str]:
+def _no_effect(prefix: str, group: PlateauConfig | EarlyStoppingConfig) -> list[str]:
     warnings = []
-    for key in changed(group, keys):
-        value = shown(getattr(group, key))
-        warnings.append(f"{prefix}.{key}={value} has no effect; set {needed} too, or remove it")
+    for spec in fields(group):
+        value = getattr(group, spec.name)
+        if value is not None:
+            warnings.append(
+                f"{prefix}.{spec.name}={shown(value)} has no effect with {prefix}.metric=null; set another metric, or "
+                "remove it"
+            )
     return warnings
 
 

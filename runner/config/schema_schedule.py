@@ -21,23 +21,23 @@ class PlateauConfig:
     The defaults and the rule are those of Keras's `ReduceLROnPlateau`, counted in evaluations.
 
     Attributes:
-      metric: metric that is watched, as `eval/loss` or `train/epoch_loss`; `auto`: as for early stopping; null: never
-        reduce.
-      factor: factor on the learning rate per reduction.
-      patience: evaluations in a row without an improvement that reduce the rate.
-      min_delta: smallest change that counts as an improvement.
-      cooldown: evaluations after a reduction that do not count.
-      min_factor: smallest product of all reductions.
+      metric: metric that is watched, as `eval/loss` or `train/epoch_loss`; `auto`: as for early stopping, the default
+        if another key of the group is set; null: never reduce.
+      factor: factor on the learning rate per reduction; null: 0.1.
+      patience: evaluations in a row without an improvement that reduce the rate; null: 10.
+      min_delta: smallest change that counts as an improvement; null: 0.0001.
+      cooldown: evaluations after a reduction that do not count; null: 0.
+      min_factor: smallest product of all reductions; null: 0.
     """
 
     # The metrics depend on the task, so `runner.checks.trainer` checks the name.
     metric: str | None = None
     # With a factor of 1 a reduction would reduce nothing.
-    factor: float = number(0.1, above=0.0, below=1.0)
-    patience: int = integer(10, at_least=1)
-    min_delta: float = number(1e-4, at_least=0.0)
-    cooldown: int = integer(0, at_least=0)
-    min_factor: float = number(0.0, at_least=0.0, below=1.0)
+    factor: float | None = number(None, above=0.0, below=1.0, example=0.1)
+    patience: int | None = integer(None, at_least=1, example=10)
+    min_delta: float | None = number(None, at_least=0.0, example=1e-4)
+    cooldown: int | None = integer(None, at_least=0, example=1)
+    min_factor: float | None = number(None, at_least=0.0, below=1.0, example=0.01)
 
 
 @dataclass(frozen=True)

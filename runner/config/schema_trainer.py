@@ -45,15 +45,16 @@ class EarlyStoppingConfig:
     """Early stopping: ends a run whose evaluation metric no longer improves.
 
     Attributes:
-      metric: a metric of the task, such as `eval/loss`; `auto`: as for the best checkpoint; null: no early stopping.
-      patience: evaluations in a row without an improvement that end the run.
-      min_delta: smallest change that counts as an improvement.
+      metric: a metric of the task, such as `eval/loss`; `auto`: as for the best checkpoint, the default if `patience`
+        or `min_delta` is set; null: no early stopping.
+      patience: evaluations in a row without an improvement that end the run; null: 3.
+      min_delta: smallest change that counts as an improvement; null: 0.
     """
 
     # The metrics depend on the task, so `runner.checks.trainer` checks the name.
     metric: str | None = None
-    patience: int = integer(3, at_least=1)
-    min_delta: float = number(0.0, at_least=0.0)
+    patience: int | None = integer(None, at_least=1, example=3)
+    min_delta: float | None = number(None, at_least=0.0, example=0.001)
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,11 @@ class ProfileConfig:
 
     Attributes:
       start: steps before the first traced one; null: no trace.
-      steps: traced steps.
+      steps: traced steps; null: 5.
     """
 
     start: int | None = integer(None, at_least=0, example=10)
-    steps: int = integer(5, at_least=1)
+    steps: int | None = integer(None, at_least=1, example=5)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from runner.training.lengths import RunLength
 
 Trace = Callable[[Path], AbstractContextManager[None]]
 FOLDER = "profile"
+_STEPS = 5  # traced, unless trainer.profile.steps is set
 
 
 class Profiler:
@@ -31,7 +32,7 @@ class Profiler:
         """
         self.folder = folder / FOLDER
         self._start = config.start
-        self._steps = config.steps
+        self._steps = config.steps or _STEPS
         self._trace = trace
         # Keeps the engine's context open from one call to a later one, which no `with` block could span.
         self._open = ExitStack()
@@ -90,7 +91,7 @@ def check(config: TrainerConfig, length: RunLength) -> None:
       ConfigError: the run ends before.
     """
     start = config.profile.start
-    steps = config.profile.steps
+    steps = config.profile.steps or _STEPS
     total = length.total
     if start is not None and start > total - steps:
         raise invalid(

@@ -71,13 +71,17 @@ def best(goal: Objective, measured: Measured) -> tuple[int, float] | None:
 def reductions(config: PlateauConfig, goal: Objective, measured: Measured) -> list[tuple[int, float]]:
     """Returns the reductions of the learning rate so far, as (steps done, factor from there on).
 
-    The rule is that of Keras's `ReduceLROnPlateau`, once per evaluation.
+    The rule and its defaults are those of Keras's `ReduceLROnPlateau`, once per evaluation.
 
     Args:
       config: patience, cooldown, and what counts as an improvement.
       goal: the metric that is watched.
       measured: so far.
     """
+    reduction = 0.1 if config.factor is None else config.factor
+    patience = config.patience or 10
+    min_delta = 1e-4 if config.min_delta is None else config.min_delta
+    min_factor = config.min_factor or 0.0
     reduced: list[tuple[int, float]] = []
     factor = 1.0
     best_value = goal.worst
@@ -88,15 +92,15 @@ def reductions(config: PlateauConfig, goal: Objective, measured: Measured) -> li
         if cooling:
             cooling -= 1
             waited = 0
-        if goal.improves(value, best_value, config.min_delta):
+        if goal.improves(value, best_value, min_delta):
             best_value = value
             waited = 0
         elif not cooling:
             waited += 1
-            if waited >= config.patience and factor > config.min_factor:
-                factor = max(factor * config.factor, config.min_factor)
+            if waited >= patience and factor > min_factor:
+                factor = max(factor * reduction, min_factor)
                 reduced.append((step, factor))
-                cooling = config.cooldown
+                cooling = config.cooldown or 0
                 waited = 0
     return reduced
 
@@ -111,22 +115,24 @@ def reason(config: EarlyStoppingConfig, goal: Objective | None, measured: Measur
     """
     if goal is None:
         return None
+    patience = config.patience or 3
+    min_delta = config.min_delta or 0.0
     best_step = 0
     best_value = goal.worst
     waited = 0
     for step, metrics in measured:
         value = goal.value(metrics)
-        if goal.improves(value, best_value, config.min_delta):
+        if goal.improves(value, best_value, min_delta):
             best_step = step
             best_value = value
             waited = 0
         else:
             waited += 1
         # Inside the loop: a resumed run ends where the uninterrupted run did, whatever it evaluated later.
-        if waited >= config.patience:
+        if waited >= patience:
             if not best_step:
                 return f"early stopping: {goal.metric} was never finite in {waited} evaluations"
-            amount = f" by more than {config.min_delta:g}" if config.min_delta else ""
+            amount = f" by more than {min_delta:g}" if min_delta else ""
             count = "evaluation" if waited == 1 else f"{waited} evaluations"
             return (
                 f"early stopping: {goal.metric} was best at step {best_step:,} ({best_value:.4f}) and did not improve"

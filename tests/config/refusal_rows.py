@@ -468,6 +468,24 @@ REFUSALS = [
     refusal("name=a/b", "name=a/b", "must be letters, digits", "set name=exp1"),
     refusal("name=latest", "name=latest", "must not be a word that selects other runs"),
     refusal("trainer.on_nan=resume", "trainer.on_nan=resume", "stop, restore, continue", "did you mean restore?"),
+    refusal("trainer.nan_restores=9", "trainer.nan_restores=9", "no effect without trainer.on_nan=restore"),
+    refusal("trainer.nan_rate_factor=0.1", "trainer.nan_rate_factor=0.1", "set trainer.on_nan=restore, or remove"),
+    refusal("trainer.profile.steps=5", "trainer.profile.steps=5", "no effect without trainer.profile.start=10"),
+    refusal(
+        "trainer.checkpoint.enabled=false trainer.checkpoint.every_steps=9",
+        "trainer.checkpoint.every_steps=9",
+        "no effect without trainer.checkpoint.enabled=true",
+    ),
+    refusal(
+        "trainer.checkpoint.fast_every_minutes=1",
+        "trainer.checkpoint.fast_every_minutes=1.0",
+        "no effect without trainer.checkpoint.fast_folder",
+    ),
+    refusal(
+        "trainer.watchdog.factor=null trainer.watchdog.at_least=2m",
+        "trainer.watchdog.at_least=2m",
+        "no effect without trainer.watchdog.factor",
+    ),
     refusal("trainer.nan_rate_factor=1", "trainer.nan_rate_factor=1", "above 0 and below 1"),
     refusal(
         "trainer.on_nan=restore trainer.checkpoint.enabled=false", "trainer.on_nan=restore", "checkpoint.enabled=true"

@@ -40,26 +40,19 @@ def test_tasks_of_a_scheduler_that_would_each_train_alone_are_warned_of(
 
 
 @pytest.mark.parametrize(
-    ("group", "key", "value", "switch", "on"),
+    ("group", "key"),
     [
-        ("early_stopping", "patience", 7, "metric", "eval/loss"),
-        ("early_stopping", "min_delta", 0.1, "metric", "eval/loss"),
-        ("profile", "steps", 9, "start", 0),
+        ("trainer.early_stopping", "patience"),
+        ("trainer.early_stopping", "min_delta"),
+        ("optimizer.schedule.plateau", "patience"),
+        ("optimizer.schedule.plateau", "factor"),
     ],
 )
-def test_a_key_without_the_one_that_switches_it_on_is_warned_of(
-    group: str, key: str, value: object, switch: str, on: object
-) -> None:
-    made = with_keys(config(), {f"trainer.{group}.{key}": value})
+def test_a_key_beside_a_metric_that_was_set_to_null_is_warned_of(group: str, key: str) -> None:
+    made = with_keys(config(), {f"{group}.{key}": 0.5})
     (line,) = cautions.of_config(made)
-    assert f"trainer.{group}.{key}={value} has no effect; set trainer.{group}.{switch}=" in line
-    assert cautions.of_config(with_keys(made, {f"trainer.{group}.{switch}": on})) == []
-
-
-def test_what_only_a_restore_uses_is_warned_of_where_nothing_is_restored() -> None:
-    made = config()
-    made = with_keys(made, {"trainer.nan_restores": 9})
-    assert "set trainer.on_nan=restore too" in cautions.of_config(made)[0]
+    assert f"{group}.{key}=0.5 has no effect with {group}.metric=null; " in line
+    assert cautions.of_config(with_keys(made, {f"{group}.metric": "auto"})) == []
 
 
 @pytest.mark.parametrize(

@@ -325,3 +325,26 @@ def test_flatten_loses_no_leaf(content: dict[str, Any]) -> None:
         flat = list(flatten(content))
         assert len(flat) == len(dict(flat)) == leaves(content)
         assert all(at(path) == value for path, value in flat)
+
+
+@pytest.mark.parametrize(
+    ("typed", "stops", "reduces"),
+    [
+        ("", None, None),
+        ("trainer.early_stopping.patience=1", "auto", None),
+        # A typed value counts, although it is the one that null stands for.
+        ("trainer.early_stopping.patience=3", "auto", None),
+        ("trainer.early_stopping.min_delta=0", "auto", None),
+        ("trainer.early_stopping={patience:2}", "auto", None),
+        ("trainer.early_stopping.patience=1 trainer.early_stopping.metric=eval/loss", "eval/loss", None),
+        ("trainer.early_stopping.patience=1 trainer.early_stopping.metric=null", None, None),
+        ("optimizer.schedule.plateau.patience=10", None, "auto"),
+        ("optimizer.schedule.plateau.min_factor=0.1", None, "auto"),
+    ],
+)
+def test_a_key_of_early_stopping_or_of_a_plateau_switches_its_metric_on(
+    typed: str, stops: str | None, reduces: str | None
+) -> None:
+    config = convert(composed(*typed.split()))
+    assert config.trainer.early_stopping.metric == stops
+    assert config.optimizer.schedule.plateau.metric == reduces
