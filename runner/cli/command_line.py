@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
-from runner.config import free_keys, hydra_keys, short_keys
+from runner.config import free_keys, hydra_keys, short_keys, texts
 from runner.config.search_path import FLAG, NAME_FLAG, folders
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host.commands import command_module
@@ -56,7 +56,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
     """
     flags, overrides = split(arguments)
     module = command_module()
-    overrides = [short_keys.typed_argument(text, module) for text in overrides]
+    overrides = [texts.kept(short_keys.typed_argument(text, module)) for text in overrides]
     parser = OverridesParser.create()
     is_multirun = any(flag in MULTIRUN for flag in flags)
     for text in overrides:

@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from hydra.version import VersionBase
 from omegaconf import DictConfig, open_dict
 
+from runner.config import texts
 from runner.config.convert import as_typed
 from runner.config.search_path import KEY, PRIMARY
 from runner.host import paths
@@ -44,7 +45,7 @@ def compose(overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig
       HydraException, OmegaConfBaseException, YAMLError: the config can't be composed; see `runner.cli.messages`.
     """
     with _separate_hydra():
-        return hydra.compose(PRIMARY, overrides=list(overrides), return_hydra_config=with_hydra)
+        return hydra.compose(PRIMARY, overrides=list(map(texts.kept, overrides)), return_hydra_config=with_hydra)
 
 
 def compose_again(options: Sequence[str]) -> DictConfig:

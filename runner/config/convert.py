@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from runner.config import options
+from runner.config import options, texts
 from runner.config.build import build, fields_of, unknown_key
 from runner.config.schema import RunConfig, TrackingConfig
 from runner.config.values import leaves
@@ -50,6 +50,8 @@ def typed_config(composed: DictConfig) -> RunConfig:
             value = composed.get(key)
         except InterpolationResolutionError as error:
             raise _unresolved(key, error) from error
+        if not OmegaConf.is_interpolation(composed, key):
+            texts.check(key, value)
         content[key] = None
         if value is not None:
             content[key] = str(value)
@@ -116,7 +118,9 @@ def convert_group(name: str, composed: DictConfig) -> Any:
         raise invalid(name, node, problem="must be an option of the group", fix=f"set {name}.<key>=<value> for a key")
     kind = _GROUPS[name]
     try:
-        _check_missing(OmegaConf.to_container(node), f"{name}.")
+        raw = OmegaConf.to_container(node)
+        _check_missing(raw, f"{name}.")
+        texts.check(name, raw)
         content = _plain(node)
     except InterpolationResolutionError as error:
         raise _unresolved(str(error.full_key or name), error) from error

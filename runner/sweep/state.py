@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checks import sweep as checks_sweep
 from runner.checks.composed import convert
+from runner.config import texts
 from runner.config.compose import compose_job
 from runner.config.convert import as_typed, convert_group, resolved
 from runner.config.hydra_node import directory
@@ -268,6 +269,7 @@ class Sweep:
         """
         if number is None:
             number = len(self.ledger.jobs)
+        overrides = list(map(texts.kept, overrides))
         own = own_overrides(overrides)
         job = Job(number, own, self.folder / str(number), varied_of(own, tuple(self.varied)))
         try:
@@ -400,7 +402,7 @@ def arguments_of(config: DictConfig) -> list[str]:
     preset: list[str] = []
     for key, value in params.items():
         if key not in typed_keys:
-            preset.append(f"{key}={value}")
+            preset.append(texts.kept(f"{key}={value}"))
     return [*preset, *typed]
 
 

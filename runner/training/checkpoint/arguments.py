@@ -182,5 +182,5 @@ def key_of(argument: str) -> str:
 
 def value_of(arguments: Sequence[str], key: str) -> str:
     """Returns the last value of a key; empty if there is none, or it is null."""
-    values = [unquoted(argument.partition("=")[2]) for argument in arguments if key_of(argument) == key]
-    return "" if not values or values[-1] == "null" else values[-1]
+    values = [argument.partition("=")[2] for argument in arguments if key_of(argument) == key]
+    return "" if not values or values[-1].strip().lower() == "null" else unquoted(values[-1])
