@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import optuna
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -107,6 +108,7 @@ class Search:
     def trials(self) -> Iterator[Job]:
         """Yields trials as jobs until there are enough; one with an invalid config fails at once."""
         while self._ended_trials() + len(self._open_trials) < self._settings.n_trials:
+            self._study.sampler = _sampler(self._settings, self._begun_trials())
             trial = self._study.ask(self._space)
             self._open_trials[trial.number] = trial
             overrides = [*self._fixed, *_overrides_of(trial.params)]
@@ -185,6 +187,11 @@ class Search:
         trials = self._study.get_trials(False, states=_ENDED_STATES)
         return sum(not trial.user_attrs.get(_INTERRUPTED) for trial in trials)
 
+    def _begun_trials(self) -> int:
+        """Returns how many trials have begun; one that a signal ended counts when it is tried again."""
+        trials = self._study.get_trials(False, states=(*_ENDED_STATES, TrialState.RUNNING))
+        return sum(not trial.user_attrs.get(_INTERRUPTED) for trial in trials)
+
     def _add_earlier_trials(self, master: DictConfig) -> None:
         """Adds the trials before a resumption to the ledger; those that a killed sweep left open are tried again."""
         earlier = self._study.get_trials(deepcopy=False)
@@ -217,7 +224,6 @@ def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
     path = sqlite_path(uri)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-    sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=settings.startup_trials)
     pruner = optuna.pruners.MedianPruner(
         n_startup_trials=settings.startup_trials, n_warmup_steps=settings.warmup_values
     )
@@ -226,12 +232,26 @@ def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
     default_name = sweep.folder.name if parent is None else parent.run_id
     return optuna.create_study(
         storage=uri,
-        sampler=sampler,
+        sampler=_sampler(settings, 0),
         pruner=pruner,
         study_name=settings.study or default_name,
         direction=sweep.direction,
         load_if_exists=True,
     )
+
+
+def _sampler(settings: Settings, number: int) -> optuna.samplers.BaseSampler:
+    """Returns the sampler of one trial.
+
+    What it draws depends on the seed, the trial's place in the study and the values before it. A sampler of all trials
+    would have a state that a resumed search does not know: it would draw the first trials again.
+
+    Args:
+      settings: of the search.
+      number: trials that have begun before this one.
+    """
+    (seed,) = np.random.SeedSequence([settings.seed, number]).generate_state(1)
+    return optuna.samplers.TPESampler(seed=int(seed), n_startup_trials=settings.startup_trials)
 
 
 def _default(master: DictConfig, space: Mapping[str, BaseDistribution]) -> dict[str, Any] | None:

@@ -151,6 +151,30 @@ def test_a_trial_whose_search_was_killed_is_tried_again(tmp_path: Path) -> None:
     assert len(states) == 4
 
 
+def tried(made_up: MadeUp) -> list[float]:
+    trials = made_up.study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])
+    return [trial.params[RATE] for trial in trials]
+
+
+@pytest.mark.parametrize("startup_trials", [2, 9])
+@pytest.mark.parametrize("from_default", [True, False])
+@pytest.mark.parametrize(("first_number", "interrupted_in"), [(3, 100), (6, 1), (6, 4)])
+def test_a_resumed_search_draws_what_an_uninterrupted_one_draws(
+    tmp_path: Path, first_number: int, interrupted_in: int, from_default: bool, startup_trials: int
+) -> None:
+    settings = {"from_default": from_default, "startup_trials": startup_trials}
+    (tmp_path / "whole").mkdir()
+    whole = MadeUp(tmp_path / "whole" / "sweep", rises)
+    whole.run(whole.open(6, **settings))
+    assert len(set(tried(whole))) == 6
+
+    first = MadeUp(tmp_path / "first", rises)
+    first.run(first.open(first_number, **settings), most=interrupted_in)
+    second = MadeUp(tmp_path / "second", rises)
+    second.run(second.open(6, **settings))
+    assert tried(second) == tried(whole)
+
+
 def test_a_nan_is_a_failed_trial_and_never_the_best(tmp_path: Path) -> None:
     made_up = MadeUp(tmp_path / "first", lambda rate: [math.nan] if rate > 0.03 else rises(rate))
     made_up.run(made_up.open(8))
