@@ -254,17 +254,47 @@ def scheduled(environ: Mapping[str, str] = os.environ) -> Place | None:
 
 
 def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
-    # Open MPI first: mpirun may run within a Slurm job, whose own variables then describe one process per machine.
-    for read in (_open_mpi, _slurm, _torchrun, _kubernetes):
-        place = read(environ)
-        if place is None:
-            continue
-        is_own_host = place.host in (own_host, own_host.partition(".")[0])
-        # On a single machine nobody else should be able to connect.
-        if is_own_host and place.source != "Kubernetes" and _is_one_machine(environ):
-            return replace(place, host=_LOOPBACK)
-        return place
-    return None
+    # Of launchers within each other the inner one has started this process. mpirun may run within a Slurm job, whose
+    # own variables then describe one process per machine, and torchrun within both.
+    place = _open_mpi(environ) or _slurm(environ)
+    inner = _torchrun(environ)
+    if place is not None and inner is not None:
+        place = _within(place, inner, environ)
+    place = place or inner or _kubernetes(environ)
+    if place is None:
+        return None
+    is_own_host = place.host in (own_host, own_host.partition(".")[0])
+    # On a single machine nobody else should be able to connect.
+    if is_own_host and place.source != "Kubernetes" and _is_one_machine(environ):
+        return replace(place, host=_LOOPBACK)
+    return place
+
+
+def _within(outer: Place, inner: Place, environ: Mapping[str, str]) -> Place:
+    """Returns the place of a process that has torchrun's variables within another launcher.
+
+    Args:
+      outer: of the other launcher.
+      inner: by torchrun's variables.
+      environ: of the process.
+
+    Raises:
+      ConfigError: they disagree: each task would train a run of its own, or a variable is from somewhere else.
+    """
+    is_torchrun = "TORCHELASTIC_RUN_ID" in environ
+    if not is_torchrun and (inner.index, inner.count) == (outer.index, outer.count):
+        # A script has set them for PyTorch, by the outer launcher's.
+        return outer
+    # torchrun's agents have met: there is one per task of the outer launcher.
+    agents = environ.get("GROUP_WORLD_SIZE", str(outer.count)) if is_torchrun else ""
+    if outer.count == 1 or agents == str(outer.count):
+        return inner
+    problem = (
+        f"{outer.source} started {outer.count} tasks, but RANK={inner.index} and WORLD_SIZE={inner.count} are set, as "
+        "by torchrun in each task for itself"
+    )
+    fix = "unset RANK and WORLD_SIZE, give torchrun --nnodes and one --rdzv-endpoint, or set cluster=explicit"
+    raise invalid("cluster", "auto", problem=problem, fix=fix)
 
 
 def _is_one_machine(environ: Mapping[str, str]) -> bool:

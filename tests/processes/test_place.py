@@ -28,12 +28,13 @@ OPEN_MPI = {
     "OMPI_MCA_orte_hnp_uri": "1871446016.0;tcp://10.0.0.7,172.17.0.1:46331",
 }
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "6", "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "29400"}
+OTHERS = ("TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "PMIX_NAMESPACE", "SLURM_NNODES")
 KUBERNETES = {"JOB_COMPLETION_INDEX": "2", "HOSTNAME": "train-2"}
 
 
 @pytest.fixture(autouse=True)
 def no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    for key in (*SLURM, *OPEN_MPI, *TORCHRUN, *KUBERNETES, "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_NNODES"):
+    for key in (*SLURM, *OPEN_MPI, *TORCHRUN, *KUBERNETES, *OTHERS):
         monkeypatch.delenv(key, raising=False)
 
 
@@ -95,6 +96,35 @@ def test_torchrun_tells_the_address_but_listens_there_itself(monkeypatch: pytest
     there = found(monkeypatch, TORCHRUN)
     assert (there.index, there.count, there.host, there.port) == (5, 6, "10.0.0.9", 29_400)
     assert found(monkeypatch, TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}).port == 29_401
+
+
+@pytest.mark.parametrize("outer", [SLURM, OPEN_MPI])
+def test_torchrun_within_another_launcher_has_started_the_process(
+    monkeypatch: pytest.MonkeyPatch, outer: dict[str, str]
+) -> None:
+    tasks = outer.get("SLURM_STEP_NUM_TASKS", "4")
+    torchrun = TORCHRUN | {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": tasks, "WORLD_SIZE": "16"}
+    there = found(monkeypatch, outer | torchrun)
+    assert (there.index, there.count, there.host, there.source) == (5, 16, "10.0.0.9", "torchrun")
+    one_task = {"SLURM_STEP_NUM_TASKS": "1", "OMPI_COMM_WORLD_SIZE": "1"}
+    kept = {key: value for key, value in one_task.items() if key in outer}
+    assert found(monkeypatch, outer | TORCHRUN | kept).source == "torchrun"
+
+
+@pytest.mark.parametrize("outer", [SLURM, OPEN_MPI])
+def test_launchers_that_disagree_are_an_error(monkeypatch: pytest.MonkeyPatch, outer: dict[str, str]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"cluster=auto: .* tasks, but RANK=5 and WORLD_SIZE=6 are set.*; unset RANK"
+    ):
+        found(monkeypatch, outer | TORCHRUN)
+    each_alone = TORCHRUN | {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1"}
+    with pytest.raises(ConfigError, match=r"give torchrun --nnodes and one --rdzv-endpoint"):
+        found(monkeypatch, outer | each_alone)
+
+
+def test_torchruns_variables_that_a_script_sets_by_slurms_are_slurms(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = found(monkeypatch, SLURM | TORCHRUN | {"RANK": "3", "WORLD_SIZE": "8"})
+    assert (there.index, there.count, there.source) == (3, 8, "Slurm")
 
 
 def test_kubernetes_tells_the_index_and_a_person_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
