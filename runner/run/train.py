@@ -98,11 +98,9 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
     content = resolved(config, composed)
     previous = resume.open_previous(config, content, until_exit)
     resume.check_devices(config, str(OmegaConf.select(composed, "mesh.device")), previous)
+    resume.check_experiment(config, previous)
     _print_config(console, config, composed, content, folder)
     yaml_text = OmegaConf.to_yaml(OmegaConf.create(content))
-    with required(folder):
-        (folder / "config.yaml").write_text(yaml_text)
-    until_exit.enter_context(copied(folder, config.tracking.copy_to))
     if team.is_first:
         logger.info("the config:\n%s", yaml_text)
     for warning in warnings.of_config(config):
@@ -127,18 +125,25 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
         command = typed.command("runner")
         # Closed after the tracker has finished: a run that is killed before that can be resumed, to record the rest.
         after_tracking = ExitStack()
-        with (
-            workers.opened(config.dataset, config.trainer.seed) as readers,
-            recorded(_tracker(config, content, command, run_id), console) as tracker,
-        ):
+        with workers.opened(config.dataset, config.trainer.seed) as readers, ExitStack() as until_recorded:
+            overrides = list(HydraConfig.get().overrides.task)
+            attempt = exhausted.Attempt(config, DataSpec(task.arrays, task), overrides)
+            training = _Training(config, content, data, task, length, folder, console, Tracker(), previous, attempt)
+            ready = None
+            if (previous is not None or run_id is not None) and not config.trainer.verify_first:
+                # A rejected resume leaves the record as it was, and an engine may reject it. A new run that fails here
+                # is to have a record, and a verification needs the devices first.
+                with exhausted.explained(attempt):
+                    ready = training.ready(readers)
+            with required(folder):
+                (folder / "config.yaml").write_text(yaml_text)
+            until_recorded.enter_context(copied(folder, config.tracking.copy_to))
+            tracker = until_recorded.enter_context(recorded(_tracker(config, content, command, run_id), console))
             if team.is_first:
                 with spared(str(folder / folders.MARK)):
                     folders.note_run(folder, tracker.run_id or folder.name)
-            overrides = list(HydraConfig.get().overrides.task)
-            attempt = exhausted.Attempt(config, DataSpec(task.arrays, task), overrides)
-            training = _Training(config, content, data, task, length, folder, console, tracker, previous, attempt)
             with exhausted.explained(attempt):
-                training.run(readers, stop, until_exit, after_tracking)
+                replace(training, tracker=tracker).run(readers, stop, until_exit, after_tracking, ready)
         after_tracking.close()
 
 
@@ -167,7 +172,7 @@ def _data_and_task(config: RunConfig, previous: Previous | None) -> tuple[Datase
 
 @dataclass(frozen=True)
 class _Training:
-    """A run whose data is loaded and whose record is open."""
+    """A run whose data is loaded; its record is open when `run` is called."""
 
     config: RunConfig
     content: Mapping[str, object]
@@ -180,8 +185,20 @@ class _Training:
     previous: Previous | None
     attempt: exhausted.Attempt
 
+    def ready(self, readers: workers.Workers) -> tuple[Engine, feed.Splits]:
+        """Builds the engine, and prints the warnings that need it; records nothing; raises ConfigError."""
+        engine = self._engine()
+        splits = feed.splits(self.config, self.data, self.task, readers, cached=caches_split(engine))
+        self._print_warnings(engine, splits)
+        return engine, splits
+
     def run(
-        self, readers: workers.Workers, stop: StopRequest, until_exit: ExitStack, after_tracking: ExitStack
+        self,
+        readers: workers.Workers,
+        stop: StopRequest,
+        until_exit: ExitStack,
+        after_tracking: ExitStack,
+        ready: tuple[Engine, feed.Splits] | None,
     ) -> None:
         """Trains and reports.
 
@@ -190,6 +207,7 @@ class _Training:
           stop: notes signals.
           until_exit: gets the lock on the run's checkpoints, and prints the command that continues it.
           after_tracking: is closed when the tracker has the run as finished.
+          ready: what `ready` has returned; None: it was not called.
         """
         config = self.config
         tracker = self.tracker
@@ -212,10 +230,9 @@ class _Training:
         self._log_inputs()
         if config.trainer.verify_first:
             verify_recorded(config, self.content, self.data, self.folder, tracker, self.console)
-        engine, measures = self._engine()
+        engine, splits = self.ready(readers) if ready is None else ready
+        measures = self._record_plan()
         points.log_changed(checkpoint.step if checkpoint else 0, measures, self.content)
-        splits = feed.splits(config, self.data, self.task, readers, cached=caches_split(engine))
-        self._print_warnings(engine, splits)
         goal = stopping.objective(config.trainer.checkpoint.best, self.task.directions)
         with recovery.saving(
             config, self.content, engine, tracker, self.folder, previous, after_tracking, until_exit,
@@ -350,8 +367,8 @@ class _Training:
         )
         return {**measures, "plan/flops_per_device": flops / mesh.size(self.config.mesh.axes)}
 
-    def _engine(self) -> tuple[Engine, Mapping[str, float]]:
-        """Returns the engine with the state that the run begins with, its step compiled, and the plan's measures."""
+    def _engine(self) -> Engine:
+        """Returns the engine with the state that the run begins with, its step compiled and planned."""
         config = self.config
         spec = DataSpec(self.task.arrays, self.task)
         with quiet_native_log(self.folder / "runner.log"):
@@ -363,25 +380,30 @@ class _Training:
             # Compiled for the loop's calls, so that the plan costs no second compilation.
             calls = feed.steps_per_call(config, spec.arrays, self.data.train.size, cached=caches_split(engine))
             compile_step(engine, spec, config.dataset.batch_size, calls.capacity)
-            if not current().is_first:
-                return engine, {}
-            try:
-                plan = plan_engine(config, engine, spec, self.length.total)
-            except EngineError as error:  # training needs no plan
-                logger.warning("no plan: %s", error)
-                return engine, {}
+            if current().is_first:
+                try:
+                    self.attempt.plan = plan_engine(config, engine, spec, self.length.total)
+                except EngineError as error:  # training needs no plan
+                    logger.warning("no plan: %s", error)
+        return engine
+
+    def _record_plan(self) -> Mapping[str, float]:
+        """Writes and records the files of the plan, and returns its measures; none if there is no plan."""
+        plan = self.attempt.plan
+        if plan is None:
+            return {}
+        with quiet_native_log(self.folder / "runner.log"):
             for path in write_files(plan, self.folder):
                 self.tracker.log_artifact(path)
-        self.attempt.plan = plan
-        for warning in plan.warnings:
-            _warn(self.console, warning)
         self.tracker.page.facts["plan"] = rows.in_a_line(plan)
         self.tracker.show_page()
-        return engine, plan.metrics()
+        return plan.metrics()
 
     def _print_warnings(self, engine: Engine, splits: feed.Splits) -> None:
         """Prints the warnings that need the model's outputs, and which examples are used for what."""
         config = self.config
+        for warning in self.attempt.plan.warnings if self.attempt.plan else ():
+            _warn(self.console, warning)
         with stages.stage("compiling the evaluation"), work.clock().doing(work.COMPILE):
             loss_warnings = padded.check(config, engine, splits.train)
             # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.

@@ -25,6 +25,8 @@ from runner.tracking.store import Store
 # MLflow rejects a `log_batch` of more params.
 _PARAMS_PER_CALL = 100
 _PARENT_TAG = "mlflow.parentRunId"
+_RESUMED = "resumed."
+_RUN_NAME = "tracking.run_name"
 # A file system that hangs must not keep a run from starting: the tags of git are only information.
 _GIT_TIMEOUT_S = 5
 
@@ -95,12 +97,13 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
 
     A param keeps its first value.
 
-    A param that has changed is recorded as the tag `resumed.<param>`.
+    A param that has changed is recorded as the tag `resumed.<param>`, for as long as it is not the recorded one again.
+    A changed `tracking.run_name` renames the run.
 
     Args:
       store: the store of the run.
       run_id: the run.
-      spec: its params and tags; the name and the parent don't change.
+      spec: its params and tags, and the name that it gets if `tracking.run_name` has changed.
 
     Returns:
       The id of the run's experiment.
@@ -117,13 +120,18 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
         changed = {}
         for key, value in params.items():
             if recorded.get(key, value) != value:
-                changed[f"resumed.{key}"] = value
+                changed[f"{_RESUMED}{key}"] = value
         store.client.update_run(run_id, status="RUNNING")
-        new_tags = {**spec.tags, **process.identity(), **changed}
-        for key, value in _stored_tags(new_tags).items():
+        # Compared with the last start: a run that was renamed in MLflow keeps that name.
+        last_name = tags.get(f"{_RESUMED}{_RUN_NAME}", recorded.get(_RUN_NAME))
+        if _RUN_NAME in params and params[_RUN_NAME] != last_name:
+            store.client.update_run(run_id, name=spec.name)
+        new_tags = _stored_tags({**spec.tags, **process.identity(), **changed})
+        for key, value in new_tags.items():
             store.client.set_tag(run_id, key, value)
-        if NOTE in tags:
-            store.client.delete_tag(run_id, NOTE)
+        for key in run.data.tags:
+            if key == NOTE or (key.startswith(_RESUMED) and key not in new_tags):
+                store.client.delete_tag(run_id, key)
         new_params = {}
         for key, value in listed.items():
             if key not in run.data.params:

@@ -30,11 +30,16 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
     opened: list[Tracker] = []
 
     def open_one(
-        uri: str, *, params: Mapping[str, object] | None = None, finish_timeout_s: float = 30.0, **more: str
+        uri: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        run_name: str = "a run",
+        finish_timeout_s: float = 30.0,
+        **more: str,
     ) -> Tracker:
         tracker = open_tracker(
             TrackingConfig(uri=uri, experiment="tests"),
-            run_name="a run",
+            run_name=run_name,
             params=params or {},
             tags={"purpose": "test"},
             root=tmp_path,

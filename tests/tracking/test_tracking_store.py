@@ -123,6 +123,29 @@ def test_a_resumed_run_goes_on_and_keeps_its_first_params(opener, uri, rows):
     assert rows("loss") == [(1, 1.0), (2, 0.5)]
 
 
+def test_a_value_that_returns_to_the_recorded_one_removes_its_tag(opener, uri):
+    first = opener(uri, params={"a": 1, "b": 2})
+    first.finish("FINISHED")
+    opener(uri, params={"a": 5, "b": 3}, resume_run_id=first.run_id).finish("FINISHED")
+    opener(uri, params={"a": 1, "b": 3}, resume_run_id=first.run_id).finish("FINISHED")
+    tags = _client(uri).get_run(first.run_id).data.tags
+    assert {key: value for key, value in tags.items() if key.startswith("resumed.")} == {"resumed.b": "3"}
+
+
+def test_a_changed_run_name_renames_a_resumed_run_and_an_unchanged_one_does_not(opener, uri):
+    def name_after(run_name, spec_name):
+        params = {"tracking.run_name": run_name}
+        opener(uri, params=params, run_name=spec_name, resume_run_id=first.run_id).finish("FINISHED")
+        return _client(uri).get_run(first.run_id).info.run_name
+
+    first = opener(uri, params={"tracking.run_name": "old"}, run_name="old")
+    first.finish("FINISHED")
+    assert name_after("new", "new") == "new"
+    _client(uri).update_run(first.run_id, name="by hand")
+    assert name_after("new", "new") == "by hand"
+    assert name_after("old", "old") == "old"
+
+
 def test_resuming_a_run_that_is_not_there_is_one_line(opener, uri):
     with pytest.raises(TrackingError, match=r"run 123abc.*fix the cause") as error:
         opener(uri, resume_run_id="123abc")

@@ -279,6 +279,29 @@ def check_devices(config: RunConfig, asked: str, previous: Previous | None) -> N
         raise passing("mesh.device", asked, problem=problem, fix="wait for them, or set mesh.device=cpu")
 
 
+def check_experiment(config: RunConfig, previous: Previous | None) -> None:
+    """Checks that a run that continues stays in its MLflow experiment: MLflow moves no run to another.
+
+    Args:
+      config: checked.
+      previous: that the run continues from; None: it is a new one.
+
+    Raises:
+      ConfigError: the config names another experiment.
+    """
+    if previous is None or previous.resumed_run_id is None or config.tracking.name == "none":
+        return
+    experiment = config.tracking.experiment
+    before = dict(flatten(previous.checkpoint.about["config"])).get("tracking.experiment", experiment)
+    if before != experiment:
+        raise invalid(
+            "tracking.experiment",
+            experiment,
+            problem=f"run {previous.run.id} is in the experiment {before}, and MLflow can't move it",
+            fix=f"set tracking.experiment={before}, or start a new run with branch={previous.run.id}",
+        )
+
+
 def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
     """Checks that a config continues with the same examples in the same order.
 

@@ -78,3 +78,20 @@ def test_a_branch_is_a_new_run_and_going_back_replaces_later_checkpoints(tmp_pat
         for path in one:
             np.testing.assert_array_equal(one[path], two[path])
     assert json.loads((branch / "run.json").read_text())["overrides"][-1] == "optimizer.learning_rate=0.0005"
+
+
+def test_a_resume_that_the_engine_rejects_changes_nothing(tmp_path: Path) -> None:
+    keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
+    run(tmp_path, "engine=jax", "mesh=single", "trainer.epochs=1", keep)
+    _, before = recorded(tmp_path)
+    folder = tmp_path / "checkpoints" / before.info.run_id
+    # The lock names the process that held it last, and is no part of the record.
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "run.lock"}
+    again = (f"resume={folder}", "optimizer=sgd", "trainer.epochs=2", f"hydra.run.dir={tmp_path / 'again'}")
+    done = run(tmp_path, *again, code=2, library="jax")
+    assert "was saved with another optimizer" in done.stderr
+    _, after = recorded(tmp_path)
+    assert (after.info.status, after.info.end_time) == (before.info.status, before.info.end_time)
+    assert after.data.tags == before.data.tags
+    assert {path: path.read_bytes() for path in files} == files
+    assert not (tmp_path / "again").exists()

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.schema import EarlyStoppingConfig, RunConfig
+from runner.config.schema import EarlyStoppingConfig, RunConfig, TrackingConfig
 from runner.data.base import Dataset, Encoding
 from runner.errors import ConfigError, PassingError
 from runner.evaluate.saved import open_saved
@@ -245,6 +245,19 @@ def test_a_branch_with_nothing_to_train_is_rejected(folder: Path, held: ExitStac
         match=r"branch=aaaa: the run has done all of its 30 steps; set trainer\.steps=31 or more to train longer",
     ):
         resume.check_unfinished(RunConfig(), origin, RunLength(30, epoch=10, period=10), KnownTask())
+
+
+def test_a_resume_in_another_experiment_is_rejected_and_a_branch_is_not() -> None:
+    checkpoint = SimpleNamespace(about={"config": {"tracking": {"experiment": "first"}}})
+    one: Any = SimpleNamespace(resumed_run_id="aaaa", run=SimpleNamespace(id="aaaa"), checkpoint=checkpoint)
+    other = RunConfig(tracking=TrackingConfig(experiment="second"))
+    with pytest.raises(
+        ConfigError, match=r"tracking\.experiment=second: run aaaa is in the experiment first, and MLflow"
+    ):
+        resume.check_experiment(other, one)
+    resume.check_experiment(RunConfig(tracking=TrackingConfig(experiment="first")), one)
+    one.resumed_run_id = None
+    resume.check_experiment(other, one)
 
 
 def test_evaluation_rejects_branch(folder: Path) -> None:
