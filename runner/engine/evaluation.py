@@ -145,10 +145,8 @@ class _Sums(Generic[T]):
         totals = {}
         for name, value in result.totals.items():
             totals[name] = self._to_host(value).astype(np.float64)
-        for name, addend in self._task.addends(totals).items():
-            if name in self._totals:
-                addend = self._totals[name] + addend
-            self._totals[name] = addend
+        addends = self._task.addends(totals)
+        self._totals = self._task.joined(self._totals, addends) if self._totals else addends
         if self._keeps:
             self._keep(result.outputs, is_example)
 

@@ -277,12 +277,21 @@ class Task(ABC):
         """
         return dict(totals)
 
+    def joined(self, sums: Mapping[str, Array], addends: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the sums over some batches and one more.
+
+        Args:
+          sums: over the batches before.
+          addends: of the next batch; all of the first one's are its sums.
+        """
+        return {name: sums[name] + addend for name, addend in addends.items()}
+
     @abstractmethod
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns the metrics except `loss`, in the order of `directions`.
 
         Args:
-          totals: sums of `addends` over all batches.
+          totals: sums of `addends` over all batches, see `joined`.
         """
 
     @abstractmethod

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 else:
     pictures = late("runner.task.pictures")
 
-# Fraction of a column's mean square: a smaller variance is that of equal numbers up to rounding, so R2 is not divided
-# by it.
-_CONSTANT = 1e-12
 # Rows of the table of the largest errors: enough to see a pattern, few enough for a terminal.
 _MOST_SHOWN = 10
 
@@ -191,6 +188,22 @@ class Regression(Supervised):
             target = (target - self._mean) / self._deviation
         return target
 
+    def _lost(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor | float:
+        """Returns what `_target` lost of integers, (B, ..., K): float32 has every 128th second of a Unix time only.
+
+        The loss is of the rounded target, as in Keras; metrics are of the target itself.
+        """
+        integers = [name for name in self.target_names if self.arrays[name].dtype == "int32"]
+        if not integers:
+            return 0.0
+        lost = {name: ops.zeros_like(ops.cast(batch[name], "float32")) for name in self.target_names}
+        for name in integers:
+            rounded = ops.cast(batch[name], "float32")
+            low = ops.cast(batch[name] - ops.cast(rounded, "int32"), "float32")
+            # The largest integers round to 2**31, which int32 does not have.
+            lost[name] = ops.where(ops.less(ops.abs(rounded), 2.0**31), low, lost[name])
+        return columns(ops, lost, self.target_names) / self._deviation
+
     def _predicted(self, ops: Arrays, outputs: Tensor) -> Tensor:
         """Returns what is compared with the target: the outputs, or the probabilities of logits."""
         if self._options.from_logits:
@@ -200,7 +213,7 @@ class Regression(Supervised):
     def _errors(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns output - target (B, ..., K) in the target's own units."""
         # Subtracted before the change of units: numbers near 0 lose less to rounding than large ones.
-        error = self._predicted(ops, outputs) - self._target(ops, batch)
+        error = self._predicted(ops, outputs) - self._target(ops, batch) - self._lost(ops, batch)
         return error * self._deviation if self.constants else error
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -222,7 +235,10 @@ class Regression(Supervised):
         axes = range(len(target.shape) - 1)
         count = counted(ops, batch, ops.ones_like(target), axes)
         center = counted(ops, batch, target, axes) / count
-        deviation = target - center
+        # The sum of large numbers is rounded, the differences from a number near them are exact. So the second center
+        # is the mean to the last bit, and that of equal numbers is the number.
+        center = center + counted(ops, batch, target - center, axes) / count
+        deviation = target - center + self._lost(ops, batch)
         return {
             "count": count,
             "absolute": counted(ops, batch, ops.abs(error), axes),
@@ -249,22 +265,29 @@ class Regression(Supervised):
         )
 
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns sums that can be added over batches: the target's sum and sum of squares, in float64.
-
-        Chan, Golub, LeVeque, Algorithms for Computing the Sample Variance (1983): the sums about the rounded mean give
-        the exact mean, and the squares about it.
-        """
-        count = totals["count"]
-        mean = totals["center"] + totals["away"] / count
-        squares = totals["spread"] - totals["away"] ** 2 / count + count * mean**2
+        """Returns a batch's sums of errors, and the target's mean and its squares about that, in float64."""
+        away = totals["away"] / totals["count"]
         return {
-            "count": count,
+            "count": totals["count"],
             "absolute": totals["absolute"],
             "squared": totals["squared"],
-            "targets": count * mean,
-            "target_squares": squares,
+            "mean": totals["center"] + away,
+            "variation": np.maximum(totals["spread"] - totals["away"] * away, 0.0),
             **self._keras_metrics.kept(totals),
         }
+
+    def joined(self, sums: Mapping[str, Array], addends: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the sums of all batches, with the target's squares about their common mean.
+
+        Chan, Golub, LeVeque, Algorithms for Computing the Sample Variance (1983). Squares about zero, even in float64,
+        would lose the variance of times in seconds.
+        """
+        joined = super().joined(sums, addends)
+        difference = addends["mean"] - sums["mean"]
+        share = addends["count"] / joined["count"]
+        joined["mean"] = sums["mean"] + difference * share
+        joined["variation"] += sums["count"] * share * difference**2
+        return joined
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns the mean absolute error, the root mean squared error, and the mean R2 of the columns."""
@@ -278,9 +301,9 @@ class Regression(Supervised):
 
     def _r2(self, totals: Mapping[str, Array]) -> Array:
         """Returns 1 - squared errors / squares about the mean (K,); for a constant column 1 without errors, else 0."""
-        variation = totals["target_squares"] - totals["targets"] ** 2 / totals["count"]
+        variation = totals["variation"]
         squared = totals["squared"] / self._deviation.astype(np.float64) ** 2
-        varies = variation > _CONSTANT * totals["target_squares"]
+        varies = variation > 0
         r2 = 1.0 - squared / np.where(varies, variation, 1.0)
         r2_of_constant = np.where(squared > 0, 0.0, 1.0)
         return np.where(varies, r2, r2_of_constant)

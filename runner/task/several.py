@@ -295,6 +295,14 @@ class Several(Task):
                 addends[f"{name}{_OF}{key}"] = value
         return addends
 
+    def joined(self, sums: Mapping[str, Array], addends: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the sums of each output's task, joined by that task, and the task's own sums."""
+        joined = super().joined(sums, addends)
+        for name, task in self.tasks.items():
+            for key, value in task.joined(_part(sums, name), _part(addends, name)).items():
+                joined[f"{name}{_OF}{key}"] = value
+        return joined
+
     def _mean_losses(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns each output's mean loss over all batches, without its weight."""
         means = {}

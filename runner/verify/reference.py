@@ -242,7 +242,7 @@ class Reference(ABC):
             loss_sum += float(np.sum(weighted_b, dtype=np.float64))
             weight_sum += float(weight_b.sum())
             addends = task.addends({name: total.astype(np.float64) for name, total in totals.items()})
-            sums = {name: sums.get(name, 0.0) + value for name, value in addends.items()}
+            sums = task.joined(sums, addends) if sums else addends
         self.assign(weights)
         loss_totals = {LOSS: np.asarray(loss_sum), WEIGHT: np.asarray(weight_sum)}
         metrics = {LOSS: task.mean_loss(sums | loss_totals) + added_sum / examples}

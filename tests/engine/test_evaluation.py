@@ -23,6 +23,9 @@ class OfSums:
         assert all(total.dtype == np.float64 for total in totals.values())
         return {**totals, "square": totals["sum"] ** 2}
 
+    def joined(self, sums: Mapping[str, Array], addends: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: sums[name] + addend for name, addend in addends.items()}
+
     def mean_loss(self, totals: Mapping[str, Array]) -> float:
         return float(totals["loss"] / totals["weight"])
 

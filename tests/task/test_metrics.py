@@ -39,8 +39,8 @@ def evaluated(task: Task, arrays: cases.Arrays, outputs: np.ndarray, batch_size:
             totals = task.totals(OPS, given.astype(np.float32), batch)
         totals = {name: np.asarray(total) for name, total in totals.items()}
         assert {total.dtype for total in totals.values()} == {np.dtype("float32")}
-        for name, value in task.addends({name: total.astype(np.float64) for name, total in totals.items()}).items():
-            sums[name] = sums.get(name, np.zeros(())) + value
+        addends = task.addends({name: total.astype(np.float64) for name, total in totals.items()})
+        sums = task.joined(sums, addends) if sums else addends
     found = task.summary(sums)
     assert ["loss", *found] == list(task.directions)
     return Evaluation({"loss": 0.0, **found}, len(outputs), sums, outputs)
@@ -261,6 +261,28 @@ def test_r2_keeps_its_digits_where_the_target_is_far_from_zero(batch_size: int, 
     found = evaluated(regression(()), {"y": y}, outputs, batch_size).metrics["r2"]
     wanted = sklearn.r2_score(y.astype(np.float64), outputs[:, 0].astype(np.float64))
     assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", ODD_BATCHES)
+@pytest.mark.parametrize(
+    ("offset", "spread", "dtype"),
+    [(1e6, 0.8, "float32"), (1.7e9, 900.0, "int32"), (1.7e9, 3e7, "int32"), (-1.7e9, 3e7, "float32")],
+)
+@pytest.mark.parametrize("fits", [True, False])
+def test_r2_of_targets_whose_spread_is_tiny_beside_their_mean(
+    batch_size: int, offset: float, spread: float, dtype: str, *, fits: bool
+) -> None:
+    """Rows of one order: each batch has a mean of its own. A model that does not fit answers 0."""
+    rng = np.random.default_rng(0)
+    y = np.sort(offset + rng.uniform(-spread, spread, 500)).astype(dtype)
+    outputs = (y + rng.normal(0, spread / 50, 500)).astype(np.float32)[:, None] * np.float32(fits)
+    specs = SPECS | {"y": ArraySpec((), dtype)}
+    task = make_task(cases.config("regression"), specs)
+    found = evaluated(task, {"y": y}, outputs, batch_size).metrics
+    true = y.astype(np.float64)
+    given = outputs[:, 0].astype(np.float64)
+    assert found["r2"] == pytest.approx(sklearn.r2_score(true, given), rel=1e-5)
+    assert found["rmse"] == pytest.approx(np.sqrt(sklearn.mean_squared_error(true, given)), rel=1e-5)
 
 
 @pytest.mark.parametrize("value", [0.0, 3.7, -1e6])

@@ -113,10 +113,8 @@ def test_metrics_of_a_step_and_of_an_evaluation_have_the_names_of_their_outputs(
         for rows in (slice(0, 1), slice(1, None)):
             part = {name: array[rows] for name, array in made.items()}
             totals = both.totals(OPS, {name: array[rows] for name, array in outputs.items()}, part)
-            for name, value in both.addends(
-                {name: value.astype(np.float64) for name, value in totals.items()}
-            ).items():
-                sums[name] = sums.get(name, 0.0) + value
+            addends = both.addends({name: value.astype(np.float64) for name, value in totals.items()})
+            sums = both.joined(sums, addends) if sums else addends
     summary = both.summary(sums)
     assert list(summary) == list(both.directions)[1:]
     for name in OUTPUTS:
