@@ -307,6 +307,7 @@ def output_tasks(config: TaskConfig) -> dict[str, TaskConfig]:
             target=output["target"],
             inputs=config.inputs,
             example_weight=output["example_weight"] or config.example_weight,
+            scale_images=config.scale_images,
             options=output["options"],
         )
     return tasks

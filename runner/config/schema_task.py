@@ -12,6 +12,11 @@ from runner.config.schema_keras_metrics import metrics_problem
 from runner.errors import shown
 
 
+def _scale_problem(value: object) -> str | None:
+    """Returns what is wrong with `task.scale_images`, or None."""
+    return None if value == "auto" or isinstance(value, bool) else "must be auto, true or false"
+
+
 @dataclass(frozen=True)
 class TaskConfig:
     """The task, and the arrays of the dataset that it uses.
@@ -27,6 +32,8 @@ class TaskConfig:
       options: the keys of the task's own dataclass in `OPTIONS`.
       teachers: frozen models that distillation, custom functions or a custom step read: name -> .keras file, folder of
         an export or of a KerasHub preset, or ID of a run, which is exported first if it was not yet.
+      scale_images: divide the bytes of images by 255; false: they are floats of 0 to 255; `auto`: divide them, unless
+        the model's first layers rescale its input. Images that are targets are divided unless it is false.
     """
 
     # No fixed choices: `runner.task.registry` registers further tasks in `OPTIONS`, by which names are checked.
@@ -37,6 +44,7 @@ class TaskConfig:
     example_weight: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     teachers: dict[str, str] = field(default_factory=dict)
+    scale_images: Any = checked("auto", whole=_scale_problem, rule="auto, true or false", example="auto")
 
 
 def _classes_problem(classes: object) -> str | None:

@@ -374,6 +374,8 @@ class _Training:
         with quiet_native_log(self.folder / "runner.log"):
             engine = make_engine(config, spec, self.length.total)
             engine.build()
+            if self.task.scaling_line:
+                _print(self.console, self.task.scaling_line)
             cache_on_device(engine, self.data.train)
             if self.previous is not None:
                 load(engine, self.previous.checkpoint)

@@ -33,10 +33,12 @@ LOSS = LOSS_NAME
 TASK_LOSS = "task_loss"
 # Largest value of a byte, which images are divided by.
 BRIGHTEST = 255.0
+# Name of the decision whether they are, 1 or 0, among `Task.constants`.
+SCALED = "scale_images"
 
 
 def is_bytes(spec: ArraySpec) -> bool:
-    """Returns whether an array is an image of bytes, which a step scales to [0, 1]."""
+    """Returns whether an array is an image of bytes, which a step may scale to [0, 1]."""
     return spec.is_image and spec.dtype == "uint8"
 
 
@@ -160,6 +162,9 @@ class Task(ABC):
       teachers: files of the frozen models that its functions read, by name; set by `runner.task.registry.make_task`.
       own_step: whether a user's class computes updates and metrics, with optimizers of its own; then `loss`, `metrics`
         and `totals` are never called.
+      scales_by_model: `task.scale_images=auto`.
+      scale_images: whether the bytes of images are divided by 255; None: as long as no model was built that
+        tells, see `runner.model.preprocessing`.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -177,6 +182,9 @@ class Task(ABC):
     # Factors of the loss by class, see `without_class_weights`; None: the task has none.
     _class_weights: Any = None
 
+    scales_by_model: bool = False
+    scale_images: bool | None = None
+
     def without_class_weights(self) -> Task:
         """Returns the task as an evaluation uses it: as in Keras, class weights are for training alone."""
         if self._class_weights is None:
@@ -185,8 +193,28 @@ class Task(ABC):
         task._class_weights = None
         return task
 
+    @property
+    def byte_images(self) -> list[str]:
+        """Names of the inputs that are images of bytes."""
+        return [name for name in self.input_names if is_bytes(self.arrays[name])]
+
+    def decide_scaling(self, *, scale: bool) -> None:
+        """Sets whether images are scaled, for `task.scale_images=auto`; a checkpoint keeps it."""
+        self.scale_images = scale
+        self.constants = {**self.constants, SCALED: [float(scale)]}
+
+    @property
+    def scaling_line(self) -> str:
+        """The line of a run that says what the model gets for the bytes of images; empty without any."""
+        if not self.byte_images:
+            return ""
+        why = "" if self.scales_by_model else f" (task.scale_images={str(self.scale_images).lower()})"
+        if self.scale_images is False:
+            return f"images: bytes of 0 to 255{why or ', which the model rescales (task.scale_images=auto)'}"
+        return f"images: bytes divided by 255{why or ', as the model does not rescale them (task.scale_images=auto)'}"
+
     def inputs(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns the model's inputs: the array of a single input, or several arrays by name; images in [0, 1].
+        """Returns the model's inputs: the array of a single input, or several arrays by name; images as it takes them.
 
         Args:
           ops: the engine's.
@@ -196,9 +224,9 @@ class Task(ABC):
         return scaled if len(scaled) > 1 else scaled[self.input_names[0]]
 
     def _scaled(self, ops: Arrays, name: str, array: Tensor) -> Tensor:
-        """Returns floats as float32, the bytes of an image in [0, 1], and integers unchanged."""
+        """Returns floats as float32, the bytes of an image in [0, 1] or as they are, and integers unchanged."""
         spec = self.arrays[name]
-        if is_bytes(spec):
+        if is_bytes(spec) and self.scale_images is not False:
             return ops.cast(array, "float32") / BRIGHTEST
         if model_dtype(spec) == spec.dtype:
             return array

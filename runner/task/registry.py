@@ -321,6 +321,11 @@ def make_task(
     teachers.check_same(config, data.constants, digests)
     task.teachers = {name: teachers.file_of(name, reference) for name, reference in config.teachers.items()}
     task.constants = {**task.constants, **digests}
+    task.scales_by_model = config.scale_images == "auto"
+    if not task.scales_by_model:
+        task.scale_images = bool(config.scale_images)
+    elif base.SCALED in data.constants:
+        task.decide_scaling(scale=bool(data.constants[base.SCALED][0]))
     return task
 
 

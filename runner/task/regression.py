@@ -103,6 +103,8 @@ class Regression(Supervised):
         """Settles the columns and their scale; see `runner.task.registry.make_task`."""
         super().__init__(roles(config, data.arrays), data.arrays, directions(options))
         self._options = options
+        # A model that rescales its input has its target in [0, 1] nevertheless, as of a sigmoid.
+        self._brightest = 1.0 if config.scale_images is False else BRIGHTEST
         loss_options = {"delta": options.delta} if options.loss == losses.HUBER else options.loss_options
         self._loss = losses.named(options.loss, from_logits=options.from_logits, options=loss_options)
         self.column_names, self._shape = self._find_columns()
@@ -172,19 +174,19 @@ class Regression(Supervised):
         return scaled[0].reshape(-1, *self._shape)
 
     def _largest(self, name: str) -> float:
-        return BRIGHTEST if is_bytes(self.arrays[name]) else 1.0
+        return self._brightest if is_bytes(self.arrays[name]) else 1.0
 
     def _own_target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, ..., K) in the target's own units."""
         target = columns(ops, batch, self.target_names)
         if is_bytes(self.arrays[self.target_names[0]]):
-            target = target / BRIGHTEST
+            target = target / self._brightest
         return target
 
     def _target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, ..., K) in the units that the model is trained in."""
         target = self._own_target(ops, batch)
-        if self.constants:
+        if self._options.standardize:
             target = (target - self._mean) / self._deviation
         return target
 
@@ -214,7 +216,7 @@ class Regression(Supervised):
         """Returns output - target (B, ..., K) in the target's own units."""
         # Subtracted before the change of units: numbers near 0 lose less to rounding than large ones.
         error = self._predicted(ops, outputs) - self._target(ops, batch) - self._lost(ops, batch)
-        return error * self._deviation if self.constants else error
+        return error * self._deviation if self._options.standardize else error
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean (B,) of each example's loss terms, times its sample weight."""
@@ -315,7 +317,7 @@ class Regression(Supervised):
     def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
         """Returns the prediction (B, ..., K) in the target's own units."""
         prediction = self._predicted(ops, outputs)
-        if self.constants:
+        if self._options.standardize:
             prediction = prediction * self._deviation + self._mean
         return {"prediction": prediction}
 

@@ -65,7 +65,7 @@ class JaxReference(Reference):
         self._task = request.data.task
         self._model = Keras3Factory(config.model, request.data, seed, config.engine.precision).build()
         check_model(self._model, config, request.data)
-        self._teachers = Teachers(read_teachers(self._task))
+        self._teachers = Teachers(read_teachers(self._task), self._task)
         self._taught = {path: np.array(variable.value) for path, variable in self._teachers.variables.items()}
         variables = Names(self._model).variables
         self._paths = {id(variable): path for path, variable in variables.items()}

@@ -27,7 +27,7 @@ from runner.engine.jax.shards import host_memory
 from runner.engine.mappings import map_values
 from runner.errors import ConfigError, in_one_line
 from runner.host.imports import seeded
-from runner.model import builder, contract, padding, stored, target
+from runner.model import builder, contract, padding, preprocessing, stored, target
 from runner.model.hub import tasks as hub_tasks
 from runner.model.stored import StoredValue
 from runner.task.base import DataSpec
@@ -274,6 +274,7 @@ class Keras3Factory:
             model = builder.call(self._builder, self._config, finish=self._with_variables, keras=keras, **arguments)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
         model = builder.with_named_outputs(model, keras, self._data)
+        preprocessing.settle(self._data.task, [model])
         if self._config.trainable is not None:
             tuning.freeze_others(model, self._config.trainable)
         return model

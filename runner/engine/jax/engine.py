@@ -118,7 +118,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
         adopt(self._model, on_cpu=on_cpu, whole_images=splits_examples_alone(self._array_specs))
         self._names = Names(self._model)
-        self._taught = teachers.Teachers(teachers.read_teachers(self._data.task))
+        self._taught = teachers.Teachers(teachers.read_teachers(self._data.task), self._data.task)
         self._taught.check_names(self._names.variables, self._data.arrays)
         # The layout's rules place the teachers too, see `_make_state`.
         return shapes_of({**self._names.variables, **self._taught.variables})

@@ -19,8 +19,8 @@ from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import host_memory, placed_in_parts
 from runner.engine.mappings import keys_by_id
 from runner.errors import ConfigError, describe, in_one_line, invalid
-from runner.model import keras_hub
-from runner.task.base import Task, named_outputs
+from runner.model import keras_hub, preprocessing
+from runner.task.base import BRIGHTEST, Task, named_outputs
 
 
 def read_teachers(task: Task) -> dict[str, keras.Model]:
@@ -59,9 +59,10 @@ class Teachers:
       variables: of all, by canonical path, which begins with the teacher's name.
     """
 
-    def __init__(self, models: Mapping[str, keras.Model]) -> None:
-        """Takes models of `read_teachers`."""
+    def __init__(self, models: Mapping[str, keras.Model], task: Task) -> None:
+        """Takes models of `read_teachers`, and the task that the trained model gets its inputs from."""
         self.models = dict(models)
+        self._task = task
         self.variables: dict[str, keras.Variable] = {}
         for name, model in self.models.items():
             for path, variable in Names(model).variables.items():
@@ -104,6 +105,7 @@ class Teachers:
         """
         outputs: dict[str, jax.Array] = {}
         for name, model in self.models.items():
+            own_inputs = self._inputs_of(model, inputs)
             trainable = [values[self._paths[id(variable)]] for variable in model.trainable_variables]
             non_trainable = []
             for variable in model.non_trainable_variables:
@@ -112,7 +114,7 @@ class Teachers:
                 non_trainable.append(variable.value if path is None else values[path])
             arguments = private.training_argument(model, training=False)
             try:
-                taught, _ = model.stateless_call(trainable, non_trainable, inputs, **arguments)
+                taught, _ = model.stateless_call(trainable, non_trainable, own_inputs, **arguments)
             except Exception as error:  # A model of the user's may raise anything.
                 raise ConfigError(
                     f"task.teachers.{name}: the model raised {describe(error)}; it must take the inputs of the "
@@ -122,6 +124,19 @@ class Teachers:
                 key = name if output is taught else f"{name}_{output_name}"
                 outputs[key] = jax.lax.stop_gradient(jnp.asarray(output, jnp.float32))
         return outputs
+
+    def _inputs_of(self, model: keras.Model, inputs: Any) -> Any:
+        """Returns the trained model's inputs with the images on the scale of a teacher."""
+        images = self._task.byte_images
+        if not self._task.scales_by_model or not images:
+            return inputs
+        takes_bytes = preprocessing.takes_bytes(model, images)
+        if takes_bytes == (self._task.scale_images is False):
+            return inputs
+        factor = BRIGHTEST if takes_bytes else 1.0 / BRIGHTEST
+        if not isinstance(inputs, Mapping):
+            return inputs * factor
+        return {name: array * factor if name in images else array for name, array in inputs.items()}
 
 
 def placed(

@@ -33,7 +33,7 @@ from runner.host.accelerators import GPU, TPU
 from runner.host.stores.urls import place
 from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.processes.team import current
-from runner.task.base import LOSS, Task
+from runner.task.base import LOSS, SCALED, Task
 from runner.training import stopping
 from runner.training.checkpoint import index, named, runs, storage, tiers
 from runner.training.checkpoint.arguments import folder_of, recorded_overrides
@@ -113,8 +113,9 @@ class Previous:
 
     @property
     def constants(self) -> Mapping[str, Any] | None:
-        """What the run's task computed from its training data; None in an earlier version."""
-        constants: Mapping[str, Any] | None = self.checkpoint.about.get(CONSTANTS)
+        """What the run's task computed from its training data and decided by its model."""
+        # Versions that recorded no scaling divided all images by 255.
+        constants: Mapping[str, Any] = {SCALED: [1.0], **self.checkpoint.about.get(CONSTANTS, {})}
         return constants
 
     @property

@@ -24,7 +24,7 @@ from runner.engine.dtensor.adapters.probe import check_kept
 from runner.engine.dtensor.layers import adopt, whole_variables
 from runner.engine.dtensor.placing import place
 from runner.errors import ConfigError, describe
-from runner.model import contract, padding, target
+from runner.model import contract, padding, preprocessing, target
 from runner.model.builder import call as build_model
 from runner.model.builder import check_kind, check_paths, data_arguments, parameters, with_named_outputs
 from runner.task.base import DataSpec
@@ -178,7 +178,9 @@ class KerasAdapter:
         with tf.variable_creator_scope(_blank) if self._blank else nullcontext():
             model = build_model(builder, self._config, keras=tf_keras, **arguments)
         check_kind(model, tf_keras.Model, self._config, "tf_keras")
-        return with_named_outputs(model, tf_keras, self._data)
+        model = with_named_outputs(model, tf_keras, self._data)
+        preprocessing.settle(self._data.task, [model])
+        return model
 
 
 def _normalizes_batches(layer: tf.Module) -> bool:

@@ -19,7 +19,7 @@ from runner.engine.jax.shards import host_memory
 from runner.engine.jax.teachers import read_teachers
 from runner.errors import ConfigError
 from runner.host.imports import seeded
-from runner.model import builder
+from runner.model import builder, preprocessing
 from runner.model.stored import StoredValue
 from runner.optim.stock import stock_optimizer
 from runner.task.base import DataSpec
@@ -146,7 +146,9 @@ class OwnStepFactory:
                 raise
             except Exception as error:  # A user's class may raise anything.
                 raise ConfigError(f"{KEY}={path}: build raised {reason(error)}; fix it") from error
-            return parts_of(step, path, self._teachers)
+            parts = parts_of(step, path, self._teachers)
+        preprocessing.settle(self._task, parts.models.values())
+        return parts
 
     def _arguments(self, step: Any, path: str) -> dict[str, Any]:
         """Returns the arguments that `build` names."""

@@ -1,0 +1,281 @@
+"""Finds out whether a model rescales images itself, so that it is to get their bytes as they are.
+
+Keras's `fit` never scales an image. Models that begin with `Rescaling`, or those of `keras.applications` with their
+preprocessing inside, expect 0 to 255; other models are written for [0, 1]. Layers are recognized by the names of their
+classes, which tf_keras and Keras 3 share: this module imports neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from runner.task.base import Task
+
+# Layers and operations that change where pixels are, not their scale. Names without `_`, in lower case.
+_MOVES = frozenset(
+    (
+        *("inputlayer", "identity", "dropout", "gaussiannoise", "averagepooling2d", "maxpooling2d"),
+        *("resizing", "centercrop", "cropping2d", "zeropadding2d", "upsampling2d"),
+        *("reshape", "permute", "flatten", "concatenate"),
+        *("baserandomlayer", "baseimageaugmentationlayer", "baseimagepreprocessinglayer"),
+        *("getitem", "cast", "transpose", "expanddims", "squeeze", "flip", "reverse", "concat", "stack", "repeat"),
+        *("tile", "broadcastto", "resize", "pad", "copy", "converttotensor"),
+    )
+)
+_DIVIDE = frozenset(["truediv", "truedivide", "divide", "div", "realdiv"])
+_MULTIPLY = frozenset(["multiply", "mul"])
+_SUBTRACT = frozenset(["subtract", "sub"])
+_ADD = frozenset(["add", "addv2", "biasadd"])
+_ARITHMETIC = _DIVIDE | _MULTIPLY | _SUBTRACT | _ADD
+# Layers outside of a graph have no order. One with a larger factor, such as 0.1, may be that of a residual branch.
+_STRONG = 1 / 32
+
+# Whether a layer rescales bytes; None: it only moves pixels, so the next layer decides.
+Verdict = bool | None
+
+
+class UnreadableError(Exception):
+    """A model computes with a constant that has no value yet."""
+
+
+def settle(task: Task, models: Iterable[Any]) -> None:
+    """Decides for a task, unless its config or its run did, whether a step scales the bytes of its images.
+
+    Args:
+      task: gets the decision.
+      models: that the task's inputs are given to, built.
+    """
+    images = task.byte_images
+    if task.scale_images is None and images:
+        # A model with constants of a trace is thrown away, and built again with values.
+        with suppress(UnreadableError):
+            task.decide_scaling(scale=not any(takes_bytes(model, images) for model in models))
+
+
+def takes_bytes(model: Any, images: Sequence[str]) -> bool:
+    """Returns whether the first layers of a model after an input of images rescale bytes, as far as they can be seen.
+
+    Args:
+      model: of tf_keras or Keras 3.
+      images: names of the inputs that are images.
+    """
+    tensors = _inputs(model)
+    chosen = [tensor for name, tensor in tensors.items() if name in images]
+    return _verdict(model, chosen or list(tensors.values())) is True
+
+
+def _names(layer: Any) -> list[str]:
+    return [kind.__name__ for kind in type(layer).__mro__]
+
+
+def _inputs(model: Any) -> dict[str, Any]:
+    """Returns the symbolic inputs of a functional model by name; none of another one."""
+    if "Functional" not in _names(model):
+        return {}
+    given = getattr(model, "input", None)
+    if isinstance(given, Mapping):
+        return {str(name): tensor for name, tensor in given.items()}
+    return {tensor.name.partition(":")[0]: tensor for tensor in model.inputs or ()}
+
+
+def _verdict(layer: Any, inputs: Sequence[Any] = ()) -> Verdict:
+    """Returns what a layer does to images.
+
+    Args:
+      layer: a layer or a model.
+      inputs: symbolic tensors of a functional model that images enter at; empty: all its inputs.
+    """
+    names = _names(layer)
+    if "Rescaling" in names or "ImageConverter" in names:
+        scale = getattr(layer, "scale", None)
+        offset = getattr(layer, "offset", None)
+        return _of_scale(1.0 if scale is None else scale, 0.0 if offset is None else offset)
+    if "Normalization" in names:
+        return _of_normalization(layer)
+    if "Sequential" in names:
+        return _of_chain(layer.layers)
+    if "Functional" in names and getattr(layer, "inputs", None):
+        return _of_graph(layer, list(inputs) or list(layer.inputs))
+    if _is_move(layer):
+        return None
+    inner = _inner(layer)
+    if inner:
+        return _of_unordered(inner)
+    return _of_function(layer)
+
+
+def _is_move(layer: Any) -> bool:
+    is_of_keras = type(layer).__module__.partition(".")[0] in ("keras", "tf_keras", "keras_hub", "keras_cv")
+    if is_of_keras and type(layer).__name__.startswith("Random"):
+        return True
+    return any(name.lower() in _MOVES for name in _names(layer))
+
+
+def _inner(layer: Any) -> list[Any]:
+    flatten = getattr(layer, "_flatten_layers", None)
+    return list(flatten(recursive=False, include_self=False)) if flatten else []
+
+
+def _of_scale(factor: Any, offset: Any, *, largest: float = 1.0) -> Verdict:
+    """Returns the verdict on `x * factor + offset`.
+
+    A layer for [0, 1] keeps its range or widens it, as `2 * x - 1`, or centers it within: (x - 0.5) / 0.2.
+
+    Args:
+      factor: a number, or one per channel.
+      offset: a number, or one per channel.
+      largest: factors above are none of bytes.
+    """
+    slope = _mean(factor)
+    start = _mean(offset)
+    if slope == 1.0 and start == 0.0:
+        return None
+    if slope == 0.0:
+        return False
+    is_centered = 0.0 <= -start / slope <= 1.0
+    return abs(slope) < largest or not is_centered
+
+
+def _of_normalization(layer: Any) -> Verdict:
+    if layer.input_mean is None or layer.input_variance is None:
+        # Adapted to the data, which `fit` reads as bytes.
+        return True
+    deviation = np.sqrt(np.asarray(layer.input_variance, np.float64))
+    if getattr(layer, "invert", False):
+        return False
+    return _of_scale(1.0 / deviation, -np.asarray(layer.input_mean, np.float64) / deviation)
+
+
+def _of_chain(layers: Iterable[Any]) -> Verdict:
+    for layer in layers:
+        verdict = _verdict(layer)
+        if verdict is not None:
+            return verdict
+    return None
+
+
+def _of_unordered(layers: Sequence[Any]) -> Verdict:
+    """Returns the verdict on the layers of a subclassed model or layer, whose order only its code says."""
+    verdicts = []
+    for layer in layers:
+        verdict = _verdict(layer)
+        if verdict and "Rescaling" in _names(layer):
+            verdict = _of_scale(layer.scale, layer.offset, largest=_STRONG)
+        verdicts.append(verdict)
+    if all(verdict is None for verdict in verdicts):
+        return None
+    return any(verdicts)
+
+
+def _of_function(layer: Any) -> Verdict:
+    """Returns the verdict on the function of a Lambda, or on a layer of the user's without weights, by calling it.
+
+    Only one that gives NumPy arrays for NumPy arrays can be seen: the others may be traced here.
+    """
+    function = getattr(layer, "function", None)
+    if function is None and not getattr(layer, "weights", True):
+        function = layer.call
+    if function is None:
+        return False
+    try:
+        dark = function(np.zeros((1, 4, 4, 3), np.float32))
+        bright = function(np.full((1, 4, 4, 3), 255.0, np.float32))
+    except Exception:  # The user's code may raise anything.
+        return False
+    if type(dark) is not np.ndarray or type(bright) is not np.ndarray:
+        return False
+    return _of_scale((bright.mean() - dark.mean()) / 255.0, dark.mean())
+
+
+def _of_graph(model: Any, tensors: Sequence[Any]) -> Verdict:
+    """Returns whether an operation on a path from a functional model's inputs rescales; None if no path computes."""
+    calls = list(_calls(model))
+    waiting = list(tensors)
+    seen = set(map(id, waiting))
+    computes = False
+    while waiting:
+        tensor = waiting.pop()
+        for operation, inputs, outputs, arguments in calls:
+            if not any(one is tensor for one in inputs):
+                continue
+            verdict = _of_call(operation, inputs, arguments)
+            if verdict:
+                return True
+            computes = computes or verdict is False
+            if verdict is None:
+                new = [one for one in outputs if id(one) not in seen]
+                waiting += new
+                seen.update(map(id, new))
+    return False if computes else None
+
+
+def _calls(model: Any) -> Iterable[tuple[Any, list[Any], list[Any], list[Any]]]:
+    """Yields (operation, symbolic inputs, outputs, other arguments) for each call in a functional model's graph."""
+    for operation in getattr(model, "operations", model.layers):
+        for node in operation._inbound_nodes:
+            if hasattr(node, "input_tensors") and hasattr(node, "arguments"):
+                yield operation, list(node.input_tensors), list(node.outputs), _flat(node.arguments.args)
+            elif hasattr(node, "keras_inputs"):
+                yield (
+                    operation,
+                    list(node.keras_inputs),
+                    _flat(node.outputs),
+                    _flat([node.call_args, node.call_kwargs]),
+                )
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [leaf for entry in value for leaf in _flat(entry)]
+    return [value]
+
+
+def _of_call(operation: Any, inputs: Sequence[Any], arguments: Sequence[Any]) -> Verdict:
+    """Returns the verdict on a layer's call, or on an operation such as `x / 255`."""
+    kind = _kind(operation)
+    constants = [value for value in arguments if _is_number(value)]
+    if len(inputs) == 1 and constants and kind in _ARITHMETIC:
+        constant = _mean(constants[0])
+        is_first = constants[0] is arguments[0]
+        if kind in _MULTIPLY:
+            return _of_scale(constant, 0.0)
+        if kind in _ADD:
+            return _of_scale(1.0, constant)
+        if kind in _SUBTRACT:
+            return _of_scale(-1.0, constant) if is_first else _of_scale(1.0, -constant)
+        return False if is_first or constant == 0.0 else _of_scale(1.0 / constant, 0.0)
+    if kind in _MOVES:
+        return None
+    return _verdict(operation)
+
+
+def _kind(operation: Any) -> str:
+    """Returns the name of an operation or of a layer's class, in lower case."""
+    name = type(operation).__name__
+    if name in ("TFOpLambda", "SlicingOpLambda"):
+        name = str(operation.get_config()["function"]).rpartition(".")[2]
+    return name.replace("_", "").lower()
+
+
+def _is_number(value: object) -> bool:
+    is_scalar = isinstance(value, int | float) and not isinstance(value, bool)
+    # Keras's symbolic tensors have a dtype, too.
+    return is_scalar or (hasattr(value, "dtype") and "KerasTensor" not in _names(value))
+
+
+def _mean(value: Any) -> float:
+    """Returns the mean of a constant.
+
+    Raises:
+      UnreadableError: it has no value, as in a build that is traced.
+    """
+    try:
+        return float(np.mean(np.asarray(value, np.float64)))
+    except Exception as error:  # Each library has its own.
+        raise UnreadableError from error

@@ -1,0 +1,118 @@
+"""Prints, for models of one Keras, whether their first layers rescale bytes: `python -m ... tf_keras|keras`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from runner.model.preprocessing import takes_bytes
+
+keras: Any = import_module(sys.argv[1])
+L = keras.layers
+APPLICATIONS = keras.applications
+
+
+def graph(*layers: Callable[[Any], Any]) -> Any:
+    image = x = keras.Input((32, 32, 3), name="image")
+    for layer in layers:
+        x = layer(x)
+    return keras.Model(image, L.Dense(2)(L.Flatten()(x)))
+
+
+def application(name: str, **options: object) -> Any:
+    build = getattr(APPLICATIONS, name)
+    return build(weights=None, include_top=False, input_shape=(32, 32, 3), **options)
+
+
+class Subclassed(keras.Model):  # type: ignore[misc]
+    def __init__(self, *layers: Any) -> None:
+        super().__init__()
+        self.parts = list(layers)
+
+    def call(self, x: Any) -> Any:
+        for layer in self.parts:
+            x = layer(x)
+        return x
+
+
+class WithInner(L.Layer):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.rescale = L.Rescaling(1 / 255)
+
+    def call(self, x: Any) -> Any:
+        return self.rescale(x)
+
+
+class Computed(L.Layer):  # type: ignore[misc]
+    def call(self, x: Any) -> Any:
+        return (x - 127.5) / 127.5
+
+
+class OwnRescaling(L.Rescaling):  # type: ignore[misc]
+    pass
+
+
+def two_inputs(rescaled: str) -> Any:
+    given = {name: keras.Input((8, 8, 3), name=name) for name in ("image", "other")}
+    branches = [
+        L.Rescaling(1 / 255)(x) if name == rescaled else L.Conv2D(3, 3, padding="same")(x) for name, x in given.items()
+    ]
+    return keras.Model(given, L.Dense(2)(L.Flatten()(L.Concatenate()(branches))))
+
+
+def flips() -> Any:
+    return keras.Sequential([L.RandomFlip(), L.RandomRotation(0.1)])
+
+
+def conv() -> Any:
+    return L.Conv2D(3, 3)
+
+
+TAKE_BYTES: dict[str, Callable[[], Any]] = {
+    "rescaling": lambda: graph(L.Rescaling(1 / 255), conv()),
+    "after augmentation": lambda: graph(L.RandomFlip(), L.Resizing(16, 16), L.Rescaling(1 / 127.5, -1), conv()),
+    "after a nested augmentation": lambda: graph(flips(), L.Rescaling(1 / 255)),
+    "normalization": lambda: graph(L.Normalization(mean=[123.0, 116.0, 103.0], variance=[3e3, 3e3, 3e3])),
+    "adapted normalization": lambda: graph(L.Normalization()),
+    "division": lambda: graph(lambda x: x / 255.0, conv()),
+    "product": lambda: graph(lambda x: (1 / 255) * x, conv()),
+    "difference": lambda: graph(lambda x: (x - 127.5) / 127.5, conv()),
+    "function of VGG": lambda: graph(APPLICATIONS.vgg16.preprocess_input, conv()),
+    "function of DenseNet": lambda: graph(APPLICATIONS.densenet.preprocess_input, conv()),
+    "lambda of ResNet": lambda: graph(L.Lambda(APPLICATIONS.resnet50.preprocess_input), conv()),
+    "lambda": lambda: graph(L.Lambda(lambda x: x / 255.0), conv()),
+    "EfficientNet": lambda: application("EfficientNetB0"),
+    "ConvNeXt": lambda: graph(application("ConvNeXtTiny")),
+    "MobileNetV3": lambda: keras.Sequential([flips(), application("MobileNetV3Small"), L.Flatten(), L.Dense(2)]),
+    "subclassed": lambda: Subclassed(L.RandomFlip(), L.Rescaling(1 / 255), conv()),
+    "subclassed around a model": lambda: Subclassed(graph(L.Rescaling(1 / 255))),
+    "layer of layers": lambda: graph(WithInner(), conv()),
+    "layer of arithmetic": lambda: graph(Computed(), conv()),
+    "own class": lambda: graph(OwnRescaling(1 / 255), conv()),
+    "slices": lambda: graph(lambda x: L.Concatenate()([x[..., :1], x[..., 1:]]), L.Rescaling(1 / 255)),
+    "wrapped": lambda: graph(L.TimeDistributed(L.Rescaling(1 / 255))),
+    "two inputs": lambda: two_inputs("image"),
+}
+TAKE_FRACTIONS: dict[str, Callable[[], Any]] = {
+    "convolution": lambda: graph(conv()),
+    "augmentation alone": lambda: graph(flips(), conv()),
+    "widened": lambda: graph(L.Rescaling(2.0, -1.0), conv()),
+    "back to bytes": lambda: graph(L.Rescaling(255.0), L.Rescaling(1 / 255)),
+    "cast": lambda: graph(L.Rescaling(1.0), conv()),
+    "normalization of fractions": lambda: graph(L.Normalization(mean=[0.48, 0.46, 0.41], variance=[0.05] * 3)),
+    "widened by operators": lambda: graph(lambda x: x * 2 - 1, conv()),
+    "ConvNeXt without preprocessing": lambda: application("ConvNeXtTiny", include_preprocessing=False),
+    "MobileNetV2": lambda: application("MobileNetV2"),
+    "scaled residual": lambda: Subclassed(conv(), L.Rescaling(0.1)),
+    "batch normalization": lambda: graph(L.BatchNormalization(), conv()),
+    "rescales another input": lambda: two_inputs("other"),
+}
+
+if __name__ == "__main__":
+    wrong = [name for name, make in TAKE_BYTES.items() if not takes_bytes(make(), ["image"])]
+    wrong += [name for name, make in TAKE_FRACTIONS.items() if takes_bytes(make(), ["image"])]
+    print(json.dumps(wrong))
