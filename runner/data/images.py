@@ -30,8 +30,14 @@ Box = tuple[int, int, int, int]
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # Pillow's mode for pixels in memory. RGBA is missing because Pillow would multiply the colors by alpha.
 _RAW_MODES = {1: "L", 3: "RGB"}
+# Pillow guesses a file's format by its content, and others start programs: an EPS file with any name Ghostscript.
+_FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 _GRAY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
-_16_BIT_MODES = ("I", "I;16", "I;16B", "I;16L")
+_16_BIT_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+# Bits of 16-bit pixels that are no scale of 16 bits: their upper 8 bits would keep 16 levels or fewer.
+_TOO_FEW_BITS = 12
+# TIFF tag: bits per sample.
+_BITS = 258
 # EXIF tag, and the orientations that swap height and width, flip vertically and flip horizontally.
 _ORIENTATION = 0x0112
 _TRANSPOSED = (5, 6, 7, 8)
@@ -69,7 +75,8 @@ def read_header(data: bytes) -> Header:
       ValueError: it is not a readable image; the message says why.
     """
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with _open(data) as image:
+            _check_scale(image)
             width, height = image.size
             if image.getexif().get(_ORIENTATION) in _TRANSPOSED:
                 width, height = height, width
@@ -77,6 +84,47 @@ def read_header(data: bytes) -> Header:
     # Pillow's plugins raise errors of any type, such as SyntaxError and struct.error.
     except Exception as error:
         raise ValueError(_reason(error)) from error
+
+
+def _open(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data), formats=_FORMATS)
+
+
+def _bits(image: Image.Image) -> int:
+    """Returns the bits of the largest value that the pixels of a mode of 16 bits may have."""
+    if image.format == "TIFF":
+        return int(image.tag_v2.get(_BITS, (16,))[0])  # type: ignore[attr-defined]  # a TIFF file has tags
+    return 16
+
+
+def _check_scale(image: Image.Image) -> Array:
+    """Checks that the format says what white is, and returns the values of 16-bit pixels, int64; else an empty array.
+
+    Raises:
+      ValueError: it does not.
+    """
+    fix = "save it with 8 bits, or read the values with dataset=arrays"
+    if image.mode == "F":
+        raise ValueError(f"its pixels are floats, and the file does not say which one is white; {fix}")
+    if image.mode not in _16_BIT_MODES:
+        # Pillow keeps the upper 8 bits of colors of 16 bits. A file that is read, as for its EXIF, has no tiles left.
+        has_wide_colors = any(";16" in str(tile[-1]) for tile in getattr(image, "tile", ()))
+        if has_wide_colors and 0 < int(np.asarray(image).max(initial=0)) < 1 << (_TOO_FEW_BITS - 8):
+            raise ValueError(f"its 16-bit colors use 12 bits or fewer; scale them to 65535, {fix}")
+        return np.zeros(0, np.int64)
+    # PNG and PGM files have at most 16 bits, which Pillow scales to 65535.
+    if image.mode == "I" and image.format not in ("PNG", "PPM"):
+        raise ValueError(
+            f"its pixels are 32-bit or signed integers, and the file does not say which one is white; {fix}"
+        )
+    values = np.asarray(image).astype(np.int64)
+    largest = int(values.max(initial=0))
+    if _bits(image) == 16 and 0 < largest < 1 << _TOO_FEW_BITS:
+        raise ValueError(
+            f"its 16-bit pixels are {largest} at most, of 65535: a camera's values of 12 bits or fewer; scale them to "
+            f"65535, {fix}"
+        )
+    return values
 
 
 def decode(data: bytes, channels: int) -> Pixels:
@@ -118,7 +166,7 @@ def _decode_jpeg(data: bytes, channels: int) -> Pixels | None:
     # Pillow parses EXIF slowly, so it does so only for files that have any.
     if not _has_exif(data):
         return pixels
-    with Image.open(io.BytesIO(data)) as image:
+    with _open(data) as image:
         return np.ascontiguousarray(_oriented(pixels, image.getexif().get(_ORIENTATION, 1)))
 
 
@@ -140,13 +188,13 @@ def _has_exif(data: bytes) -> bool:
 
 def _decode_with_pillow(data: bytes, channels: int) -> Pixels:
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with _open(data) as image:
+            values = _check_scale(image)
             orientation = image.getexif().get(_ORIENTATION, 1)
             image.load()
             if image.mode in _16_BIT_MODES:
                 # Pillow would clip 16-bit values at 255; the upper 8 bits are the picture.
-                values = np.asarray(image).astype(np.int64)
-                decoded = Image.fromarray((np.clip(values, 0, 65535) >> 8).astype(np.uint8))
+                decoded = Image.fromarray((values >> (_bits(image) - 8)).astype(np.uint8))
             else:
                 decoded = image
             pixels = np.asarray(decoded.convert(_MODES[channels]))

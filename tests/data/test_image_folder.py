@@ -101,6 +101,36 @@ def test_pixels_of_16_bits_keep_their_upper_ones():
     np.testing.assert_array_equal(images.decode(held.getvalue(), 1)[..., 0], wide >> 8)
 
 
+DEEP = np.arange(64).reshape(8, 8)
+UNSCALED = {
+    "floats": encoded((DEEP / 64).astype(np.float32), "TIFF"),
+    "floats of PFM": encoded((DEEP / 64).astype(np.float32), "PPM"),
+    "32 bits": encoded((DEEP * 60_000).astype(np.int32), "TIFF"),
+    "12 bits": encoded((DEEP * 64).astype(np.uint16), "PNG"),
+    "12 bits of TIFF": encoded((DEEP * 64).astype(np.uint16), "TIFF"),
+    "10 bits": encoded((DEEP * 16).astype(np.uint16), "PNG"),
+    "12 bits of color": cv2.imencode(".png", np.stack([DEEP * 64] * 3, -1).astype(np.uint16))[1].tobytes(),
+    "postscript": encoded(picture(8, 8), "EPS"),
+}
+
+
+@pytest.mark.parametrize("kind", list(UNSCALED))
+def test_a_file_without_a_scale_or_of_another_format_is_rejected_by_name(tmp_path, kind):
+    photos = folder(tmp_path / "photos", size=(8, 8))
+    (photos / "class1" / "new.png").write_bytes(UNSCALED[kind])
+    reason = "unknown image format" if kind == "postscript" else "which one is white|12 bits or fewer"
+    with pytest.raises(DataError, match=rf"class1/new.png can't be read \(.*({reason})"):
+        whole(photos)
+    with pytest.raises(ValueError, match=reason):
+        images.decode(UNSCALED[kind], 1)
+
+
+def test_black_pixels_of_16_bits_and_white_of_12_bits_are_pictures():
+    assert images.decode(encoded(np.zeros((4, 4), np.uint16), "PNG"), 1).max() == 0
+    colors = cv2.imencode(".png", np.stack([DEEP * 1024] * 3, -1).astype(np.uint16))[1].tobytes()
+    assert images.decode(colors, 3).max() == 252
+
+
 def test_resizing_is_antialiased_and_the_same_for_a_window_as_for_its_copy():
     stripes = np.zeros((64, 64, 3), np.uint8)
     stripes[:, ::2] = 255

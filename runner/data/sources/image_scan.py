@@ -21,8 +21,8 @@ from runner.errors import invalid
 from runner.host import cores
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-# Version of the records. Increase it with `ScannedFile`.
-_FORMAT = 1
+# Version of the records. Increase it with `ScannedFile`, and with what `images.read_header` rejects.
+_FORMAT = 2
 # Files per task of a thread. A task per file would cost more than checking a file that is already recorded.
 _FILES_PER_TASK = 64
 
