@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from runner.data import checks as checks_data
 from runner.data.base import ArraySource, Dataset, ExampleSource
 from runner.data.loading import load
 from runner.errors import ConfigError, DataError
+from tests import forks
 
 MODULE = """
 import numpy as np
@@ -79,7 +81,13 @@ def number():
     return 3
 
 def pair():
-    return np.ones((4, 2)), np.ones(4)
+    return np.ones((40, 2)), np.arange(40)
+
+def pairs():
+    return tuple(({"a": np.ones((size, 2)), "b": np.zeros(size)}, np.arange(size)) for size in (40, 8))
+
+def generator():
+    yield np.ones((4, 2)), np.ones(4)
 
 def frame():
     import pandas
@@ -222,6 +230,70 @@ def test_a_later_example_that_differs_is_named_by_its_index(inside: str, row: in
     assert "\n" not in str(caught.value)
 
 
+def test_pairs_of_arrays_are_inputs_and_labels_as_in_fit(inside: str) -> None:
+    data = opened(inside, "pair")
+    assert {name: spec.shape for name, spec in data.specs.items()} == {"x": (2,), "label": ()}
+    both = load(DatasetConfig("custom", target=f"{inside}.pairs"))
+    assert list(both.specs) == ["a", "b", "label"]
+    assert both.test is not None
+    assert (both.train.size, both.test.size) == (40, 8)
+
+
+OF_KERAS = """
+import sys, types
+import numpy as np
+from importlib import import_module
+from runner.config.schema_data import DatasetConfig
+from runner.errors import DataError
+from runner.data.loading import load
+
+module = sys.modules["of_keras"] = types.ModuleType("of_keras")
+x, y = np.arange(40, dtype="float32").reshape(20, 2), np.arange(20)
+if sys.argv[1] == "tf_keras":
+    import tensorflow as tf
+    import tf_keras
+    base = tf_keras.utils.Sequence
+    whole = tf.data.Dataset.from_tensor_slices((x, y))
+    module.batched, module.single = lambda: whole.batch(8), lambda: whole
+    module.endless = lambda: whole.repeat()
+else:
+    import keras
+    base = keras.utils.PyDataset
+
+class Batches(base):
+    weights = ()
+    def __len__(self):
+        return 3
+    def __getitem__(self, index):
+        rows = slice(8 * index, 8 * index + 8)
+        return x[rows], y[rows], *self.weights
+
+module.Batches = Batches
+module.Weighted = type("Weighted", (Batches,), {"weights": (y,)})
+names = [name for name in ("Batches", "batched", "single") if hasattr(module, name)]
+for name in names:
+    train = load(DatasetConfig("custom", target=f"of_keras.{name}", test="train")).train
+    found = train.read(np.arange(20))
+    np.testing.assert_array_equal(found["x"], x)
+    np.testing.assert_array_equal(found["label"], y)
+for name in ("Weighted", "endless"):
+    if hasattr(module, name):
+        try:
+            load(DatasetConfig("custom", target=f"of_keras.{name}", test="train"))
+        except DataError as error:
+            print(error)
+"""
+
+
+@pytest.mark.parametrize(("package", "library"), [("keras", forks.JAX), ("tf_keras", forks.TENSORFLOW)])
+def test_the_batches_of_kerass_datasets_are_read_as_examples(package: str, library: str) -> None:
+    command = [sys.executable, "-c", OF_KERAS, package]
+    done = forks.run(command, library=library, cwd=forks.ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "batch 1 has 3 entries, and must be (x, y) or arrays by name; return sample weights by name" in done.stdout
+    assert ("is a tf.data.Dataset without a known length; end it with .take(n)" in done.stdout) == (package != "keras")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -247,7 +319,7 @@ def test_unusable_data_is_an_error_in_one_line(inside: str, name: str, said: str
         ("lod", {}, "has no 'lod', it defines Pairs, Tuples"),
         ("number", {}, r"must return arrays by name, .* not int"),
         ("Stream", {}, r"must return arrays by name, .* not Stream"),
-        ("pair", {}, r"must return arrays by name, .* not tuple"),
+        ("generator", {}, r"must return arrays by name, .* not generator; read it to its end there"),
         ("frame", {}, r"must return arrays by name, .* not DataFrame"),
         ("nothing_in_it", {}, r"must return arrays by name, .* not dict whose 'label' is NoneType"),
         (

@@ -41,6 +41,7 @@ from runner.data.encode import (
     specs_as_bytes,
 )
 from runner.data.ragged import Ragged, padded
+from runner.data.sources.keras_data import as_arrays, way_in
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import definition
 
@@ -138,14 +139,14 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
       ConfigError: the target can't be imported or called, or returns something else.
       DataError: the user's code fails, or its data does not fit into arrays.
     """
-    returned = _call_target(config)
+    returned = as_arrays(_call_target(config), config.target)
     contents = _by_split(returned)
     if contents is None:
         raise invalid(
             _KEY,
             config.target,
             problem=f"must return {_FORMS}, not {_describe_kind(returned)}",
-            fix="change its return value",
+            fix=way_in(returned),
         )
     where = dict.fromkeys(contents, config.target)
     if len(contents) > 1:

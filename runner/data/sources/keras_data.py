@@ -1,0 +1,133 @@
+"""What Keras's `fit` takes, as arrays by name: `(x, y)`, `((x, y), (x, y))`, and objects that return batches.
+
+A `keras.utils.PyDataset` (`Sequence` of earlier versions) or a finite `tf.data.Dataset` is read once, from its first
+batch to its last. Both are recognized by the names of their classes: this module imports neither library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from runner.data.base import Array
+from runner.errors import DataError, describe
+
+_SPLITS = {2: ("train", "test"), 3: ("train", "validation", "test")}
+
+
+def as_arrays(returned: object, where: str) -> object:
+    """Returns what a user's function returned, with arrays by name for what Keras's `fit` takes.
+
+    Args:
+      returned: of the function; anything else is returned unchanged.
+      where: its name in messages.
+
+    Raises:
+      DataError: a batch can't be read, or has sample weights.
+    """
+    if isinstance(returned, Mapping) and "train" in returned:
+        return {split: _split(content, f"{where}, split {split}") for split, content in returned.items()}
+    if isinstance(returned, tuple) and len(returned) in _SPLITS and all(map(_is_pair, returned)):
+        return {split: _named(pair, where) for split, pair in zip(_SPLITS[len(returned)], returned, strict=True)}
+    return _split(returned, where)
+
+
+def way_in(returned: object) -> str:
+    """Returns how to return a value that can't be read."""
+    if hasattr(returned, "dataset") and hasattr(returned, "batch_size"):
+        return "return the dataset of that loader, without batches"
+    if hasattr(returned, "__iter__") and not hasattr(returned, "__getitem__"):
+        return (
+            "read it to its end there and return arrays by name, or write a class with __len__ and __getitem__ "
+            "(docs/own_dataset.md)"
+        )
+    return "change its return value"
+
+
+def _split(content: object, where: str) -> object:
+    if _is_pair(content):
+        return _named(content, where)
+    if _has_base(content, "PyDataset", "keras") or _has_base(content, "Sequence", "keras", "tf_keras", "tensorflow"):
+        return _joined(_indexed(content), where)
+    if _has_base(content, "DatasetV2", "tensorflow"):
+        try:
+            len(content)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise DataError(
+                f"{where} is a tf.data.Dataset without a known length; end it with .take(n) and "
+                ".apply(tf.data.experimental.assert_cardinality(n)), or return arrays by name"
+            ) from error
+        return _joined(content.as_numpy_iterator(), where)  # type: ignore[attr-defined]
+    return content
+
+
+def _has_base(value: object, name: str, *packages: str) -> bool:
+    return any(base.__name__ == name and base.__module__.partition(".")[0] in packages for base in type(value).__mro__)
+
+
+def _indexed(content: Any) -> Iterator[object]:
+    for number in range(len(content)):
+        yield content[number]
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "dtype") and bool(getattr(value, "shape", ()))
+
+
+def _is_pair(value: object) -> bool:
+    """Returns whether a value is (x, y), of arrays, with one input or several by name."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    x, y = value
+    has_named_inputs = isinstance(x, Mapping) and bool(x) and all(map(_is_array, x.values()))
+    return (_is_array(x) or has_named_inputs) and _is_array(y)
+
+
+def _named(batch: object, where: str) -> dict[str, Any]:
+    """Returns the arrays of a pair, or of a batch as `fit` takes it: (x, y), each an array or several."""
+    if isinstance(batch, Mapping):
+        return {str(name): array for name, array in batch.items()}
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        kind = f"{len(batch)} entries" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise DataError(
+            f"{where} has {kind}, and must be (x, y) or arrays by name; return sample weights by name, as "
+            "{'x': x, 'label': y, 'share': weights}, and set task.example_weight=share"
+        )
+    return {**_parts(batch[0], "x"), **_parts(batch[1], "label")}
+
+
+def _parts(value: Any, name: str) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {str(key): array for key, array in value.items()}
+    if isinstance(value, tuple | list) and value and all(map(_is_array, value)):
+        return {f"{name}{index}": array for index, array in enumerate(value)}
+    return {name: value}
+
+
+def _joined(batches: Iterator[object], where: str) -> dict[str, Array]:
+    """Returns the arrays of all batches, by name; those of single examples if they have no dim of a batch."""
+    parts: dict[str, list[Array]] = {}
+    number = 0
+    try:
+        for batch in batches:
+            number += 1
+            arrays = {name: np.asarray(array) for name, array in _named(batch, f"{where}: batch {number}").items()}
+            # `fit` takes batches only. A tf.data.Dataset that is not batched yet has a label without dims.
+            if any(array.ndim == 0 for array in arrays.values()):
+                arrays = {name: array[None] for name, array in arrays.items()}
+            for name, array in arrays.items():
+                parts.setdefault(name, []).append(array)
+            lengths = {len(array) for array in arrays.values()}
+            if len(lengths) > 1 or set(arrays) != set(parts):
+                shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+                raise DataError(
+                    f"{where}: batch {number} has {shapes}; each batch needs the same arrays, of one length"
+                )
+        return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    except DataError:
+        raise
+    # The user's code may raise errors of any type.
+    except Exception as error:
+        raise DataError(f"{where}: batch {number} can't be read: {describe(error)}") from error
