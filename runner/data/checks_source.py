@@ -191,6 +191,7 @@ def matches(path: str) -> Sequence[Path]:
     """Returns the file, the folder or the files of a glob that a path names; empty if nothing exists there."""
     expanded = places.local(path)
     if expanded.exists():
+        _check_regular(path, expanded)
         return [expanded]
     # A set, because a pattern with several `**` matches some files more than once.
     names = sorted(set(glob.glob(str(expanded), recursive=True)))  # noqa: PTH207 - Path's takes no absolute pattern
@@ -228,7 +229,16 @@ def _existing(config: DatasetConfig, content: str, example: str) -> Path:
     path = Path(typed_path).expanduser()
     if not path.exists():
         raise _missing(typed_path, content)
+    _check_regular(typed_path, path)
     return path
+
+
+def _check_regular(typed_path: str, path: Path) -> None:
+    """Rejects a pipe or a device, which has no end or can be read once only."""
+    if not path.is_file() and not path.is_dir():
+        raise invalid(
+            "dataset.path", typed_path, problem="is a pipe or a device", fix="set dataset.path to a file or folder"
+        )
 
 
 def _missing(path: str, content: str) -> ConfigError:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -297,3 +298,12 @@ def test_files_of_sequences_and_of_arrays_are_not_one_column() -> None:
     np.savez("data/train-1.npz", tokens=np.zeros((2, 2), np.int32))
     with pytest.raises(DataError, match=r"npz, tokens has values of one shape, but sequences in other files"):
         opened("data", pad={"tokens": 0})
+
+
+def test_a_pipe_or_a_device_is_rejected_by_name(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.npy")
+    for path in (str(tmp_path / "x.npy"), "/dev/zero"):
+        with pytest.raises(ConfigError, match=f"dataset.path={path}: is a pipe or a device"):
+            checks_data.check(DatasetConfig("arrays", path=path))
+    with pytest.raises(DataError, match=r"x\.npy is not a file"):
+        load(DatasetConfig("arrays", path=str(tmp_path)))

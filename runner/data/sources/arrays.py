@@ -94,6 +94,8 @@ def _list_tables(folder: Path) -> list[Path]:
     files = []
     for file in sorted(folder.iterdir()):
         if file.suffix.lower() in TABLE_SUFFIXES and not file.name.startswith("."):
+            if not file.is_file():
+                raise DataError(f"{file} is not a file; rename or remove it")
             files.append(file)
     return files
 
