@@ -181,7 +181,6 @@ class Task(ABC):
     teachers: Mapping[str, Path] = MappingProxyType({})
     # Factors of the loss by class, see `without_class_weights`; None: the task has none.
     _class_weights: Any = None
-
     scales_by_model: bool = False
     scale_images: bool | None = None
 
