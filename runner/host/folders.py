@@ -25,6 +25,8 @@ _RUN = "run: "
 _PROCESS = "process: "
 # An attempt fails only if another command, whose config is rejected at this moment, removes the same parent folder.
 _ATTEMPTS = 100
+# Mode of folders whose content is trusted later: others may read it.
+OWN_MODE = 0o755
 _MARK_TEXT = "A run wrote the files in this folder; another run into this folder overwrites them."
 
 
@@ -118,7 +120,10 @@ def _create(key: str, folder: Path) -> tuple[Path, ...]:
     for _ in range(_ATTEMPTS):
         # A command whose config is rejected at this moment removes the parents that it created, if they are empty.
         with suppress(FileNotFoundError):
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            # Whatever the umask is: records in a folder that others can write to are not trusted.
+            for parent in reversed(folder.parents):
+                if not parent.exists():
+                    parent.mkdir(OWN_MODE, exist_ok=True)
             try:
                 # Of two processes that create a folder at the same time, only the one that did may remove it again.
                 folder.mkdir()
@@ -249,11 +254,27 @@ def remove_empty(folders: Iterable[Path]) -> None:
 
 def is_ours(folder: Path) -> bool:
     """Returns whether a path is a folder of this user that nobody else can write to, and no link to one."""
+    return why_not_ours(folder) is None
+
+
+def why_not_ours(folder: Path) -> str | None:
+    """Returns why code or a secret in a folder can't be trusted, as the rest of a sentence; None if it can.
+
+    A link is never trusted, because whoever made it may lead it elsewhere.
+    """
     try:
         status = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and is_own(status)
+    except OSError as error:
+        return f"can't be read ({error.strerror})"
+    if stat.S_ISLNK(status.st_mode):
+        return "is a link"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is no folder"
+    if is_own(status):
+        return None
+    if status.st_uid != os.getuid():
+        return "belongs to another user"
+    return f"can be written by other users (chmod go-w {folder})"
 
 
 def is_own(status: os.stat_result) -> bool:

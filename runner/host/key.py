@@ -8,17 +8,9 @@ import secrets
 import stat
 from pathlib import Path
 
-from runner.host.folders import is_own
+from runner.host.folders import OWN_MODE, is_own
 
 NAME = ".key"
-
-
-def read(folder: Path) -> bytes:
-    """Returns a folder's key; empty if there is none, or it can't be read."""
-    try:
-        return (folder / NAME).read_bytes()
-    except OSError:
-        return b""
 
 
 def read_own(folder: Path) -> bytes:
@@ -43,7 +35,7 @@ def make(folder: Path) -> None:
     """
     part = folder / f"{NAME}-{os.getpid()}-{secrets.token_hex(4)}"
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(OWN_MODE, parents=True, exist_ok=True)
         try:
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_hex(32).encode())

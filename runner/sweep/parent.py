@@ -201,10 +201,10 @@ def argv_tags(arguments: Sequence[str]) -> dict[str, str]:
     return {ARGV_TAG: json.dumps(arguments), _SIGNATURE_TAG: recorded.sign(_SIGNED, arguments)}
 
 
-def is_own(run: Run) -> bool:
-    """Returns whether this project recorded a sweep's command line: anyone with access to the store can write tags."""
+def why_foreign(run: Run) -> str:
+    """Returns why a sweep's command line is not this project's own: anyone with access to the store can write tags."""
     record = {"overrides": recorded_arguments(run), recorded.SIGNATURE: tags_of(run.data.tags).get(_SIGNATURE_TAG, "")}
-    return recorded.is_own(_SIGNED, record)
+    return recorded.why_foreign(_SIGNED, record)
 
 
 def recorded_arguments(run: Run) -> list[str]:

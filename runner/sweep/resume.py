@@ -66,7 +66,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     # `latest` is the newest sweep of the experiment that is typed, else of the store.
     names_experiment = "tracking.experiment" in typed_keys or "experiment" in typed_keys
     run = sweeps.find(store, reference, [store.experiment_id] if names_experiment else [])
-    record = Record(_KEY, run.info.run_id, parent.is_own(run))
+    record = Record(_KEY, run.info.run_id, parent.why_foreign(run))
     recorded = [argument for argument in parent.recorded_arguments(run) if argument not in MULTIRUN]
     return ["-m", *record.checked(without(recorded, typed_keys)), *typed, f"{_KEY}={run.info.run_id}"]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import ConfigError
+from runner.host.folders import OWN_MODE
 from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath, Place
 
@@ -199,14 +200,14 @@ def exists(path: Place) -> bool:
 
 
 def make_folder(folder: Place) -> None:
-    """Makes a folder that is on the disk when this returns; a store has no folders.
+    """Makes a folder of this user that is on the disk when this returns; a store has no folders.
 
     Raises:
       OSError: the disk is full or read-only.
     """
     if isinstance(folder, ObjectPath):
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(OWN_MODE, parents=True, exist_ok=True)
     sync_folder(folder.parent)
 
 

@@ -7,7 +7,9 @@ and otherwise must be typed again.
 
 A record is this project's own if it is signed with the project's key. Anyone can write a `run.json`, and copy or link
 a folder into ours, but only those who can read the key can sign one. The key is in the project's outputs and not among
-the checkpoints, so a folder of checkpoints never brings one along.
+the checkpoints, so a folder of checkpoints never brings one along. Whoever can write to the outputs could bring both a
+record and its key: so the outputs, the key and the run's folder must belong to this user, and nobody else may write
+to them.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -28,7 +32,9 @@ from runner.config.schema import DatasetConfig, ModelConfig, OptimizerConfig, Ru
 from runner.config.search_path import KEY
 from runner.errors import ConfigError
 from runner.host import key as signing_key
-from runner.host.paths import outputs_dir
+from runner.host.folders import why_not_ours
+from runner.host.paths import outputs_dir, shown
+from runner.host.stores.urls import Place
 
 # The entry of a record that holds the signature.
 SIGNATURE = "signature"
@@ -108,28 +114,39 @@ def sign(name: str, arguments: Sequence[str]) -> str:
       arguments: as they are recorded.
     """
     folder = outputs_dir()
-    if not signing_key.read(folder):
+    if not signing_key.read_own(folder):
         signing_key.make(folder)
-    secret = signing_key.read(folder)
+    secret = signing_key.read_own(folder)
     if not secret:
         return ""
     return _signature(secret, name, arguments)
 
 
-def is_own(name: str, record: Mapping[str, Any]) -> bool:
-    """Returns whether a record's overrides were signed in this project.
+def why_foreign(name: str, record: Mapping[str, Any], folder: Place | None = None) -> str:
+    """Returns why a record's overrides are not this user's own in this project; empty if they are.
 
     Args:
       name: of the run or sweep.
       record: has the overrides and their signature.
+      folder: of the run; None for a record in a tracking store.
     """
-    secret = signing_key.read(outputs_dir())
+    outputs = outputs_dir()
+    key = outputs / signing_key.NAME
+    if not os.path.lexists(key):
+        return "this project did not record it"
+    # An object store has its own rules of access.
+    for path in (outputs, folder) if isinstance(folder, Path) else (outputs,):
+        problem = why_not_ours(path)
+        if problem is not None:
+            return f"{shown(path)} {problem}"
+    secret = signing_key.read_own(outputs)
     if not secret:
-        return False
+        return f"{shown(key)} is not a private key of this user"
     expected = _signature(secret, name, record.get("overrides"))
     signature = str(record.get(SIGNATURE, ""))
     # In constant time, so that the time of an answer does not reveal how much of a forged signature is right.
-    return hmac.compare_digest(expected.encode(), signature.encode())
+    is_signed = hmac.compare_digest(expected.encode(), signature.encode())
+    return "" if is_signed else "this project did not record it"
 
 
 def _signature(secret: bytes, name: str, arguments: object) -> str:
@@ -143,12 +160,17 @@ class Record:
     Attributes:
       key: what the user typed to name it: `resume`, `run` or `sweep.resume`.
       source: what that names: a folder, or a sweep's run.
-      is_own: whether this project recorded it.
+      foreign: why it is not this project's own, see `why_foreign`; empty if it is.
     """
 
     key: str
     source: str
-    is_own: bool
+    foreign: str
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this user recorded it in this project."""
+        return not self.foreign
 
     def checked(self, arguments: object) -> list[str]:
         """Returns the overrides to apply.
@@ -217,15 +239,16 @@ class Record:
             return
         type_again = f"if you trust it, type {_typed(argument)} as well"
         if "${" in str(value):
-            raise self._invalid(argument, "reads values from outside the record", type_again)
+            raise self._invalid(argument, f"reads values from outside the record ({self.foreign})", type_again)
         is_ours = path == _BUILDER and str(value).startswith(_OWN_BUILDERS)
         names_code = not _CODE_NAMES.get(path[0], set()).isdisjoint(path[1:])
         if names_code and value is not None and not is_ours:
-            raise self._invalid(argument, "would import and run code that is not the runner's", type_again)
+            problem = f"would import and run code that is not the runner's ({self.foreign})"
+            raise self._invalid(argument, problem, type_again)
         if path == ("tracking", "uri"):
             type_again += ", or tracking=none"
         if _leads_elsewhere(path, value):
-            raise self._invalid(argument, "leads to a place that this project did not record", type_again)
+            raise self._invalid(argument, f"leads to a place outside the record ({self.foreign})", type_again)
 
     def _invalid(self, argument: str, problem: str, fix: str = "") -> ConfigError:
         if not fix:

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from runner.cli.overrides import key_paths
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
+from runner.host import folders
 from runner.training.checkpoint import arguments, recorded, runs, storage
 from runner.training.checkpoint.recorded import Record, _is_known
 from tests.training.checkpoint.test_storage import content
@@ -153,7 +154,7 @@ ELSEWHERE = [
 
 
 def checked(overrides: object, *, own: bool = False, key: str = "run") -> list[str]:
-    return Record(key, "/shared/run", own).checked(overrides)
+    return Record(key, "/shared/run", "" if own else "this project did not record it").checked(overrides)
 
 
 def test_plain_keys_are_accepted_from_any_record() -> None:
@@ -359,6 +360,132 @@ def test_the_builder_of_a_foreign_run_is_named_and_rejected(
     assert expand(own, f"run={wanted}", "model=mlp")[0] != BUILDER
 
 
+# What others may have written: a path, its mode, or None for a link to it, and the reason that is shown.
+NOT_OWN = [
+    ("outputs", None, "outputs is a link"),
+    ("outputs", 0o775, r"outputs can be written by other users \(chmod go-w \S*outputs\)"),
+    ("outputs", 0o1777, "outputs can be written by other users"),
+    ("outputs/.key", None, "key is not a private key of this user"),
+    ("outputs/.key", 0o660, "key is not a private key of this user"),
+    ("outputs/.key", 0o644, "key is not a private key of this user"),
+    ("own/aaaa", None, "aaaa is a link"),
+    ("own/aaaa", 0o775, "aaaa can be written by other users"),
+    ("own/aaaa", 0o757, "aaaa can be written by other users"),
+]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="access is not by bits there")
+@pytest.mark.parametrize(("name", "mode", "reason"), NOT_OWN)
+def test_no_code_is_taken_from_what_others_may_have_written(
+    own: Path, tmp_path: Path, name: str, mode: int | None, reason: str
+) -> None:
+    path = tmp_path / name
+    if mode is None:
+        path.rename(tmp_path / "moved")
+        path.symlink_to(tmp_path / "moved")
+    else:
+        path.chmod(mode)
+    with pytest.raises(ConfigError, match=rf"would import and run code .* \(\S*{reason}.*type model\._target_="):
+        expand(own, "run=aaaa")
+    assert BUILDER in expand(own, "run=aaaa", BUILDER)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="access is not by bits there")
+def test_records_are_trusted_whatever_the_umask_is(own: Path, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "outputs")
+    shutil.rmtree(own)
+    before = os.umask(0)
+    try:
+        folders.claim("hydra.run.dir", tmp_path / "outputs" / "runs" / "one")
+        _saved(own, "aaaa", [BUILDER])
+    finally:
+        os.umask(before)
+    assert expand(own, "run=aaaa")[0] == BUILDER
+
+
+# The second user. What a project of the first one holds is planted, as far as the second one knows.
+
+OTHER = 54321
+needs_root = pytest.mark.skipif(
+    not hasattr(os, "getuid") or os.getuid() != 0, reason="needs the right to become another user"
+)
+EXPAND_AS = """
+import os, sys
+from runner.training.checkpoint import arguments
+arguments.expand([*sys.argv[2:], "model=mlp"])  # imports the rest, which the other user may not read
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+print(arguments.expand(sys.argv[2:])[0])
+"""
+
+
+def _give(path: Path) -> None:
+    for one in (path, *path.rglob("*")):
+        os.chown(one, OTHER, OTHER, follow_symlinks=False)
+
+
+def _expanded_as(user: int, project: Path, own: Path) -> subprocess.CompletedProcess[str]:
+    for parent in (project, *project.parents):
+        if parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    return subprocess.run(
+        [sys.executable, "-c", EXPAND_AS, str(user), f"trainer.checkpoint.folder={own}", "run=aaaa"],
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@needs_root
+@pytest.mark.parametrize("mine", [(), ("outputs",), ("outputs", "own"), ("outputs/.key", "own")], ids="-".join)
+def test_a_second_user_takes_no_code_from_what_the_first_one_planted(
+    own: Path, tmp_path: Path, mine: tuple[str, ...]
+) -> None:
+    for name in mine:
+        _give(tmp_path / name)
+    done = _expanded_as(OTHER, tmp_path, own)
+    if mine == ("outputs", "own"):
+        assert done.stdout.splitlines() == [BUILDER]
+    else:
+        assert "would import and run code that is not the runner's" in done.stderr
+        assert "another user" in done.stderr or "not a private key of this user" in done.stderr
+
+
+@needs_root
+@pytest.mark.parametrize("planted", ["outputs", "outputs/.key", "own"])
+def test_this_user_takes_no_code_from_what_a_second_one_planted(own: Path, tmp_path: Path, planted: str) -> None:
+    _give(tmp_path / planted)
+    with pytest.raises(ConfigError, match=r"would import and run code .* (another|private key of this) user"):
+        expand(own, "run=aaaa")
+
+
+@needs_root
+@pytest.mark.parametrize("module", ["runner", "runner.evaluate", "runner.export", "runner.generate", "runner.replay"])
+def test_a_command_imports_nothing_that_a_planted_key_has_signed(own: Path, tmp_path: Path, module: str) -> None:
+    (tmp_path / "my_models.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    own.rename(tmp_path / "outputs" / "checkpoints")
+    _give(tmp_path / "outputs")
+    key = "resume" if module == "runner" else "run"
+    done = subprocess.run(
+        [sys.executable, "-m", module, f"{key}=latest", f"hydra.run.dir={tmp_path / 'out'}"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "model._target_=my_models.build' would import and run code" in done.stderr
+    assert "(outputs belongs to another user)" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_record_of_an_earlier_version_is_accepted_unchanged(own: Path) -> None:
     folder = _saved(own, "bbbb", [one for one in USUAL if one])
     _edit(folder, **{recorded.SIGNATURE: None})
@@ -381,7 +508,7 @@ def test_only_the_owner_can_read_the_key_and_all_processes_share_it(tmp_path: Pa
 def test_without_a_writable_folder_for_the_key_a_record_is_unsigned(tmp_path: Path) -> None:
     (tmp_path / "outputs").write_text("")
     assert recorded.sign("x", []) == ""
-    assert not recorded.is_own("x", {"overrides": [], recorded.SIGNATURE: ""})
+    assert recorded.why_foreign("x", {"overrides": [], recorded.SIGNATURE: ""})
 
 
 @pytest.mark.parametrize("module", ["runner", "runner.evaluate", "runner.export"])
