@@ -1,7 +1,9 @@
 """What all tests share."""
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Generator
 
 import pytest
@@ -13,6 +15,9 @@ pytest_plugins = ["pytester"]
 
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # what a run says and records is the same on a machine with GPUs
 os.environ.setdefault("RUNNER_CLUSTER_SECRET", "what the processes of the tests share")  # not a file in the home
+# Compiled programs and copies of a session are its own; pytest's workers inherit the folder.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="runner-tests-cache-")
 os.environ["XLA_FLAGS"] = forks.SLOW_CODE  # `tests.engine.jax_runs.FAST_CODE` is an environment without
 forks.start_environment.update(os.environ)
 for number in (signal.SIGHUP, signal.SIGINT):  # as what starts with nohup, or in the background, inherits them ignored
@@ -41,6 +46,12 @@ LONGEST = [
     "tests/engine/test_jax_equal_to_keras.py",
     "tests/verify/test_table.py",
 ]
+
+
+def pytest_unconfigure() -> None:
+    """Removes the session's caches."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:

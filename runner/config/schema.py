@@ -105,7 +105,7 @@ class EngineConfig:
         per step) or `auto`: `device`, except for convolutions that XLA's CPU loops make several times slower.
       data: jax: location of the training examples: `device` (all of them on every device), `host` (streamed) or
         `auto`: `device` up to 1 GiB.
-      compilation_cache: jax: keep compiled programs in outputs/jax_cache for the next run.
+      compilation_cache: jax: keep compiled programs in ~/.cache/runner/jax for the next run.
     """
 
     # The registry of engines has the names; see `runner.engine.checks`.

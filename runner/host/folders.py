@@ -288,6 +288,44 @@ def is_own(status: os.stat_result) -> bool:
     return status.st_uid == os.getuid() and not status.st_mode & others_write
 
 
+def cache_folder(name: str) -> Path:
+    """Returns a folder in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute()
+    return cache / "runner" / name
+
+
+def make_private_cache(name: str) -> Path:
+    """Makes a folder in the user's cache for what is executed, which only this user can read and write.
+
+    Raises:
+      OSError: it can't be made, or there is no home directory; PermissionError: see `why_not_private`.
+    """
+    try:
+        folder = cache_folder(name)
+    except RuntimeError as error:
+        raise FileNotFoundError(errno.ENOENT, "there is no home directory", "~/.cache") from error
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    for path in (folder.parent, folder):
+        with suppress(FileExistsError):
+            path.mkdir(stat.S_IRWXU)
+        problem = why_not_ours(path)
+        if problem is not None:
+            raise PermissionError(errno.EPERM, problem, str(path))
+    return folder
+
+
+def why_not_private(name: str) -> str | None:
+    """Returns why a folder in the user's cache can't be trusted, if it is there; None if it can."""
+    with suppress(RuntimeError):
+        folder = cache_folder(name)
+        # Others who could write to the folder above could replace this one.
+        for path in (folder.parent, folder):
+            problem = why_not_ours(path) if os.path.lexists(path) else None
+            if problem is not None:
+                return f"{path} {problem}"
+    return None
+
+
 def user_folder() -> Path | None:
     """Returns a folder of this user in the temporary folder, for files that the user's processes share, such as locks.
 

@@ -63,7 +63,7 @@ _VARIABLES = (
     ("MLFLOW_TRACKING_URI", "tracking URI, unless `tracking.uri` is set"),
     ("MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD", "credentials of a tracking server"),
     ("TFDS_DATA_DIR", "folder of prepared data, unless `dataset.data_dir` is set"),
-    ("XDG_CACHE_HOME", "scans of image folders: `runner/images` in it, else in `~/.cache`"),
+    ("XDG_CACHE_HOME", "scans, copies of objects, compiled programs: `runner` in it, else in `~/.cache`"),
     ("XDG_STATE_HOME", "metrics that no tracking server accepted: `runner/unsent` in it, else in `~/.local/state`"),
     ("CUDA_VISIBLE_DEVICES", "visible GPUs"),
     ("PJRT_NPROC", "number of XLA threads; set by the runner if unset"),

@@ -16,9 +16,9 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import images
 from runner.data.augment import sizing
 from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
-from runner.data.sources.prepared import cache_folder
 from runner.errors import invalid
 from runner.host import cores
+from runner.host.folders import cache_folder
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 # Version of the records. Increase it with `ScannedFile`, and with what `images.read_header` rejects.

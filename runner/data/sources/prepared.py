@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -14,12 +13,6 @@ from runner.host.lock import locked
 # Written last, so a folder that has this file is complete.
 META = "meta.json"
 Value = TypeVar("Value")
-
-
-def cache_folder(name: str) -> Path:
-    """Returns a folder in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute()
-    return cache / "runner" / name
 
 
 def load_or_write(

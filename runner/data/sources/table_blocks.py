@@ -27,9 +27,9 @@ from runner.data.encode import by_clean_name, cleaned, join_names
 from runner.data.packing import POSITIONS, SEGMENTS
 from runner.data.sources.columns import Columns, ScannedColumn, ScannedTable, combine
 from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
-from runner.data.sources.prepared import cache_folder
 from runner.data.tables import is_index
 from runner.errors import DataError, did_you_mean, invalid
+from runner.host.folders import cache_folder
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from runner.data.progress import report_progress
 from runner.data.sources import prepared
 from runner.data.sources.prepared import META, load_or_write
 from runner.errors import DataError
-from runner.host.folders import is_ours
+from runner.host.folders import cache_folder, is_ours
 
 # Version of the layout. Increase it with any change to what `_write` writes.
 FORMAT = 1
@@ -51,7 +51,7 @@ class ParsedTables:
 
 def folder() -> Path:
     """Returns the folder of the cache."""
-    return prepared.cache_folder("tables")
+    return cache_folder("tables")
 
 
 def stats(files: Sequence[Path]) -> list[tuple[int, int, int]]:

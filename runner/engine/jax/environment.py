@@ -5,15 +5,19 @@ Imports neither JAX nor Keras.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 
 from runner.config.schema import RunConfig
-from runner.host import accelerators, cores, paths
+from runner.host import accelerators, cores, folders
+from runner.host.outputs import warn
 from runner.layout import mesh
 from runner.processes.team import current
 
-_CACHE = "jax_cache"
+logger = logging.getLogger(__name__)
+
+_CACHE = "jax"
 _WARN = "--xla_cpu_collective_call_warn_stuck_timeout_seconds"
 _TERMINATE = "--xla_cpu_collective_call_terminate_timeout_seconds"
 # How long a collective between a process's virtual devices waits for a participant, in seconds: then XLA aborts the
@@ -49,6 +53,9 @@ def prepare_environment(config: RunConfig) -> None:
     Args:
       config: a checked config. What the environment says already is kept, except for too few threads.
     """
+    if config.engine.compilation_cache:
+        # Here and not where it is made: what the engine's own libraries say then goes to the log.
+        _warn_of_cache()
     os.environ["KERAS_BACKEND"] = "jax"
     # XLA's C++ log goes by this name too.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -94,6 +101,24 @@ def _add_xla_flags(flags: dict[str, int]) -> None:
     os.environ["XLA_FLAGS"] = " ".join(all_flags)
 
 
-def cache_folder() -> str:
-    """Returns the folder in which compiled programs are kept between runs."""
-    return str(paths.outputs_dir() / _CACHE)
+def cache_folder() -> str | None:
+    """Returns the folder in which compiled programs are kept between runs.
+
+    An entry is native code, and JAX runs it unchecked. So the folder is not among the outputs, which are copied and
+    shared, but in the user's cache.
+
+    Returns:
+      The folder; None if it can't be made, or if others may have written to it.
+    """
+    try:
+        return str(folders.make_private_cache(_CACHE))
+    except OSError as error:
+        logger.info("compiled programs are not cached: %s %s", error.filename, error.strerror)
+        return None
+
+
+def _warn_of_cache() -> None:
+    """Warns of a cache that `cache_folder` will not use."""
+    problem = folders.why_not_private(_CACHE)
+    if problem is not None and current().is_first:
+        warn(f"{problem}, so compiled programs are not cached; set engine.compilation_cache=false to silence this")

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from runner.host.folders import cache_folder
 from runner.host.lock import locked
 from runner.host.paths import random_part
 from runner.host.stores import client
@@ -47,8 +48,7 @@ class MismatchError(RuntimeError):
 
 def folder() -> Path:
     """Returns the folder of the copies."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute()
-    return base / "runner" / "objects"
+    return cache_folder("objects")
 
 
 def fetch(path: ObjectPath, sha256: str, size: int, *, trusted: bool = False) -> Path:

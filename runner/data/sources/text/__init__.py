@@ -20,13 +20,13 @@ from runner.data.base import DataSource, Encoding, FullDataset
 from runner.data.checks_text import BPE, BYTES, LENGTH, VOCABULARY_SIZE
 from runner.data.packing import PackedSequences, WholeDocuments, no_label_counts
 from runner.data.progress import report_progress
-from runner.data.sources import prepared
 from runner.data.sources.text import bpe, files, scan
 from runner.data.sources.text.files import Piece, TextInput
 from runner.data.sources.text.split import Boundary, find_boundary, recorded_boundary, split_pieces, train_pieces
 from runner.data.sources.text.store import Pieces, StoredTokens, TokenStore
 from runner.data.vocabulary import EncodingError, Vocabulary
 from runner.errors import ConfigError, DataError, invalid
+from runner.host.folders import cache_folder
 
 _COLUMN = "text"
 
@@ -85,7 +85,7 @@ def folder(config: DatasetConfig) -> Path:
     """
     if config.data_dir is not None:
         return Path(config.data_dir).expanduser().absolute() / ".text"
-    return prepared.cache_folder("text")
+    return cache_folder("text")
 
 
 def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:

@@ -1,0 +1,185 @@
+"""Compiled programs are native code: they are kept in, and taken from, a folder that only this user can write to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.engine.jax import environment
+from tests import forks
+from tests.engine import cases
+from tests.engine.jax_runs import FAST_CODE
+
+ROOT = Path(__file__).parents[2]
+SHORT = ["trainer.epochs=1", "trainer.limit_train_batches=4", "tracking=none"]
+OTHER = 54321  # a user without a right of its own
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="access is not by bits there")
+needs_root = pytest.mark.skipif(
+    not hasattr(os, "getuid") or os.getuid() != 0, reason="needs the right to become another user"
+)
+FOLDER_AS = """
+import os, sys
+from runner.engine.jax import environment
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+print(environment.cache_folder())
+print(environment.folders.why_not_private("jax"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache, which others can look into but not write to."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Does what a command does before it imports JAX, in an environment of its own."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    environment.prepare_environment(cases.config({"batch": 1}))
+
+
+def test_the_folder_is_made_once_and_only_for_this_user(cache: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert environment.cache_folder() == environment.cache_folder() == str(cache / "runner" / "jax")
+    finally:
+        os.umask(before)
+    for path in (cache / "runner", cache / "runner" / "jax"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_without_the_variable_it_is_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert environment.cache_folder() == str(tmp_path / "home" / ".cache" / "runner" / "jax")
+
+
+@pytest.mark.parametrize("home", ["none", "a file"])
+def test_without_a_home_directory_nothing_is_kept_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, home: str
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    if home == "none":
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    else:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    with caplog.at_level(logging.INFO):
+        assert environment.cache_folder() is None
+    assert "compiled programs are not cached: " in caplog.text
+
+
+@pytest.mark.parametrize("name", ["runner", "runner/jax"])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("link", "is a link"),
+        ("file", "is no folder"),
+        ("group", "can be written by other users (chmod go-w "),
+        ("all", "can be written by other users (chmod go-w "),
+    ],
+)
+def test_a_folder_that_others_may_have_written_to_is_not_used(
+    cache: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    how: str,
+    reason: str,
+) -> None:
+    environment.cache_folder()
+    path = cache / name
+    if how == "group":
+        path.chmod(0o770)
+    elif how == "all":
+        path.chmod(0o1777)
+    else:
+        path.rename(cache / "moved")
+        if how == "link":
+            path.symlink_to(cache / "moved")
+        else:
+            path.write_text("")
+    with caplog.at_level(logging.INFO):
+        assert environment.cache_folder() is None
+    assert f"compiled programs are not cached: {path} {reason}" in caplog.text
+    prepare(monkeypatch)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: {path} {reason}")
+    assert line.endswith("so compiled programs are not cached; set engine.compilation_cache=false to silence this")
+
+
+def test_a_folder_of_another_user_is_not_used(
+    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment.cache_folder()
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    assert environment.cache_folder() is None
+    prepare(monkeypatch)
+    assert f"{cache / 'runner'} belongs to another user" in capsys.readouterr().err
+
+
+@needs_root
+@pytest.mark.parametrize("is_planted", [True, False])
+def test_a_second_user_does_not_use_a_folder_that_the_first_one_made(cache: Path, *, is_planted: bool) -> None:
+    for parent in cache.parents:
+        if parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    environment.cache_folder()
+    if not is_planted:
+        os.chown(cache / "runner", OTHER, OTHER)
+        os.chown(cache / "runner" / "jax", OTHER, OTHER)
+    done = subprocess.run(
+        [sys.executable, "-c", FOLDER_AS, str(OTHER)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    used, problem = done.stdout.splitlines()
+    if is_planted:
+        assert (used, problem) == ("None", f"{cache / 'runner'} belongs to another user")
+    else:
+        assert (used, problem) == (str(cache / "runner" / "jax"), "None")
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_programs_outside_of_the_outputs_and_uses_no_others(tmp_path: Path, cache: Path) -> None:
+    def run(name: str) -> tuple[dict[str, float], str]:
+        overrides = ["engine=jax", "dataset=digits", "model=convnet", "mesh=batch2", *SHORT]
+        done = forks.run(
+            [sys.executable, "-m", "runner", *overrides, f"hydra.run.dir={tmp_path / 'outputs' / name}"],
+            library="jax",
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | FAST_CODE,  # which takes long enough to be kept
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads((tmp_path / "outputs" / name / "summary.json").read_text()), done.stderr
+
+    def entries() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (cache / "runner" / "jax").glob("*-cache")}
+
+    first, _ = run("first")
+    assert not list((tmp_path / "outputs").rglob("*-cache"))
+    kept = entries()
+    assert kept
+    (cache / "runner" / "jax").chmod(0o777)
+    for name in kept:
+        (cache / "runner" / "jax" / name).write_bytes(b"another program")
+    second, errors = run("second")
+    assert errors.count("warning: ") == 1
+    assert f"{cache / 'runner' / 'jax'} can be written by other users" in errors
+    assert second["eval_loss"] == first["eval_loss"]
+    assert set(entries().values()) == {b"another program"}, "neither read nor written"
