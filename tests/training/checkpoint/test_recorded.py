@@ -310,7 +310,7 @@ def expand(own: Path, *typed: str) -> list[str]:
 def _edit(folder: Path, **values: Any) -> None:
     """Writes other values, whose digest is right: what is left out stays out."""
     record = json.loads((folder / "run.json").read_text()) | values
-    runs._write(folder, {key: value for key, value in record.items() if value is not None and key != "sha256"})
+    runs.write_record(folder, {key: value for key, value in record.items() if value is not None and key != "sha256"})
 
 
 def test_a_typed_config_folder_wins_over_the_recorded_one(own: Path) -> None:
