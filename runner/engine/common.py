@@ -24,6 +24,7 @@ from runner.engine.origins import axes_of
 from runner.host import stages
 from runner.layout import Spec
 from runner.layout.inputs import input_specs
+from runner.layout.specs import axis_size
 from runner.model import padding, target
 from runner.task.base import LOSS, DataSpec, Evaluation, named_outputs
 
@@ -211,8 +212,8 @@ class MeshEngine(Engine, Generic[T]):
 
     def _is_divided(self, batch: HostBatches) -> bool:
         """Returns whether the mesh divides the rows of an evaluation batch."""
-        axis = self._array_specs[WEIGHT][0]
-        return axis is None or batch.weights.shape[1] % self._axes[axis] == 0
+        rows: int = batch.weights.shape[1]
+        return rows % axis_size(self._axes, self._array_specs[WEIGHT][0]) == 0
 
     def next_logits(self, batch: HostBatches) -> Array:
         """Returns the logits (B, V) that the task's `next_logits` selects, float32."""

@@ -17,7 +17,7 @@ from runner.checks.trainer import with_metrics, with_plateau_metric
 from runner.config import typed
 from runner.config.convert import resolved
 from runner.config.differences import differences
-from runner.config.schema import OptimizerConfig, RunConfig
+from runner.config.schema import RunConfig
 from runner.data import loading, workers
 from runner.data.base import Dataset
 from runner.data.prepare import PREPARATION, to_text
@@ -34,7 +34,6 @@ from runner.host.signals import StopRequest, heard
 from runner.host.stores.urls import Place
 from runner.layout import mesh
 from runner.model import gpt_options, windows
-from runner.optim import schedules
 from runner.plan import exhausted, rows, tokens
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
@@ -43,7 +42,7 @@ from runner.processes import requeue
 from runner.processes.lifecycle import AgreedStop, finish_together
 from runner.processes.team import current
 from runner.record.tracked import ENDED, open_run, recorded
-from runner.run import again
+from runner.run import again, lines
 from runner.run.copied import copied
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
@@ -126,8 +125,7 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
         # Closed after the tracker has finished: a run that is killed before that can be resumed, to record the rest.
         after_tracking = ExitStack()
         with workers.opened(config.dataset, config.trainer.seed) as readers, ExitStack() as until_recorded:
-            overrides = list(HydraConfig.get().overrides.task)
-            attempt = exhausted.Attempt(config, DataSpec(task.arrays, task), overrides)
+            attempt = exhausted.Attempt(config, DataSpec(task.arrays, task), list(HydraConfig.get().overrides.task))
             training = _Training(config, content, data, task, length, folder, console, Tracker(), previous, attempt)
             ready = None
             if (previous is not None or run_id is not None) and not config.trainer.verify_first:
@@ -419,13 +417,13 @@ class _Training:
             output_warnings = self.task.named_warnings(evaluation.named_outputs)
         for warning in loss_warnings + rate_warnings + output_warnings:
             _warn(self.console, warning)
-        lines = (
-            _length_line(self.length),
-            _examples_line(config, splits, self.length),
-            _packing_line(config, self.data),
-            _selection_line(config, splits, self.data),
+        printed = (
+            lines.length_line(self.length),
+            lines.examples_line(config, splits, self.length),
+            lines.packing_line(config, self.data),
+            lines.selection_line(config, splits, self.data),
         )
-        for line in lines:
+        for line in printed:
             if line:
                 _print(self.console, line)
 
@@ -526,18 +524,7 @@ def _print_config(
     _print(console, f"config: {description} ({paths.shown(folder / 'config.yaml')})")
     # A custom step has optimizers of its own, which only its code knows.
     if not task_registry.entry(config.task).own_step:
-        _print(console, _optimizer_line(config.optimizer))
-
-
-def _optimizer_line(config: OptimizerConfig) -> str:
-    """Returns the line that names the optimizer and its learning rate; the default rate depends on the model."""
-    line = f"optimizer: {config.name}, learning rate {config.learning_rate:g}"
-    schedule = schedules.description(config)
-    if schedule:
-        line += f", {schedule}"
-    if config.schedule.plateau.metric is not None:
-        line += f", reduced at plateaus of {config.schedule.plateau.metric}"
-    return line
+        _print(console, lines.optimizer_line(config.optimizer))
 
 
 def _print(console: Console, line: str) -> None:
@@ -546,57 +533,3 @@ def _print(console: Console, line: str) -> None:
 
 def _warn(console: Console, warning: str) -> None:
     _print(console, f"warning: {warning}")
-
-
-def _length_line(length: RunLength) -> str:
-    """Returns how many epochs a run is that is measured in steps or tokens; empty where it is set in epochs."""
-    if length.key == "epochs":
-        return ""
-    line = f"trains for {length.total:,} steps"
-    if length.key == "tokens":
-        line += f" of {length.tokens:,} tokens"
-    return f"{line}; an epoch has {length.epoch:,} steps"
-
-
-def _examples_line(config: RunConfig, splits: feed.Splits, length: RunLength) -> str:
-    """Returns which training examples an epoch leaves out; empty where it has all, or does not come to its end."""
-    trainer = config.trainer
-    size = splits.train.size
-    if trainer.overfit_batches is not None:
-        return (
-            f"trains on the same {splits.selecting.size:,} examples in every epoch, and evaluates on these "
-            "(trainer.overfit_batches)"
-        )
-    left_out = size % config.dataset.batch_size
-    # Such an epoch leaves out more than its last batch, which is what was asked for.
-    ends_early = trainer.steps_per_epoch or trainer.limit_train_batches or length.total < length.epoch
-    if left_out and config.dataset.remainder == "drop" and not ends_early:
-        return f"each epoch leaves out {left_out} of {size:,} examples (dataset.remainder=pad counts them)"
-    return ""
-
-
-def _packing_line(config: RunConfig, data: Dataset) -> str:
-    """Returns how full the packed rows of train are; empty without sequence packing."""
-    if not config.dataset.pack:
-        return ""
-    return f"packed rows: {data.selection['train']}"
-
-
-def _selection_line(config: RunConfig, splits: feed.Splits, data: Dataset) -> str:
-    """Returns which split selects the best checkpoint or the end of the run; empty where nothing is selected."""
-    trainer = config.trainer
-    selected = []
-    if trainer.checkpoint.enabled and trainer.checkpoint.best is not None:
-        selected.append(f"the best checkpoint by {trainer.checkpoint.best}")
-    if trainer.early_stopping.metric is not None:
-        selected.append(f"the end of the run by {trainer.early_stopping.metric}")
-    if not selected:
-        return ""
-    split = splits.selecting_name
-    description = data.selection.get(split, split)
-    if description != split:
-        split = f"{split} ({description})"
-    line = f"{split}, {splits.selecting.size:,} examples, selects {' and '.join(selected)}"
-    if splits.test is not None:
-        line = f"{line}; test, {splits.test.size:,} examples, is evaluated once at the end"
-    return line

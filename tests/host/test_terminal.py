@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.evaluate.report import EvaluationReport
-from runner.host import stages
+from runner.host import stages, terminal
 from runner.host.console import Console, clean_redirected
 from runner.host.logs import MaskedFormatter
 from runner.host.terminal import Output, clean, incomplete
@@ -163,7 +163,11 @@ def test_every_console_of_a_command_is_this_one() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_costs_only_what_is_printed_meanwhile_once_a_run_began(code: int) -> None:
+def test_a_full_disk_costs_only_what_is_printed_meanwhile_once_a_run_began(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "_incomplete", {})
+
     class Disk(io.StringIO):
         """A file whose disk may be full."""
 

@@ -441,7 +441,7 @@ def test_the_slowest_link_bounds_a_step_that_only_communicates() -> None:
 INVALID = [
     ("hardware=h100 mesh.axes.batch=-1", "mesh.axes.batch=-1", "no GPU here to count"),
     ("hardware=h100 mesh.device=cpu", "mesh.device=cpu", "hardware=h100 is of kind gpu"),
-    ("hardware.name=inf", "hardware.name=inf", "a name alone says nothing"),
+    ("hardware.name=inf", "hardware.name=inf", "must be a string, but YAML reads it as another type"),
     ("hardware.memory_gib=4", "hardware.memory_gib=4.0", "has no effect on hardware.name=here"),
     ("hardware.kind=gpu", "hardware.kind=gpu", "remove hardware.kind, or set hardware.name=mine"),
     ("hardware=h100 hardware.name=here", "hardware.kind=gpu", "has no effect on hardware.name=here"),

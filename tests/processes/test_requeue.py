@@ -11,7 +11,7 @@ from runner.errors import ConfigError
 from runner.processes import requeue
 from runner.processes.requeue import Job
 from runner.tracking import process
-from runner.training.checkpoint import arguments, files, runs, storage
+from runner.training.checkpoint import arguments, runs, storage
 from tests.training.checkpoint.test_storage import content
 
 COMMAND = ["cluster=auto", "cluster.requeue=true", "mesh=batch2"]
@@ -23,7 +23,7 @@ def noted(folder: Path, name: str, job: Job, command: list[str] = COMMAND, **rec
     """Leaves a run with a checkpoint that a job began on another machine."""
     saved = runs.register(folder, name, tracked=True, overrides=command, job=job.note(command))
     changed = {key: value for key, value in saved.record.items() if key != "sha256"} | record
-    files.write_json(saved.folder / "run.json", changed)
+    runs.write_record(saved.folder, changed)
     storage.write(saved.folder, content(5, name))
     return saved
 

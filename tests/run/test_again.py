@@ -9,7 +9,7 @@ import pytest
 from runner.config.schema import ClusterConfig
 from runner.host import paths, session
 from runner.run import again
-from runner.training.checkpoint import files, runs, storage
+from runner.training.checkpoint import runs, storage
 from tests.training.checkpoint.test_storage import content
 
 
@@ -28,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def saved(folder: Path, name: str, started: float) -> Path:
     """Makes a run with a checkpoint."""
     run = runs.register(folder, name, tracked=True, overrides=[])
-    files.write_json(run.folder / "run.json", {**run.record, "started": started})
+    runs.write_record(run.folder, {**run.record, "started": started})
     storage.write(run.folder, content(5, name))
     return run.folder
 

@@ -29,7 +29,7 @@ def saved(folder: Path, name: str, *, days: float = 0, tracked: bool = False, **
     for step in (5, 10):
         storage.write(made.folder, content(step, name))
     lasting = {**made.record, "started": began, "ended": True, "finished": True, **record}
-    runs._write(made.folder, lasting)
+    runs.write_record(made.folder, lasting)
     for step in (5, 10):
         os.utime(storage.place(made.folder, step), (began, began))
     return made.folder

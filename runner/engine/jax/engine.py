@@ -209,16 +209,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         return self._functions
 
     def _step_on(self, partitioning: Partitioning) -> Step:
-        return Step(
-            self._model,
-            self._config,
-            self._data.task,
-            self._total_steps,
-            self._drawn,
-            partitioning,
-            self._update_rule,
-            self._taught,
-        )
+        task, rule = self._data.task, self._update_rule
+        return Step(self._model, self._config, task, self._total_steps, self._drawn, partitioning, rule, self._taught)
 
     def _result_shardings(self) -> tuple[NamedSharding, NamedSharding]:
         """Returns what `result_shardings` does for the arrays of this engine."""

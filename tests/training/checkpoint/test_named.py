@@ -130,7 +130,7 @@ def on_another_machine(folder: Path) -> None:
     run = saved(folder, 10)
     record = json.loads((run / runs.RECORD).read_text())
     record = {key: value for key, value in record.items() if key not in ("ended", "finished", "sha256")}
-    runs._write(run, {**record, "process": ELSEWHERE})  # as the other machine has written it
+    runs.write_record(run, {**record, "process": ELSEWHERE})  # as the other machine has written it
     attempts.path_of(run, 1).write_text(json.dumps({"number": 1, "step": 12}))
 
 
