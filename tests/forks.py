@@ -62,7 +62,6 @@ _COMMANDS = (
     "runner.verify",
     "runner.evaluate",
     "runner.generate",
-    "runner.replay",
     "runner.export",
     "tests.verify.broken",
 )

@@ -25,11 +25,9 @@ ORDER = (
     *(
         "run",
         "export",
-        "bisect",
-        "replay",
         "generate",
-        "evaluate",
         "verify",
+        "evaluate",
         "advise",
         "plan",
         "runs",

@@ -1,4 +1,4 @@
-"""Keys that one command accepts beside the key itself, such as `step=` of `runner.replay`."""
+"""Keys that one command accepts beside the key itself, such as `step=` of `runner.verify`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class _ShortKey:
 _SHORT_KEYS = {
     "prompt": _ShortKey("generate.prompt", "runner.generate", "set task.sample.prompt or evaluate.prompt"),
     "devices": _ShortKey("advise.devices", "runner.advise", "set mesh=batch8, or another mesh"),
-    "step": _ShortKey("replay.step", "runner.replay", "set trainer.steps=100, or name a checkpoint: run=latest@100"),
+    "step": _ShortKey("replay.step", "runner.verify", "set trainer.steps=100, or name a checkpoint: run=latest@100"),
+    "against": _ShortKey("replay.against", "runner.verify", "set run=latest, or resume=latest to continue a run"),
 }
 
 

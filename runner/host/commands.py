@@ -17,8 +17,6 @@ COMMANDS = {
     "runner.verify": "compares a mesh with one device",
     "runner.evaluate": "evaluates a checkpoint, run=latest",
     "runner.generate": "continues a prompt with a run's language model, run=latest prompt=...",
-    "runner.replay": "computes a recorded step of a run again, run=latest step=100",
-    "runner.bisect": "finds the first step at which two runs part, run=3f2a against=9b01",
     "runner.export": "writes a run's model as a SavedModel, run=latest",
     "runner.compare": "shows recorded runs side by side",
     "runner.runs": "lists recorded runs, their checkpoints and sizes; clean frees disk space",

@@ -26,7 +26,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         raise invalid(
             "run",
             config.run,
-            problem="is for runner.evaluate, runner.generate, runner.replay and runner.export",
+            problem="is for runner.verify, runner.evaluate, runner.generate and runner.export",
             fix=f"set resume={config.run} to continue training that run",
         )
     train.run(config, composed)

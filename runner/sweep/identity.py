@@ -35,8 +35,6 @@ _PARTS_WITHOUT_ARITHMETIC = (
     "compare",
     "evaluate",
     "generate",
-    "replay",
-    "bisect",
     "export",
     "plan",
     "advise",

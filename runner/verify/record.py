@@ -24,12 +24,13 @@ from runner.processes.team import current
 from runner.record.folder import CONFIG, with_config
 from runner.record.tracked import open_run, recorded
 from runner.tracking import Tracker
+from runner.verify import replay
 from runner.verify.check import verify
 from runner.verify.children import WORKER
 
 
 def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
-    """Verifies a config, prints the table and records it all in its own run.
+    """Verifies a config, prints the table and records it all in its own run; or looks at steps of a recorded run.
 
     Args:
       config: checked.
@@ -41,6 +42,9 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
+    if config.run is not None or config.replay.step is not None or config.replay.against is not None:
+        replay.run(config, composed)
+        return
     console = plan_console()
     content = resolved(config, composed)
     folder = with_config(content)

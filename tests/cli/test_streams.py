@@ -24,7 +24,7 @@ COMMANDS = {  # the command line to its exit code
     "runner.runs": 1,
     "runner.evaluate run=latest": 2,
     "runner.generate run=latest prompt=a": 2,
-    "runner.replay run=latest step=5": 2,
+    "runner.verify run=latest step=5": 2,
     "runner.export run=latest": 2,
     "runner dataset=digits trainer.epochs=1 tracking=none engine=jax": 0,
 }

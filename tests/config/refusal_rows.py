@@ -447,7 +447,7 @@ REFUSALS = [
     refusal("tracking.uri=mlruns", "tracking.uri=mlruns", "set tracking.uri=sqlite:///mlruns.db"),
     refusal("tracking.name=foo", "tracking.name=foo", "one of mlflow, none"),
     refusal("devices=8", "devices=8", "only python -m runner.advise has this key", "set mesh=batch8"),
-    refusal("step=100", "step=100", "only python -m runner.replay has this key", "set trainer.steps=100"),
+    refusal("step=100", "step=100", "only python -m runner.verify has this key", "set trainer.steps=100"),
     refusal("cluster.restarts=3", "cluster.restarts=3", "needs resume=auto", "add resume=auto name=exp1"),
     refusal(
         "cluster.restarts=3 resume=auto name=exp1",

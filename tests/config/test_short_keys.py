@@ -11,7 +11,7 @@ from runner.errors import ConfigError
     ("module", "short", "full", "fix"),
     [
         ("runner.advise", "devices=64", "advise.devices=64", "set mesh=batch8"),
-        ("runner.replay", "step=9", "replay.step=9", "set trainer.steps=100"),
+        ("runner.verify", "step=9", "replay.step=9", "set trainer.steps=100"),
         ("runner.generate", "prompt=Once", "generate.prompt=Once", "set task.sample.prompt"),
     ],
 )

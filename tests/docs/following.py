@@ -172,7 +172,6 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> str:
             "runner.plan",
             "runner.evaluate",
             "runner.generate",
-            "runner.replay",
             "runner.export",
         )
         if engine and command.module in ("runner", "runner.verify") and not any("resume=" in one for one in given):
@@ -184,7 +183,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> str:
                 f"hydra.run.dir={out}",
                 f"hydra.sweep.dir={out}",
             ]
-        if command.module in ("runner.bisect", "runner.runs"):
+        if command.module == "runner.runs":
             given.append(f"folder={folder}/checkpoints")
         on_jax = _on_jax(given, here, on_jax)
         # A fork runs a module; a program of the page starts for real.

@@ -235,7 +235,7 @@ def test_a_run_that_does_not_exist_is_rejected(
 
 
 def test_training_rejects_run(trained: Trained) -> None:
-    assert "runner.evaluate, runner.generate, runner.replay and runner.export" in refused(
+    assert "runner.verify, runner.evaluate, runner.generate and runner.export" in refused(
         trained.command("runner", "run=latest", code=2)
     )
 

@@ -62,7 +62,7 @@ def replayed(folder: Path, step: int, *overrides: str, engine: str, code: int = 
     where = folder / f"replay-{step}-{len(overrides)}"
     run(
         folder,
-        "runner.replay",
+        "runner.verify",
         "run=latest",
         f"step={step}",
         f"hydra.run.dir={where}",
@@ -70,7 +70,7 @@ def replayed(folder: Path, step: int, *overrides: str, engine: str, code: int = 
         engine=engine,
         code=code,
     )
-    content: dict[str, Any] = json.loads((where / "replay.json").read_text())
+    content: dict[str, Any] = json.loads((where / "step.json").read_text())
     return content
 
 
@@ -97,7 +97,38 @@ def test_another_mesh_agrees_within_rounding_and_another_seed_does_not(tmp_path:
     assert 0 < content["variable_differences"][0]["relative"] < 1e-4
     # A changed seed is another order of examples, and a record that was changed does not go unnoticed.
     assert "error: trainer.seed=7" in run(
-        tmp_path, "runner.replay", "run=latest", "step=30", "trainer.seed=7", engine="jax", code=2
+        tmp_path, "runner.verify", "run=latest", "step=30", "trainer.seed=7", engine="jax", code=2
     )
     content = replayed(tmp_path, 30, "optimizer.learning_rate=0.006", engine="jax")
     assert content["variable_differences"][0]["relative"] > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        # The correction for the first steps makes the update the same, except for its epsilon and rounding.
+        (["optimizer.beta_2=0.99"], "the runs part in step 1; first variable: d1/kernel"),
+        # As in Keras, the rate of a boundary is still the one before it, and step 19 has 18 steps before it.
+        (["optimizer.schedule.factors=[1.0,0.5]"], "the runs part in step 19; first variable: d1/"),
+        (["model.seed_of_test=2"], "the runs part before the first step: they begin with different values"),
+        (["mesh=batch4"], "the runs do not part: their common metrics and checkpoints up to step 30 are equal within"),
+    ],
+)
+def test_the_first_step_at_which_two_runs_part_is_found(tmp_path: Path, overrides: list[str], found: str) -> None:
+    (tmp_path / "planted.py").write_text(
+        "def build(keras, input_shape, num_classes, seed_of_test=1):\n"
+        "    start = keras.initializers.GlorotUniform(seed=seed_of_test)\n"
+        "    layers = keras.layers\n"
+        "    inputs = keras.Input(input_shape)\n"
+        "    x = layers.Dense(12, 'relu', kernel_initializer=start, name='d1')(layers.Flatten()(inputs))\n"
+        "    return keras.Model(inputs, layers.Dense(num_classes, name='d2')(x))\n"
+    )
+    base = [
+        *("engine=jax", "dataset=digits", "mesh=batch2", "model=custom", "model._target_=planted.build"),
+        *("+model.seed_of_test=1", "trainer.steps=30", "trainer.log_every_steps=5", "tracking=none"),
+        *("trainer.checkpoint.every_steps=10", "trainer.checkpoint.keep=9", "trainer.progress=none"),
+        "optimizer.schedule={name: piecewise, boundaries: [17], factors: [1.0, 1.0]}",
+    ]
+    run(tmp_path, "runner", *base, "hydra.run.dir=one", engine="jax")
+    run(tmp_path, "runner", *base, *overrides, "hydra.run.dir=two", engine="jax")
+    assert found in run(tmp_path, "runner.verify", "run=one", "against=two", engine="jax")

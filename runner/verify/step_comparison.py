@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.data.base import Array
-from runner.replay.recompute import Recomputed
-from runner.replay.record import RecordedStep
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.metric_history import MetricHistory, StepMeans
+from runner.verify.recompute import Recomputed
+from runner.verify.recorded_step import RecordedStep
 
 # Tables of a checkpoint's metrics with the sums that are not complete yet. The others have rows that are compared.
 _OPEN_TABLES = ("open", "epoch")
@@ -96,7 +96,7 @@ def _rows(expected: MetricHistory, actual: MetricHistory, first: int) -> list[tu
     for recorded, computed in tables:
         by_step = dict(computed)
         for step, means in recorded:
-            # The replay has the rows up to its start from the checkpoint itself, so comparing them would show nothing.
+            # The rows up to the start come from the checkpoint itself, so comparing them would show nothing.
             if step > first and step in by_step:
                 rows.append(((step, means), by_step[step]))
     rows.sort(key=lambda row: row[0][0])
@@ -145,7 +145,7 @@ def _difference(name: str, step: int, expected: Array | np.float64, actual: Arra
     after = np.asarray(actual)
     if before.shape != after.shape:
         return Difference(name, step, np.nan, np.nan)
-    # Bytes are compared first: equal arrays, which are what a replay should give, then need no float64 copies.
+    # Bytes are compared first: equal arrays, which are the rule, then need no float64 copies.
     if before.dtype == after.dtype and before.tobytes() == after.tobytes():
         return None
     wide_before = before.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Report of a recomputed step: printed, and written to replay.json."""
+"""Report of a recomputed step: printed, and written to step.json."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from runner.replay.compare import Comparison, Difference
-from runner.replay.recompute import Recomputed
-from runner.replay.record import RecordedStep
-from runner.verify.request import write_arrays
+from runner.verify.recompute import Recomputed
+from runner.verify.recorded_step import RecordedStep
+from runner.verify.step_comparison import Comparison, Difference
 
-FILE = "replay.json"
-ARRAYS_FILE = "arrays.npz"
+FILE = "step.json"
 
 # Examples and variables that are printed; the file has all.
 _SHOWN = 10
@@ -33,17 +31,15 @@ def lines(recorded: RecordedStep, result: Recomputed, comparison: Comparison, di
     """
     step = recorded.step
     start = "the beginning" if recorded.start is None else f"the checkpoint of step {recorded.first:,}"
-    printed = [f"replayed step {step:,} of run {recorded.run.id} from {start}"]
+    printed = [f"computed step {step:,} of run {recorded.run.id} again, from {start}"]
     for key, (before, now) in differences.items():
-        printed.append(f"other than in the run: {key}={_shown(now)}, which was {_shown(before)} in this step")
-    # A run that early stopping has ended where the replay starts computes no step.
-    if step in result.metrics:
-        means = "  ".join(f"{name} {value:.6g}" for name, value in result.metrics[step].items())
-        printed.append(f"step {step:,}: {means}")
-    shown = ", ".join(map(str, result.examples[:_SHOWN]))
+        printed.append(f"other than in the run: {key}={shown(now)}, which was {shown(before)} in this step")
+    means = "  ".join(f"{name} {value:.6g}" for name, value in result.metrics[step].items())
+    printed.append(f"step {step:,}: {means}")
+    examples = ", ".join(map(str, result.examples[:_SHOWN]))
     if len(result.examples) > _SHOWN:
-        shown += f", ... ({len(result.examples)} in all, in {FILE})"
-    printed.append(f"examples of its batch, as indices in the training split: {shown}")
+        examples += f", ... ({len(result.examples)} in all, in {FILE})"
+    printed.append(f"examples of its batch, as indices in the training split: {examples}")
     printed += _compared(recorded, comparison)
     return printed
 
@@ -79,14 +75,15 @@ def _table(what: str, differences: Sequence[Difference]) -> list[str]:
     return printed
 
 
-def _shown(value: object) -> object:
+def shown(value: object) -> object:
+    """Returns a value of a config as it is typed."""
     return "null" if value is None else value
 
 
 def write(
     folder: Path, recorded: RecordedStep, result: Recomputed, comparison: Comparison, differences: Differences
-) -> list[Path]:
-    """Writes replay.json and, if there are arrays, arrays.npz; returns their paths."""
+) -> Path:
+    """Writes step.json and returns its path."""
     content = {
         "run": recorded.run.id,
         "step": recorded.step,
@@ -103,8 +100,4 @@ def write(
     }
     path = folder / FILE
     path.write_text(json.dumps(content, indent=1) + "\n")
-    written = [path]
-    if result.arrays:
-        written.append(folder / ARRAYS_FILE)
-        write_arrays(written[-1], result.arrays)
-    return written
+    return path

@@ -14,16 +14,14 @@ import numpy as np
 from runner.config.schema import ProfileConfig, RunConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data import workers
-from runner.data.base import WEIGHT, Array, Dataset
+from runner.data.base import Array, Dataset
 from runner.engine import make_engine
-from runner.engine.base import Engine, HostBatches, Pending, PlacedBatches, StepMetrics, cache_on_device, caches_split
+from runner.engine.base import Engine, Pending, PlacedBatches, StepMetrics, cache_on_device, caches_split
 from runner.host import stages
 from runner.host.logs import quiet_native_log
 from runner.host.signals import StopRequest
 from runner.processes.lifecycle import AgreedStop
-from runner.replay.layers import layer_outputs
-from runner.replay.record import RecordedStep
-from runner.task.base import LOSS, DataSpec, Task
+from runner.task.base import DataSpec, Task
 from runner.training import feed, loop, profile
 from runner.training.checkpoint.resume import check_variables, load
 from runner.training.checkpoint.saver import Saver
@@ -31,12 +29,7 @@ from runner.training.display import Display
 from runner.training.lengths import RunLength
 from runner.training.metric_history import MetricHistory
 from runner.training.recorder import MetricRecorder
-
-# The arrays of a step are written under these prefixes.
-BATCH = "batch/"
-GRADIENT = "gradient/"
-LAYER = "layer/"
-VARIABLE = "variable/"
+from runner.verify.recorded_step import RecordedStep
 
 # Entries that a sketch converts at a time: 8 MB as float64, however large the array is.
 _PIECE = 1 << 20
@@ -52,13 +45,11 @@ class StepRecord:
       sketches: by path, the L2 norm of the values and their sum with fixed random signs. Two arrays whose sketches
         agree within a small part of the norm agree as closely, except with a small probability. Arrays that are exact
         have none, because they have no rounding.
-      not_finite: the variables with a NaN or Inf value.
     """
 
     step: int
     digests: Mapping[str, str]
     sketches: Mapping[str, tuple[float, float]]
-    not_finite: tuple[str, ...]
 
 
 @dataclass
@@ -66,25 +57,20 @@ class Recomputed:
     """What was computed again.
 
     Attributes:
-      step: the recorded step, or an earlier one that ended the replay: with `stop_at_nan` the first with a NaN or Inf,
-        or the one at which early stopping ends the run.
       metrics: means of each step by name, by step.
       records: digests of the state, in the order of the steps.
       history: the metrics up to the last step, as training records them.
       at_step: the same as arrays after the step, as a checkpoint has them.
-      variables: the state after the recorded step; empty if the replay ended before it.
+      variables: the state after the recorded step.
       examples: indices of the step's examples in the training split, padding left out.
-      arrays: of the step, by name; empty unless they were asked for.
     """
 
-    step: int = 0
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[StepRecord] = field(default_factory=list)
     history: MetricHistory | None = None
     at_step: dict[str, Array] = field(default_factory=dict)
     variables: dict[str, Array] = field(default_factory=dict)
     examples: list[int] = field(default_factory=list)
-    arrays: dict[str, Array] = field(default_factory=dict)
 
 
 def recompute(
@@ -127,9 +113,7 @@ def recompute(
     result = Recomputed()
     with workers.opened(config.dataset, config.trainer.seed) as readers:
         splits = feed.splits(config, data, task, readers, cached=caches_split(engine))
-        rows = _rows(config, data, length, recorded.step)
-        step = _Step(config, splits.train, engine, spec, *rows, length, recorded.step)
-        taker = _StateTaker(engine, recorded, config, length, result, step)
+        taker = _StateTaker(engine, recorded, config, length, result)
         profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)
         hooks = loop.LoopHooks(_ignore, _ignore, _ignore, Display(), AgreedStop(stop), taker, profiler)
         # A step before the first one to train is recorded too: two runs may begin with different values.
@@ -137,23 +121,17 @@ def recompute(
         observed = cast("Engine", _ObservedEngine(engine, result))
         title = f"computing steps {recorded.first + 1:,} to {taker.last:,} again"
         with stages.stage(title), stop.deferring(), suppress(_ReachedError):
-            # The last step of a run is a period's end, after which the saver is asked and ends the replay.
-            ended = loop.train(config, observed, splits, hooks, recorded.start)
-            # Early stopping has ended the run before.
-            result.step = ended.steps
-            result.history = ended.history
-    indices, weight = _rows(config, data, length, result.step)
+            # The last step of a run is a period's end, after which the saver is asked and ends the training.
+            loop.train(config, observed, splits, hooks, recorded.start)
+    indices, weight = _rows(config, data, length, recorded.step)
     result.examples = [int(row) for row in indices[weight > 0]]
     return result
 
 
 def _without_ends(config: RunConfig) -> RunConfig:
-    """Returns the config of a run that trains to the step of its replay."""
-    # A NaN or Inf loss is a result here and ends nothing.
-    trainer = replace(config.trainer, on_nan="continue", profile=ProfileConfig())
-    if config.replay.step is not None:
-        # The step may be after the end of a run that was stopped early. Without a step, the run's end is the replay's.
-        trainer = replace(trainer, early_stopping=EarlyStoppingConfig())
+    """Returns the config of a run that trains to the recorded step."""
+    # A NaN or Inf loss is a result here and ends nothing, and the step may be after an early stop of the run.
+    trainer = replace(config.trainer, on_nan="continue", profile=ProfileConfig(), early_stopping=EarlyStoppingConfig())
     return replace(config, trainer=trainer)
 
 
@@ -188,31 +166,23 @@ class _StateTaker(Saver):
         config: RunConfig,
         length: RunLength,
         result: Recomputed,
-        step: _Step,
     ) -> None:
         self._engine = engine
         self._step = recorded.step
         self._first = recorded.first
         self._every = config.replay.every
         self._record_from = max(config.replay.record_from or 0, recorded.first)
-        self._with_arrays = config.replay.arrays
-        self._stops_at_nan = config.replay.stop_at_nan
         self._result = result
-        self._read = step
-        # The losses of the steps up to this one were looked at.
-        self._checked = recorded.first
         self.last = _window_end(recorded, config, length)
 
     def begin_records(self) -> None:
         """Records the state before the first step."""
         if self._is_due(self._first):
             self._record(self._first)
-        if self._with_arrays and self._step == self._first + 1:
-            self._result.arrays |= self._read.before()
 
     def steps_left(self, step: int) -> int | None:
         """Returns after how many steps a state is recorded next; None: no more are, and the feed only reads ahead."""
-        stops = [self.last, self._step, self._step - 1]
+        stops = [self.last, self._step]
         if self._every is not None:
             after = step - self._record_from
             stops.append(self._record_from if after < 0 else step + self._every - after % self._every)
@@ -223,19 +193,12 @@ class _StateTaker(Saver):
         result = self._result
         # Device calls are read later than they are started. From here on, `metrics` has all steps up to this one.
         recorder.drain()
-        if self._with_arrays and step == self._step - 1:
-            result.arrays |= self._read.before()
         if step == self._step:
             result.variables = self._engine.state()
             result.at_step = recorder.arrays()
-            if self._with_arrays:
-                for path, array in result.variables.items():
-                    result.arrays[f"{VARIABLE}{path}"] = array
         if step == self._step or (step < self._step and self._is_due(step)):
             self._record(step)
-        bad = self._first_nan(step) if self._stops_at_nan else None
-        if step >= self.last or bad is not None:
-            result.step = min(self._step, step if bad is None else bad)
+        if step >= self.last:
             result.history = recorder.history
             raise _ReachedError
 
@@ -245,31 +208,15 @@ class _StateTaker(Saver):
             return False
         return (step - self._record_from) % self._every == 0
 
-    def _first_nan(self, step: int) -> int | None:
-        """Returns the first step up to this one whose loss or recorded state has a NaN or Inf; None: there is none."""
-        unchecked = range(self._checked + 1, step + 1)
-        self._checked = step
-        # A device call has several steps, each with its loss.
-        for trained in unchecked:
-            if not np.isfinite(self._result.metrics[trained][LOSS]):
-                return trained
-        record = self._result.records[-1] if self._result.records else None
-        if record is not None and record.step == step and record.not_finite:
-            return step
-        return None
-
     def _record(self, step: int) -> None:
         state = self._result.variables if step == self._step else self._engine.state()
         digests: dict[str, str] = {}
         sketches: dict[str, tuple[float, float]] = {}
-        not_finite: list[str] = []
         for path, array in state.items():
             digests[path] = digest(array)
             if not is_exact(array):
                 sketches[path] = sketch(array)
-            if not np.all(np.isfinite(np.asarray(array, np.float32))):
-                not_finite.append(path)
-        self._result.records.append(StepRecord(step, digests, sketches, tuple(not_finite)))
+        self._result.records.append(StepRecord(step, digests, sketches))
 
 
 def digest(array: Array) -> str:
@@ -345,43 +292,3 @@ class _ObservedPending:
                 means[name] = float(sums[offset] / (weight or np.nan))
             self.result.metrics[self.first_step + offset + 1] = means
         return metrics
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One step's batch, and what the engine computes of it without a change of its state."""
-
-    config: RunConfig
-    train: feed.Examples
-    engine: Engine
-    spec: DataSpec
-    indices: Array
-    weight: Array
-    length: RunLength
-    step: int
-
-    def before(self) -> dict[str, Array]:
-        """Returns the arrays of the step with the weights before it: its batch, gradients and layers' outputs."""
-        epoch = feed.drawn_epoch(self.config, (self.step - 1) // self.length.epoch)
-        indices = self.indices[None]
-        weight = np.asarray(self.weight, np.float32)[None]
-        batch = self.train.read(epoch, indices, weight)
-        # If the devices keep the split, a batch has only the numbers of rows. The record is of the examples
-        # themselves.
-        streamed = replace(self.train, cached=False).read(epoch, indices, weight)
-        arrays: dict[str, Array] = {f"{BATCH}index": np.asarray(self.indices)}
-        for name, array in streamed.arrays.items():
-            arrays[f"{BATCH}{name}"] = array[0]
-        if not self.spec.task.own_step:
-            for path, gradient in self.engine.gradients(batch, self.step - 1).items():
-                arrays[f"{GRADIENT}{path}"] = gradient
-        for layer, output in self._layers(streamed).items():
-            arrays[f"{LAYER}{layer}"] = output
-        return arrays
-
-    def _layers(self, batch: HostBatches) -> dict[str, Array]:
-        first: dict[str, Array] = {}
-        for name, array in batch.arrays.items():
-            if name != WEIGHT:
-                first[name] = array[0]
-        return layer_outputs(self.config, self.spec, self.engine, first)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from runner.errors import ConfigError
-from runner.replay import record
-from runner.replay.compare import _difference
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.metric_history import Restore, empty
+from runner.verify import recorded_step as record
+from runner.verify.step_comparison import _difference
 
 
 def test_only_keys_that_change_a_step_are_differences() -> None:

@@ -1,4 +1,4 @@
-"""The command `python -m runner.replay`: computes a recorded step again and compares it with the record."""
+"""Recorded steps: `runner.verify run=<run id> step=<step>` computes one again and compares it with the record."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from runner.host.late import late
 from runner.host.signals import StopRequest, heard
 from runner.processes.team import current
 from runner.record.folder import with_config
-from runner.replay.record import RecordedStep, config_differences, recorded_step, version_differences
 from runner.task.registry import make_task
 from runner.training import lengths
 from runner.training.checkpoint.resume import Previous, check_data, check_order
+from runner.verify.recorded_step import RecordedStep, config_differences, recorded_step, version_differences
 
 if TYPE_CHECKING:
     from runner.data import loading
-    from runner.replay import compare, recompute, report
+    from runner.verify import parting, recompute, step_comparison, step_report
 else:
     loading = late("runner.data.loading")
-    compare = late("runner.replay.compare")
-    recompute = late("runner.replay.recompute")
-    report = late("runner.replay.report")
+    parting = late("runner.verify.parting")
+    recompute = late("runner.verify.recompute")
+    step_comparison = late("runner.verify.step_comparison")
+    step_report = late("runner.verify.step_report")
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Computes a step of a recorded run again, and prints how it compares with the record.
+    """Computes a step of a recorded run again, or finds where it parts from another run.
 
     Args:
       config: checked: the run's, with the overrides that were typed.
@@ -48,7 +49,11 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     """
     console = Console()
     team = current()
-    saved = open_saved(config, "runner.replay")
+    saved = open_saved(config, "runner.verify")
+    if config.replay.against is not None:
+        for line in parting.lines(config, saved.run):
+            console.print_lines([line])
+        return
     recorded = recorded_step(saved.run, config.replay)
     # Before the data and the engine are loaded: the configs alone tell whether the examples have another order.
     check_order(saved.checkpoint, resolved(config, composed))
@@ -62,16 +67,15 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # All processes compute the step on their part of the mesh. Process 0 compares and reports.
     if not team.is_first:
         return
-    recorded = recorded.ending_at(result.step)
-    comparison = compare.compare(recorded, result)
-    printed = [*device_lines, *report.lines(recorded, result, comparison, differences)]
-    files = report.write(folder, recorded, result, comparison, differences)
-    printed.append(f"written: {', '.join(path.name for path in files)} in {folder}")
+    comparison = step_comparison.compare(recorded, result)
+    printed = [*device_lines, *step_report.lines(recorded, result, comparison, differences)]
+    path = step_report.write(folder, recorded, result, comparison, differences)
+    printed.append(f"written: {path}")
     console.print_lines(printed)
     # Another config or another version of a library explains a difference, so only a step without one fails.
     if not comparison.is_equal and not differences:
         raise EngineError(
-            f"replay.step={recorded.step}: differs from the record with the recorded config and libraries; {folder} "
+            f"step={recorded.step}: differs from the record with the recorded config and libraries; {folder} "
             "has the details"
         )
 
@@ -88,19 +92,9 @@ def _recomputed(
     optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
     config = replace(config, trainer=trainer, optimizer=optimizer)
     length = lengths.run_length(config, data.train.size, task.tokens)
-    # Without `replay.step`, the step is `sys.maxsize` up to here: the run's length was not known before its data.
-    if config.replay.stop_at_nan:
-        recorded = replace(recorded, step=min(recorded.step, length.total))
-    if recorded.first >= length.total:
-        raise invalid(
-            "replay.start",
-            recorded.first,
-            problem=f"the run has {length.total:,} steps",
-            fix="set a smaller number",
-        )
     if recorded.step > length.total:
         raise invalid(
-            "replay.step",
+            "step",
             recorded.step,
             problem=f"the run has {length.total:,} steps",
             fix=f"set step={length.total} or less",

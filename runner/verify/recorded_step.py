@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from runner.config.convert import flatten
@@ -54,12 +53,6 @@ class RecordedStep:
         """The steps done at the start."""
         return 0 if self.start is None else self.start.step
 
-    def ending_at(self, step: int) -> RecordedStep:
-        """Returns the record of the step that a replay has reached; if it is an earlier one, without a checkpoint."""
-        if step == self.step:
-            return self
-        return replace(self, step=step, saved=None)
-
 
 def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
     """Returns the record of a run's step.
@@ -71,7 +64,9 @@ def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
     Raises:
       ConfigError: no step is named, the run can't be computed from there, or a checkpoint is damaged.
     """
-    step = _last_step(options)
+    step = options.step
+    if step is None:
+        raise invalid("step", None, problem="is the step to compute again", fix="set step=100, or against=<run id>")
     steps = index.current_steps(storage.lineages(run.folder))
     last = runs.open_checkpoint("run", run, steps[-1])
     history = from_arrays(last.history())
@@ -87,15 +82,6 @@ def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
     except DamagedError as error:
         raise ConfigError(f"run={run.id}: its checkpoint of step {after} is damaged ({error})") from error
     return RecordedStep(run, step, start, saved, history, last.step, about)
-
-
-def _last_step(options: ReplayConfig) -> int:
-    """Returns the step that is computed last; with `stop_at_nan` it may be left out, and is the end of the run."""
-    if options.step is not None:
-        return options.step
-    if options.stop_at_nan:
-        return sys.maxsize
-    raise invalid("replay.step", None, problem="is the step to compute again", fix="set step=100")
 
 
 def _start(
@@ -127,7 +113,9 @@ def _start(
     if origin:
         branched = int(str(origin).rpartition("@")[2])
         problem = f"run {run.id} branched at step {branched}, and has no checkpoint before step {step}"
-        raise invalid("replay.step", step, problem=problem, fix=f"replay the run that it branched from: run={origin}")
+        raise invalid(
+            "replay.step", step, problem=problem, fix=f"compute it from the run that it branched from: run={origin}"
+        )
     if any(restore.step < step for restore in history.restores):
         problem = "the run restored a checkpoint after a NaN or Inf loss, and that checkpoint was deleted"
         raise invalid("replay.step", step, problem=problem, fix=f"set step to {steps[0] + 1} or more")

@@ -1,1 +1,0 @@
-"""Replay: computes recorded training steps again, and compares them with the record."""

@@ -1,0 +1,257 @@
+"""Search for the first step at which two recorded runs part: `runner.verify run=<run id> against=<run id>`.
+
+The logged metrics and the checkpoints of both runs bound the step: after it they differ, and at the last common
+checkpoint that is equal they do not differ yet. Between these bounds both runs are computed again, with a digest of
+every variable after each step. Each has a process of its own, because they may need other engines and devices. If the
+bounds are far apart, only some steps are recorded, and then each step between two of these in a second pass.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.config.schema import RunConfig
+from runner.data.base import Array
+from runner.errors import EXIT_REFUSED, ConfigError, EngineError, invalid
+from runner.host.quoting import quoted
+from runner.optim.paths import is_variable
+from runner.training.checkpoint import index, runs, storage
+from runner.training.checkpoint.arguments import folder_of
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.runs import SavedRun
+from runner.training.metric_history import MetricHistory, from_arrays
+from runner.verify.recompute import is_exact
+from runner.verify.recorded_step import config_differences
+from runner.verify.step_report import FILE, shown
+
+# The states of so many steps are recorded one by one. Of a longer range only some states are recorded first, because
+# to copy every variable to the host takes longer than a step.
+_ONE_BY_ONE = 64
+
+# Relative to the norm of a variable: what rounding in another order makes of many steps, and less than what a person
+# would look for.
+_TOLERANCE_OF_MESHES = 1e-3
+
+# Keys by which the same computation is done in another order.
+_ORDER_KEYS = ("mesh.", "engine.", "cluster.", "layout.")
+
+# The record of a state in step.json: digests and sketches by path.
+State = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the runs.
+
+    Attributes:
+      run: recorded.
+      steps: of its checkpoints.
+      last: its last checkpoint.
+      history: the metrics in it.
+    """
+
+    run: SavedRun
+    steps: list[int]
+    last: Checkpoint
+    history: MetricHistory
+
+    def checkpoint(self, step: int) -> Checkpoint:
+        """Returns a checkpoint of the run."""
+        return runs.open_checkpoint("run", self.run, step)
+
+
+def lines(config: RunConfig, run: SavedRun) -> Iterator[str]:
+    """Yields lines for the user, the result last.
+
+    Args:
+      config: checked, with `replay.against`.
+      run: the run that `run=` names.
+
+    Raises:
+      ConfigError: there is no such run, or a run can't be computed again.
+      EngineError: a computation failed.
+    """
+    against = str(config.replay.against)
+    other, step = runs.find("against", against, folder_of(config.trainer.checkpoint))
+    if step is not None:
+        raise invalid(
+            "against", against, problem="names a checkpoint, but must name a run", fix="remove the part after @"
+        )
+    first, second = _opened(run), _opened(other)
+    differences = config_differences(first.last.about["config"], second.last.about["config"])
+    if not differences:
+        yield "configs: equal"
+    for key, (before, after) in differences.items():
+        yield f"configs: {key} is {shown(before)} and {shown(after)}"
+    has_other_order = any(key.startswith(_ORDER_KEYS) for key in differences)
+    tolerance = _TOLERANCE_OF_MESHES if has_other_order else 0.0
+    within = f" within {tolerance:g} of each variable's norm" if tolerance else ""
+    low, high = _bounds(first, second, tolerance)
+    if high is None:
+        yield f"the runs do not part: their common metrics and checkpoints up to step {low:,} are equal{within}"
+        return
+    if low:
+        yield f"equal{within} at the checkpoints of step {low:,}"
+    yield f"the first recorded difference is at step {high:,}"
+    stride = 1 if high - low <= _ONE_BY_ONE else math.isqrt(high - low)
+    found = _first_difference(first, second, [f"step={high}", *_records(low, stride, low)], tolerance)
+    if found is not None and found[0] > low and stride > 1:
+        # The states before these steps are equal.
+        step = found[0]
+        options = [f"step={step}", *_records(low, 1, max(low, step - stride))]
+        found = _first_difference(first, second, options, tolerance)
+    if found is None:
+        yield (
+            "computed again, the runs do not part: what made them differ is in neither their configs nor their data "
+            "(another version of a library, or code that has changed since)"
+        )
+        return
+    step, paths = found
+    where = f"in step {step:,}" if step else "before the first step: they begin with different values"
+    yield f"the runs part {where}; first variable: {paths[0]} (of {len(paths)} that differ)"
+    if step:
+        yield f"to see that step: python -m runner.verify run={run.id} step={step}"
+
+
+def _opened(run: SavedRun) -> _Side:
+    steps = index.current_steps(storage.lineages(run.folder))
+    last = runs.open_checkpoint("run", run, steps[-1])
+    return _Side(run, steps, last, from_arrays(last.history()))
+
+
+def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | None]:
+    """Returns the last common checkpoint before which nothing differs, and a step at which the runs differ.
+
+    The first is 0 if there is no such checkpoint. The second is None if nothing that both have recorded differs; the
+    first is then the last step that both have recorded.
+    """
+    highs: list[int] = []
+    compared = 0
+    recorded = dict(second.history.train)
+    for step, means in first.history.train:
+        if step not in recorded:
+            continue
+        compared = max(compared, step)
+        if not _have_close_metrics(means, recorded[step], tolerance):
+            highs.append(step)
+            break
+    low = 0
+    # In ascending order, and only up to the first difference: every byte of a checkpoint is read to open it.
+    for step in sorted(set(first.steps) & set(second.steps)):
+        if highs and step >= highs[0]:
+            break
+        compared = max(compared, step)
+        one = first.checkpoint(step)
+        other = second.checkpoint(step)
+        if set(one) == set(other) and all(_are_close(one[path], other[path], tolerance) for path in one):
+            low = step
+        else:
+            highs.append(step)
+            break
+    if not highs:
+        return compared, None
+    return low, min(highs)
+
+
+def _have_close_metrics(one: Mapping[str, float], other: Mapping[str, float], tolerance: float) -> bool:
+    for name in set(one) & set(other):
+        difference = abs(one[name] - other[name])
+        is_equal = one[name] == other[name] or (math.isnan(one[name]) and math.isnan(other[name]))
+        # Not `difference > ...`: if one of the values is NaN, so is the difference, and every comparison with it is
+        # false.
+        if not is_equal and not difference <= tolerance * abs(one[name]):
+            return False
+    return True
+
+
+def _are_close(one: Array, other: Array, tolerance: float) -> bool:
+    """Returns whether two arrays agree within a share of the larger L2 norm; integers must be equal."""
+    if one.shape != other.shape:
+        return False
+    if is_exact(one) or is_exact(other):
+        return np.array_equal(one, other)
+    before = np.asarray(one, np.float64)
+    after = np.asarray(other, np.float64)
+    if np.array_equal(before, after, equal_nan=True):
+        return True
+    size = max(float(np.linalg.norm(before)), float(np.linalg.norm(after)))
+    # False for a NaN.
+    return float(np.linalg.norm(before - after)) <= tolerance * size
+
+
+def _records(start: int, every: int, first: int) -> list[str]:
+    """Returns the options of a computation that records states: its checkpoint, steps between states, first state."""
+    return [f"start={start}", f"every={every}", f"record_from={first}"]
+
+
+def _first_difference(
+    first: _Side, second: _Side, options: Sequence[str], tolerance: float
+) -> tuple[int, list[str]] | None:
+    """Returns the first recorded step at which both runs, computed again, differ, and in which variables."""
+    states = _computed(second.run, options)
+    for step, state in sorted(_computed(first.run, options).items()):
+        paths = differing(state, states[step], tolerance) if step in states else []
+        if paths:
+            return step, paths
+    return None
+
+
+def _computed(run: SavedRun, options: Sequence[str]) -> dict[int, State]:
+    """Computes steps of a run again in a process of its own, and returns the states that it recorded, by step.
+
+    Args:
+      run: recorded.
+      options: overrides of `replay`, without the group's name.
+
+    Raises:
+      ConfigError: the run can't be computed again.
+      EngineError: it failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="runner-verify-") as folder:
+        command = [sys.executable, "-m", "runner.verify", f"run={quoted(str(run.folder))}"]
+        command += [f"hydra.run.dir={quoted(folder)}", *(f"replay.{option}" for option in options)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = Path(folder) / FILE
+        # A step that differs from its record ends with exit code 1, and has written what it computed.
+        if result.is_file():
+            return {int(state["step"]): state for state in json.loads(result.read_text())["states"]}
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].removeprefix("error: ")
+    error = ConfigError if done.returncode == EXIT_REFUSED else EngineError
+    raise error(f"{last} (while run {run.id} was computed again)")
+
+
+def differing(one: State, other: State, tolerance: float) -> list[str]:
+    """Returns the variables in which two recorded states differ, those of the model first.
+
+    Args:
+      one: a state of step.json.
+      other: another one.
+      tolerance: relative to the norm of a variable; 0: bitwise, as integers are always compared.
+    """
+    paths: list[str] = []
+    for path, digest in one["digests"].items():
+        if other["digests"].get(path) == digest:
+            continue
+        has_sketches = path in one["sketches"] and path in other["sketches"]
+        if has_sketches and tolerance and _has_close_sketch(path, one, other, tolerance):
+            continue
+        paths.append(path)
+    paths += [path for path in other["digests"] if path not in one["digests"]]
+    return sorted(paths, key=lambda path: not is_variable(path))
+
+
+def _has_close_sketch(path: str, one: State, other: State, tolerance: float) -> bool:
+    norm, signed_sum = one["sketches"][path]
+    other_norm, other_sum = other["sketches"][path]
+    allowed = tolerance * max(norm, other_norm)
+    return bool(abs(norm - other_norm) <= allowed and abs(signed_sum - other_sum) <= allowed)
