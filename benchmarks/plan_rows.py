@@ -129,7 +129,8 @@ def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None], ca
     """
     found: list[Result] = []
     if cache is not None and cache.is_file():
-        found = [Result(**values) for values in json.loads(cache.read_text())]
+        kept = [Result(**values) for values in json.loads(cache.read_text())]
+        found = [result for result in kept if result.source != _OWN]
     for number, row in enumerate(rows):
         if number < len(found):
             continue
@@ -151,6 +152,8 @@ def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None], ca
     return found
 
 
+# Source of the results of this project's own runs.
+_OWN = "mesh-runner"
 # Seconds of a step on one H200 by case of `benchmarks.gpu`: docs/h200.md.
 _ON_H200 = {"125m,none": 0.160, "125m,full": 0.186, "1b,none": 0.179, "1b,full": 0.215}
 
@@ -164,7 +167,7 @@ def own_results(first: int) -> list[Result]:
     found = []
     for number, (case, seconds) in enumerate(_ON_H200.items(), first):
         plan, config = planned(["hardware=h200", *gpu.CONFIG, *gpu.CASES[case]])
-        result = Result(number, "mesh-runner", case, card="h200")
+        result = Result(number, _OWN, case, card="h200")
         _fill_times(result, plan, config)
         assert plan.forecast is not None
         result.predicted_gib = plan.forecast.peak_bytes / GIB
