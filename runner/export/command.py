@@ -21,6 +21,7 @@ from runner.data.base import Array, ArraySource, Dataset
 from runner.data.prepare import PREPARATION, to_text
 from runner.data.vocabulary import TOKENIZER, Vocabulary
 from runner.engine import devices, registry
+from runner.engine.base import PlainModel
 from runner.errors import EngineError
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
@@ -98,7 +99,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         # The export appears in its folder when the block ends, so only after it was compared and found equal.
         with folders.making(target) as unfinished:
             with stages.stage("writing the export"):
-                written, drawn = _write(config, saved, served, unfinished, native_log)
+                plain, written, drawn = _write(config, saved, served, unfinished, native_log)
             library = registry.keras_package(config.engine.name)
             with stages.stage("loading it again in a fresh process"):
                 compared = check(unfinished, written, library, served, examples, outputs, native_log, drawn)
@@ -122,7 +123,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             if data.vocabulary is not None:
                 (unfinished / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
         console.print_lines(_written_lines(target, written))
-        record_in_run = partial(_record, store, saved, served, target, written, compared, outputs)
+        record_in_run = partial(_record, store, saved, served, target, compared, plain, examples, config)
         _record_and_copy(console, record_in_run, target, copy)
         console.print_lines(store.describe())
 
@@ -169,15 +170,24 @@ def _first(outputs: Array | Mapping[str, Array]) -> Array | Mapping[str, Array]:
 
 def _write(
     config: RunConfig, saved: Previous, served: Served, folder: Path, native_log: Path
-) -> tuple[Written, frozenset[str]]:
-    """Writes the model; returns what was written, and the names of the answers that depend on random numbers."""
+) -> tuple[PlainModel, Written, frozenset[str]]:
+    """Writes the model.
+
+    Returns:
+      The model, what was written, and the names of the answers that depend on random numbers.
+    """
     with quiet_native_log(native_log):
         plain = registry.make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
-        is_own_code = not config.model.target.startswith("runner.")
         has_tensorflow = importlib.util.find_spec("tensorflow") is not None
         # Before the model is written, because writing a Keras 3 model traces it in the same way.
         drawn = drawn_answers(plain, served)
-        return write_model(plain, served, folder, convert=is_own_code, tensorflow=has_tensorflow), drawn
+        written = write_model(plain, served, folder, convert=_converts(config), tensorflow=has_tensorflow)
+        return plain, written, drawn
+
+
+def _converts(config: RunConfig) -> bool:
+    """Returns whether the model has a user's layers, which AutoGraph may have to rewrite."""
+    return not config.model.target.startswith("runner.")
 
 
 def _vocabulary(vocabulary: Vocabulary) -> dict[str, object]:
@@ -284,9 +294,10 @@ def _record(
     saved: Previous,
     served: Served,
     target: Path,
-    written: Written,
     compared: Mapping[str, Comparison],
-    outputs: Array | Mapping[str, Array],
+    plain: PlainModel,
+    examples: Mapping[str, Array],
+    config: RunConfig,
 ) -> str | None:
     """Records an export in its run; returns the URI of the MLflow model, None if there is none."""
     step = saved.checkpoint.step
@@ -302,8 +313,8 @@ def _record(
         if (target / name).is_file():
             artifacts.append(target / name)
     store.log_artifacts(artifacts, "export")
-    if not written.saved_model:
-        return None
-    path = target / SAVED_MODEL
-    specs = served.answer_specs(_first(outputs))
-    return store.log_model(lambda where, run_id: log.log_saved_model(where, run_id, path, served, specs, step=step))
+    return store.log_model(
+        lambda where, run_id: log.log_model(
+            where, run_id, plain, served, examples, name="export", step=step, convert=_converts(config)
+        )
+    )

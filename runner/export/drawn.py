@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runner.arrays import Tensor
 from runner.engine.base import PlainModel
 from runner.export.signature import Served
-from runner.export.write import answers
+from runner.export.write import with_values
 from runner.host.late import late
 
 if TYPE_CHECKING:
     import jax
-    import keras
 
     from runner.engine.jax import adapter, private, randomness
 else:
     jax = late("jax")
-    keras = late("keras")
     adapter = late("runner.engine.jax.adapter")
     private = late("runner.engine.jax.private")
     randomness = late("runner.engine.jax.randomness")
@@ -39,17 +36,13 @@ def drawn_answers(plain: PlainModel, served: Served) -> frozenset[str]:
     states = [len(model.trainable_variables) + index for index in randomness.seed_indices(model)]
     if not states:
         return frozenset()
-    variables = [*model.trainable_variables, *model.non_trainable_variables]
     trainable, others = adapter.variable_shapes(model)
     variable_shapes = [*trainable, *others]
     array_shapes: dict[str, jax.ShapeDtypeStruct] = {}
     for name, spec in served.inputs.items():
         array_shapes[name] = jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype)
 
-    def answer(values: list[Tensor], arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-            return answers(plain, served, jax.numpy, arrays)
-
+    _, answer = with_values(plain, served)
     drawn: set[str] = set()
     for name in jax.eval_shape(answer, variable_shapes, array_shapes):
         # The program of this answer alone: a state is used if it is left when unused inputs are removed.

@@ -1,24 +1,43 @@
-"""The exported model as MLflow serves it. MLflow stores this file with the model; it needs only TensorFlow."""
+"""A run's model as MLflow serves it. MLflow stores this file with the model; it needs only TensorFlow or only JAX."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import mlflow
 import numpy as np
-import tensorflow as tf
 
 
 class ServedModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
-    """Takes the dataset's arrays, returns the task's answers."""
+    """Takes the dataset's arrays, or rows of a table with their names, and returns the task's answers."""
 
     def load_context(self, context: Any) -> None:
-        """Loads the SavedModel."""
+        """Loads the SavedModel, or the program of a model on JAX."""
+        self._names = context.model_config["names"]
+        if "saved_model" in context.artifacts:
+            self._load_saved_model(context.artifacts["saved_model"])
+        else:
+            self._load_program(Path(context.artifacts["program"]))
+
+    def _load_saved_model(self, path: str) -> None:
+        tf = import_module("tensorflow")
         # The model must stay referenced: its signature does not keep it alive.
-        self._model = tf.saved_model.load(context.artifacts["saved_model"])
-        self._serve = self._model.signatures["serving_default"]
-        self._inputs = self._serve.structured_input_signature[1]
+        self._model = tf.saved_model.load(path)
+        serve = self._model.signatures["serving_default"]
+        specs = serve.structured_input_signature[1]
+        self._dtypes = {name: spec.dtype.name for name, spec in specs.items()}
+        self._answer = lambda arrays: serve(**{name: tf.constant(array) for name, array in arrays.items()})
+
+    def _load_program(self, folder: Path) -> None:
+        program = import_module("jax.export").deserialize(bytearray((folder / "answer.stablehlo").read_bytes()))
+        with np.load(folder / "values.npz", allow_pickle=False) as file:
+            values = [file[f"arr_{number}"] for number in range(len(file.files))]
+        (_, specs), _ = program.in_tree.unflatten(program.in_avals)
+        self._dtypes = {name: spec.dtype.name for name, spec in specs.items()}
+        self._answer = lambda arrays: program.call(values, arrays)
 
     # Without a type on model_input, which MLflow would take for a schema of its own.
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
@@ -26,24 +45,35 @@ class ServedModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
 
         Args:
           context: MLflow's.
-          model_input: arrays (batch, ...) by name; for a model with one input also the array alone.
+          model_input: arrays (batch, ...) by name, or a pandas.DataFrame; for a model with one input also the array
+            alone. Strings of a column of categories are encoded as the run encoded them.
           params: ignored.
 
         Returns:
           Answers by name, float32 and int64, each (batch, ...).
         """
         del context, params
-        has_names = isinstance(model_input, Mapping)
-        tensors = {}
-        for name, spec in self._inputs.items():
+        has_names = isinstance(model_input, Mapping) or hasattr(model_input, "columns")
+        arrays = {}
+        for name, dtype in self._dtypes.items():
             array = np.asarray(model_input[name] if has_names else model_input)
-            tensors[name] = tf.constant(array.astype(spec.dtype.name))
+            if array.dtype.kind in "OU":
+                array = self._encoded(name, array)
+            arrays[name] = array.astype(dtype)
         answers = {}
-        for name, tensor in self._serve(**tensors).items():
-            answer = tensor.numpy()
+        for name, tensor in self._answer(arrays).items():  # type: ignore[no-untyped-call]
+            answer = np.asarray(tensor)
             # A JAX model answers int32, and the signature promises int64.
             answers[name] = answer.astype(np.int64) if np.issubdtype(answer.dtype, np.integer) else answer
         return answers
+
+    def _encoded(self, name: str, texts: Any) -> Any:
+        """Returns the index of each category."""
+        indices = {category: index for index, category in enumerate(self._names.get(name, ()))}
+        unknown = sorted({str(text) for text in texts.flat if str(text) not in indices})
+        if unknown:
+            raise ValueError(f"{name}={unknown[0]}: must be one of the run's categories: {', '.join(indices)[:300]}")
+        return np.asarray([indices[str(text)] for text in texts.flat]).reshape(texts.shape)
 
 
 mlflow.models.set_model(ServedModel())

@@ -13,6 +13,8 @@ from runner.data.base import Array, ArraySpec, Encoding
 from runner.task.base import DataSpec
 
 NAME = "serving_default"
+# Digits after the first one of a deviation that a standardized float32 tells apart, also in the tails.
+_DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,17 @@ class Served:
                 scaled = centered / np.asarray(self.encoding.deviation[name])
                 standardized[name] = scaled.astype(np.float32)
         return standardized
+
+    def raw(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns arrays (N, ...) as they were before `standardized`, in float64, to the digits that float32 kept."""
+        raw = dict(arrays)
+        for name, mean in self.encoding.mean.items():
+            if name in raw:
+                deviation = np.asarray(self.encoding.deviation[name])
+                values = raw[name].astype(np.float64) * deviation + np.asarray(mean)
+                digits = _DIGITS - int(np.floor(np.log10(deviation.max())))
+                raw[name] = np.round(values, max(digits, 0))
+        return raw
 
     def answers(self, outputs: Array | Mapping[str, Array]) -> dict[str, Array]:
         """Returns the expected answers for a model's outputs, computed in float64.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from runner.arrays import Tensor
 from runner.arrays import of as array_functions
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
     import jax
     import keras
     import tensorflow as tf
+    from jax import export
 else:
     # To write a JAX run's Keras file, TensorFlow may not be installed; and the reverse.
     jax = late("jax")
     keras = late("keras")
     tf = late("tensorflow")
+    export = late("jax.export")
 
 _HUB = "keras_hub"
 
@@ -41,6 +45,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _FUNCTIONS = ("function", "__lambda__")
 
 SAVED_MODEL = "saved_model"
+# Files of the program of a Keras 3 model: what JAX computes, and the values of the model's variables.
+PROGRAM_FILE = "answer.stablehlo"
+VALUES_FILE = "values.npz"
 KERAS_FILE = "model.keras"
 WEIGHTS_FILE = "model.weights.h5"
 
@@ -207,3 +214,33 @@ def _from_keras3(plain: PlainModel, served: Served, path: Path) -> None:
     platforms = {"native_serialization_platforms": ("cpu", "cuda")}
     archive.add_endpoint("serve", answer, input_signature=[_signature(served)], jax2tf_kwargs=platforms)
     archive.write_out(str(path), verbose=False)
+
+
+def with_values(plain: PlainModel, served: Served) -> tuple[list[keras.Variable], Callable[..., dict[str, Tensor]]]:
+    """Returns a Keras 3 model's variables, and its answers as a function of their values and of the arrays by name."""
+    variables = [*plain.model.trainable_variables, *plain.model.non_trainable_variables]
+
+    def answer(values: list[Tensor], arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            return answers(plain, served, jax.numpy, arrays)
+
+    return variables, answer
+
+
+def write_program(plain: PlainModel, served: Served, folder: Path) -> None:
+    """Writes a Keras 3 model as a program of XLA that JAX runs without Keras, TensorFlow and the model's code.
+
+    Args:
+      plain: the model, on JAX.
+      served: its signature.
+      folder: gets the program and its values.
+    """
+    variables, answer = with_values(plain, served)
+    values = [np.asarray(variable.value) for variable in variables]
+    (batch,) = export.symbolic_shape("batch")
+    arrays = {name: jax.ShapeDtypeStruct((batch, *spec.shape), spec.dtype) for name, spec in served.inputs.items()}
+    shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
+    program = export.export(jax.jit(answer), platforms=("cpu", "cuda"))(shapes, arrays)
+    folder.mkdir()
+    (folder / PROGRAM_FILE).write_bytes(program.serialize())
+    np.savez(folder / VALUES_FILE, *values)

@@ -38,7 +38,6 @@ else:
     records = late("runner.compare.records")
 
 _RUN_DIR = "hydra.run.dir"
-_KERAS = ("keras", "tf_keras")
 
 
 @dataclass(frozen=True)
@@ -98,12 +97,6 @@ class OpenedRun:
             if path is None:
                 fix = f"export it from its checkpoint: python -m runner.export run={self.run_id}"
                 raise invalid("run", self.run_id, problem="has neither an export nor a logged Keras model", fix=fix)
-            # MLflow writes which Keras saved the model.
-            module_file = path.with_name("keras_module.txt")
-            if module_file.is_file():
-                module = module_file.read_text().strip().partition(".")[0]
-                if module in _KERAS:
-                    library = module
             return _load(path, library)
 
     def _logged_model(self, folder: Path) -> Path | None:
@@ -118,7 +111,7 @@ class OpenedRun:
             destination = str(folder / output.model_id)
             with models.pointed_at(self._store.uri):
                 downloaded = Path(artifacts.download_artifacts(artifact_uri=location, dst_path=destination))
-            path = downloaded / "data" / "model.keras"
+            path = downloaded / "artifacts" / "model.keras"
             if path.is_file():
                 return path
         return None

@@ -5,26 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
-from runner import arrays
 from runner.config.schema import RunConfig
-from runner.data.base import Array, DataSource
-from runner.engine.base import Engine, SavesLight, ShowsPieces
+from runner.data.base import Array, Encoding
+from runner.engine import registry
+from runner.engine.base import Engine, PlainModel, SavesLight, ShowsPieces
+from runner.export.signature import Served
 from runner.host import work
+from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
 from runner.layout import mesh
 from runner.optim import schedules
 from runner.plan.files import LEARNING_RATE_PICTURE
 from runner.processes.team import current
-from runner.task.base import Evaluation, Report, Task
+from runner.task.base import DataSpec, Evaluation, Report, Task
 from runner.task.metrics import EVAL, MAXIMIZE, TEST
 from runner.tracking import Tracker
+from runner.tracking.store import Store
 from runner.training import lengths, loop, plots
 from runner.training.display import result_table, shown
 from runner.training.feed import Splits
@@ -32,7 +37,15 @@ from runner.training.goodput import Goodput
 from runner.training.lengths import RunLength
 from runner.training.recorder import prefixed
 
-_EXAMPLE_ROWS = 2  # of the input example, from which MLflow infers the signature of the logged model
+if TYPE_CHECKING:
+    from runner.export import log
+else:
+    # Imports the slow parts of MLflow, which only the end of a tracked run needs.
+    log = late("runner.export.log")
+
+# Rows from which the logged model gets its input example and the types of its columns.
+_EXAMPLE_ROWS = 2
+_TABLE_ROWS = 1000
 Writer = Callable[[Path], object]
 
 
@@ -48,6 +61,7 @@ class Outcome:
       mfu: model FLOPs utilization (MFU) of training, a fraction; None: it is not known.
       peak_gflops: the peak, `plan.gflops` or that of a known GPU.
       goodput: of all attempts of the run; None: they are not recorded.
+      encoding: how the run's data became numbers.
     """
 
     config: RunConfig
@@ -57,6 +71,20 @@ class Outcome:
     mfu: float | None
     peak_gflops: float | None = None
     goodput: Goodput | None = None
+    encoding: Encoding = field(default_factory=Encoding)
+
+    @property
+    def served(self) -> Served:
+        """The signature of the run's model."""
+        task = self.splits.reported.task
+        return Served(DataSpec(task.arrays, task), self.encoding)
+
+    def examples(self) -> dict[str, Array]:
+        """Returns the first examples (n, ...) of the reported split by array, not standardized."""
+        source = self.splits.reported.source
+        # Of a table enough that integers are told from other numbers; of images as few as an example has.
+        count = _TABLE_ROWS if self.encoding.mean else _EXAMPLE_ROWS
+        return self.served.raw(source.read(np.arange(min(count, source.size))))
 
     @property
     def length(self) -> RunLength:
@@ -97,23 +125,34 @@ def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
 
 
 def _log_model(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
-    """Logs the trained model, with its signature, to the tracking store."""
+    """Logs the trained model to the tracking store, as an export of the run does."""
+    config = outcome.config
     engine = outcome.engine
     saving: AbstractContextManager[object] = nullcontext()
     if isinstance(engine, SavesLight):
         saving = engine.saving()
-    with quiet_native_log(folder / "runner.log"):
-        example = model_inputs(outcome.splits.train.task, outcome.splits.reported.source, _EXAMPLE_ROWS)
-        model = engine.plain_model()
-        with saving:
-            tracker.log_keras_model(model, example)
+    quiet = partial(quiet_native_log, folder / "runner.log")
+    with saving:
+        # All processes take part in gathering the weights.
+        with quiet():
+            model = engine.plain_model()
+        plain = PlainModel(model, model, registry.keras_package(config.engine.name))
 
+        def save(store: Store, run_id: str) -> str:
+            # Only around this: the tracker's warning must reach the user.
+            with quiet():
+                return log.log_model(
+                    store,
+                    run_id,
+                    plain,
+                    outcome.served,
+                    outcome.examples(),
+                    name="model",
+                    step=outcome.result.steps,
+                    convert=not config.model.target.startswith("runner."),
+                )
 
-def model_inputs(task: Task, source: DataSource, count: int) -> Array | dict[str, Array]:
-    """Returns the first examples of a split as the model takes them, at most `count`."""
-    rows = np.arange(min(count, source.size))
-    inputs: Array | dict[str, Array] = task.inputs(arrays.of(np), source.read(rows))
-    return inputs
+        tracker.log_model(save)
 
 
 def _files(outcome: Outcome) -> dict[str, Writer]:

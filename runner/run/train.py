@@ -312,7 +312,7 @@ class _Training:
         if mfu is not None:
             speed["throughput/model_flop_utilization"] = mfu
         points.log(result.steps, speed)
-        return Outcome(config, engine, splits, result, mfu, peak_gflops)
+        return Outcome(config, engine, splits, result, mfu, peak_gflops, encoding=self.data.encoding)
 
     def _watchdog(self, journal: Journal) -> Watchdog:
         """Returns what watches this process; process 0 ends the run, and the others then see that it is gone."""

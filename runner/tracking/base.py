@@ -8,26 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 from runner.tracking.page import Page
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from runner.tracking.store import Store
 
 # MLflow's names of how a run ends.
 Status = Literal["FINISHED", "FAILED", "KILLED"]
-# A batch of a model's inputs: one array, or arrays by name.
-Example: TypeAlias = "np.ndarray | Mapping[str, np.ndarray]"
-
-
-class Predicts(Protocol):
-    """The part of a Keras model that a tracker uses."""
-
-    def predict(self, x: Example, *, verbose: int) -> np.ndarray:
-        """Returns the predictions for a batch."""
 
 
 class Tracker:
@@ -88,15 +77,11 @@ class Tracker:
           folder: folder in the run's artifacts; null: their root.
         """
 
-    def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
-        """Stores a model with pinned requirements, without queueing it.
-
-        A failure prints a line to stderr.
+    def log_model(self, save: Callable[[Store, str], object]) -> None:
+        """Stores a model without queueing it; a failure prints a line to stderr.
 
         Args:
-          model: a built, single-device Keras model (tf_keras or Keras 3).
-          input_example: a batch that the model accepts, from which the signature is inferred.
-          name: name of the logged model.
+          save: (store, run id) -> stores it.
         """
 
     def logged(self) -> dict[str, dict[int, float]]:

@@ -6,19 +6,17 @@ import atexit
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlflow.exceptions import MlflowException
 
 from runner.config.schema import TrackingConfig
 from runner.errors import Interrupted, TrackingError
-from runner.host.late import late
 from runner.host.signals import current
 from runner.tracking import page, start, unsent, view
-from runner.tracking.base import Example, Predicts, Status, Tracker
+from runner.tracking.base import Status, Tracker
 from runner.tracking.dead_runs import mark_dead_runs
 from runner.tracking.location import tracking_uri, ui_lines
 from runner.tracking.mlflow_import import warn
@@ -29,12 +27,6 @@ from runner.tracking.send import MlflowWriter, is_retryable
 from runner.tracking.start import RunSpec
 from runner.tracking.store import Store, open_store
 from runner.tracking.writer import AsyncWriter
-
-if TYPE_CHECKING:
-    from runner.tracking import models
-else:
-    # Imports the slow parts of MLflow, which only the end of a run needs.
-    models = late("runner.tracking.models")
 
 # The status is tried so often if the store has just accepted everything else; it may fail for a moment.
 _STATUS_ATTEMPTS = 3
@@ -72,7 +64,6 @@ class MlflowTracker(Tracker):
         # Metric name -> the key that MLflow accepts.
         self._keys: dict[str, str] = {}
         self._nonfinite: set[str] = set()
-        self._last_step = 0
         # Status in the description that was queued last; empty: `show_page` was not called.
         self._described_status = ""
         # Key of the columns of the list of runs.
@@ -85,7 +76,6 @@ class MlflowTracker(Tracker):
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Queues a point of each metric; see `Tracker`."""
         now = _now_ms()
-        self._last_step = step
         self.page.log(values)
         points = []
         for name, value in values.items():
@@ -113,12 +103,12 @@ class MlflowTracker(Tracker):
             artifact_path = f"{folder}/{path.name}"
         self.page.add_file(artifact_path)
 
-    def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
+    def log_model(self, save: Callable[[Store, str], object]) -> None:
         """Stores a model at once; see `Tracker`."""
         # MLflow shows the model with the metrics of its step, which must be stored first.
         self.flush(self._finish_timeout_s)
         try:
-            models.log_keras_model(self._store, self.run_id, model, input_example, name=name, step=self._last_step)
+            save(self._store, self.run_id)
         # The run has trained: failing it for its model's entry would throw that away.
         except Exception as error:
             warn(f"could not log the model: {reason(error)}")

@@ -55,7 +55,7 @@ def test_a_tracked_run_on_jax_imports_no_tensorflow_and_its_model_loads_in_plain
     assert counts["listed"] == 0
     assert "is not logged" not in done.stderr
 
-    (file,) = tmp_path.glob("outputs/mlartifacts/models/*/artifacts/data/model.keras")
+    (file,) = tmp_path.glob("outputs/mlartifacts/models/*/artifacts/artifacts/model.keras")
     test = loading.load(DatasetConfig(name="digits")).test.arrays
     np.save(tmp_path / "images.npy", test["image"].astype(np.float32) / 255)
     labels = test["label"].tolist()

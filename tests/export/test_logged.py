@@ -1,0 +1,118 @@
+"""The model that a run logs in MLflow, in a process that knows nothing of the run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import forks
+from tests.stores import store_in
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SERVE = """
+import sys, json, mlflow, numpy as np, pandas as pd
+from fastapi.testclient import TestClient
+from mlflow.pyfunc.scoring_server import init
+
+sys.path = [path for path in sys.path if path != sys.argv[2]]
+mlflow.set_tracking_uri(sys.argv[1])
+client = mlflow.MlflowClient()
+(logged,) = client.search_logged_models([one.experiment_id for one in client.search_experiments()])
+model = mlflow.pyfunc.load_model(f"models:/{logged.model_id}")
+rows = pd.read_csv(sys.argv[3])
+features = rows.drop(columns="price")
+answer = model.predict(features)["prediction"].reshape(-1)
+client = TestClient(init(model))
+reply = client.post("/invocations", content=features.head(3).to_csv(index=False), headers={"Content-Type": "text/csv"})
+example = client.post("/invocations", json={"dataframe_split": model.input_example.to_dict("split")})
+print(json.dumps({
+    "mae": float(np.abs(answer - rows["price"]).mean()),
+    "first": answer[:3].tolist(),
+    "served": np.ravel(reply.json()["predictions"]["prediction"]).tolist(),
+    "example": example.status_code,
+    "types": {column.name: str(column.type) for column in model.metadata.signature.inputs},
+    "modules": [name for name in sys.modules if name in ("runner", "keras", "tf_keras")],
+}))
+"""
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+def test_the_logged_model_of_a_table_predicts_its_raw_rows_as_the_run_does(tmp_path: Path, engine: str) -> None:
+    rng = np.random.default_rng(0)
+    with (tmp_path / "test.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["area", "year", "rooms", "color", "price"])
+        for row in range(200):
+            area, rooms = rng.normal(120, 30), int(rng.integers(1, 7))
+            price = 1000 + 20 * area + 30 * rooms + 10 * (row % 3)
+            table.writerow([f"{area:.3f}", 1990 + row % 20, rooms, ("red", "green", "blue")[row % 3], f"{price:.3f}"])
+    (tmp_path / "train.csv").write_text((tmp_path / "test.csv").read_text())
+    store = store_in(tmp_path)
+    command = [sys.executable, "-m", "runner", f"engine={engine}", "dataset=arrays", f"dataset.path={tmp_path}"]
+    command += ["task=regression", "task.target=price", "trainer.epochs=3", "dataset.batch_size=20"]
+    command += [f"tracking.uri={store}", f"hydra.run.dir={tmp_path / 'run'}"]
+    done = forks.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "could not log" not in done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    loaded = subprocess.run(
+        [sys.executable, "-c", SERVE, store, str(ROOT), str(tmp_path / "test.csv")],
+        cwd=tmp_path,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert loaded.returncode == 0, loaded.stderr[-3000:]
+    found = json.loads(loaded.stdout.splitlines()[-1])
+    assert found["mae"] == pytest.approx(summary["eval_mae"], rel=1e-4)
+    assert found["served"] == pytest.approx(found["first"], rel=1e-6)
+    assert found["example"] == 200
+    types = {"area": "DataType.double", "year": "DataType.long", "rooms": "DataType.long", "color": "DataType.string"}
+    assert found["types"] == types
+    # TensorFlow imports Keras 3 by itself.
+    assert found["modules"] == ([] if engine == "jax" else ["keras"]), (
+        "served without this package and the model's Keras"
+    )
+
+
+def test_the_logged_model_of_images_takes_raw_bytes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    label = np.arange(120) % 3
+    image = (rng.integers(0, 60, (120, 6, 6, 1)) + 90 * label[:, None, None, None]).astype(np.uint8)
+    for split in ("train", "test"):
+        np.savez(tmp_path / f"{split}.npz", image=image, label=label)
+    store = store_in(tmp_path)
+    command = [sys.executable, "-m", "runner", "engine=jax", "dataset=arrays", f"dataset.path={tmp_path}"]
+    command += [
+        "trainer.epochs=2",
+        "dataset.batch_size=20",
+        f"tracking.uri={store}",
+        f"hydra.run.dir={tmp_path / 'run'}",
+    ]
+    done = forks.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    code = """
+import sys, mlflow, numpy as np
+mlflow.set_tracking_uri(sys.argv[1])
+client = mlflow.MlflowClient()
+(logged,) = client.search_logged_models([one.experiment_id for one in client.search_experiments()])
+file = np.load(sys.argv[2])
+answer = mlflow.pyfunc.load_model(f"models:/{logged.model_id}").predict(file["image"])
+print(float(np.mean(answer["class"] == file["label"])))
+"""
+    loaded = subprocess.run(
+        [sys.executable, "-c", code, store, str(tmp_path / "test.npz")], capture_output=True, text=True, timeout=300
+    )
+    assert loaded.returncode == 0, loaded.stderr[-3000:]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert float(loaded.stdout.splitlines()[-1]) == pytest.approx(summary["eval_accuracy"])
