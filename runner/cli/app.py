@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -163,7 +165,8 @@ def _run(command: Command, opened: session.Session) -> bool:
     ended_by: BaseException | None = None
     passed = True
     try:
-        hydra_main(task.run)()
+        with _printed_without_secrets(opened.arguments):
+            hydra_main(task.run)()
         if task.error is not None:
             raise task.error
     except BaseException as error:
@@ -177,6 +180,20 @@ def _run(command: Command, opened: session.Session) -> bool:
                     sweep.give_up()
                 passed = report.finish(sweep, ended_by)
     return passed
+
+
+@contextmanager
+def _printed_without_secrets(arguments: Sequence[str]) -> Iterator[None]:
+    """Masks the secrets in what Hydra prints of the config: presets and interpolations bring some, too."""
+    if not any(argument.partition("=")[0] in command_line.PRINTING_FLAGS for argument in arguments):
+        yield
+        return
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        sys.stdout.write(secrets.scrub(printed.getvalue()))
 
 
 class _Task:

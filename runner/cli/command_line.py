@@ -38,6 +38,8 @@ FLAGS_WITH_VALUE = {
     **dict.fromkeys(("--info", "-i"), "all, config, defaults, defaults-tree, plugins or searchpath"),
 }
 _FLAGS_OF_A_CHOICE = ("--cfg", "-c", "--info", "-i")
+# Flags with which Hydra prints the config and runs nothing.
+PRINTING_FLAGS = ("--help", "-h", *_FLAGS_OF_A_CHOICE)
 _FLAGS_OF_A_FOLDER = (FLAG, "-cd")
 # Recorded command lines are searched for the long form only.
 _LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
