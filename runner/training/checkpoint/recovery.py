@@ -183,6 +183,8 @@ def saving(
 
     about = {
         "run": run.id,
+        # From here `runs` takes it if the file of the record is lost.
+        runs.IN_CHECKPOINTS: dict(run.record),
         "config": content,
         "seed": config.trainer.seed,
         "versions": versions(),

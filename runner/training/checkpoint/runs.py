@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ from runner.training.metric_history import check_arrays
 
 RECORD = "run.json"
 LOCK = "run.lock"
+# The record among what a checkpoint says about its run.
+IN_CHECKPOINTS = "record"
 
 # Runs of an object store that are read at once.
 _AT_ONCE = 16
@@ -164,9 +166,9 @@ def _read_all(folders: Sequence[Place]) -> list[tuple[Place, SavedRun | DamagedE
 
 
 def _recorded_folders(folder: Place) -> list[Place]:
-    """Returns the folders of the runs that have a record."""
+    """Returns the folders of the runs that have a record; on a disk also of those that have lost it."""
     if not isinstance(folder, ObjectPath):
-        return [path.parent for path in folder.glob(f"*/{RECORD}")]
+        return list({path.parent for pattern in (RECORD, "step-*") for path in folder.glob(f"*/{pattern}")})
     folders: list[Place] = [folder / name for name in files.names(folder)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         have_record = pool.map(lambda own_folder: files.exists(own_folder / RECORD), folders)
@@ -248,7 +250,7 @@ def _matching(
     key: str, name: str, runs: Sequence[SavedRun], damaged: Mapping[Place, DamagedError]
 ) -> Sequence[SavedRun]:
     """Returns the runs that a name fits: a folder, `latest`, a name or id, or the beginning of ids, in this order."""
-    if name and files.exists(place(name) / RECORD):
+    if name and _is_of_a_run(place(name)):
         try:
             run = _read(place(name))
         except DamagedError as error:
@@ -259,7 +261,7 @@ def _matching(
         newest = sorted(runs, key=lambda run: float(run.record["started"]))[-1:]
         # A damaged record may be of the latest run. The time of the file is all that is known.
         for folder, reason in damaged.items():
-            if not newest or _written_at(folder / RECORD) > newest[0].record["started"]:
+            if not newest or _written_at(folder) > newest[0].record["started"]:
                 raise _damaged_record(key, name, reason) from reason
         return newest
     exact = [run for run in runs if name and name in (run.id, run.record.get("name"))]
@@ -271,11 +273,12 @@ def _matching(
     return [run for run in runs if run.id.startswith(name)]
 
 
-def _written_at(path: Place) -> float:
-    """Returns when a file was written, in seconds since 1970; that of a store is taken for a new one."""
-    if isinstance(path, ObjectPath):
+def _written_at(folder: Place) -> float:
+    """Returns when a folder's record was written, in seconds since 1970; that of a store is taken for a new one."""
+    if isinstance(folder, ObjectPath):
         return time.time()
-    return path.lstat().st_mtime
+    record = folder / RECORD
+    return (record if record.exists() else folder).lstat().st_mtime
 
 
 def _damaged_record(key: str, name: str, error: DamagedError) -> ConfigError:
@@ -313,7 +316,12 @@ def _read(folder: Place) -> SavedRun | None:
 def _recorded(folder: Place) -> SavedRun:
     """Returns the run of a folder; raises DamagedError."""
     path = folder / RECORD
-    record = read_json(path, LARGEST_RECORD)
+    try:
+        record = read_json(path, LARGEST_RECORD)
+    except DamagedError:
+        record = _record_in_checkpoints(folder)
+        if not record:
+            raise
     if record.pop("sha256", None) != _digest(record):
         raise DamagedError(f"{path} is corrupted (SHA-256 mismatch)")
     try:
@@ -321,6 +329,17 @@ def _recorded(folder: Place) -> SavedRun:
     except MisfitError as error:
         raise DamagedError(f"{path} is invalid: {error}") from error
     return SavedRun(folder.absolute(), record)
+
+
+def _record_in_checkpoints(folder: Place) -> dict[str, Any]:
+    """Returns the record that the newest checkpoint has of its run; empty if none has one."""
+    for step in reversed(storage.steps(folder)):
+        with suppress(DamagedError):
+            record = read_manifest(storage.place(folder, step)).about.get(IN_CHECKPOINTS)
+            if isinstance(record, dict):
+                # With its digest, as the file has it: the checkpoint's own digest covers it.
+                return {**record, "sha256": _digest(record)}
+    return {}
 
 
 def _check(record: dict[str, Any]) -> None:

@@ -463,7 +463,7 @@ def test_this_user_takes_no_code_from_what_a_second_one_planted(own: Path, tmp_p
 
 
 @needs_root
-@pytest.mark.parametrize("module", ["runner", "runner.evaluate", "runner.export", "runner.generate", "runner.replay"])
+@pytest.mark.parametrize("module", ["runner", "runner.evaluate", "runner.export", "runner.generate", "runner.verify"])
 def test_a_command_imports_nothing_that_a_planted_key_has_signed(own: Path, tmp_path: Path, module: str) -> None:
     (tmp_path / "my_models.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     own.rename(tmp_path / "outputs" / "checkpoints")

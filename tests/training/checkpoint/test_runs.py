@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,19 @@ def test_a_config_with_other_examples_is_rejected(folder: Path) -> None:
     resume.check_order(found, {**before, "mesh": {"axes": {"batch": 2}}})
     with pytest.raises(ConfigError, match=r"dataset.batch_size=32: the run has trained with .*=64"):
         resume.check_order(found, {**before, "dataset": {"batch_size": 32, "name": "mnist"}})
+
+
+@pytest.mark.parametrize("left", [None, b"", b"{"], ids=["lost", "empty", "torn"])
+def test_a_run_whose_record_is_lost_is_found_by_its_checkpoints(tmp_path: Path, left: bytes | None) -> None:
+    saved = runs.register(tmp_path, "aaaa1111", tracked=True, overrides=OVERRIDES, lasting={"name": "mine"})
+    about = content(10, "aaaa1111")
+    storage.write(saved.folder, replace(about, about={**about.about, runs.IN_CHECKPOINTS: dict(saved.record)}))
+    record = saved.folder / "run.json"
+    if left is None:
+        record.unlink()
+    else:
+        record.write_bytes(left)
+    found, _ = runs.find("resume", "latest", tmp_path)
+    assert found == saved
+    runs.end(found, finished=False)
+    assert runs.find("resume", "aaaa", tmp_path)[0].record["ended"], "the file is there again"
