@@ -193,7 +193,7 @@ def _printed_without_secrets(arguments: Sequence[str]) -> Iterator[None]:
         with redirect_stdout(printed):
             yield
     finally:
-        sys.stdout.write(secrets.scrub(printed.getvalue()))
+        sys.stdout.write(secrets.scrub_config(printed.getvalue()))
 
 
 class _Task:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import unquote, unquote_plus
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.errors import invalid
 from runner.host import quoting, session
@@ -43,6 +44,9 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _URI = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]*")
+_INTERPOLATION = re.compile(r"\$\{[^{}]*\}")
+# Lines of a printed config that have a URI, whatever its characters: the keys above, nested or dotted.
+_URI_LINE = re.compile(r"^(\s*(?:[\w.]*\.)?(?:uri|storage): ['\"]?)(.*)$", re.MULTILINE)
 
 
 def shown(uri: str) -> str:
@@ -166,28 +170,52 @@ def hide_config(config: DictConfig) -> None:
     Args:
       config: with the `hydra` node; changed in place.
     """
+    # Of texts with a typed password beside an interpolation: what replaces them.
+    replaced: dict[str, str] = {}
     for key in (TRACKING, STUDIES):
         group, _, name = key.rpartition(".")
         node = OmegaConf.select(config, group)
         # The node's own value: reading it through OmegaConf would resolve an interpolation, and may fail.
         value_node = node._get_node(name) if isinstance(node, DictConfig) and name in node else None
         uri = value_node._value() if value_node is not None else None
-        if isinstance(uri, str) and "${" not in uri and hide(uri) != uri:
+        if not isinstance(uri, str):
+            continue
+        if "${" in uri:
+            # An interpolation is no secret itself.
+            typed = _INTERPOLATION.sub("", uri)
+            if shown(typed) == typed:
+                continue
+            try:
+                whole = str(node[name])
+            except OmegaConfBaseException:
+                # The check of the config names the interpolation that fails.
+                continue
+            replaced[uri] = shown(whole)
+            uri = whole
+        if hide(uri) != uri:
             with read_write(node), open_dict(node):
                 node[name] = shown(uri)
+
+    def masked(text: str) -> str:
+        for typed, shorter in replaced.items():
+            text = text.replace(typed, shorter)
+        return _masked(text)
+
     overrides = config.hydra.overrides
     job = config.hydra.job
     with read_write(overrides), read_write(job):
         for node, name in ((overrides, "task"), (overrides, "hydra"), (job, "override_dirname")):
-            node[name] = _masked_node(OmegaConf.to_container(node, resolve=False)[name])  # type: ignore[index,call-overload]
+            value = OmegaConf.to_container(node, resolve=False)[name]  # type: ignore[index,call-overload]
+            node[name] = masked(value) if isinstance(value, str) else [masked(str(text)) for text in value]
     # Libraries may record sys.argv.
-    sys.argv[1:] = [_masked(argument) for argument in sys.argv[1:]]
+    sys.argv[1:] = map(masked, sys.argv[1:])
     command = session.current()
-    command.arguments = tuple(_masked(argument) for argument in command.arguments)
+    command.arguments = tuple(map(masked, command.arguments))
 
 
-def _masked_node(value: list[str] | str) -> list[str] | str:
-    return _masked(value) if isinstance(value, str) else [_masked(str(text)) for text in value]
+def scrub_config(text: str) -> str:
+    """Returns a printed config without secrets, also those with a space or a quote; see `scrub`."""
+    return scrub(_URI_LINE.sub(lambda line: line[1] + shown(line[2]), text))
 
 
 def _masked(text: str) -> str:

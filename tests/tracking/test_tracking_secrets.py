@@ -222,6 +222,33 @@ def test_a_password_that_an_interpolation_gives_is_in_no_typed_config(monkeypatc
     assert reveal(TRACKING, MASKED) == URI
 
 
+@pytest.mark.parametrize(
+    "flags", [["--cfg", "job"], ["--cfg", "all"], ["--cfg", "job", "--resolve"], ["--info", "config"], ["--help"]]
+)
+def test_no_flag_that_prints_a_config_shows_the_password_of_a_preset(flags: list[str], tmp_path: Path) -> None:
+    (tmp_path / "conf" / "tracking").mkdir(parents=True)
+    preset = tmp_path / "conf" / "tracking" / "ours.yaml"
+    for uri in (f"postgresql://ann:{SECRET}@db/x", f'postgresql://ann:a "{SECRET}@db/x', "http://ann:${oc.env:PW}@db"):
+        preset.write_text(f"defaults: [mlflow]\nuri: '{uri}'\n")
+        command = [sys.executable, "-m", "runner", *flags, "--config-dir", str(tmp_path / "conf"), "tracking=ours"]
+        environment = os.environ | {"PW": SECRET, "PYTHONPATH": str(Path(__file__).parents[2])}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        assert "uri: " in done.stdout
+        assert "ann:" in done.stdout
+        assert SECRET not in done.stdout + done.stderr
+
+
+def test_a_typed_password_beside_an_interpolation_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERE", "db")
+    override = f"tracking.uri='http://ann:{SECRET}@${{oc.env:WHERE}}'"
+    monkeypatch.setattr(sys, "argv", ["runner", override])
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        composed = compose("config", overrides=[override], return_hydra_config=True)
+    secrets.hide_config(composed)
+    assert SECRET not in OmegaConf.to_yaml(composed) + str(sys.argv)
+    assert reveal(TRACKING, composed.tracking.uri) == f"http://ann:{SECRET}@db"
+
+
 COMMAND = """
 import sys
 from pathlib import Path
