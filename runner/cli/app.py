@@ -61,6 +61,8 @@ logger = logging.getLogger(__name__)
 
 _SHOWN_CHARACTERS = 600  # of an unexpected error; its traceback is in the log
 _FULL_ERROR = "HYDRA_FULL_ERROR"
+# What a loader or a system call says without memory; what an engine says is in `runner.plan.exhausted`.
+_NO_MEMORY = ("failed to map segment", "Cannot allocate memory", "std::bad_alloc")
 Command = Callable[[RunConfig, DictConfig], None]
 
 
@@ -237,6 +239,8 @@ class _Task:
                 raise Interrupted(signum) from error
             logger.exception("the run failed")
             text = f"{type(error).__name__}: {in_one_line(str(error))[:_SHOWN_CHARACTERS]}"
+            if isinstance(error, MemoryError) or any(sign in str(error) for sign in _NO_MEMORY):
+                text = f"out of memory on this machine, or over the limit of `ulimit -v`: {text}"
             self.error = EngineError(f"{text}; the traceback is in {self._prepared.claim.folder / LOG}")
             self.error.__cause__ = error
 
