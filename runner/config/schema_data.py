@@ -94,7 +94,7 @@ class DatasetConfig:
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
         `batch_size` and 1,000, rounded up to a multiple of the batch axis; `batch_size` if the loss compares the rows
-        of a batch, as with `task=pairs`.
+        of a batch (`task.whole_batch=true`).
       train: split expression, such as `train`, `train[:5000]` or `train[10%:]+test`.
       validation: split expression for evaluations during training; null: the data's own split `validation` if a file
         or folder has one, else none.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import IDENTIFIER, Problem, checked, choice, empty_problem, entries, integer, number
+from runner.config.fields import IDENTIFIER, Problem, checked, empty_problem, entries, integer, number
 from runner.config.schema_keras_metrics import metrics_problem
 from runner.errors import shown
 
@@ -23,14 +23,14 @@ class TaskConfig:
 
     Attributes:
       name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model`,
-        `sequence_to_sequence`, `ctc`, `pairs`, `several`, `distillation`, `custom` or `step`.
+        `sequence_to_sequence`, `several`, `custom` or `step`.
       target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
         and `y`.
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
       example_weight: array with one number per example that its loss is multiplied by (Keras's `sample_weight`). null:
         none.
       options: the keys of the task's own dataclass in `OPTIONS`.
-      teachers: frozen models that distillation, custom functions or a custom step read: name -> .keras file, folder of
+      teachers: frozen models that custom functions or a custom step read: name -> .keras file, folder of
         an export or of a KerasHub preset, or ID of a run, which is exported first if it was not yet.
       scale_images: divide the bytes of images by 255; false: they are floats of 0 to 255; `auto`: divide them, unless
         the model's first layers rescale its input. Images that are targets are divided unless it is false.
@@ -135,35 +135,6 @@ class ClassificationOptions:
     from_logits: bool = True
     loss: str | None = None
     loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
-
-
-@dataclass(frozen=True)
-class DistillationOptions:
-    """One class per example, learned from the labels and from a teacher's probabilities (knowledge distillation).
-
-    Attributes:
-      temperature: the logits of student and teacher are divided by it before they are compared.
-      student_loss_weight: weight of the labels' loss; the teacher's loss has 1 - it.
-      label_smoothing: fraction of each label that is spread over all classes.
-      class_weights: weight of the labels' loss per class, as for classification. null: none.
-      top_k: also report `top_<k>`, which counts an example as correct if its label is among the k largest outputs;
-        null: not reported.
-      classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
-      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
-    """
-
-    temperature: float = number(3.0, above=0.0)
-    student_loss_weight: float = number(0.5, at_least=0.0, at_most=1.0)
-    label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
-    class_weights: Any = checked(
-        None,
-        whole=_class_weights_problem,
-        rule="balanced, a list of numbers, or a mapping from names to numbers",
-        example="balanced",
-    )
-    top_k: int | None = integer(None, at_least=2, example=5)
-    classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
     metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
@@ -347,62 +318,6 @@ class SequenceToSequenceOptions:
 
 
 @dataclass(frozen=True)
-class CtcOptions:
-    """Labels of a sequence without their positions (connectionist temporal classification, CTC).
-
-    Attributes:
-      blank: class of the blank, which is not a label.
-      padding: number that marks padding at the end of the labels; null: the blank.
-      input_length: array with the number of steps of each example's output; null: all steps.
-      classes: number of classes, the blank among them; null: counted in the train split.
-    """
-
-    blank: int = integer(0, at_least=0)
-    padding: int | None = integer(None, example=-1)
-    input_length: str | None = None
-    classes: int | None = integer(None, at_least=2, example=29)
-
-
-@dataclass(frozen=True)
-class PairsOptions:
-    """Embeddings that are compared with those of the other rows of the batch (metric learning, retrieval).
-
-    Attributes:
-      loss: `in_batch_softmax`, of two outputs, queries and candidates; the others are of one output and its labels:
-        `supervised_contrastive`, `n_pairs`, `contrastive`, `triplet`.
-      query: name of the output with the queries; null: `query`, or the first output.
-      candidate: name of the output with the candidates; null: `candidate`, or the second output.
-      candidate_id: array with the ID of each row's candidate; another row with a query's own candidate is not a
-        negative.
-        null: all candidates differ.
-      symmetric: also compare each candidate with all queries, and average both losses.
-      normalize: scale embeddings to length 1.
-      temperature: similarities are divided by it; for distillation, the logits of student and teacher.
-      distance: of two embeddings, for `contrastive` and `triplet`.
-      margin: distance that negatives should be away, for `contrastive`, or farther away than positives, for `triplet`.
-      mining: triplets that count: `semi_hard`, `hard` or `all`.
-      top_k: also report `top_<k>`, the share of rows with a match among the k nearest in the batch; null: no.
-      units: size of an embedding, for builders that take `num_classes` or `outputs`; null: any.
-    """
-
-    loss: str = choice(
-        "in_batch_softmax", "in_batch_softmax", "supervised_contrastive", "n_pairs", "contrastive", "triplet"
-    )
-    query: str | None = None
-    candidate: str | None = None
-    candidate_id: str | None = None
-    symmetric: bool = False
-    normalize: bool = True
-    temperature: float = number(0.1, above=0.0)
-    distance: str = choice("euclidean", "euclidean", "squared_euclidean", "cosine")
-    margin: float = number(1.0, above=0.0)
-    mining: str = choice("semi_hard", "semi_hard", "hard", "all")
-    # `top_1` is always reported.
-    top_k: int | None = integer(None, at_least=2, example=5)
-    units: int | None = integer(None, at_least=1, example=64)
-
-
-@dataclass(frozen=True)
 class CustomOptions:
     """A custom loss and metrics, see docs/tasks.md.
 
@@ -500,15 +415,12 @@ class SeveralOptions:
 
 OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
-    "distillation": DistillationOptions,
     "binary": BinaryOptions,
     "multilabel": MultilabelOptions,
     "positions": PositionsOptions,
     "regression": RegressionOptions,
     "language_model": LanguageModelOptions,
     "sequence_to_sequence": SequenceToSequenceOptions,
-    "ctc": CtcOptions,
-    "pairs": PairsOptions,
     "several": SeveralOptions,
     "custom": CustomOptions,
     "step": StepOptions,

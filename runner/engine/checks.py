@@ -144,24 +144,6 @@ def check_processes(config: RunConfig) -> None:
         raise invalid(key, other, problem=problem, fix=f"set cluster=local too, or remove {key}")
 
 
-def check_keras_3(config: RunConfig, *, needs_keras_3: bool) -> None:
-    """Rejects engines whose Keras does not have the loss of the task.
-
-    Args:
-      config: whose single values are checked.
-      needs_keras_3: the task's loss is Keras 3's, see `runner.task.registry.TaskEntry`.
-
-    Raises:
-      ConfigError: names the key to change.
-    """
-    if not needs_keras_3:
-        return
-    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
-        if engine is not None and not has_keras_3(engine):
-            problem = f"can't compute the loss of task={config.task.name}, which is Keras 3's"
-            raise invalid(key, engine, problem=problem, fix="set engine=jax")
-
-
 def check_outputs(config: RunConfig, *, has_several: bool) -> None:
     """Rejects engines whose models have a single output, if the task judges several.
 

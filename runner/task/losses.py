@@ -301,7 +301,7 @@ _ELSEWHERE: Mapping[str, tuple[str, str]] = {
         "compares class numbers with probabilities",
         "set task=classification, or task=positions for one class per position",
     ),
-    "CTC": ("aligns labels with steps", "set task=ctc"),
+    "CTC": ("aligns labels with steps", "set engine=jax task=custom with a loss that calls ctc_loss"),
     "Circle": ("compares the rows of a batch", "set task=custom with a loss that reads the batch"),
 }
 # Keras's short names.

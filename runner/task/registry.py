@@ -70,21 +70,16 @@ class TaskEntry:
       predicts: what has a target of its own: each `example`, each `token` of a row, or `any` of both.
       labels_positions: its target is a class number per pixel, time step or token.
       has_measurements: its targets are measurements, whose mean and deviation `runner.data` shows, not categories.
-      needs_keras_3: its loss is a function of Keras 3, which an engine of another Keras does not have.
       own_step: a user's class computes its updates with optimizers of its own, which not every engine can do.
       reads_teachers: its functions get frozen models, `task.teachers`.
-      needs_teacher: it reads exactly one.
       samples_text: its option `sample` says what text is sampled at each evaluation.
       counts_tokens: its examples are rows of tokens, or may be, depending on the data; see `Task.tokens`.
       judges_outputs: it can judge one of several outputs of a model.
       has_outputs: it is made of tasks that judge an output each, see `outputs`.
       array_options: its options that name further arrays, which are not inputs by default.
       counting_options: its options that, if they are not null, make examples count by their labels.
-      compares_rows: its loss compares the rows of the whole global batch, which can't be split into microbatches.
-      row_options: its options that, if they are true, say the same of the user's functions.
       predictions: names of what it predicts from an output, see `Task.predictions`, if these are several; without
         `logits` if its option `from_logits` is false.
-      losses_of_two_outputs: values of its option `loss` that compare two outputs of the model.
     """
 
     module: str
@@ -98,14 +93,9 @@ class TaskEntry:
     has_outputs: bool = False
     array_options: tuple[str, ...] = ()
     counting_options: tuple[str, ...] = ()
-    compares_rows: bool = False
-    row_options: tuple[str, ...] = ()
     predictions: tuple[str, ...] = ()
-    losses_of_two_outputs: tuple[str, ...] = ()
-    needs_keras_3: bool = False
     own_step: bool = False
     reads_teachers: bool = False
-    needs_teacher: bool = False
 
     def import_module(self) -> TaskModule:
         """Imports the task's module."""
@@ -180,41 +170,9 @@ register(
     ),
 )
 register(
-    "ctc",
-    TaskEntry(
-        f"{_FOLDER}.ctc",
-        schema_task.CtcOptions,
-        predicts="any",
-        needs_keras_3=True,
-        array_options=("input_length",),
-        predictions=("logits", "class"),
-    ),
-)
-register(
-    "pairs",
-    TaskEntry(
-        f"{_FOLDER}.pairs",
-        schema_task.PairsOptions,
-        judges_outputs=False,
-        compares_rows=True,
-        losses_of_two_outputs=("in_batch_softmax",),
-    ),
-)
-register(
     "several",
     TaskEntry(
         f"{_FOLDER}.several", schema_task.SeveralOptions, predicts="any", judges_outputs=False, has_outputs=True
-    ),
-)
-register(
-    "distillation",
-    TaskEntry(
-        f"{_FOLDER}.distillation",
-        schema_task.DistillationOptions,
-        judges_outputs=False,
-        predictions=("logits", "probabilities", "class"),
-        reads_teachers=True,
-        needs_teacher=True,
     ),
 )
 register(
@@ -223,7 +181,6 @@ register(
         f"{_FOLDER}.custom",
         schema_task.CustomOptions,
         predicts="any",
-        row_options=("whole_batch",),
         reads_teachers=True,
     ),
 )
@@ -252,18 +209,7 @@ def entries(config: TaskConfig) -> list[TaskEntry]:
 
 def compares_rows(config: TaskConfig) -> bool:
     """Returns whether the loss, or that of an output, compares the rows of the whole global batch."""
-    for judging in (config, *output_tasks(config).values()):
-        selected = entry(judging)
-        if selected.compares_rows or any(judging.options.get(option) for option in selected.row_options):
-            return True
-    return False
-
-
-def judges_several(config: TaskConfig) -> bool:
-    """Returns whether the task needs a model with several outputs."""
-    selected = entry(config)
-    # Of `pairs`, one loss compares two outputs, and the others are of one output and its labels.
-    return selected.has_outputs or config.options.get("loss") in selected.losses_of_two_outputs
+    return any(judging.options.get("whole_batch") for judging in (config, *output_tasks(config).values()))
 
 
 def check(config: TaskConfig) -> None:
@@ -280,14 +226,7 @@ def check(config: TaskConfig) -> None:
             "task.teachers",
             ", ".join(config.teachers),
             problem=f"task={config.name} reads no other model",
-            fix="set task=distillation, task=custom or task=step, which read it, or remove task.teachers",
-        )
-    if entry(config).needs_teacher and len(config.teachers) != 1:
-        raise invalid(
-            "task.teachers",
-            dict(config.teachers),
-            problem=f"task={config.name} needs one teacher, not {len(config.teachers)}",
-            fix="add +task.teachers.big=..., a run's ID, an export, a .keras file or a preset",
+            fix="set task=custom or task=step, which read it, or remove task.teachers",
         )
     entry(config).import_module().check(options)
     teachers.check(config)

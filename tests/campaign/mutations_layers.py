@@ -12,13 +12,10 @@ import numpy as np
 from runner.engine import calls
 from runner.engine.base import StepMetrics
 from runner.model import scope
-from runner.task import pair_losses
 from runner.task.base import LOSS
-from runner.task.pair_losses import Pairs
 from runner.task.per_position import PerPosition
 from runner.task.positions import Positions
 from runner.task.several import Several
-from runner.verify import on_mesh
 from tests.campaign.mutations_hooks import Hooks, Tensor, Way
 from tests.campaign.networks import IGNORED
 
@@ -88,36 +85,6 @@ def ignored_counted(hooks: Hooks, _: str) -> None:
         """Says that every position has a label."""
 
     hooks.patches.put(Positions, "is_counted", every_label)
-
-
-def padding_among_pairs(hooks: Hooks, _: str) -> None:
-    """Compares rows with padding, whose embeddings are zeros, and does not try it before."""
-
-    def make(sound: Callable[..., Pairs]) -> Callable[..., Pairs]:
-        def by_label(ops: Any, label_b: Tensor, real_b: Tensor) -> Pairs:
-            return sound(ops, label_b, ops.logical_or(real_b, ops.logical_not(real_b)))
-
-        return by_label
-
-    hooks.patches.wrap(pair_losses, "by_label", make)
-    hooks.patches.put(on_mesh, "check_functions", lambda *_: None)
-
-
-def pairs_of_one_shard(hooks: Hooks, _: str) -> None:
-    """Compares rows with those of their own device alone, and does not try it before with fewer rows."""
-
-    def make(sound: Callable[..., Pairs]) -> Callable[..., Pairs]:
-        def by_label(ops: Any, label_b: Tensor, real_b: Tensor) -> Pairs:
-            pairs = sound(ops, label_b, real_b)
-            device = np.arange(int(real_b.shape[0])) * hooks.parts // int(real_b.shape[0])
-            is_near = np.equal(device[:, None], device[None, :])
-            negative = ops.logical_and(pairs.negative, is_near)
-            return replace(pairs, negative=negative)
-
-        return by_label
-
-    hooks.patches.wrap(pair_losses, "by_label", make)
-    hooks.patches.put(on_mesh, "check_functions", lambda *_: None)
 
 
 def loss_times(factor: float) -> Way:

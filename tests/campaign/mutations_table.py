@@ -10,13 +10,12 @@ import numpy as np
 from tests.campaign import mutations_layers as layers
 from tests.campaign import mutations_optimizers as optimizers
 from tests.campaign import mutations_resumes as resumes
-from tests.campaign import mutations_teachers as teachers
 from tests.campaign import mutations_ways as ways
 from tests.campaign.mutations_hooks import Tensor, Way
 
 ENGINES = ("jax", "keras_dtensor")
 # Networks with one class per example.
-ALL = ("mlp", "convnet", "resnet", "vit", "tokens", "mixed", "outputs", "pairs")
+ALL = ("mlp", "convnet", "resnet", "vit", "tokens", "mixed", "outputs")
 _KERNEL = r"(d2|dense2|head)/kernel"
 _BIAS = r".*(d1|up)/bias"
 # Networks and settings of resumed runs.
@@ -230,8 +229,6 @@ _LOSSES = (
     _m("class weights skipped", layers.loss_with(_weights=None), "mlp mixed", "sgd"),
     _m("loss a thousandth off", layers.loss_times(1.001), "mlp", "adamw"),
     _m("loss told wrong", layers.loss_told_wrong, "mlp", "adamw"),
-    _m("padding among the pairs", layers.padding_among_pairs, "pairs", "pairs"),
-    _m("pairs of one device alone", layers.pairs_of_one_shard, "pairs", "pairs"),
     _m("a loss weight dropped", layers.loss_weight_dropped, "outputs", "several"),
     _m("an output's labels not divided by their number", layers.labels_by_examples, "outputs", "several"),
     _m("an ignored label counted", layers.ignored_counted, "outputs", "several"),
@@ -298,11 +295,6 @@ _RESUMES = (
     _m("reductions lost by a resume", resumes.reduced(resumes.reductions_lost), *_RESUMED),
     _m("moments lost by a resume", resumes.loaded(resumes.no_moments), *_RESUMED),
     _m("averages begun again by a resume", resumes.loaded(resumes.averages_of_now), *_RESUMED),
-)
-_TEACHERS = (
-    _m("a teacher that moves", teachers.moves, "taught", "taught", named="big/.*", engines="jax"),
-    _m("a teacher in training mode", teachers.in_training, "taught", "taught", engines="jax"),
-    _m("a teacher's answers to the next example", teachers.of_the_next_example, "taught", "taught", engines="jax"),
 )
 _LAYERS = (
     _m("masks of two draws shared", layers.layered("Dropout", layers.mask_of(layers.same)), "tokens", "adamw sgd"),
@@ -382,5 +374,5 @@ _LAYERS = (
 )
 MUTATIONS = (
     *(*_GRADIENTS, *_MICROBATCHES, *_UPDATES, *_SCHEDULES, *_BATCHES, *_LOSSES, *_LAYERS),
-    *(*_CLASSES, *_GROUPS, *_NORMS, *_TEACHERS, *_RESUMES),
+    *(*_CLASSES, *_GROUPS, *_NORMS, *_RESUMES),
 )

@@ -1,19 +1,12 @@
-"""What mutations are tried on: ten small networks, their data, and ways to train each.
+"""What mutations are tried on: small networks, their data, and ways to train each.
 
 Imports no TensorFlow, JAX or Keras: builders are given theirs.
 """
 
 from __future__ import annotations
 
-import atexit
-import os
-import shutil
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +15,6 @@ from sklearn.datasets import load_digits
 from runner.data.base import Array, ArraySpec
 from runner.model import ops
 from runner.task.base import OutputSpec
-from tests import forks
 
 _TRAIN, _TEST = 88, 32  # the third batch of 32 is a quarter padding, and the fourth begins the next epoch
 _WORDS, _LENGTH = 12, 7
@@ -42,14 +34,12 @@ class Network:
       pads: whether its last batch may be padded: batch statistics refuse that.
       zero: regular expression of the variables whose gradient is zero in mathematics, so that to scale it is nothing.
       settings: names of those that it is trained in; empty: all that name no networks.
-      is_taught: whether its loss reads a teacher, see `teacher_file`.
     """
 
     overrides: tuple[str, ...]
     pads: bool = False
     zero: str = ""
     settings: tuple[str, ...] = ()
-    is_taught: bool = False
 
 
 NETWORKS: Mapping[str, Network] = {
@@ -86,26 +76,6 @@ NETWORKS: Mapping[str, Network] = {
         (*_CUSTOM, f"dataset._target_={_OWN}.patients", f"model._target_={_OWN}.outputs"),
         pads=True,
         settings=("several",),
-    ),
-    # Embeddings of one output, compared with those of the whole batch.
-    "pairs": Network(
-        (
-            *_DIGITS[:2],
-            "model=mlp",
-            "model.hidden=[16]",
-            "task=pairs",
-            "task.loss=supervised_contrastive",
-            "task.units=8",
-        ),
-        pads=True,
-        settings=("pairs",),
-    ),
-    # Digits, learned from their labels and from a teacher that acts in another way in training.
-    "taught": Network(
-        (*_DIGITS, "model=mlp", "model.hidden=[16]", "task=distillation"),
-        pads=True,
-        settings=("taught",),
-        is_taught=True,
     ),
 }
 
@@ -239,32 +209,7 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         networks=("outputs",),
     ),
-    "pairs": Setting(
-        "batch4_model2",
-        "megatron",
-        ("optimizer=sgd", "optimizer.learning_rate=0.05", "optimizer.momentum=0.9"),
-        networks=("pairs",),
-    ),
-    "taught": Setting(
-        "batch4_model2",
-        "fsdp_megatron",
-        ("optimizer=sgd", "optimizer.learning_rate=0.05", "optimizer.momentum=0.9"),
-        networks=("taught",),
-        engines=("jax",),
-    ),
 }
-
-
-@cache
-def teacher_file() -> Path:
-    """Returns the file of a teacher of digits, which a program of its own writes once per process."""
-    folder = Path(tempfile.mkdtemp(prefix="teacher-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / "teacher.keras"
-    command = [sys.executable, "-m", "tests.campaign.teacher", str(path)]
-    environment = os.environ | {"PYTHONPATH": str(forks.ROOT), "KERAS_BACKEND": "jax"}
-    forks.run(command, library=forks.JAX, cwd=forks.ROOT, env=environment, check=True)
-    return path
 
 
 def overrides(network: str, engine: str, setting: str) -> list[str]:
@@ -278,7 +223,6 @@ def overrides(network: str, engine: str, setting: str) -> list[str]:
         *(*_COMMON, *chosen.overrides, f"engine={engine}", f"mesh={way.mesh}", f"layout={way.layout}", *way.overrides),
         *([f"task.class_weights={weights}".replace(" ", "")] if way.weighs else []),
         *(["dataset.remainder=pad"] if chosen.pads else []),
-        *([f"+task.teachers.big={teacher_file()}"] if chosen.is_taught else []),
     ]
 
 

@@ -41,9 +41,6 @@ NEW_KINDS = {
     ("segments", "keras_dtensor", "adamw"): "ignored",
     ("outputs", "jax", "several"): "loss weight|output|ignored",
     ("outputs", "keras_dtensor", "several"): "loss weight|output|ignored",
-    ("pairs", "jax", "pairs"): "pairs",
-    ("pairs", "keras_dtensor", "pairs"): "pairs",
-    ("taught", "jax", "taught"): "teacher",
     ("tokens", "jax", "resumed"): "resume",
     ("mlp", "keras_dtensor", "resumed"): "resume",
 }
@@ -51,7 +48,7 @@ NEW_KINDS = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("scene", NEW_KINDS, ids="-".join)
-def test_optimizers_groups_ignored_labels_teachers_and_resumes_that_are_broken_are_caught(
+def test_optimizers_groups_ignored_labels_and_resumes_that_are_broken_are_caught(
     tmp_path: Path, scene: tuple[str, str, str]
 ) -> None:
     network, engine, setting = scene
@@ -99,7 +96,7 @@ def test_there_are_sixty_ways_and_each_has_a_name_of_its_own_and_is_tried() -> N
     for each in MUTATIONS:
         scenes = [(n, e, s) for n in each.networks for e in each.engines for s in each.settings]
         assert any(scene in tried for scene in scenes), each.name
-        assert {*each.networks} <= {*networks.NETWORKS} == {*ALL, "segments", "taught"}
+        assert {*each.networks} <= {*networks.NETWORKS} == {*ALL, "segments"}
         assert {*each.engines} <= {*ENGINES}
         assert {*each.settings} <= {*networks.SETTINGS}
 
@@ -112,7 +109,6 @@ def test_there_are_sixty_ways_and_each_has_a_name_of_its_own_and_is_tried() -> N
         "group's weight decay on a bias",
         "ignored (index|label) counted",
         "loss weight dropped",
-        "teacher that moves",
         "schedule a step off after a resume",
     ],
 )

@@ -335,27 +335,6 @@ REFUSALS = [
         "trainer.early_stopping.metric=b_acuracy",
         "did you mean",
     ),
-    refusal("task=pairs task.loss=tripplet", "task.loss=tripplet", "must be one of", "did you mean triplet"),
-    refusal("task=pairs task.mining=hard", "task.mining=hard", "no effect on task.loss=in_batch_softmax"),
-    refusal(
-        "task=pairs task.loss=triplet task.temperature=1", "task.temperature=1.0", "no effect on task.loss=triplet"
-    ),
-    refusal(
-        "task=pairs task.loss=n_pairs task.symmetric=true", "task.symmetric=true", "set task.loss=in_batch_softmax"
-    ),
-    refusal("task=pairs task.temperature=0", "task.temperature=0", "must be above 0"),
-    refusal(
-        "task=pairs task.loss=triplet task.distance=cosine task.normalize=false",
-        "task.normalize=false",
-        "no effect on task.distance=cosine",
-    ),
-    refusal(
-        "task=pairs trainer.accumulate_steps=2",
-        "trainer.accumulate_steps=2",
-        "must be 1 with task=pairs, whose loss compares all rows of a batch",
-    ),
-    refusal("task=pairs dataset.batch_size=1", "dataset.batch_size=1", "must be at least 2 with task=pairs"),
-    refusal("engine=core_dtensor model=mlp_core task=pairs", "engine=core_dtensor", "trains models of one output"),
     refusal(
         "task=custom task._target_=user_module.loss task.whole_batch=true trainer.accumulate_steps=2",
         "trainer.accumulate_steps=2",
@@ -372,10 +351,6 @@ REFUSALS = [
         "is a KerasHub preset by name",
         "save_to_preset(folder)",
     ),
-    refusal("task=distillation engine=jax", "task.teachers", "needs one teacher, not 0; add +task.teachers.big=..."),
-    refusal("task=distillation engine=jax task.temperature=0", "task.temperature=0", "must be above 0"),
-    refusal("task=distillation engine=jax task.student_loss_weight=2", "must be from 0 to 1"),
-    refusal("task=distillation +task.teachers.big=user_module.py", "engine=keras_dtensor", "has no frozen models"),
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
     refusal(

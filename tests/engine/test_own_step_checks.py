@@ -61,7 +61,7 @@ def test_a_teacher_needs_a_file_and_a_task_that_reads_it(tmp_path: Path, monkeyp
         teachers.check(TaskConfig(teachers={"big": str(tmp_path / "export")}))
     file = tmp_path / "export" / "model.keras"
     file.write_bytes(b"1")
-    with pytest.raises(ConfigError, match="task=classification reads no other model; set task=distillation"):
+    with pytest.raises(ConfigError, match="task=classification reads no other model; set task=custom"):
         registry.check(TaskConfig(teachers={"big": str(file)}))
 
 

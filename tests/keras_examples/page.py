@@ -8,7 +8,7 @@ from tests.keras_examples.spec import Example
 STEPS = ["plan", "verify on batch8", "verify on batch4_model2", "train", "evaluate", "export"]
 OUTCOMES = ["every step, nothing lost", "every step, something lost", "does not work", "not run"]
 # Overrides that need engine=jax; the checks say so too.
-ONLY_JAX = ("task=step", "task=ctc", "optimizer=optax")
+ONLY_JAX = ("task=step", "optimizer=optax")
 
 _HEAD = """\
 # Keras's published examples
@@ -52,7 +52,7 @@ def why_not_dtensor(example: Example) -> str:
         if override in example.spec.overrides:
             return f"`{override}` needs `engine=jax`"
     if example.uses_keras_ops():
-        return "its layers use `keras.ops`, which tf_keras does not have"
+        return "it uses `keras.ops`, which tf_keras does not have"
     return ""
 
 

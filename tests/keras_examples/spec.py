@@ -76,7 +76,7 @@ class Example:
     def uses_keras_ops(self) -> bool:
         """Whether its module calls `keras.ops`, which is in Keras 3 only."""
         return any(
-            isinstance(node, ast.Attribute) and ast.unparse(node) == "keras.ops"
+            isinstance(node, ast.Attribute) and ast.unparse(node).endswith("keras.ops")
             for node in ast.walk(_tree(self.module))
         )
 

@@ -119,16 +119,7 @@ _METRICS: Mapping[str, Sequence[Any]] = {
 
 def make() -> dict[str, Case]:
     """Returns all cases by name."""
-    made = (
-        _classification()
-        | _binary()
-        | _multilabel()
-        | _positions()
-        | _regression()
-        | _shares()
-        | _sequences()
-        | _ctc()
-    )
+    made = _classification() | _binary() | _multilabel() | _positions() | _regression() | _shares() | _sequences()
     for name, metrics in _METRICS.items():
         task = made[name].config
         made[name] = replace(made[name], config=replace(task, options=task.options | {"metrics": list(metrics)}))
@@ -485,23 +476,3 @@ def _sequences() -> dict[str, Case]:
     }
     # Keras's mean with weights is over all positions.
     return {name: replace(case, terms=float(counted.size)) for name, case in made.items()}
-
-
-def _ctc() -> dict[str, Case]:
-    rng = np.random.default_rng(8)
-    x = rng.normal(size=(REAL, 2)).astype(np.float32)
-    labels = rng.integers(1, CLASSES, (REAL, 4)).astype(np.int32)
-    labels[::3, 2:] = 0
-    labels[1] = 2  # the same label four times, which needs a blank between each two
-    labels[2] = 0  # no label at all
-    logits = rng.normal(scale=2.0, size=(REAL, 9, CLASSES)).astype(np.float32)
-    batch, outputs = padded({"x": x, "y": labels}, logits)
-    specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec((4,), "int32")}
-    marked, _ = padded({"x": x, "y": np.where(labels == 0, -1, labels)}, logits)
-    of_jax = ("jax.numpy",)
-    return {
-        "ctc": Case(config("ctc", classes=CLASSES), specs, batch, outputs, "CTC", {}, labels, libraries=of_jax),
-        "ctc marked": Case(
-            config("ctc", classes=CLASSES, padding=-1), specs, marked, outputs, "CTC", {}, labels, libraries=of_jax
-        ),
-    }

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sklearn import metrics as sklearn
 
 from runner import arrays
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySource, ArraySpec
 from runner.task.base import Evaluation, Task
-from runner.task.ctc import edit_distance
 from runner.task.registry import make_task, metric_directions, step_metric_names
 from tests.task import cases
 
@@ -337,7 +333,6 @@ def test_balanced_class_weights_are_scikit_learns_and_are_kept() -> None:
         cases.config("binary", thresholds=[0.25]),
         *map(cases.config, ("multilabel", "positions", "regression")),
         cases.config("sequence_to_sequence", vocabulary=9),
-        cases.config("ctc", classes=9),
     ],
 )
 def test_metrics_are_known_from_the_config_alone(config: TaskConfig) -> None:
@@ -347,39 +342,12 @@ def test_metrics_are_known_from_the_config_alone(config: TaskConfig) -> None:
         "multilabel": ArraySpec((3,), "int32"),
         "positions": ArraySpec((3,), "int32", (), tuple("abc")),
         "sequence_to_sequence": ArraySpec((3,), "int32"),
-        "ctc": ArraySpec((3,), "int32"),
         "regression": ArraySpec((), "float32"),
     }
     task = make_task(config, SPECS | {"y": targets[config.name]})
     assert metric_directions(config) == task.directions
     assert step_metric_names(config) == tuple(task.step_metrics)
     assert set(task.step_metrics) < set(task.directions)
-
-
-@pytest.mark.parametrize("batch_size", ODD_BATCHES)
-def test_decoded_labels_are_compared_by_edits(batch_size: int) -> None:
-    paths = [[1, 1, 0, 1, 2], [0, 0, 0, 0, 0], [3, 3, 3, 2, 2], [1, 2, 3, 1, 2]]
-    labels = np.array([[1, 1, 2], [4, 0, 0], [3, 1, 2], [1, 2, 3]], np.int32)
-    steps = np.array([5, 5, 5, 3], np.int32)
-    specs = SPECS | {"y": ArraySpec((3,), "int32"), "steps": ArraySpec((), "int32")}
-    task = make_task(cases.config("ctc", classes=5, input_length="steps"), specs)
-    assert task.input_names == ("x",)
-    outputs = np.eye(5, dtype=np.float32)[paths]
-    found = evaluated(task, {"y": labels, "steps": steps}, outputs, batch_size).metrics
-    assert found["label_error_rate"] == (0 + 1 + 1 + 0) / (3 + 1 + 3 + 3)
-    assert found["exact_match"] == 0.5
-
-
-@given(st.lists(st.integers(0, 3), max_size=7), st.lists(st.integers(0, 3), max_size=7))
-def test_the_edit_distance_is_that_of_its_definition(first: list[int], second: list[int]) -> None:
-    @cache
-    def distance(i: int, j: int) -> int:
-        if not i or not j:
-            return i + j
-        replaced = distance(i - 1, j - 1) + (first[i - 1] != second[j - 1])
-        return min(replaced, distance(i - 1, j) + 1, distance(i, j - 1) + 1)
-
-    assert edit_distance(np.array(first), np.array(second)) == distance(len(first), len(second))
 
 
 def test_dice_is_one_number_per_example() -> None:

@@ -105,7 +105,7 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("classification", loss="dicee"), "did you mean dice?"),
     (
         config("binary", loss="CTC"),
-        "task.loss=CTC: aligns labels with steps, which task=binary can't; set task=ctc",
+        "task.loss=CTC: aligns labels with steps, which task=binary can't; set engine=jax task=custom",
     ),
     (config("classification", loss_options={"gamma": 3.0}), "task.loss_options={gamma:3.0}: needs task.loss; set"),
     (config("multilabel", loss="hinge", loss_options={"gamma": 3.0}), "task.loss=hinge has no options"),
@@ -133,7 +133,7 @@ ALONE: list[tuple[TaskConfig, str]] = [
     ),
     (
         config("regression", loss="CTC"),
-        "task.loss=CTC: aligns labels with steps, which task=regression can't; set task=ctc",
+        "task.loss=CTC: aligns labels with steps, which task=regression can't; set engine=jax task=custom",
     ),
     (config("regression", loss="Circle"), "compares the rows of a batch"),
     (config("regression", loss="MeanSquaredError"), "set task.loss=mean_squared_error"),
@@ -144,8 +144,6 @@ ALONE: list[tuple[TaskConfig, str]] = [
         "task.from_logits=true: must be false with task.loss=huber",
     ),
     (config("regression", loss="dice", standardize=True), "task.standardize=true"),
-    (config("ctc", blank=5, classes=5), "must be below task.classes=5"),
-    (config("ctc", blank=-1), "task.blank=-1"),
     (config("custom", target="no_dot"), "task._target_=no_dot"),
     (config("custom", target="tests.task.nowhere.loss"), "no module tests.task.nowhere"),
     (config("custom", target=f"{OWN}.los"), "did you mean loss"),
@@ -271,14 +269,6 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     ),
     (config("positions", label_weight="x"), {"x": X, "label": GRID, "z": X}, "one number per label, shape [4, 6]"),
     (config("positions", classes=3, class_weights=[1.0]), {"x": X, "label": GRID}, "needs 3 weights"),
-    (config("ctc"), {"x": X, "y": NAMED}, "one array of integers, the labels of each example"),
-    (config("ctc"), {"x": X, "y": TOKENS}, "task.classes=null"),
-    (config("ctc", input_length="n"), {"x": X, "y": TOKENS}, "task.input_length=n: the dataset has no array 'n' (its"),
-    (
-        config("ctc", input_length="z"),
-        {"x": X, "y": TOKENS, "z": X},
-        "one integer per example, but its dtype is float32 and",
-    ),
     (config("sequence_to_sequence"), {"x": X, "y": NAMED}, "at least two tokens per example"),
     (config("sequence_to_sequence"), {"y": TOKENS}, "set task=language_model for one sequence"),
     (config("sequence_to_sequence", inputs=["x"]), {"x": TOKENS, "y": TOKENS}, "needs the target too, y"),
@@ -394,40 +384,6 @@ def test_labels_of_positions_that_mean_no_class_are_told_how_they_are_ignored() 
     source.arrays["label"][:] = 255  # type: ignore[index]
     with pytest.raises(ConfigError, match=r"task\.ignore_index=255: must leave labels to count"):
         make_task(config("positions", classes=3, ignore_index=255), specs, source)
-
-
-@pytest.mark.parametrize(
-    ("options", "tokens", "told"),
-    [
-        ({"classes": 3}, [1, 2, 7], "labels must be from 0 to 2, but the train split has 7; set task.classes=8"),
-        ({}, [1, 2, -1], "but the train split has -1; set task.padding=-1"),
-        ({"padding": 9}, [1, 0, 2], "task.blank=0: must not be a label, but the train split has it"),
-        ({}, [1, 0, 2], "but example 0 of the train split has a label after it"),
-    ],
-)
-def test_labels_that_ctc_does_not_take_are_refused(options: dict[str, Any], tokens: list[int], told: str) -> None:
-    specs = {"x": X, "y": ArraySpec((3,), "int32")}
-    source = ArraySource({"x": np.zeros((1, 3), np.float32), "y": np.array([tokens], np.int32)}, specs)
-    with pytest.raises(ConfigError) as refused:
-        make_task(config("ctc", **options), specs, source)
-    assert told in str(refused.value)
-
-
-def test_ctc_needs_a_step_per_label_and_one_between_equal_neighbors() -> None:
-    """Keras's loss would be 100,000 without a gradient."""
-    specs = {"x": X, "y": ArraySpec((4,), "int32"), "n": ArraySpec((), "int32")}
-    labels = np.array([[1, 1, 2, 0], [1, 2, 0, 0]], np.int32)
-    arrays = {"x": np.zeros((2, 3), np.float32), "y": labels, "n": np.array([4, 2], np.int32)}
-    task = make_task(config("ctc", inputs=["x"], classes=3), specs, ArraySource(arrays, specs))
-    task.check((None, 4, 3))
-    with pytest.raises(ConfigError, match=r"the model returns 3 steps, but y has labels that need 4"):
-        task.check((None, 3, 3))
-    task = make_task(config("ctc", inputs=["x"], input_length="n"), specs, ArraySource(arrays, specs))
-    task.check_split(ArraySource(arrays | {"n": np.array([9, 2], np.int32)}, specs), "test")
-    with pytest.raises(ConfigError, match=r"task\.input_length=n: must be numbers of steps .* up to 9"):
-        task.check((None, 8, 3))
-    with pytest.raises(ConfigError, match=r"example 0 of the test split has 3 steps, but its labels need 4"):
-        task.check_split(ArraySource(arrays | {"n": np.array([3, 2], np.int32)}, specs), "test")
 
 
 @pytest.mark.parametrize(

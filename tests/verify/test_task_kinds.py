@@ -44,16 +44,7 @@ def several(keras, inputs, outputs):
     tags = keras.layers.Dense(8 * units["tags"], name="tags_head")(hidden)
     heads = {name: keras.layers.Dense(units[name], name=name)(hidden) for name in ("age", "sick")}
     return keras.Model(tensors, {**heads, "tags": keras.layers.Reshape((8, units["tags"]), name="tags")(tags)})
-
-
-def towers(keras, inputs, outputs):
-    tensors = {name: keras.Input(spec.shape, name=name) for name, spec in inputs.items()}
-    query = keras.layers.Dense(16, "tanh", name="query_hidden")(tensors["left"])
-    candidate = keras.layers.Dense(16, "tanh", name="candidate_hidden")(tensors["right"])
-    query = keras.layers.Dense(8, name="query")(query)
-    return keras.Model(tensors, {"query": query, "candidate": keras.layers.Dense(8, name="candidate")(candidate)})
 """
-_PAIRS = ["task=pairs", "model=mlp", "model.hidden=[16]", "task.units=8", "dataset.remainder=pad"]
 KINDS = {
     "binary": ["task=binary", "task.class_weights=[0.5,2.0]", "model=mlp", "model.hidden=[16]"],
     "positions": ["task=positions", "task.ignore_index=-1", "model._target_=nets.steps"],
@@ -66,17 +57,6 @@ KINDS = {
         "sick:{name:binary,class_weights:[0.5,2.0]},tags:{name:positions,classes:4,ignore_index:-1,weight:2}}",
         "model._target_=nets.several",
     ],
-    "ctc": ["task=ctc", "model._target_=nets.steps"],
-    "towers": [
-        *("task=pairs", "model._target_=nets.towers", "task.inputs=[left,right]", "task.candidate_id=item"),
-        *("task.symmetric=true", "task.top_k=5", "dataset.remainder=pad"),
-    ],
-    "supervised_contrastive": [*_PAIRS, "task.loss=supervised_contrastive"],
-    "n_pairs": [*_PAIRS, "task.loss=n_pairs"],
-    "contrastive": [*_PAIRS, "task.loss=contrastive"],
-    "semi_hard": [*_PAIRS, "task.loss=triplet"],
-    "hard": [*_PAIRS, "task.loss=triplet", "task.mining=hard", "task.distance=cosine"],
-    "all": [*_PAIRS, "task.loss=triplet", "task.mining=all", "task.distance=squared_euclidean"],
 }
 PLACES = [("jax", "batch8"), ("jax", "batch4_model2"), ("keras_dtensor", "batch8")]
 
@@ -92,7 +72,6 @@ def written(folder: Path, kind: str) -> None:
     mask = rng.choice([0, 1, 2, 255], (200, 8, 8, 1)).astype(np.uint8)
     tokens = rng.integers(1, 16, (200, 6)).astype(np.int32)
     tokens[::3, 4:] = 0
-    letters = rng.integers(1, 4, (200, 3)).astype(np.int32)
     arrays = {
         "binary": {"x": x, "y": (x.sum(1) > 1).astype(np.int32)},
         "positions": {"x": sequences, "y": tags},
@@ -107,28 +86,16 @@ def written(folder: Path, kind: str) -> None:
             "tags": tags,
             "own": rng.uniform(0.5, 2.0, 200).astype(np.float32),
         },
-        "ctc": {"x": sequences, "y": letters},
-        "towers": {"left": x, "right": x + rng.normal(size=x.shape), "item": rng.integers(0, 60, 200)},
     }
-    labeled = {"x": x, "y": rng.integers(0, 7, 200).astype(np.int32)}
-    np.savez(folder / "data.npz", **arrays.get(kind, labeled))  # type: ignore[arg-type]
+    np.savez(folder / "data.npz", **arrays[kind])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("engine", "mesh"), PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_of_task_equals_one_device(tmp_path: Path, kind: str, engine: str, mesh: str) -> None:
-    if kind == "ctc" and engine == "keras_dtensor":
-        pytest.skip("CTC needs Keras 3")
     written(tmp_path, kind)
     model = [] if "model=mlp" in KINDS[kind] else ["model=custom"]
     data = ["dataset=arrays", "dataset.path=data.npz", "dataset.batch_size=32", "tracking=none", "verify.steps=3"]
     done = command(tmp_path, *data, *model, *KINDS[kind], f"engine={engine}", f"mesh={mesh}")
     assert "verified: 3 steps" in done.stdout
     assert max(float(check["ratio"]) for check in result(tmp_path)["checks"]) < 0.5, "far from the tolerances"
-
-
-def test_ctc_is_rejected_where_keras_does_not_have_it(tmp_path: Path) -> None:
-    written(tmp_path, "ctc")
-    data = ["dataset=arrays", "dataset.path=data.npz", "model=custom", "tracking=none"]
-    done = command(tmp_path, *data, *KINDS["ctc"], "engine=keras_dtensor", "mesh=batch8", code=2)
-    assert "engine=keras_dtensor: can't compute the loss of task=ctc" in done.stderr
