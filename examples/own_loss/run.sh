@@ -28,10 +28,3 @@ python -m runner.verify dataset=arrays dataset.path=ratings.npz model=custom \
 python -m runner.verify engine=jax dataset=custom dataset._target_=my_speech.data model=custom \
   model._target_=my_speech.build task=custom task._target_=my_speech.loss task.target=letters \
   task.units=5 dataset.batch_size=32 mesh=batch8 verify.steps=4
-
-python -m runner engine=jax dataset=digits dataset.batch_size=32 model=mlp mesh=batch8 \
-  trainer.epochs=2
-python -m runner.export run=latest export.folder=big
-python -m runner.verify engine=jax dataset=digits dataset.batch_size=32 model=mlp \
-  model.hidden=[16] task=custom task._target_=my_student.loss task.maximize=[agrees] task.units=10 \
-  +task.teachers.big=big mesh=batch8 verify.steps=4

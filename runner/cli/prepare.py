@@ -17,7 +17,6 @@ from omegaconf import DictConfig, open_dict, read_write
 from runner.checks import hardware as checks_hardware
 from runner.checks import task as checks_task
 from runner.checks.composed import convert
-from runner.cli import teachers
 from runner.config.convert import as_typed, flatten, resolved
 from runner.config.durations import seconds_of
 from runner.config.hydra_node import directory, without_hydra
@@ -100,7 +99,6 @@ def prepare(composed: DictConfig) -> Prepared:
     checks_hardware.check_command(config, module)
     if module != _DATA_MODULE:
         checks_task.check(config)
-        teachers.export_missing(config)
     subdir = _subdir(composed)
     claim = None
     if module not in _MODULES_WITHOUT_A_MESH:

@@ -30,8 +30,6 @@ class TaskConfig:
       example_weight: array with one number per example that its loss is multiplied by (Keras's `sample_weight`). null:
         none.
       options: the keys of the task's own dataclass in `OPTIONS`.
-      teachers: frozen models that custom functions or a custom step read: name -> .keras file, folder of
-        an export or of a KerasHub preset, or ID of a run, which is exported first if it was not yet.
       scale_images: divide the bytes of images by 255; false: they are floats of 0 to 255; `auto`: divide them, unless
         the model's first layers rescale its input. Images that are targets are divided unless it is false.
     """
@@ -43,7 +41,6 @@ class TaskConfig:
     inputs: list[str] | None = None
     example_weight: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    teachers: dict[str, str] = field(default_factory=dict)
     scale_images: Any = checked("auto", whole=_scale_problem, rule="auto, true or false", example="auto")
 
 

@@ -569,19 +569,6 @@ class ShowsPieces(Protocol):
         ...
 
 
-@runtime_checkable
-class HasTeachers(Protocol):
-    """An engine with frozen models beside the trained ones. They are in neither its placements nor its state."""
-
-    def teacher_variables(self) -> Mapping[str, VariableInfo]:
-        """Returns the variables of the teachers by canonical path."""
-        ...
-
-    def teacher_state(self) -> dict[str, Array]:
-        """Returns whole host arrays of the teachers' variables by canonical path; a collective call."""
-        ...
-
-
 def cache_on_device(engine: Engine, source: DataSource) -> None:
     """Lets an engine keep a split on its devices, if it can.
 

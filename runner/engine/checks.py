@@ -162,23 +162,6 @@ def check_outputs(config: RunConfig, *, has_several: bool) -> None:
             raise invalid(key, engine, problem=problem, fix="set engine=keras_dtensor or engine=jax")
 
 
-def check_teachers(config: RunConfig) -> None:
-    """Rejects frozen models where the engine has none.
-
-    Args:
-      config: whose single values are checked.
-
-    Raises:
-      ConfigError: names the key to change.
-    """
-    if not config.task.teachers:
-        return
-    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
-        if engine is not None and not ENGINES[engine].own_steps:
-            problem = "has no frozen models beside the trained one (task.teachers)"
-            raise invalid(key, engine, problem=problem, fix="set engine=jax")
-
-
 def check_own_step(config: RunConfig, *, own_step: bool) -> None:
     """Rejects what a custom step does not go with.
 

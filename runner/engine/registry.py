@@ -74,7 +74,7 @@ class EngineEntry:
       takes_layouts: its builders must have a parameter `layouts`; they build no Keras model.
       has_model_layouts: `layout.from_model` works: models may bring a layout map of their own.
       freezes_variables: `model.trainable` works: some variables are trained, the others are frozen.
-      own_steps: `task=step` works, where a user's class computes the updates, and so does `task.teachers`.
+      own_steps: `task=step` works, where a user's class computes the updates.
       opens_ports: its processes listen on all network interfaces, without authentication.
       plans_elsewhere: plans for hardware that is not here work without its devices, see the module's docstring.
     """

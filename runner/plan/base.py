@@ -327,9 +327,6 @@ class Plan:
         """
         # Without activations, whose bytes are estimated: these figures compare runs, and are equal where runs are.
         state_bytes = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
-        # Frozen models take memory as the state does, but only runs with `task.teachers` have any.
-        if "teachers" in self.totals:
-            state_bytes += self.totals["teachers"].bytes_per_device
         collective_bytes = sum(group.bytes for group in self.traffic)
         return {
             "plan/bytes_per_device": float(state_bytes),

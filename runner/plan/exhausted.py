@@ -36,7 +36,6 @@ _KINDS = {
     "gradients": memory.GRADIENTS,
     "slots": memory.OPTIMIZER,
     "activations": memory.ACTIVATIONS,
-    "teachers": memory.TEACHERS,
 }
 # A change has to leave so much of what the failed step needs by the plan: arithmetic is no more exact.
 _SHARE = 0.8

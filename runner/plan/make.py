@@ -17,7 +17,6 @@ from runner.engine.base import (
     Collective,
     CountsCost,
     Engine,
-    HasTeachers,
     KnowsSaved,
     LayerOutput,
     VariableInfo,
@@ -116,8 +115,6 @@ def make_plan(
     if isinstance(engine, CountsCost) and config.plan.compiler != ARITHMETIC:
         program = engine.program_cost()
     totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
-    if isinstance(engine, HasTeachers) and engine.teacher_variables():
-        totals["teachers"] = _counted(engine.teacher_variables().values())
     verdict = None
     if not config.hardware.is_here and isinstance(engine, KnowsSaved):
         verdict = forecast.forecast(
@@ -228,9 +225,6 @@ class _Accounts:
 
     def memory(self, model: estimate.PlacedModel, engine: KnowsSaved) -> tuple[MemoryPart, ...]:
         """Returns one device's memory by kind, by arithmetic."""
-        teachers = 0
-        if isinstance(engine, HasTeachers):
-            teachers = _counted(engine.teacher_variables().values()).bytes_per_device
         saved = engine.saved_activations()
         return memory.parts(
             model,
@@ -239,7 +233,6 @@ class _Accounts:
             examples=self._examples,
             compute_width=self._compute_width,
             accumulates=self._microbatches > 1,
-            teachers=teachers,
             scores=engine.attention_scores(),
             device=self._device,
         )

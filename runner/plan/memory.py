@@ -21,12 +21,11 @@ from runner.plan.base import MemoryPart
 WEIGHTS = "weights"
 OPTIMIZER = "optimizer state"
 SUMS = "gradient sums"
-TEACHERS = "frozen models"
 GRADIENTS = "gradients"
 ACTIVATIONS = "activations"
 TEMPORARIES = "temporaries"
 # What is in memory from step to step, and in the arguments of the step's program.
-STATE = (WEIGHTS, OPTIMIZER, SUMS, TEACHERS)
+STATE = (WEIGHTS, OPTIMIZER, SUMS)
 # Bytes per number of a sum of gradients.
 _FLOAT32 = 4
 # A block's values and their gradients are in memory together while its backward pass runs.
@@ -50,7 +49,6 @@ def parts(
     examples: int,
     compute_width: int,
     accumulates: bool,
-    teachers: int = 0,
     scores: Sequence[Saved] = (),
     device: str = "",
 ) -> tuple[MemoryPart, ...]:
@@ -63,7 +61,6 @@ def parts(
       examples: of a microbatch.
       compute_width: bytes per number that layers compute in.
       accumulates: gradients of several microbatches are summed.
-      teachers: one device's bytes of the frozen models of `task.teachers`.
       scores: shape and dtype of the whole scores of attention that is not fused, by block.
       device: kind of the devices.
     """
@@ -86,8 +83,6 @@ def parts(
         # Engines name the sums in none of their variables. Beside them there is the gradient of one block.
         state.append(MemoryPart(SUMS, sums, "counted"))
         gradients //= _block_count(model)
-    if teachers:
-        state.append(MemoryPart(TEACHERS, teachers, "counted"))
     repeated = _repeated_scores(model, saved, scores, examples, compute_width) * _SCORES.get(device, _SCORES_ELSEWHERE)
     moments = _moments(model, saved, gradients, examples=examples, compute_width=compute_width, scores=repeated)
     return (*state, *max(moments, key=_bytes))

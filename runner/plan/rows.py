@@ -240,7 +240,6 @@ def totals(plan: Plan) -> Rows:
         "slots": "optimizer state",
         "activations": "activations, all layers",
         "copies": "bfloat16 copies of them",
-        "teachers": "frozen models (task.teachers)",
     }
     rows: list[tuple[str, ...]] = []
     if plan.forecast is not None:
@@ -377,8 +376,6 @@ def notes(plan: Plan) -> list[str]:
         if plan.schedule:
             length += f", {plan.schedule}"
         lines.append(length)
-    if "teachers" in plan.totals:
-        lines.append(_left_out(plan))
     if plan.processes > 1:
         lines.append(_crossing(plan))
     if not plan.traffic:
@@ -391,16 +388,6 @@ def notes(plan: Plan) -> list[str]:
             passed.append(f"{variable.path}: {note}")
     # Equal blocks have equal notes, which are printed once.
     return [*lines, *alike_once(passed)]
-
-
-def _left_out(plan: Plan) -> str:
-    """Returns which figures leave out what frozen models compute."""
-    figures = "FLOPs and compute time"
-    if plan.forecast is not None:
-        figures = "FLOPs and step time"
-        if plan.forecast.depth == ARITHMETIC:
-            figures = "FLOPs, step time, activations and collectives"
-    return f"{figures} leave out the frozen models (task.teachers)"
 
 
 def _crossing(plan: Plan) -> str:

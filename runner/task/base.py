@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -159,7 +158,6 @@ class Task(ABC):
       reads_batch: whether the loss or a metric of an example may depend on the other rows of its batch. An evaluation
         then computes both without any row of padding, and a training whose padding would count is rejected.
       runs_user_code: whether its functions call functions of the user, which may need AutoGraph.
-      teachers: files of the frozen models that its functions read, by name; set by `runner.task.registry.make_task`.
       own_step: whether a user's class computes updates and metrics, with optimizers of its own; then `loss`, `metrics`
         and `totals` are never called.
       scales_by_model: `task.scale_images=auto`.
@@ -178,7 +176,6 @@ class Task(ABC):
     reads_batch: bool = False
     runs_user_code: bool = False
     own_step: bool = False
-    teachers: Mapping[str, Path] = MappingProxyType({})
     # Factors of the loss by class, see `without_class_weights`; None: the task has none.
     _class_weights: Any = None
     scales_by_model: bool = False

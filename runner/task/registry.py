@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from runner.config import schema_task, values
 from runner.config.options import output_tasks, task_options
 from runner.config.schema_task import TaskConfig
-from runner.errors import invalid
 from runner.host.late import late
-from runner.task import teachers
 from runner.task.metrics import LOSS_NAME, MINIMIZE
 
 if TYPE_CHECKING:
@@ -71,7 +69,6 @@ class TaskEntry:
       labels_positions: its target is a class number per pixel, time step or token.
       has_measurements: its targets are measurements, whose mean and deviation `runner.data` shows, not categories.
       own_step: a user's class computes its updates with optimizers of its own, which not every engine can do.
-      reads_teachers: its functions get frozen models, `task.teachers`.
       samples_text: its option `sample` says what text is sampled at each evaluation.
       counts_tokens: its examples are rows of tokens, or may be, depending on the data; see `Task.tokens`.
       judges_outputs: it can judge one of several outputs of a model.
@@ -95,7 +92,6 @@ class TaskEntry:
     counting_options: tuple[str, ...] = ()
     predictions: tuple[str, ...] = ()
     own_step: bool = False
-    reads_teachers: bool = False
 
     def import_module(self) -> TaskModule:
         """Imports the task's module."""
@@ -181,7 +177,6 @@ register(
         f"{_FOLDER}.custom",
         schema_task.CustomOptions,
         predicts="any",
-        reads_teachers=True,
     ),
 )
 register(
@@ -191,7 +186,6 @@ register(
         schema_task.StepOptions,
         predicts="any",
         own_step=True,
-        reads_teachers=True,
         judges_outputs=False,
     ),
 )
@@ -221,15 +215,7 @@ def check(config: TaskConfig) -> None:
     options = task_options(config)
     # Single values first: the task's own check relies on them.
     values.check(options, "task")
-    if config.teachers and not entry(config).reads_teachers:
-        raise invalid(
-            "task.teachers",
-            ", ".join(config.teachers),
-            problem=f"task={config.name} reads no other model",
-            fix="set task=custom or task=step, which read it, or remove task.teachers",
-        )
     entry(config).import_module().check(options)
-    teachers.check(config)
 
 
 def make_task(
@@ -254,12 +240,6 @@ def make_task(
     """
     data = base.TaskData(arrays, train, constants or {}, vocabulary)
     task = entry(config).import_module().make(config, task_options(config), data)
-    # A run that continues must have the teachers that it began with: a changed export of the same name would go
-    # unnoticed. So their digests are constants, which checkpoints keep.
-    digests = teachers.digests(config)
-    teachers.check_same(config, data.constants, digests)
-    task.teachers = {name: teachers.file_of(name, reference) for name, reference in config.teachers.items()}
-    task.constants = {**task.constants, **digests}
     task.scales_by_model = config.scale_images == "auto"
     if not task.scales_by_model:
         task.scale_images = bool(config.scale_images)

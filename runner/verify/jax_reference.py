@@ -25,7 +25,6 @@ from runner.engine.jax.names import Names
 from runner.engine.jax.precision import as_float32, rounded, set_dtypes
 from runner.engine.jax.private import all_layers, forget_added_losses, in_float32, training_argument
 from runner.engine.jax.randomness import seed_indices
-from runner.engine.jax.teachers import Teachers, read_teachers
 from runner.model import scope
 from runner.optim import groups
 from runner.optim.keras_classes import CLASSES
@@ -65,8 +64,6 @@ class JaxReference(Reference):
         self._task = request.data.task
         self._model = Keras3Factory(config.model, request.data, seed, config.engine.precision).build()
         check_model(self._model, config, request.data)
-        self._teachers = Teachers(read_teachers(self._task), self._task)
-        self._taught = {path: np.array(variable.value) for path, variable in self._teachers.variables.items()}
         variables = Names(self._model).variables
         self._paths = {id(variable): path for path, variable in variables.items()}
         self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]
@@ -92,14 +89,6 @@ class JaxReference(Reference):
         self._apply = jax.jit(self._applied, static_argnums=0)
         self.reset()
         self.initial = self.variables()
-
-    def train(self, steps: int, noise: float = 0.0, seed: int = 0, seconds: float = math.inf) -> dict[str, Array]:
-        """Trains from the initial weights, see `Reference`; the teachers stay as they are."""
-        results = super().train(steps, noise, seed, seconds)
-        for path, value in self._taught.items():
-            results[f"initial/{path}"] = value
-            results[f"final/{path}"] = value
-        return results
 
     def positions(self) -> int:
         """Returns the most positions of a layer that has weights."""
@@ -233,7 +222,6 @@ class JaxReference(Reference):
                 weights, non_trainable, inputs, return_losses=True, **training_argument(self._model, training=True)
             )
         outputs = _in_float32(outputs)
-        batch = {**batch, **self._teachers.outputs(self._taught, inputs)}
         loss_b = self._task.loss(self._ops, outputs, batch)
         # An example of weight 0 may have a loss of NaN, which times 0 is NaN.
         loss_b = jnp.where(share_b > 0, loss_b, 0.0) * share_b
@@ -257,7 +245,6 @@ class JaxReference(Reference):
             weights, non_trainable, inputs, return_losses=True, **arguments
         )
         outputs = _in_float32(outputs)
-        batch = {**batch, **self._teachers.outputs(self._taught, inputs)}
         task = self._task.without_class_weights()
         added = jnp.asarray(sum(jnp.sum(penalty) for penalty in penalties), jnp.float32)
         return task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch), added

@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.data.base import Array
 from runner.engine import make_engine
-from runner.engine.base import Engine, HasTeachers, StepMetrics, cache_on_device, caches_split
+from runner.engine.base import Engine, StepMetrics, cache_on_device, caches_split
 from runner.errors import EngineError
 from runner.model.padding import check_functions
 from runner.optim import norms
@@ -40,9 +40,6 @@ def train(
     engine.build()
     own_state = engine.state()
     initial = {path: value for path, value in own_state.items() if is_variable(path)}
-    frozen = {}
-    if isinstance(engine, HasTeachers):
-        frozen = engine.teacher_state()
     cache_on_device(engine, request.source())
     if compiles_first:
         _compile(engine, request)
@@ -69,13 +66,7 @@ def train(
             metrics[f"{points.METRIC}/{name}"].append(of_steps.sums[name] / of_steps.weight)
         done += stack.steps
     final = engine.state()
-    taught = {}
-    if isinstance(engine, HasTeachers):
-        taught = engine.teacher_state()
     arrays = {f"initial/{path}": value for path, value in initial.items()}
-    # Each side read the teachers from their files; at the end they must be as they were.
-    arrays |= {f"initial/{path}": value for path, value in frozen.items()}
-    arrays |= {f"final/{path}": value for path, value in taught.items()}
     arrays["loss"] = np.concatenate(losses)
     arrays |= {name: np.concatenate(values) for name, values in metrics.items()}
     arrays |= {f"gradient/{path}": value for path, value in gradients.items()}

@@ -62,7 +62,6 @@ class OwnStepReference:
         for path, variable in self._parts.variables.items():
             self._start[path] = np.array(variable.value)
         self.initial = {path: self._start[path] for path in self._parts.model_variables}
-        self._teachers = {path: variable.value for path, variable in self._parts.teacher_variables.items()}
         # All that a gradient may have made, the weights of an averaged network among them.
         self._weights = []
         for path, variable in self._parts.model_variables.items():
@@ -118,9 +117,6 @@ class OwnStepReference:
             if len(metrics) >= MIN_STEPS and time.monotonic() - started > seconds:
                 break
         arrays = {f"initial/{path}": value for path, value in self.initial.items()}
-        for path, value in self._teachers.items():
-            arrays[f"initial/{path}"] = np.array(value)
-            arrays[f"final/{path}"] = np.array(value)
         arrays["loss"] = np.asarray([values[LOSS] for values in metrics], np.float32)
         for name in self._task.step_metrics:
             arrays[f"{METRIC}/{name}"] = np.asarray([values[name] for values in metrics], np.float32)
@@ -196,7 +192,7 @@ class OwnStepReference:
         if noise:
             used |= weights_with_noise({path: state[path] for path in self._weights}, noise, rng)
             batch[WEIGHT] = with_noise(batch[WEIGHT], noise, rng)
-        new_values, metrics = self._train(used, self._teachers, batch, np.int32(step))
+        new_values, metrics = self._train(used, batch, np.int32(step))
         new_state = {path: np.array(new_values[path]) for path in state}
         if noise:
             for path in self._weights:
@@ -225,7 +221,7 @@ class OwnStepReference:
         for number, batch in enumerate(self._request.evaluation(step)):
             is_real = batch.arrays[WEIGHT][0] > 0
             arrays = {name: array[0][is_real] for name, array in batch.arrays.items()}
-            metrics = self._evaluate(used, self._teachers, arrays, np.int32(number))
+            metrics = self._evaluate(used, arrays, np.int32(number))
             weight_sum += float(is_real.sum())
             for name, value_b in metrics.items():
                 values = np.asarray(value_b, np.float64)

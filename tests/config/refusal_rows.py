@@ -340,17 +340,6 @@ REFUSALS = [
         "trainer.accumulate_steps=2",
         "must be 1 with task=custom, whose loss compares all rows of a batch",
     ),
-    refusal(
-        "task=custom task._target_=user_module.loss +task.teachers.big=model.keras",
-        "task.teachers.big=model.keras",
-        "the ID of a run that left checkpoints",
-    ),
-    refusal(
-        "task=custom task._target_=user_module.loss engine=jax +task.teachers.big=hf://some/model",
-        "task.teachers.big=hf://some/model",
-        "is a KerasHub preset by name",
-        "save_to_preset(folder)",
-    ),
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
     refusal(

@@ -1,6 +1,6 @@
 """Trains a custom step on a mesh and on one device, in a process of its own, and writes what it found.
 
-Usage: python -m tests.engine.own_step_worker OUT.npz TEACHER.keras
+Usage: python -m tests.engine.own_step_worker OUT.npz
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runner.config.schema import LayoutConfig, RuleConfig, RunConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine import make_engine, registry
-from runner.engine.base import Engine, HasTeachers, HostBatches
+from runner.engine.base import Engine, HostBatches
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.configs import with_keys
@@ -24,13 +24,13 @@ from tests.engine import cases
 AXES = {"batch": 4, "model": 2}
 STEPS, BATCH, PADDED, SIZE = 6, 16, 5, 8
 ARRAYS = {"x": ArraySpec((SIZE,), "float32"), "y": ArraySpec((), "float32")}
-RULES = [RuleConfig("(net|slow)/d1/kernel", [None, "model"]), RuleConfig("big/dense/kernel", ["batch", None])]
+RULES = [RuleConfig("(net|slow)/d1/kernel", [None, "model"])]
 
 
-def config(teacher: Path, broken: str = "") -> RunConfig:
+def config(broken: str = "") -> RunConfig:
     """The config of a run."""
     options = {"target": "tests.task.own_steps.Line", "arguments": {"broken": broken}, "minimize": ["error"]}
-    task = TaskConfig("step", target=["y"], teachers={"big": str(teacher)}, options=options)
+    task = TaskConfig("step", target=["y"], options=options)
     keys = {"task": task, "layout": LayoutConfig(rules=RULES), "engine.name": "jax", "dataset.batch_size": BATCH}
     return with_keys(cases.config(AXES), {**keys, "engine.compilation_cache": False})
 
@@ -66,15 +66,11 @@ def on_mesh(made: RunConfig) -> dict[str, Array]:
     """Trains an engine: losses, an evaluation, the final state, and that of a run that was resumed half-way."""
     engine, given = built(made), batches()
     found = {f"spec:{path}": np.asarray(str(info.spec)) for path, info in engine.variables().items()}
-    assert isinstance(engine, HasTeachers)
-    found |= {f"spec:{path}": np.asarray(str(info.spec)) for path, info in engine.teacher_variables().items()}
-    found |= {f"teacher:{path}": value for path, value in engine.teacher_state().items()}
     read = engine.train_steps(engine.place(given), 0).read()
     found["loss"] = read.sums["loss"] / read.weight
     evaluation = engine.evaluate([part(given, STEPS - 1, STEPS)])
     found |= {f"eval:{name}": np.asarray(value) for name, value in evaluation.metrics.items()}
     found |= {f"state:{path}": value for path, value in engine.state().items()}
-    found |= {f"frozen:{path}": value for path, value in engine.teacher_state().items()}
     first = built(made)
     first.train_steps(first.place(part(given, 0, 3)), 0).read()
     second = built(made)
@@ -93,8 +89,8 @@ def on_one_device(made: RunConfig) -> dict[str, Array]:
     from runner.engine.jax.own_step.parts import ModelState
 
     parts = OwnStepFactory(made, spec(made), STEPS).build()
-    step, teacher = parts.step, parts.teachers["big"]
-    models = {"net": step.net, "slow": step.slow, "big": teacher}
+    step = parts.step
+    models = {"net": step.net, "slow": step.slow}
     given = batches()
     losses = []
 
@@ -131,15 +127,15 @@ def on_one_device(made: RunConfig) -> dict[str, Array]:
     return found | {"plain:loss": np.asarray(losses)}
 
 
-def errors(teacher: Path) -> dict[str, Array]:
+def errors() -> dict[str, Array]:
     """What classes that break the rules are told."""
     found = {}
-    for broken in ("not built", "listed", "moves the teacher", "loses the optimizer", "shape", "metrics"):
+    for broken in ("not built", "listed", "loses the optimizer", "shape", "metrics"):
         try:
-            built(config(teacher, broken))
+            built(config(broken))
         except Exception as error:
             found[f"error:{broken}"] = np.asarray(f"{type(error).__name__}: {error}")
-    engine = built(config(teacher, "other inputs"))
+    engine = built(config("other inputs"))
     # As an export does.
     engine._data.task.keeps_outputs = True
     try:
@@ -151,23 +147,19 @@ def errors(teacher: Path) -> dict[str, Array]:
 
 def main() -> None:
     """Writes what the two sides found."""
-    out, teacher = map(Path, sys.argv[1:])
-    made = config_with_file(teacher)
-    found = on_mesh(made) | on_one_device(made) | errors(teacher)
+    out = Path(sys.argv[1])
+    made = config_with_devices()
+    found = on_mesh(made) | on_one_device(made) | errors()
     np.savez(out, **found)
 
 
-def config_with_file(teacher: Path) -> RunConfig:
-    """Makes the devices and the teacher's file; returns the config."""
+def config_with_devices() -> RunConfig:
+    """Makes the devices; returns the config."""
     made = with_keys(cases.config(AXES), {"engine.name": "jax"})
     registry.prepare(made)
     registry.load(made)
     registry.ENGINES["jax"].module("devices").prepare_devices(made)
-    import keras
-
-    layers = keras.layers
-    keras.Sequential([keras.Input((SIZE,)), layers.Dense(4, name="dense"), layers.Dropout(0.5)]).save(teacher)
-    return config(teacher)
+    return config()
 
 
 if __name__ == "__main__":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.config.schema import GroupConfig, RunConfig
-from runner.config.schema_task import TaskConfig
 from runner.engine import checks
 from runner.errors import ConfigError
-from runner.task import registry, teachers
 from tests.configs import with_keys
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -43,34 +40,3 @@ def test_what_acts_on_the_runs_own_optimizer_or_model_is_refused(keys: dict[str,
         checks.check_own_step(config, own_step=True)
     assert said in str(refused.value)
     checks.check_own_step(config, own_step=False)
-
-
-def test_a_teacher_needs_a_file_and_a_task_that_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"task.teachers.big=nowhere: must be .* run python -m runner.export"):
-        teachers.check(TaskConfig(teachers={"big": "nowhere"}))
-    (tmp_path / "outputs" / "checkpoints" / "abc").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    # The run is exported before the command that reads it starts.
-    teachers.check(TaskConfig(teachers={"big": "abc"}))
-    assert [teachers.is_unexported(name) for name in ("abc", "../checkpoints/abc", "nowhere", ".")] == [
-        True,
-        *[False] * 3,
-    ]
-    (tmp_path / "export").mkdir()
-    with pytest.raises(ConfigError, match=r"the export has no model\.keras"):
-        teachers.check(TaskConfig(teachers={"big": str(tmp_path / "export")}))
-    file = tmp_path / "export" / "model.keras"
-    file.write_bytes(b"1")
-    with pytest.raises(ConfigError, match="task=classification reads no other model; set task=custom"):
-        registry.check(TaskConfig(teachers={"big": str(file)}))
-
-
-def test_a_run_continues_with_the_same_teacher_only(tmp_path: Path) -> None:
-    file = tmp_path / "big.keras"
-    file.write_bytes(b"1")
-    config = TaskConfig(teachers={"big": str(file)})
-    before = teachers.digests(config)
-    teachers.check_same(config, before, teachers.digests(config))
-    file.write_bytes(b"2")
-    with pytest.raises(ConfigError, match="not the one that the run began with"):
-        teachers.check_same(config, before, teachers.digests(config))

@@ -162,38 +162,6 @@ def test_a_preset_that_is_none_is_refused(
     assert "keras_hub" not in sys.modules
 
 
-def test_a_teacher_is_checked_as_a_preset_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    preset_of(tmp_path / "big", 300, None)
-    check.check_teachers(TaskConfig("custom", teachers={"big": "big"}))
-    with (tmp_path / "big" / "config.json").open("w") as file:
-        json.dump({"class_name": "GPT2Backbone", "config": {"part": {"module": "os", "class_name": "system"}}}, file)
-    with pytest.raises(ConfigError, match=r"task.teachers.big=big: its config names module os, but only Keras's own"):
-        check.check_teachers(TaskConfig("custom", teachers={"big": "big"}))
-    monkeypatch.setattr(check.catalog, "is_installed", lambda: False)
-    with pytest.raises(ConfigError, match=r"task.teachers.big=big: a preset needs keras_hub, which is not installed"):
-        check.check_teachers(TaskConfig("custom", teachers={"big": "big"}))
-
-
-@pytest.mark.parametrize("reference", ["bert_tiny_en_uncased_sst2", "hf://someone/some-model"])
-def test_a_teacher_that_would_be_downloaded_is_rejected_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    task = TaskConfig("custom", teachers={"big": reference})
-    with pytest.raises(ConfigError) as error:
-        check.check_teacher_names(task)
-    assert str(error.value) == (
-        f"task.teachers.big={reference}: is a KerasHub preset by name, which a teacher does not download; "
-        f"set task.teachers.big to a folder that from_preset('{reference}').save_to_preset(folder) wrote, "
-        "to the ID of a run or to the folder of an export"
-    )
-    if "/" not in reference:
-        # A folder of that name is one.
-        Path(reference).mkdir()
-        check.check_teacher_names(task)
-
-
 def preset_of(folder: Path, size: int, tokenizer: str | None) -> str:
     """Writes what `check` reads of a preset, and returns its folder."""
     folder.mkdir()

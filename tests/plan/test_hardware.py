@@ -23,7 +23,7 @@ from runner.errors import ConfigError
 from runner.layout import Placement
 from runner.notebook.planning import from_dict
 from runner.plan import communication, depth, forecast, known_errors, make, memory, rows
-from runner.plan.base import Change, Forecast, MemoryPart, Total, Traffic
+from runner.plan.base import Change, Forecast, MemoryPart, Traffic
 from runner.plan.estimate import PlacedModel
 from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
 from tests import forks
@@ -387,23 +387,13 @@ def test_the_compilers_total_replaces_the_estimated_one() -> None:
     assert sum(compiled.values()) == 37
 
 
-def test_frozen_models_are_counted_and_a_note_says_what_leaves_them_out() -> None:
-    model = _two_layers({"batch": 4}, (None, None), (None, None))
-    parts = memory.parts(model, {}, [], examples=16, compute_width=2, accumulates=False, teachers=77)
-    assert MemoryPart("frozen models", 77, "counted") in parts
-    taught = cases.plan(forecast=a_forecast(), totals={"teachers": Total(77, 77, "counted")})
-    words = "FLOPs, step time, activations and collectives leave out the frozen models (task.teachers)"
-    assert words in rows.notes(taught)
-    assert words not in rows.notes(cases.plan(forecast=a_forecast()))
-
-
-def test_the_compilers_total_has_sums_of_gradients_and_frozen_models_as_state() -> None:
+def test_the_compilers_total_has_sums_of_gradients_as_state() -> None:
     kinds = (*memory.STATE, memory.GRADIENTS, memory.ACTIVATIONS, memory.TEMPORARIES)
     parts = [MemoryPart(kind, 10, "counted") for kind in kinds]
-    program = ProgramCost(40, 20, 20, 17, 0.0, 0.0, peak_bytes=57)
+    program = ProgramCost(30, 20, 20, 17, 0.0, 0.0, peak_bytes=47)
     compiled = {part.kind: part.bytes for part in forecast.compiled_parts(parts, program)}
-    assert compiled["gradient sums"] == compiled["frozen models"] == 10
-    assert sum(compiled.values()) == 57
+    assert compiled["gradient sums"] == 10
+    assert sum(compiled.values()) == 47
 
 
 def test_a_plan_of_other_hardware_is_read_back_from_its_file() -> None:

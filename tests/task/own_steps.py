@@ -11,13 +11,13 @@ DECAY = 0.9
 
 
 class Line:
-    """A network with dropout, its average, and a teacher if there is one."""
+    """A network with dropout, and its average."""
 
     def __init__(self, width: int = 4, broken: str = "") -> None:
         self.width = width
         self.broken = broken
 
-    def build(self, keras: Any, inputs: Any, teachers: Any) -> None:
+    def build(self, keras: Any, inputs: Any) -> None:
         """Makes the models and their optimizer."""
         size = inputs["x"].shape[-1]
 
@@ -37,7 +37,6 @@ class Line:
         if self.broken == "listed":
             self.several = [network()]
         self.adam.build(self.net.trainable_variables)
-        self.taught = list(teachers)
 
     def train_step(self, state: Any, batch: Any, rng: Any) -> Any:
         """One update of the network, then of its average."""
@@ -58,9 +57,6 @@ class Line:
             "slow": state["slow"]._replace(trainable=slow),
             "adam": adam,
         }
-        if self.broken == "moves the teacher":
-            big = state["big"]
-            state["big"] = big._replace(non_trainable=[value + 1 for value in big.non_trainable])
         if self.broken == "loses the optimizer":
             del state["adam"]
         if self.broken == "shape":

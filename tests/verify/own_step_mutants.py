@@ -1,6 +1,6 @@
 """Verifies a custom step on a sound engine and on broken ones, in a process of its own.
 
-Usage: python -m tests.verify.own_step_mutants OUT.json TEACHER.keras
+Usage: python -m tests.verify.own_step_mutants OUT.json
 """
 
 from __future__ import annotations
@@ -57,11 +57,10 @@ def larger(_: dict[str, Any], __: dict[str, Any], sums: dict[str, Any]) -> None:
 
 def main() -> None:
     """Writes the verdict on each engine, and the variable that it names."""
-    out, teacher = map(Path, sys.argv[1:])
-    config = own_step_worker.config_with_file(teacher)
+    out = Path(sys.argv[1])
+    config = own_step_worker.config_with_devices()
     config = replace(config, verify=VerifyConfig(steps=own_step_worker.STEPS))
 
-    from runner.engine.jax.engine import JaxEngine
     from runner.engine.jax.own_step.functions import Functions, OwnStep
     from runner.verify.own_step_reference import OwnStepReference
 
@@ -80,13 +79,6 @@ def main() -> None:
     def later(sound: Any) -> Any:
         return lambda self, purpose, number: sound(self, purpose, number + 1)
 
-    def moving(sound: Any) -> Any:
-        def train_steps(self: Any, *given: Any) -> Any:
-            self._teachers = {path: 1.001 * value for path, value in self._teachers.items()}
-            return sound(self, *given)
-
-        return train_steps
-
     mutations: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
         "sound": (OwnStep, "step", lambda sound: sound),
         "average": (OwnStep, "step", changed(stay("slow/"))),
@@ -94,7 +86,6 @@ def main() -> None:
         "shorter": (OwnStep, "step", changed(shorter)),
         "metric": (OwnStep, "step", changed(larger)),
         "key": (Functions, "_keys", later),
-        "teacher": (JaxEngine, "train_steps", moving),
     }
     found = {}
     for name, (owner, attribute, mutate) in mutations.items():

@@ -21,14 +21,13 @@ NAMED = {
     "shorter": "net/d1/kernel",
     "metric": "loss",
     "key": "net/d1/kernel",
-    "teacher": "big/dense/kernel",
 }
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("mutants")
-    command = [sys.executable, "-m", "tests.verify.own_step_mutants", str(folder / "o.json"), str(folder / "t.keras")]
+    command = [sys.executable, "-m", "tests.verify.own_step_mutants", str(folder / "o.json")]
     done = forks.run(command, library="jax", cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads((folder / "o.json").read_text()))

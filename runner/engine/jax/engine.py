@@ -28,7 +28,7 @@ from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatch
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, nan, precision, private, processes, randomness, teachers, updates
+from runner.engine.jax import environment, mesh, nan, precision, private, processes, randomness, updates
 from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, Options, choose, compiled, program_cost
@@ -40,7 +40,7 @@ from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, result_shardings, sharding, unsplit
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
-from runner.engine.jax.rounds import Arrays, Kept, batch_shapes, call_numbers
+from runner.engine.jax.rounds import Arrays, batch_shapes, call_numbers
 from runner.engine.jax.running import RUNNING
 from runner.engine.jax.shards import cached, local_shards, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
@@ -72,7 +72,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}
         self._split: Arrays | None = None
         # Variables of the frozen models, by canonical path.
-        self._teachers: Arrays = {}
         self._builds_eagerly = False
 
     def build(self) -> None:
@@ -118,10 +117,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
         adopt(self._model, on_cpu=on_cpu, whole_images=splits_examples_alone(self._array_specs))
         self._names = Names(self._model)
-        self._taught = teachers.Teachers(teachers.read_teachers(self._data.task), self._data.task)
-        self._taught.check_names(self._names.variables, self._data.arrays)
-        # The layout's rules place the teachers too, see `_make_state`.
-        return shapes_of({**self._names.variables, **self._taught.variables})
+        return shapes_of(self._names.variables)
 
     def _check_model(self) -> None:
         check_model(self._model, self._config, self._data)
@@ -138,7 +134,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         Each shard is computed on its device.
         """
         variables = self._names.variables
-        self._place_teachers(self._taught.variables)
         paths = keys_by_id(variables)
         generator_states = randomness.seed_indices(self._model)
         non_trainable = []
@@ -167,12 +162,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         check_kept(self._model, self._config, self._data, lambda: processes.readable(initial, self._replicated))
         self._state = self._tree.begin(initial, self._kinds, self._update_rule.first_slots)
 
-    def _place_teachers(self, variables: Mapping[str, keras.Variable]) -> None:
-        """Puts the teachers' values on the devices, and takes them out of the placements of the trained model."""
-        shardings = {path: self._sharding(self.placements[path].spec) for path in variables}
-        self._teachers = teachers.placed(variables, shardings, planning=self._planning)
-        self.placements = {path: value for path, value in self.placements.items() if path not in variables}
-
     def _assign(self, values: Mapping[str, Array]) -> None:
         # The state's memory is released array by array, and the last program's results are its arrays.
         RUNNING.release()
@@ -184,7 +173,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         The shardings of results are fixed here.
         """
         step = self._make_step()
-        self._mode = choose(step, self._state, self._trainable, self._config, self._shapes_with_teachers())
+        self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
         by_example = self._array_shardings[WEIGHT]
         losses, sums = self._result_shardings()
         train: Callable[..., object] = step.many if self._mode.loop_on_device else step.step
@@ -194,7 +183,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         evaluated = (losses, self._replicated, by_example, self._replicated)
         self._evaluated = jax.jit(step.evaluated, out_shardings=evaluated)
         self._outputs = jax.jit(step.outputs)
-        self._with_teachers = jax.jit(step.taught)
         self._judged = jax.jit(step.judged, static_argnums=(2, 3), out_shardings=(losses, self._replicated))
         self._next_logits = jax.jit(step.next_logits, out_shardings=self._replicated)
         self._stack = jax.jit(jnp.stack, out_shardings=self._replicated)
@@ -210,7 +198,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _step_on(self, partitioning: Partitioning) -> Step:
         task, rule = self._data.task, self._update_rule
-        return Step(self._model, self._config, task, self._total_steps, self._drawn, partitioning, rule, self._taught)
+        return Step(self._model, self._config, task, self._total_steps, self._drawn, partitioning, rule)
 
     def _result_shardings(self) -> tuple[NamedSharding, NamedSharding]:
         """Returns what `result_shardings` does for the arrays of this engine."""
@@ -239,10 +227,6 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _microbatch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         arrays = {**self._data.arrays, WEIGHT: ArraySpec((), "float32")}
         return batch_shapes(arrays, self._microbatch_size)
-
-    def _shapes_with_teachers(self) -> Arrays:
-        shapes: Arrays = jax.eval_shape(self._functions.with_teachers, self._teachers, self._microbatch_shapes())
-        return shapes
 
     def _randomness(self) -> Randomness:
         if self._planning:
@@ -285,7 +269,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             split = self._split
         counts = example_counts(batches.weights, self._microbatches)
         rounds = batches.steps * self._microbatches
-        return Kept(split, self._teachers), batches.arrays, call_numbers(rounds, first_step, rate_factor, counts)
+        return split, batches.arrays, call_numbers(rounds, first_step, rate_factor, counts)
 
     def compile(self, batches: PlacedBatches) -> None:
         """Makes the training program for batches of these shapes.
@@ -429,15 +413,12 @@ class JaxEngine(MeshEngine[jax.Array]):
             shardings = {name: self._sharding((None, *spec)) for name, spec in self._replicated_specs.items()}
             program = self._evaluated_whole
         arrays = processes.placed_all(cut(batch, 1), shardings)
-        taught = arrays
-        if self._taught.models:
-            taught = self._run(self._with_teachers, self._teachers, arrays)
         if not self._data.task.reads_batch or not self._is_divided(batch):
-            return BatchResult(*self._run(program, self._weights, taught))
+            return BatchResult(*self._run(program, self._weights, arrays))
         # In two programs: the number of examples is a constant of the second, and the model is in the first, which is
         # the one that takes long to compile.
         outputs, added = self._run(self._outputs, self._weights, arrays)
-        loss, totals = self._run(self._judged, outputs, taught, self._by_example, examples)
+        loss, totals = self._run(self._judged, outputs, arrays, self._by_example, examples)
         return BatchResult(loss, totals, outputs, added)
 
     @cached_property
@@ -554,14 +535,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         """
         # Copied, as the next step donates the memory that a view would show.
         return {path: np.array(self._to_host(array)) for path, array in self._tree.by_path(self._state).items()}
-
-    def teacher_variables(self) -> dict[str, VariableInfo]:
-        """Returns the variables of the frozen models as JAX holds them."""
-        return map_values(variable_info, self._teachers)
-
-    def teacher_state(self) -> dict[str, Array]:
-        """Returns whole arrays of the frozen models' variables."""
-        return map_values(self._to_host, self._teachers)
 
     def shards(self, *, replicas: bool = False) -> dict[str, list[Shard]]:
         """Returns variables and slots in their different shards."""

@@ -152,7 +152,7 @@ class PlannedEngine(JaxEngine):
                 losses,
                 state.trainable,
                 state.non_trainable,
-                self._shapes_with_teachers(),
+                self._microbatch_shapes(),
                 count,
                 microstep,
                 offloaded=offloaded,

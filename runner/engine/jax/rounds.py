@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,18 +30,6 @@ _ROUNDS = 0
 _FIRST_STEP = 1
 _RATE_FACTOR = 2
 _COUNTS = 3
-
-
-class Kept(NamedTuple):
-    """Arrays that the devices keep beside the state; no step changes them.
-
-    Attributes:
-      split: (N, ...) by name, the split's arrays if the devices keep them; None: a call has its examples.
-      teachers: variables of the frozen models by canonical path; empty: the run has none.
-    """
-
-    split: Arrays | None
-    teachers: Arrays
 
 
 def call_numbers(rounds: int, first_step: int, rate_factor: float, counts: Array) -> Array:
@@ -116,26 +104,28 @@ class Rounds(ABC, Generic[StateT]):
 
     @abstractmethod
     def step(
-        self, state: StateT, kept: Kept, arrays: Arrays, numbers: jax.Array, index: jax.Array
+        self, state: StateT, split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[StateT, Sums, jax.Array]:
         """Returns one round's new state, losses and metrics (B,), and regularization.
 
         Args:
           state: before.
-          kept: as for `many`.
+          split: (N, ...) by name, the split's arrays if the devices keep them; None: a call has its examples.
           arrays: as for `many`.
           numbers: of the call, see `call_numbers`.
           index: int32 (), the round's number in the call.
         """
 
-    def many(self, state: StateT, kept: Kept, arrays: Arrays, numbers: jax.Array) -> tuple[StateT, Sums, jax.Array]:
+    def many(
+        self, state: StateT, split: Arrays | None, arrays: Arrays, numbers: jax.Array
+    ) -> tuple[StateT, Sums, jax.Array]:
         """Runs a call's rounds as one program.
 
         Their number is an input, so that it needs no compilation of its own.
 
         Args:
           state: before.
-          kept: what the devices keep.
+          split: (N, ...) by name, the split's arrays if the devices keep them; None: a call has its examples.
           arrays: (K, B, ...) by name; with a kept split, `row` int32 (K, B) in their place. `weight` is among them.
           numbers: int32 (3 + K,), see `call_numbers`.
 
@@ -146,7 +136,7 @@ class Rounds(ABC, Generic[StateT]):
 
         def body(index: jax.Array, carried: tuple[StateT, Sums, jax.Array]) -> tuple[StateT, Sums, jax.Array]:
             state, *rows = carried
-            state, *new_row = self.step(state, kept, arrays, numbers, index)
+            state, *new_row = self.step(state, split, arrays, numbers, index)
             sums, regularization = jax.tree.map(
                 lambda row, new: lax.dynamic_update_index_in_dim(row, new, index, 0), tuple(rows), tuple(new_row)
             )

@@ -27,9 +27,8 @@ from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.precision import as_float32, rounded, rounded_like
 from runner.engine.jax.randomness import Randomness
-from runner.engine.jax.rounds import Arrays, Kept, Rounds, Sums, first_step, only_batch, rate_factor
+from runner.engine.jax.rounds import Arrays, Rounds, Sums, first_step, only_batch, rate_factor
 from runner.engine.jax.state import State
-from runner.engine.jax.teachers import Teachers
 from runner.engine.jax.updates import Before, UpdateRule
 from runner.layout.mesh import device_kind
 from runner.model import scope
@@ -60,7 +59,6 @@ class Step(Rounds[State[jax.Array]]):
         randomness: Randomness,
         partitioning: Partitioning,
         update_rule: UpdateRule,
-        teachers: Teachers,
     ) -> None:
         """Takes what is the same for every step.
 
@@ -72,7 +70,6 @@ class Step(Rounds[State[jax.Array]]):
           randomness: the model's random generators.
           partitioning: how the mesh splits what a step computes.
           update_rule: of the optimizer.
-          teachers: frozen models, whose outputs the task reads.
         """
         super().__init__(partitioning, config.trainer.accumulate_steps, task.step_metrics)
         self._model = model
@@ -83,7 +80,6 @@ class Step(Rounds[State[jax.Array]]):
         # Read once: the property walks the whole model.
         self._variables = model.trainable_variables
         self._update_rule = update_rule
-        self._teachers = teachers
         self._norms = norms.names(config.optimizer, list(update_rule.settings))
         ops = arrays.of(jnp)
         # Of the config's devices, which need not be those of this process.
@@ -163,11 +159,10 @@ class Step(Rounds[State[jax.Array]]):
         return gradients
 
     def step(
-        self, state: State[jax.Array], kept: Kept, arrays: Arrays, numbers: jax.Array, index: jax.Array
+        self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[State[jax.Array], Sums, jax.Array]:
         """Returns one round's new state, losses and metrics (B,), and regularization; see the base class."""
-        batch, count, microstep = self._batch(kept.split, arrays, numbers, index)
-        batch = self.with_teachers(kept.teachers, batch)
+        batch, count, microstep = self._batch(split, arrays, numbers, index)
         gradients, (loss_b, outputs, regularization, weights) = self.gradients(state, batch, count, microstep)
         done = (first_step(numbers) + index // self._microbatches).astype(jnp.float32)
         # The scope's name tells the optimizer's collectives, see `runner.engine.jax.origins`.
@@ -262,32 +257,15 @@ class Step(Rounds[State[jax.Array]]):
             return constrained
 
     def whole_gradients(
-        self, state: State[jax.Array], kept: Kept, arrays: Arrays, numbers: jax.Array, index: jax.Array
+        self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array]]:
         """Returns one micro-batch's gradients and the new non-trainable variables.
 
         The micro-batch is of a call's first batch.
         """
-        batch, count, microstep = self._batch(kept.split, arrays, numbers, index)
-        batch = self.with_teachers(kept.teachers, batch)
+        batch, count, microstep = self._batch(split, arrays, numbers, index)
         gradients, (*_, weights) = self.gradients(state, batch, count, microstep)
         return gradients, weights
-
-    def with_teachers(self, values: Arrays, batch: Arrays) -> Arrays:
-        """Returns a batch, arrays (B, ...), with the outputs of the teachers; outside of every gradient.
-
-        Args:
-          values: the teachers' variables by canonical path.
-          batch: by name.
-        """
-        if not self._teachers.models:
-            return batch
-        return {**batch, **self._teachers.outputs(values, self._task.inputs(self._ops, batch))}
-
-    def taught(self, values: Arrays, arrays: Arrays) -> Arrays:
-        """Returns the arrays (1, B, ...) of an evaluation with the outputs of the teachers."""
-        batch = self.with_teachers(values, only_batch(arrays))
-        return {name: array[None] for name, array in batch.items()}
 
     def evaluated(self, weights: Weights, arrays: Arrays) -> Evaluated:
         """Evaluates a batch, arrays (1, B, ...).

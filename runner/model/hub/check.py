@@ -10,7 +10,6 @@ from runner.data import checks_text
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.model.hub import catalog, heads, options, presets
 from runner.task import registry as tasks
-from runner.task import teachers
 
 TARGET = "runner.model.keras_hub.build"
 
@@ -98,54 +97,6 @@ def _check_task(task: str | None) -> None:
             "that the run's task needs",
             fix=did_you_mean(task, known, "remove model.task"),
         )
-
-
-def check_teacher_names(config: TaskConfig) -> None:
-    """Rejects teachers that are presets by name, which would have to be downloaded.
-
-    Call it before the check that each teacher exists, whose message knows of no names.
-
-    Args:
-      config: whose types are checked.
-
-    Raises:
-      ConfigError: names the teacher.
-    """
-    for name, reference in config.teachers.items():
-        if teachers.is_local(reference):
-            continue
-        if reference.startswith(presets.SCHEMES) or reference in catalog.presets():
-            key = f"task.teachers.{name}"
-            raise invalid(
-                key,
-                reference,
-                problem="is a KerasHub preset by name, which a teacher does not download",
-                fix=f"set {key} to a folder that from_preset('{reference}').save_to_preset(folder) wrote, "
-                "to the ID of a run or to the folder of an export",
-            )
-
-
-def check_teachers(config: TaskConfig) -> None:
-    """Checks the teachers that are presets, before anything is imported.
-
-    Args:
-      config: checked, so each teacher exists.
-
-    Raises:
-      ConfigError: no KerasHub, or a folder that is not a preset; names the teacher.
-    """
-    for name, reference in config.teachers.items():
-        key = f"task.teachers.{name}"
-        if teachers.is_unexported(reference) or not teachers.is_preset(teachers.file_of(name, reference)):
-            continue
-        if not catalog.is_installed():
-            raise invalid(
-                key,
-                reference,
-                problem="a preset needs keras_hub, which is not installed",
-                fix="pip install -e '.[hub]'",
-            )
-        presets.check(reference, key)
 
 
 def _check_class(config: ModelConfig, *, per_token: bool) -> str | None:

@@ -76,7 +76,6 @@ _PLACE_NAMES = {
     "export": {"folder"},
     "generate": {"file"},
     "model": {"preset"},
-    "task": {"teachers"},
     "tracking": {"copy_to", "uri"},
     "trainer": {"fast_folder"},
 }

@@ -57,7 +57,6 @@ USUAL = [
     "dataset.holdout=0.1",
     "dataset.tokenizer=bpe",
     "dataset.path=null",
-    "task.teachers={}",
     "evaluate.split='train[:10%]'",
 ]
 CODE = "joblib.load"
@@ -138,8 +137,6 @@ ELSEWHERE = [
     "dataset.prepare=[{layer: StringLookup, vocabulary_file: /tmp/evil}]",
     "dataset.tokenizer=/tmp/evil.json",
     "dataset.parts=[{name: text, tokenizer: /tmp/evil.json}]",
-    "task.teachers={t: /tmp/evil.keras}",
-    "+task.teachers.t=latest",
     "model.preset=hf://evil/model",
     "generate.file=/etc/hostname",
     "cluster.secret_file=/tmp/evil",

@@ -29,7 +29,7 @@ from runner.engine.jax.own_step.factory import OwnStepFactory
 from runner.engine.jax.own_step.functions import Functions, OwnStep
 from runner.engine.jax.own_step.parts import slot_spec
 from runner.engine.jax.partitioning import Partitioning
-from runner.engine.jax.rounds import Kept, call_numbers
+from runner.engine.jax.rounds import call_numbers
 from runner.engine.jax.shards import on_host
 from runner.engine.jax.state import placed_values
 from runner.engine.mappings import shapes_of, subset
@@ -81,8 +81,7 @@ class OwnStepEngine(JaxEngine):
             self._parts, self._initial = self._own_factory.build_for_mesh(eager=self._builds_eagerly)
         # Checks the optimizers too, before anything is placed.
         self._kinds = self._parts.kinds
-        # The layout's rules place the teachers too, see `_make_state`.
-        return shapes_of({**self._parts.model_variables, **self._parts.teacher_variables})
+        return shapes_of(self._parts.model_variables)
 
     def _layout(self) -> LayoutConfig:
         return self._config.layout
@@ -91,7 +90,6 @@ class OwnStepEngine(JaxEngine):
         """Draws the initial values; each variable of an optimizer is sharded as the variable that it belongs to."""
         parts = self._parts
         self._trainable = parts.trained
-        self._place_teachers(parts.teacher_variables)
         shardings = {path: self._sharding(self.placements[path].spec) for path in parts.model_variables}
         for path, variable in parts.optimizer_variables.items():
             owner = parts.owners[path]
@@ -121,7 +119,7 @@ class OwnStepEngine(JaxEngine):
         train = step.many if self._mode.loop_on_device else step.step
         self._train = jax.jit(train, donate_argnums=0, out_shardings=(self._tree.shardings, sums, self._replicated))
         self._evaluated = jax.jit(step.evaluated, out_shardings=(losses, self._replicated))
-        self._outputs = jax.jit(step.outputs, static_argnums=2)
+        self._outputs = jax.jit(step.outputs, static_argnums=1)
         self._stack = jax.jit(jnp.stack, out_shardings=self._replicated)
         self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
 
@@ -131,8 +129,7 @@ class OwnStepEngine(JaxEngine):
         for name, array in self._microbatch_shapes().items():
             arrays[name] = jax.ShapeDtypeStruct((1, *array.shape), array.dtype)
         numbers = call_numbers(1, 0, 1.0, np.ones(1, np.float32))
-        kept = Kept(None, self._teachers)
-        return jax.make_jaxpr(step.step)(self._state, kept, arrays, numbers, np.int32(0)).jaxpr
+        return jax.make_jaxpr(step.step)(self._state, None, arrays, numbers, np.int32(0)).jaxpr
 
     def _partitioning(self) -> Partitioning:
         return self._partition(None, state=self._tree.shardings)
@@ -152,10 +149,10 @@ class OwnStepEngine(JaxEngine):
         arrays = self._placed(batch, 1).arrays
         number = np.int32(self._evaluated_batches)
         self._evaluated_batches += 1
-        loss, totals = self._run(self._evaluated, self._state, self._teachers, arrays, number)
+        loss, totals = self._run(self._evaluated, self._state, arrays, number)
         outputs = {}
         if self._task.keeps_outputs:
-            outputs = self._run(self._outputs, self._state, self._teachers, self._exported, arrays)
+            outputs = self._run(self._outputs, self._state, self._exported, arrays)
         return BatchResult(loss, totals, outputs)
 
     @property

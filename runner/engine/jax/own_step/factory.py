@@ -16,7 +16,6 @@ from runner.engine.jax.adapter import Keras3Factory, reason, under_policy
 from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, is_traced, trace_slices
 from runner.engine.jax.own_step.parts import KEY, Parts, parts_of
 from runner.engine.jax.shards import host_memory
-from runner.engine.jax.teachers import read_teachers
 from runner.errors import ConfigError
 from runner.host.imports import seeded
 from runner.model import builder, preprocessing
@@ -44,8 +43,6 @@ class OwnStepFactory:
         self._data = data
         self._task = data.task
         self._total_steps = total_steps
-        # Read once: the builds below may be traced, and a file's values must not be part of that.
-        self._teachers = read_teachers(data.task)
 
     def build(self) -> Parts:
         """Returns the parts with their initial values, replicated on one device.
@@ -146,7 +143,7 @@ class OwnStepFactory:
                 raise
             except Exception as error:  # A user's class may raise anything.
                 raise ConfigError(f"{KEY}={path}: build raised {reason(error)}; fix it") from error
-            parts = parts_of(step, path, self._teachers)
+            parts = parts_of(step, path)
         preprocessing.settle(self._task, parts.models.values())
         return parts
 
@@ -157,7 +154,6 @@ class OwnStepFactory:
             "inputs": lambda: self._data.inputs,
             "outputs": lambda: self._data.task.outputs,
             "model": self._model,
-            "teachers": lambda: dict(self._teachers),
             "optimizer": lambda: stock_optimizer(self._config.optimizer, self._total_steps, keras),
         }
         arguments = {}

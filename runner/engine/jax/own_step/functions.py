@@ -21,7 +21,7 @@ from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
 from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.own_step.parts import Parts, Values
 from runner.engine.jax.partitioning import Partitioning
-from runner.engine.jax.rounds import Arrays, Kept, Rounds, Sums, first_step, only_batch
+from runner.engine.jax.rounds import Arrays, Rounds, Sums, first_step, only_batch
 from runner.errors import ConfigError, invalid
 from runner.task.base import LOSS, Outputs
 from runner.task.step import EXAMPLES, StepTask
@@ -49,35 +49,33 @@ class Functions:
         self._seed = seed
         self._ops = arrays.of(jnp)
 
-    def train(self, values: Values, teachers: Values, batch: Arrays, done: Any) -> tuple[dict[str, jax.Array], Sums]:
+    def train(self, values: Values, batch: Arrays, done: Any) -> tuple[dict[str, jax.Array], Sums]:
         """Returns the new values of the variables, and each example's loss and metrics (B,).
 
         Args:
           values: of all variables by canonical path.
-          teachers: of the teachers' variables by canonical path.
           batch: arrays (B, ...) by name.
           done: int32 (), steps done before.
         """
         rng, layers_key = self._keys(_OF_STEPS, done)
-        state = self._parts.structured({**values, **teachers}, layers_key)
+        state = self._parts.structured(values, layers_key)
         result = self._called("train_step", state, batch, rng)
         if not isinstance(result, tuple) or len(result) != 2:
             raise self._parts.invalid("train_step must return (state, metrics)", "return both")
         new_state, metrics = result
         names = (LOSS, *self._task.step_metrics)
-        return self._parts.flat(new_state, state), self._by_example("train_step", metrics, names, batch)
+        return self._parts.flat(new_state), self._by_example("train_step", metrics, names, batch)
 
-    def evaluate(self, values: Values, teachers: Values, batch: Arrays, number: Any) -> Sums:
+    def evaluate(self, values: Values, batch: Arrays, number: Any) -> Sums:
         """Returns each example's loss and metrics (B,) of an evaluation.
 
         Args:
           values: of all variables by canonical path.
-          teachers: of the teachers' variables by canonical path.
           batch: arrays (B, ...) by name.
           number: int32 (), the batch's place in its evaluation.
         """
         rng, layers_key = self._keys(_OF_EVALUATIONS, number)
-        state = self._parts.structured({**values, **teachers}, layers_key)
+        state = self._parts.structured(values, layers_key)
         metrics = self._called("evaluate", state, batch, rng)
         return self._by_example("evaluate", metrics, tuple(self._task.directions), batch)
 
@@ -167,25 +165,23 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         return stack
 
     def step(
-        self, state: dict[str, jax.Array], kept: Kept, arrays: Arrays, numbers: jax.Array, index: jax.Array
+        self, state: dict[str, jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[dict[str, jax.Array], Sums, jax.Array]:
         """Returns one round's new state, losses and metrics (B,), and regularization, 0; see the base class."""
-        batch, _, _ = self._batch(kept.split, arrays, numbers, index)
+        batch, _, _ = self._batch(split, arrays, numbers, index)
         with self._contexts():
-            new_state, sums = self._functions.train(state, kept.teachers, batch, first_step(numbers) + index)
+            new_state, sums = self._functions.train(state, batch, first_step(numbers) + index)
         placed: dict[str, jax.Array] = lax.with_sharding_constraint(new_state, self._shardings)
         return placed, sums, jnp.zeros((), jnp.float32)
 
-    def evaluated(
-        self, state: dict[str, jax.Array], teachers: Arrays, arrays: Arrays, number: jax.Array
-    ) -> tuple[jax.Array, Arrays]:
+    def evaluated(self, state: dict[str, jax.Array], arrays: Arrays, number: jax.Array) -> tuple[jax.Array, Arrays]:
         """Returns each example's loss (B,) and the totals of a batch, arrays (1, B, ...)."""
         batch = only_batch(arrays)
         with self._contexts():
-            metrics = self._functions.evaluate(state, teachers, batch, number)
+            metrics = self._functions.evaluate(state, batch, number)
         return metrics[LOSS], self._functions.totals(metrics, batch)
 
-    def outputs(self, state: dict[str, jax.Array], teachers: Arrays, name: str, arrays: Arrays) -> Outputs:
+    def outputs(self, state: dict[str, jax.Array], name: str, arrays: Arrays) -> Outputs:
         """Returns the float32 outputs of one model for the inputs of a batch, arrays (1, B, ...).
 
         Raises:
@@ -193,7 +189,7 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         """
         model = self._parts.models[name]
         # No layer draws numbers in an inference: the key is of no effect.
-        entry = self._parts.structured({**state, **teachers}, jax.random.key(0))[name]
+        entry = self._parts.structured(state, jax.random.key(0))[name]
         inputs = self._task.inputs(self._ops, only_batch(arrays))
         training = private.training_argument(model, training=False)
         try:

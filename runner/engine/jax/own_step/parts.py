@@ -53,24 +53,17 @@ class Parts:
       path: its import path, for messages.
       models: models whose variables the step changes, by attribute.
       optimizers: by attribute.
-      teachers: frozen models by name.
     """
 
     step: Any
     path: str
     models: Mapping[str, keras.Model]
     optimizers: Mapping[str, keras.optimizers.Optimizer]
-    teachers: Mapping[str, keras.Model]
 
     @cached_property
     def model_variables(self) -> dict[str, keras.Variable]:
         """Returns the weights of all models by canonical path, in each model's order."""
         return _weights_of(self.models, self.path)
-
-    @cached_property
-    def teacher_variables(self) -> dict[str, keras.Variable]:
-        """Returns the weights of all teachers by canonical path."""
-        return _weights_of(self.teachers, self.path)
 
     @cached_property
     def owners(self) -> dict[str, str]:
@@ -136,24 +129,23 @@ class Parts:
 
     @cached_property
     def _paths(self) -> dict[int, str]:
-        return keys_by_id({**self.variables, **self.teacher_variables})
+        return keys_by_id(self.variables)
 
     @cached_property
     def _generators(self) -> dict[str, list[int]]:
         """Returns the places of the generators' states in each model's non-trainable variables, by model."""
-        models = {**self.models, **self.teachers}
-        return {name: seed_indices(model) for name, model in models.items()}
+        return {name: seed_indices(model) for name, model in self.models.items()}
 
     def structured(self, values: Values, layers_key: jax.Array) -> StepState:
         """Returns the state as a user's functions take it.
 
         Args:
-          values: of all variables and of the teachers', by canonical path.
+          values: of all variables by canonical path.
           layers_key: random key, from which the states of the layers' random generators are made.
         """
         state: StepState = {}
         count = 0
-        for name, model in {**self.models, **self.teachers}.items():
+        for name, model in self.models.items():
             non_trainable = []
             generators = self._generators[name]
             for index, variable in enumerate(model.non_trainable_variables):
@@ -168,15 +160,14 @@ class Parts:
             state[name] = [values[self._paths[id(variable)]] for variable in optimizer.variables]
         return state
 
-    def flat(self, state: object, given: StepState) -> dict[str, jax.Array]:
+    def flat(self, state: object) -> dict[str, jax.Array]:
         """Returns the values of the variables in a state that `train_step` returned, by canonical path.
 
         Args:
           state: that it returned.
-          given: that it was called with.
 
         Raises:
-          ConfigError: it has other entries, a value of another shape or dtype, or other values of a teacher.
+          ConfigError: it has other entries or a value of another shape or dtype.
         """
         names = [*self.models, *self.optimizers]
         if not isinstance(state, Mapping) or not set(names) <= set(state):
@@ -185,15 +176,6 @@ class Parts:
                 "write state = {**state, 'model': state['model']._replace(trainable=...)}",
             )
         values: dict[str, jax.Array] = {}
-        for name in self.teachers:
-            before = jax.tree.leaves(given[name])
-            after = jax.tree.leaves(state.get(name, given[name]))
-            # By identity: the values are traced, so they can't be compared.
-            if list(map(id, before)) != list(map(id, after)):
-                raise self.invalid(
-                    f"train_step changes the teacher {name}, but teachers are frozen",
-                    "return its state as it is, or make the model in build",
-                )
         for name, model in self.models.items():
             entry = state[name]
             if not isinstance(entry, tuple) or len(entry) != len(ModelState._fields):
@@ -235,23 +217,19 @@ class Parts:
         return ConfigError(f"{KEY}={self.path}: {problem}; {fix}")
 
 
-def parts_of(step: Any, path: str, teachers: Mapping[str, keras.Model]) -> Parts:
+def parts_of(step: Any, path: str) -> Parts:
     """Returns the parts of a user's class: the models and optimizers among its attributes.
 
     Args:
       step: instance whose `build` was called.
       path: its import path, for messages.
-      teachers: frozen models by name.
 
     Raises:
       ConfigError: it has none, one in a list, two models share a variable, or a name is reserved.
     """
     models: dict[str, keras.Model] = {}
     optimizers: dict[str, keras.optimizers.Optimizer] = {}
-    teacher_ids = set(map(id, teachers.values()))
     for name, value in vars(step).items():
-        if id(value) in teacher_ids:
-            continue
         if isinstance(value, keras.Model):
             models[name] = value
         elif isinstance(value, keras.optimizers.Optimizer):
@@ -263,16 +241,13 @@ def parts_of(step: Any, path: str, teachers: Mapping[str, keras.Model]) -> Parts
                 f"{KEY}={path}: attribute {name} holds models, optimizers or variables; give each model and each "
                 "optimizer an attribute of its own, and make a variable a weight of a model"
             )
-    parts = Parts(step, path, models, optimizers, teachers)
+    parts = Parts(step, path, models, optimizers)
     if not models:
         raise parts.invalid("build made no model", "set self.<name> = keras.Model(...) in build")
     for name in (*models, *optimizers):
-        if name in teachers:
-            raise parts.invalid(f"attribute {name} has the name of a teacher", "rename it")
-    for name in (*models, *optimizers, *teachers):
         if name in RESERVED or name.startswith("_"):
             raise parts.invalid(f"attribute {name} is reserved in checkpoints or private", "rename it")
-    for name, model in {**models, **teachers}.items():
+    for name, model in models.items():
         if not model.built:
             raise parts.invalid(f"model {name} is not built", f"call self.{name}.build(shape) in build")
     return parts
