@@ -23,6 +23,7 @@ from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.resume import Previous, load
 from runner.training.checkpoint.runs import SavedRun
+from runner.training.lengths import without_padding
 
 
 def open_saved(config: RunConfig, command: str) -> Previous:
@@ -79,7 +80,7 @@ def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> E
     """
     with quiet_native_log(log):
         # Schedules need a length of at least one step; nothing is trained, so its value has no effect.
-        engine = make_engine(config, data, max(saved.checkpoint.step, 1))
+        engine = make_engine(without_padding(config), data, max(saved.checkpoint.step, 1))
         engine.build()
         load(engine, saved.checkpoint)
     return engine

@@ -52,7 +52,7 @@ def plan_config(config: RunConfig) -> Plan:
     # A length that a run rejects is rejected here too.
     total_steps = lengths.run_length(config, data.train.size, task.tokens).total
     spec = DataSpec(task.arrays, task)
-    engine = make_engine(cpu_config, spec, 1, planning=True)
+    engine = make_engine(lengths.without_padding(cpu_config, data.train.size), spec, 1, planning=True)
     engine.build()
     cache_on_device(engine, data.train)
     compile_step(engine, spec, config.dataset.batch_size, 1)

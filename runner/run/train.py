@@ -370,7 +370,7 @@ class _Training:
         config = self.config
         spec = DataSpec(self.task.arrays, self.task)
         with quiet_native_log(self.folder / "runner.log"):
-            engine = make_engine(config, spec, self.length.total)
+            engine = make_engine(lengths.without_padding(config, self.data.train.size), spec, self.length.total)
             engine.build()
             if self.task.scaling_line:
                 _print(self.console, self.task.scaling_line)

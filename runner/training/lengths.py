@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.config.schema import RunConfig
 from runner.data.base import ArraySpec, DataSource
@@ -209,6 +209,22 @@ def epoch_steps(config: RunConfig, examples: int) -> int:
             )
         steps = limit or steps
     return min(steps, trainer.limit_train_batches or steps)
+
+
+def without_padding(config: RunConfig, examples: int | None = None) -> RunConfig:
+    """Returns the config for an engine that never pads a batch of training, if so: such batches need no check.
+
+    Args:
+      config: checked.
+      examples: of the training split; None: nothing is trained.
+    """
+    if (
+        config.dataset.remainder == "pad"
+        and examples
+        and epoch_steps(config, examples) * config.dataset.batch_size > examples
+    ):
+        return config
+    return replace(config, dataset=replace(config.dataset, remainder="drop"))
 
 
 def _check_batch(config: RunConfig, examples: int) -> None:

@@ -26,7 +26,7 @@ from runner.training import feed, loop, profile
 from runner.training.checkpoint.resume import check_variables, load
 from runner.training.checkpoint.saver import Saver
 from runner.training.display import Display
-from runner.training.lengths import RunLength
+from runner.training.lengths import RunLength, without_padding
 from runner.training.metric_history import MetricHistory
 from runner.training.recorder import MetricRecorder
 from runner.verify.recorded_step import RecordedStep
@@ -102,7 +102,7 @@ def recompute(
     spec = DataSpec(task.arrays, task)
     config = _without_ends(config)
     with quiet_native_log(folder / "runner.log"):
-        engine = make_engine(config, spec, length.total)
+        engine = make_engine(without_padding(config, data.train.size), spec, length.total)
         engine.build()
         cache_on_device(engine, data.train)
         if recorded.start is not None:

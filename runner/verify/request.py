@@ -22,7 +22,14 @@ from runner.layout.specs import axis_size
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
-from runner.training.lengths import check_verified, epoch_steps, eval_batch_size, eval_examples, run_length
+from runner.training.lengths import (
+    check_verified,
+    epoch_steps,
+    eval_batch_size,
+    eval_examples,
+    run_length,
+    without_padding,
+)
 
 _REQUEST = "request.json"
 _BATCHES = "batches.npz"
@@ -143,6 +150,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
     weights = np.concatenate([batches.weights for batches in epochs])
     batches = HostBatches(arrays, weights, config.verify.steps)
     total_steps = run_length(config, data.train.size, task.tokens).total
+    config = without_padding(config, data.train.size)
     return Request(config, DataSpec(task.arrays, task), total_steps, batches, data.vocabulary)
 
 

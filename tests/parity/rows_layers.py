@@ -172,9 +172,9 @@ for name, arrays, overrides, more, layers in (
         layers.Discretization(bin_boundaries=[30.0, 40.0, 55.0], output_mode="one_hot")]),
     ("category_encoding_layer", data.kinds, "", {}, lambda layers: [
         layers.CategoryEncoding(5, output_mode="one_hot")]),
-    ("activity_regularization_layer", data.whole_batches, WHOLE, {}, lambda layers: [
+    ("activity_regularization_layer", data.whole_batches, "", {}, lambda layers: [
         layers.ActivityRegularization(l1=0.02)]),
-    ("batch_normalization", data.whole_batches, WHOLE, {}, lambda layers: [
+    ("batch_normalization", data.whole_batches, "", {}, lambda layers: [
         layers.Dense(8), layers.BatchNormalization(momentum=0.9)]),
     ("batch_normalization_of_partial_batch", data.classes, "", {"meant": {"rejected": STATISTICS}}, lambda layers: [
         layers.BatchNormalization()]),
