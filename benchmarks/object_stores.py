@@ -67,7 +67,7 @@ _CONFIG = (
 
 # The trainings end with the benchmark, and evaluate nothing before.
 _LENGTH = ("trainer.steps=1000000", "trainer.evaluate_every_steps=1000000")
-_QUIET = ("tracking=none", "trainer.progress=none", "trainer.watchdog.factor=null")
+_QUIET = ("tracking=none", "trainer.progress=none")
 _NEVER = 1_000_000
 
 # Steps of a turn from which a save is taken. The upload has the rest of the turn, and the turns after it.

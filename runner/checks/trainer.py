@@ -130,7 +130,6 @@ def _check_effects(config: TrainerConfig) -> None:
             ("fast_every_minutes",),
             "checkpoint.fast_folder=/dev/shm/checkpoints",
         ),
-        (config.watchdog.factor is not None, "trainer.watchdog", config.watchdog, ("at_least",), "watchdog.factor=20"),
     ]
     for is_on, prefix, group, keys, needed in features:
         for key in () if is_on else changed(group, keys):

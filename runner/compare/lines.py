@@ -13,7 +13,7 @@ from runner.compare.records import RunRecord
 SEED = "trainer.seed"
 GROUPS = ("engine", "mesh", "layout", "model", "optimizer", "dataset", "task")
 # Params that differ between runs of the same experiment.
-_NOT_COMPARED = ("run.command", "tracking.", "sweep.", "trainer.progress", "trainer.watchdog.", "cluster.restart")
+_NOT_COMPARED = ("run.command", "tracking.", "sweep.", "trainer.progress", "cluster.restart")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.config.fields import checked, choice, duration_problem, file_path, integer, number, stored_path
+from runner.config.fields import choice, file_path, integer, number, stored_path
 
 # The largest int64. Only steps are counted on devices, in int32.
 _LARGEST_INT64 = 2**63 - 1
@@ -71,23 +71,6 @@ class ProfileConfig:
 
 
 @dataclass(frozen=True)
-class WatchdogConfig:
-    """What is reported as unusually slow, and when a run that hangs is ended.
-
-    Attributes:
-      factor: report a device call, an evaluation, a save or a wait for examples that takes so many times its median;
-        null: report nothing.
-      at_least: nothing that is shorter is reported: a duration with a unit, such as `30s`, `1m` or `2h`.
-      end_after: fail the run if one of these takes longer; `cluster.restarts` and `runner.supervise` start it again.
-        null: never.
-    """
-
-    factor: float | None = number(20.0, above=1.0)
-    at_least: str = checked("1m", test=duration_problem, rule="duration", example="1m")
-    end_after: str | None = checked(None, test=duration_problem, rule="duration", example="30m")
-
-
-@dataclass(frozen=True)
 class TrainerConfig:
     """Length and procedure of the training.
 
@@ -120,7 +103,6 @@ class TrainerConfig:
       verify_first: compare the mesh with one device before training, and fail the run on a mismatch.
       checkpoint: when the state is saved; also at the end of a run and when a signal ends it.
       profile: profiler trace of a few steps.
-      watchdog: reports steps, evaluations, saves and input that take far longer than usual.
     """
 
     epochs: int | None = integer(3, at_least=1)
@@ -148,4 +130,3 @@ class TrainerConfig:
     verify_first: bool = False
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
-    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)

@@ -7,13 +7,10 @@ entered inside another one interrupts that one.
 from __future__ import annotations
 
 import os
-import statistics
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,10 +23,6 @@ EVALUATION = "evaluation"
 SAVE = "save"
 REPORT = "report"
 KINDS = (TRAINING, START, COMPILE, INPUT, EVALUATION, SAVE, REPORT)
-
-# Pieces of work that a median is of: few enough to follow a run that changes, and enough for one outlier not to count.
-_MOST_PIECES = 101
-_FEWEST_PIECES = 5
 
 # Field of /proc/self/stat after the command's name: the start time in ticks since boot.
 _START_FIELD = 19
@@ -47,23 +40,6 @@ def age() -> float:
         return 0.0
 
 
-@dataclass(frozen=True)
-class Present:
-    """What the main thread is doing.
-
-    Attributes:
-      kind: of work.
-      began: when it began, in seconds of a clock that never goes back.
-      seconds: for which it has been doing that.
-      median: of the earlier pieces of work of this kind, in seconds; None: there were too few.
-    """
-
-    kind: str
-    began: float
-    seconds: float
-    median: float | None
-
-
 class Clock:
     """Seconds by kind of work. The main thread enters kinds; any thread may read."""
 
@@ -75,11 +51,8 @@ class Clock:
         """
         self._seconds = {START: before}
         self._entries: dict[str, int] = {}
-        self._pieces: dict[str, deque[float]] = {}
         self._kinds = [START]
         self._since = time.monotonic()
-        # When the present piece of work began, which is not interrupted by a reader.
-        self._piece_since = self._since
         self._lock = threading.Lock()
 
     def seconds(self) -> dict[str, float]:
@@ -87,15 +60,6 @@ class Clock:
         with self._lock:
             self._advance()
             return dict(self._seconds)
-
-    def present(self) -> Present:
-        """Returns what the main thread is doing."""
-        with self._lock:
-            kind = self._kinds[-1]
-            began = self._piece_since
-            pieces = list(self._pieces.get(kind, ()))
-        median = statistics.median(pieces) if len(pieces) >= _FEWEST_PIECES else None
-        return Present(kind, began, time.monotonic() - began, median)
 
     def mean(self, kind: str) -> float:
         """Returns the mean seconds of one block of a kind; 0 if there was none."""
@@ -105,14 +69,14 @@ class Clock:
     def doing(self, kind: str) -> Iterator[None]:
         """Counts the time of the block as a kind of work, except for what is marked as another kind inside it."""
         with self._lock:
-            self._end_piece()
+            self._advance()
             self._kinds.append(kind)
             self._entries[kind] = self._entries.get(kind, 0) + 1
         try:
             yield
         finally:
             with self._lock:
-                self._end_piece()
+                self._advance()
                 self._kinds.pop()
 
     def become(self, kind: str) -> None:
@@ -131,12 +95,6 @@ class Clock:
                 except StopIteration:
                     return
             yield item
-
-    def _end_piece(self) -> None:
-        self._advance()
-        pieces = self._pieces.setdefault(self._kinds[-1], deque(maxlen=_MOST_PIECES))
-        pieces.append(self._since - self._piece_since)
-        self._piece_since = self._since
 
     def _advance(self) -> None:
         now = time.monotonic()

@@ -29,7 +29,7 @@ from runner.host import folders, paths, stages, work
 from runner.host.console import Console
 from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
-from runner.host.outputs import required, spared, warn
+from runner.host.outputs import required, spared
 from runner.host.signals import StopRequest, heard
 from runner.host.stores.urls import Place
 from runner.layout import mesh
@@ -60,13 +60,9 @@ from runner.training.lengths import RunLength
 from runner.training.recorder import LogPoints
 from runner.training.samples import Samples
 from runner.training.usage import ProcessUsage, Usage
-from runner.training.watchdog import Watchdog
 from runner.verify.record import verify_recorded
 
 logger = logging.getLogger(__name__)
-
-# A tag of a run: what its watchdog has reported last.
-_STALLED = "runner.stalled"
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -256,13 +252,8 @@ class _Training:
                 partial(samples.take, before=agreed_stop.raise_if_requested),
                 journal,
             )
-            watchdog = self._watchdog(journal)
-            watchdog.start()
-            try:
-                with stop.deferring():  # the loop asks for a signal between device calls
-                    result = loop.train(config, engine, splits, hooks, checkpoint)
-            finally:
-                watchdog.close()
+            with stop.deferring():  # the loop asks for a signal between device calls
+                result = loop.train(config, engine, splits, hooks, checkpoint)
             work.clock().become(work.REPORT)
             stop.raise_if_requested()
             if result.steps < self.length.total:
@@ -313,22 +304,6 @@ class _Training:
             speed["throughput/model_flop_utilization"] = mfu
         points.log(result.steps, speed)
         return Outcome(config, engine, splits, result, mfu, peak_gflops, encoding=self.data.encoding)
-
-    def _watchdog(self, journal: Journal) -> Watchdog:
-        """Returns what watches this process; process 0 ends the run, and the others then see that it is gone."""
-        team = current()
-
-        def report(line: str) -> None:
-            warn(line)
-            self.tracker.set_tags({_STALLED: line})
-
-        def end(why: str) -> None:
-            journal.end(why)
-            self.tracker.set_tags({ENDED: why})
-            self.tracker.finish("FAILED", in_haste=True)
-
-        config = self.config.trainer.watchdog
-        return Watchdog(config, work.clock(), self.folder, team.index, report, end if team.is_first else None)
 
     def _goodput(self, journal: Journal, points: recovery.NewPoints, step: int) -> Goodput | None:
         """Returns the goodput of the run up to now, and logs it; None if the run records no attempts."""

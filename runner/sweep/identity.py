@@ -70,7 +70,6 @@ _IGNORED_GROUPS = (
 _IGNORED_PREFIXES = (
     "trainer.checkpoint.",
     "trainer.profile.",
-    "trainer.watchdog.",
     "cluster.restart",
     "cluster.elastic",
     "cluster.devices_file",

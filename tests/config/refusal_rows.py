@@ -426,8 +426,6 @@ REFUSALS = [
         "write python -m runner.supervise -- before the command",
     ),
     refusal("cluster.restart_window=3x", "cluster.restart_window=3x", "with a unit", "set cluster.restart_window=1h"),
-    refusal("trainer.watchdog.factor=1", "trainer.watchdog.factor=1.0", "above 1"),
-    refusal("trainer.watchdog.end_after=30", "trainer.watchdog.end_after=30", "with a unit"),
     refusal("name=exp1", "name=exp1", "is for resume=auto", "add resume=auto"),
     refusal("name=a/b", "name=a/b", "must be letters, digits", "set name=exp1"),
     refusal("name=latest", "name=latest", "must not be a word that selects other runs"),
@@ -444,11 +442,6 @@ REFUSALS = [
         "trainer.checkpoint.fast_every_minutes=1",
         "trainer.checkpoint.fast_every_minutes=1.0",
         "no effect without trainer.checkpoint.fast_folder",
-    ),
-    refusal(
-        "trainer.watchdog.factor=null trainer.watchdog.at_least=2m",
-        "trainer.watchdog.at_least=2m",
-        "no effect without trainer.watchdog.factor",
     ),
     refusal("trainer.nan_rate_factor=1", "trainer.nan_rate_factor=1", "above 0 and below 1"),
     refusal(

@@ -154,7 +154,6 @@ def _comparisons(output: Output) -> Iterator[str]:
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "checkpoints": ("goodput: ", "interrupted: ", "Resuming run "),
     "fit_in_memory": ("error: out of memory",),
-    "several_processes": ("warning: a call of training steps",),
     "project": ("note: ",),
 }
 

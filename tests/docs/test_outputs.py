@@ -16,7 +16,6 @@ from omegaconf import DictConfig
 from runner.config import search_path
 from runner.engine import devices
 from runner.errors import OutOfMemoryError
-from runner.host import work
 from runner.plan import exhausted
 from runner.plan.base import Total
 from runner.training import goodput
@@ -25,7 +24,7 @@ from tests.docs import following, outputs, pages
 from tests.docs.outputs import Output
 from tests.docs.pages import ROOT
 from tests.plan import test_exhausted
-from tests.training import test_goodput, test_watchdog
+from tests.training import test_goodput
 
 # Output that no test can print -> what it needs. A new one must be listed here.
 NEEDS = {"h200": ["a GPU"]}
@@ -164,16 +163,6 @@ def _out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "\n".join([f"error: {raised.value}", *raised.value.details])
 
 
-def _late_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    watched = test_watchdog.Watched(tmp_path, monkeypatch, test_watchdog.CONFIG, ends=True)
-    watched.calls(9, 8.0)
-    with watched.clock.doing(work.TRAINING):
-        watched.now += 81.0
-        watched.watchdog.look()
-    (line,) = watched.reports
-    return f"warning: {line}".replace(f"{tmp_path}/stacks-3-1.txt", "outputs/runs/run/stacks-0-1.txt")
-
-
 def _own_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     option = tmp_path / "conf" / "optimizer" / "adam.yaml"
@@ -186,7 +175,6 @@ def _own_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 MADE: dict[tuple[str, str], Callable[[Path, pytest.MonkeyPatch], str]] = {
     ("checkpoints", "goodput: "): _goodput,
     ("fit_in_memory", "error: out of memory"): _out_of_memory,
-    ("several_processes", "warning: a call of training steps"): _late_step,
     ("project", "note: "): _own_option,
 }
 # Those of a run that is interrupted and resumed.

@@ -45,7 +45,6 @@ def changed(group: str, key: str, value: object) -> dict[str, object]:
         ("dataset", "data_dir", "/data"),
         ("dataset", "workers", 2),
         ("trainer", "progress", "none"),
-        ("trainer", "watchdog", {"factor": 10.0, "end_after": "30m"}),
         ("cluster", "restarts", 3),
         ("cluster", "restart_window", "2h"),
     ],
