@@ -29,7 +29,6 @@ from runner.processes.team import current
 from runner.task.base import DataSpec, Evaluation, Report, Task
 from runner.task.metrics import EVAL, MAXIMIZE, TEST
 from runner.tracking import Tracker
-from runner.tracking.store import Store
 from runner.training import lengths, loop, plots
 from runner.training.display import result_table, shown
 from runner.training.feed import Splits
@@ -39,6 +38,7 @@ from runner.training.recorder import prefixed
 
 if TYPE_CHECKING:
     from runner.export import log
+    from runner.tracking.store import Store
 else:
     # Imports the slow parts of MLflow, which only the end of a tracked run needs.
     log = late("runner.export.log")
