@@ -20,7 +20,6 @@ from runner.config.schema import (
     DatasetConfig,
     ModelConfig,
     OptimizerConfig,
-    PrepareConfig,
     ScheduleConfig,
     TaskConfig,
 )
@@ -76,22 +75,6 @@ def keras_options(config: OptimizerConfig) -> KerasOptions:
     return build(schema_keras_optimizers.OPTIONS[config.class_name or ""], config.options, "optimizer")
 
 
-def as_typed(part: AugmentConfig | PrepareConfig) -> dict[str, Any]:
-    """Returns an entry of a list of `dataset` as it is written in YAML, for messages.
-
-    Keys at their defaults are left out.
-    """
-    default = type(part)()
-    typed = {}
-    for name in fields_of(type(part)):
-        value = getattr(part, name)
-        if name == "options" or value == getattr(default, name):
-            continue
-        key = _TARGET if name == "target" else name
-        typed[key] = value
-    return typed | part.options
-
-
 def _with_options(
     key: str, kind: type, content: Mapping[str, Any], own: Sequence[str] | None = None
 ) -> dict[str, Any]:
@@ -135,10 +118,6 @@ def _dataset(content: dict[str, Any]) -> dict[str, Any]:
     if isinstance(steps, list):
         arranged_steps = [_step(index, step) for index, step in enumerate(steps)]
         content = content | {"augment": arranged_steps}
-    layers = content.get("prepare")
-    if isinstance(layers, list):
-        arranged_layers = [_layer(index, layer) for index, layer in enumerate(layers)]
-        content = content | {"prepare": arranged_layers}
     if _TARGET in content:
         return _with_options("dataset", DatasetConfig, content)
     for name in _NOT_IN_YAML:
@@ -155,23 +134,6 @@ def _step(index: int, step: object) -> object:
     if not isinstance(step, Mapping):
         return step
     return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)
-
-
-def _layer(index: int, layer: object) -> object:
-    """Returns a layer of preparation as its dataclass has it.
-
-    One that is not a mapping is rejected by its type later.
-    """
-    if not isinstance(layer, Mapping):
-        return layer
-    own_values, options = _divided(layer, _yaml_keys(PrepareConfig))
-    if "column" in options:
-        column = options.pop("column")
-        if "columns" in own_values:
-            key = f"dataset.prepare[{index}].column"
-            raise invalid(key, column, problem="can't be combined with columns", fix="name all in columns")
-        own_values["columns"] = [column]
-    return {**own_values, "options": options}
 
 
 # Keys of `optimizer.schedule` that a schedule with a function of the user has too.

@@ -25,7 +25,7 @@ from runner.config.fields import (
     stored_path,
     text,
 )
-from runner.config.schema_data import AugmentConfig, DatasetConfig, PrepareConfig
+from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.config.schema_hardware import HardwareConfig
 from runner.config.schema_replay import ReplayConfig
 from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
@@ -39,7 +39,6 @@ __all__ = [
     "EarlyStoppingConfig",
     "HardwareConfig",
     "PlateauConfig",
-    "PrepareConfig",
     "ProfileConfig",
     "ScheduleConfig",
     "TaskConfig",

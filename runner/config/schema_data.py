@@ -46,21 +46,6 @@ class AugmentConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class PrepareConfig:
-    """One layer of preparation, which works like the class of Keras with its name.
-
-    Attributes:
-      layer: such as `TextVectorization`.
-      columns: arrays that it replaces; each gets a layer of its own. In YAML, `column` names a single one.
-      options: arguments of the class; in YAML they are written next to `layer`.
-    """
-
-    layer: str = ""
-    columns: list[str] = field(default_factory=list)
-    options: dict[str, Any] = field(default_factory=dict)
-
-
 def _standardize_problem(value: object) -> str | None:
     """Returns what is wrong with `dataset.standardize`, or None."""
     are_names = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
@@ -103,8 +88,6 @@ class DatasetConfig:
       holdout: fraction of train that is held out as validation split, chosen with the run's seed; 0: none.
       standardize: standardize numeric inputs with the mean and standard deviation of the train split: true (float
         arrays and integer columns, but no target), false, or the names of the arrays.
-      prepare: arrays, custom: layers that replace arrays, in order, as Keras's preprocessing layers do. They are
-        fitted on the train split and recorded with the run.
       pad: custom, and .parquet and .arrow files: sequences of different lengths: array name to the value that pads its
         sequences at their end; null: none.
       pad_length: steps of the padded arrays; null: those of the longest sequence of each. It is recorded with the run,
@@ -155,7 +138,6 @@ class DatasetConfig:
     # With 1 nothing would be left to train on.
     holdout: float = number(0.0, at_least=0.0, below=1.0, example=0.1)
     standardize: Any = checked(False, whole=_standardize_problem, rule="boolean, or list of names", example=True)
-    prepare: list[PrepareConfig] = field(default_factory=list)
     pad: dict[str, float] | None = checked(None, rule="", example={"tokens": 0}, key_pattern=IDENTIFIER)
     pad_length: int | None = integer(None, at_least=1, at_most=_LONGEST_SEQUENCE, unit="steps", example=128)
     pack: bool = False

@@ -220,14 +220,12 @@ class Encoding:
       deviation: float array -> the standard deviation that it was then divided by, in the same form.
       vocabulary: of text; None for other data.
       lengths: array of sequences -> the steps that it was padded to.
-      prepared: the fitted layers of `dataset.prepare`, in order, as plain values; see `runner.data.prepare`.
     """
 
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mean: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     deviation: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     vocabulary: Vocabulary | None = None
-    prepared: tuple[Mapping[str, Any], ...] = ()
     lengths: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -241,8 +239,6 @@ class Encoding:
             content["vocabulary"] = self.vocabulary.to_json()
         if self.lengths:
             content["lengths"] = dict(self.lengths)
-        if self.prepared:
-            content["prepared"] = list(self.prepared)
         return content
 
     @classmethod
@@ -256,7 +252,6 @@ class Encoding:
             mean=_as_tuples(content.get("mean", {}), float),
             deviation=_as_tuples(content.get("deviation", {}), float),
             vocabulary=vocabulary,
-            prepared=tuple(content.get("prepared", ())),
             lengths=dict(content.get("lengths", {})),
         )
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from runner.config.options import as_typed
 from runner.config.schema_data import JOINED, DatasetConfig
 from runner.config.values import changed
-from runner.data import checks_augment, checks_prepare, checks_text, registry
+from runner.data import checks_augment, checks_text, registry
 from runner.data.parts import in_part, parts_of
 from runner.errors import invalid
 from runner.host.late import late
@@ -72,7 +71,6 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     _check_pack(config)
     if not recorded:
         _check_standardized_sequences(config)
-    checks_prepare.check(config, recorded=recorded)
     checks_augment.check(config)
 
 
@@ -159,12 +157,9 @@ def _check_keys(config: DatasetConfig) -> None:
             continue
         yaml_key = _YAML_KEYS.get(key, key)
         owner = next(name for name, source in registry.SOURCES.items() if key in source.keys)
-        value = getattr(config, key)
-        if key == "prepare":
-            value = [as_typed(layer) for layer in value]
         raise invalid(
             f"dataset.{yaml_key}",
-            value,
+            getattr(config, key),
             problem=f"dataset={config.name} has no such key",
             fix=f"remove dataset.{yaml_key}, or set dataset={owner}",
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -162,7 +162,6 @@ def encode(
     splits: Mapping[str, Mapping[str, Column]],
     where: Mapping[str, str],
     encoding: Encoding | None,
-    uninterpreted: Collection[str] = (),
 ) -> tuple[dict[str, ArraySource], Encoding]:
     """Encodes the columns of every split as arrays.
 
@@ -170,8 +169,6 @@ def encode(
       splits: name -> its columns by name.
       where: split -> its file or callable, for errors.
       encoding: of a recorded run, whose categories are used; None: the sorted strings of all splits become categories.
-      uninterpreted: columns whose strings `dataset.prepare` reads: their names are all strings of these splits, and
-        are not recorded.
 
     Returns:
       The splits, and their encoding.
@@ -183,7 +180,6 @@ def encode(
     encoding = encoding or Encoding()
     first = next(iter(splits))
     categories: dict[str, tuple[str, ...]] = {}
-    strings: dict[str, tuple[str, ...]] = {}
     for name in splits[first]:
         columns = {split: columns_of_split[name] for split, columns_of_split in splits.items()}
         recorded = encoding.categories.get(name, ())
@@ -192,23 +188,20 @@ def encode(
             raise DataError(
                 f"{where[first]}, {name} has numbers, but the run's data had strings: {join_names(recorded)}"
             )
-        if any(are_strings) and name in uninterpreted:
-            strings[name] = _all_strings(name, columns, where)
-        elif any(are_strings):
+        if any(are_strings):
             categories[name] = _categories(name, columns, where, recorded)
 
-    names = categories | strings
     arrays: dict[str, dict[str, Array]] = {}
     for split, split_columns in splits.items():
         arrays[split] = {}
         for name, column in split_columns.items():
             place = f"{where[split]}, {name}"
             if isinstance(column, StringColumn):
-                arrays[split][name] = category_numbers(place, column, names[name])
+                arrays[split][name] = category_numbers(place, column, categories[name])
             else:
                 arrays[split][name] = numeric_array(place, column)
 
-    specs = _common_specs(arrays, where, names)
+    specs = _common_specs(arrays, where, categories)
     for split_arrays in arrays.values():
         for name, array in split_arrays.items():
             if array.dtype != specs[name].dtype:
@@ -346,16 +339,6 @@ def _check_finite(place: str, values: Array) -> None:
         if np.isnan(value):
             problem = "is missing (NaN)"
         raise missing_value(place, start + row, f"{position} {problem}")
-
-
-def _all_strings(name: str, columns: Mapping[str, Column], where: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns all strings of a column, sorted."""
-    strings: set[str] = set()
-    for split, column in columns.items():
-        if not isinstance(column, StringColumn):
-            raise DataError(f"{where[split]}, {name} has numbers, but strings in another split; use one kind in both")
-        strings.update(column.values)
-    return tuple(sorted(strings))
 
 
 def _categories(

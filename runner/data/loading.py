@@ -12,10 +12,8 @@ from runner.config.schema_task import TaskConfig
 from runner.data import registry
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
-from runner.data.checks_prepare import prepared_columns
 from runner.data.packed_examples import packed_dataset
 from runner.data.packing import LABEL_WEIGHT
-from runner.data.prepare import prepared
 from runner.data.selection import make_dataset
 from runner.data.standardize import columns_to_standardize, measure, standardized
 from runner.host import stages
@@ -128,13 +126,10 @@ def load(
     """
     source = registry.entry(config).import_module()
     full = source.load(config, encoding)
-    if config.prepare or (encoding is not None and encoding.prepared):
-        full = prepared(full, config, encoding, lambda loaded: make_dataset(loaded, config, seed))
     dataset = make_dataset(full, config, seed, evaluated)
-    # A layer of preparation has given its array the scale that it is meant to have.
-    unscaled = [*unscaled, *prepared_columns(config)]
     # Padding would count in the statistics. Runs that were recorded earlier may have such statistics.
-    unscaled += [name for name in config.pad or () if encoding is None or name not in encoding.mean]
+    padded = [name for name in config.pad or () if encoding is None or name not in encoding.mean]
+    unscaled = [*unscaled, *padded]
     names = columns_to_standardize(config.standardize, dataset.specs, unscaled)
     if names:
         # The statistics are those of the train split, which exists only after the selection. All splits are then

@@ -74,11 +74,6 @@ def _part(key: str, content: Mapping[str, object], mixture: DatasetConfig) -> Pa
             f"{key}.name", mixture.name, problem="a part can't be a mixture", fix="list its parts in dataset.parts"
         )
     for name in own:
-        if name == "prepare":
-            # Its layers are fitted on the train split, which is that of the mixture, before the parts are one.
-            raise invalid(
-                f"{key}.{name}", own[name], problem="can't be used in a mixture", fix="prepare the files before"
-            )
         is_of_mixture = name in fields_of(DatasetConfig) and name not in _KEYS
         if is_of_mixture:
             raise invalid(

@@ -78,14 +78,14 @@ class SourceEntry:
 SOURCES: dict[str, SourceEntry] = {
     "arrays": SourceEntry(
         f"{_FOLDER}.arrays",
-        keys=("path", "features", "prepare", "pad", "pad_length", "pack"),
+        keys=("path", "features", "pad", "pad_length", "pack"),
         tokens="maybe",
         is_users_data=True,
         check=checks_source.check_tables,
     ),
     "custom": SourceEntry(
         f"{_FOLDER}.custom",
-        keys=("target", "prepare", "pad", "pad_length", "pack"),
+        keys=("target", "pad", "pad_length", "pack"),
         tokens="maybe",
         is_users_data=True,
         check=checks_source.check_custom,

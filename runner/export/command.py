@@ -18,7 +18,6 @@ from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
-from runner.data.prepare import PREPARATION, to_text
 from runner.data.vocabulary import TOKENIZER, Vocabulary
 from runner.engine import devices, registry
 from runner.engine.base import PlainModel
@@ -110,7 +109,6 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 "step": saved.checkpoint.step,
                 "signature": served.describe(_first(outputs)),
                 "names": served.names(),
-                "prepared": {layer["column"]: layer["layer"] for layer in data.encoding.prepared},
                 "vocabulary": None if data.vocabulary is None else _vocabulary(data.vocabulary),
                 "left_out": list(written.left_out),
                 "compared": {name: asdict(comparison) for name, comparison in compared.items()},
@@ -118,8 +116,6 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             }
             (unfinished / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
             shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
-            if data.encoding.prepared:
-                (unfinished / PREPARATION).write_text(to_text(data.encoding), "utf-8")
             if data.vocabulary is not None:
                 (unfinished / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
         console.print_lines(_written_lines(target, written))
@@ -257,13 +253,10 @@ def _written_lines(target: Path, written: Written) -> list[str]:
         names.append(SAVED_MODEL)
     if written.keras:
         names.append(written.keras)
-    for name in (TOKENIZER, PREPARATION):
-        if (target / name).is_file():
-            names.append(name)
+    if (target / TOKENIZER).is_file():
+        names.append(TOKENIZER)
     lines = [str(target / name) for name in names]
     lines += [f"left out {line}" for line in written.left_out]
-    if (target / PREPARATION).is_file():
-        lines.append(f"the model takes arrays as the layers in {PREPARATION} prepare them")
     return lines
 
 
@@ -309,9 +302,8 @@ def _record(
     if metrics:
         store.log_metrics(step, metrics)
     artifacts = [target / folders.RECORD]
-    for name in (TOKENIZER, PREPARATION):
-        if (target / name).is_file():
-            artifacts.append(target / name)
+    if (target / TOKENIZER).is_file():
+        artifacts.append(target / TOKENIZER)
     store.log_artifacts(artifacts, "export")
     return store.log_model(
         lambda where, run_id: log.log_model(

@@ -20,7 +20,6 @@ from runner.config.differences import differences
 from runner.config.schema import RunConfig
 from runner.data import loading, workers
 from runner.data.base import Dataset
-from runner.data.prepare import PREPARATION, to_text
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, make_engine, registry
 from runner.engine.base import Engine, cache_on_device, caches_split
@@ -421,18 +420,13 @@ class _Training:
             _print(self.console, line)
 
     def _log_inputs(self) -> None:
-        """Records the config, the tokenizer, the fitted layers of preparation and the splits that the run reads."""
+        """Records the config, the tokenizer and the splits that the run reads."""
         self.tracker.log_artifact(self.folder / "config.yaml")
         data = self.data
         if current().is_first and data.vocabulary is not None and data.vocabulary.tokenizer:
             with required(self.folder):
                 (self.folder / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
             self.tracker.log_artifact(self.folder / TOKENIZER)
-        if data.encoding.prepared:
-            if current().is_first:
-                with required(self.folder):
-                    (self.folder / PREPARATION).write_text(to_text(data.encoding), "utf-8")
-            self.tracker.log_artifact(self.folder / PREPARATION)
         contexts = ["train"]
         if self.config.trainer.overfit_batches is None:
             contexts += ["eval"] if data.validation is None else ["validation", "test"]

@@ -342,14 +342,6 @@ REFUSALS = [
     ),
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
-    refusal(
-        "dataset=arrays dataset.prepare={layer:Hashing}",
-        "dataset.prepare={layer:Hashing}: must be a list; set all of it: dataset.prepare=[...]",
-    ),
-    refusal(
-        "dataset=digits +dataset.prepare=[{layer:Hashing,column:x,num_bins:3}]",
-        "dataset.prepare=[{layer:Hashing,columns:[x],num_bins:3}]: dataset=digits has no such key",
-    ),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
     refusal("dataset=parquet dataset.path=nowhere.parquet", "dataset.path=nowhere.parquet", "a folder of them"),
     refusal("dataset=array_record dataset.path=nowhere", "dataset.path=nowhere", "an .array_record file"),

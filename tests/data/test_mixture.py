@@ -223,7 +223,6 @@ def test_texts_share_the_tokenizer_of_the_first_part() -> None:
         ({"weight": 0.001}, {}, "dataset.parts[1].weight=0.001: gives the part fewer than 2 of the 64 examples"),
         ({"name": "mixture"}, {}, "dataset.parts[1].name=mixture: a part can't be a mixture"),
         ({"batch_size": 8}, {}, "dataset.parts[1].batch_size=8: is a key of the whole mixture, not of a part"),
-        ({"prepare": []}, {}, "dataset.parts[1].prepare=[]: can't be used in a mixture; prepare the files before"),
         ({"paht": "b"}, {}, "dataset.parts[1].paht: unknown key"),
         ({"path": "nowhere.npz"}, {}, "dataset.parts[1].path=nowhere.npz: "),
         ({"features": ["nope"]}, {}, "dataset.parts[1].features=nope: unknown column"),

@@ -127,14 +127,12 @@ def tagged_with_weights() -> Splits:
 
 
 def table() -> Splits:
-    """A number, a kind as an integer and a city as a string, of three classes."""
+    """A number and a kind as an integer, of three classes."""
     rng = np.random.default_rng(9)
     kind = rng.integers(0, 5, BOTH)
-    cities = np.array(["Bern", "Oslo", "Rome", "Lima"])[rng.integers(0, 4, BOTH)]
     age = rng.uniform(18, 80, BOTH)
     label = (kind % 2 + (age > 50)).astype("int32")
-    columns = {"age": age.astype("float32")[:, None], "kind": kind.astype("int32")[:, None], "city": cities}
-    return _split({**columns, "label": label})
+    return _split({"age": age.astype("float32")[:, None], "kind": kind.astype("int32")[:, None], "label": label})
 
 
 def tickets() -> Splits:

@@ -33,14 +33,12 @@ class Program:
       model: not compiled.
       compile: arguments of `compile`.
       fit: arguments of `fit` beside the data; they replace those of the harness, such as `epochs`.
-      setup: what the program learns from the training arrays before `fit`.
       before: what the program computes of the arrays of each split before `fit`.
     """
 
     model: Any
     compile: dict[str, Any]
     fit: dict[str, Any] = field(default_factory=dict)
-    setup: Callable[[Arrays], object] = lambda _: None
     before: Callable[[Arrays], Arrays] = lambda arrays: arrays
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from tests.parity import data
 from tests.parity.row import Program, row
 
@@ -66,41 +64,6 @@ def normalization_layer(keras: Any) -> Program:
     layer = keras.layers.Normalization()
     layer.adapt(data.ages()["train"]["age"])
     return classified(keras, stacked(keras, (1,), layer))
-
-
-PREPARE = (
-    "dataset.prepare=[{layer:StringLookup,column:city,output_mode:one_hot},"
-    "{layer:IntegerLookup,column:kind,output_mode:one_hot},{layer:Normalization,column:age}]"
-)
-
-
-@row("lookups_before", data.table, PREPARE)
-def lookups_before(keras: Any) -> Program:
-    layers = keras.layers
-    inputs = {name: keras.Input((size,), name=name) for name, size in (("age", 1), ("kind", 6), ("city", 5))}
-    program = classified(keras, keras.Model(inputs, layers.Dense(3)(layers.Concatenate()(list(inputs.values())))))
-    learned = {
-        "age": layers.Normalization(),
-        "kind": layers.IntegerLookup(output_mode="one_hot"),
-        "city": layers.StringLookup(output_mode="one_hot"),
-    }
-    program.setup = lambda arrays: [layer.adapt(arrays[name]) for name, layer in learned.items()]
-    program.before = lambda arrays: {
-        **{name: np.asarray(layer(arrays[name])) for name, layer in learned.items()},
-        "label": arrays["label"],
-    }
-    return program
-
-
-HASHED = "task.inputs=[city] dataset.prepare=[{layer:Hashing,column:city,num_bins:4,output_mode:one_hot}]"
-
-
-@row("hashing_before", data.table, HASHED)
-def hashing_before(keras: Any) -> Program:
-    hashed = keras.layers.Hashing(4, output_mode="one_hot")
-    program = classified(keras, stacked(keras, (4,)))
-    program.before = lambda arrays: {"city": np.asarray(hashed(arrays["city"])), "label": arrays["label"]}
-    return program
 
 
 # Penalties and constraints. Penalties count in `loss` and `val_loss`.

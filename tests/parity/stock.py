@@ -33,7 +33,6 @@ def train(row: Row, keras: Any, folder: Path) -> None:
 
 def _fit(row: Row, program: Program) -> dict[str, list[float]]:
     """Returns the history of `fit`."""
-    program.setup(row.data()["train"])
     splits = {name: program.before(arrays) for name, arrays in row.data().items()}
     arguments: dict[str, Any] = {"batch_size": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
     if "validation_split" not in program.fit:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import checks_prepare, places, ragged, tables
+from runner.data import places, ragged, tables
 from runner.data.base import Array, Encoding, FullDataset
 from runner.data.checks_source import TABLE_SUFFIXES
 from runner.data.encode import Column, StringColumn, check_lengths, cleaned, encode, join_names
@@ -128,8 +128,7 @@ def _load_cached(files: Files, config: DatasetConfig, encoding: Encoding | None)
         categories = None
         if encoding is not None:
             categories = encoding.categories
-        uninterpreted = checks_prepare.string_columns(config)
-        key = [_digest(files), names, config.features, categories, uninterpreted]
+        key = [_digest(files), names, config.features, categories]
     except OSError:
         return _parse(files, config, encoding)[0]
     return table_cache.load_or_parse(
@@ -163,7 +162,7 @@ def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> tu
                 )
     recorded = encoding.lengths if encoding else {}
     arrays, lengths = ragged.padded(columns, pad, config.pad_length, recorded, pack=config.pack)
-    sources, used = encode(arrays, where, encoding, checks_prepare.string_columns(config))
+    sources, used = encode(arrays, where, encoding)
     return ParsedTables(sources, used.categories), lengths
 
 

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import checks_prepare, ragged
+from runner.data import ragged
 from runner.data.base import (
     Array,
     ArraySpec,
@@ -170,7 +170,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         # All splits together, because a category has the same number in each of them.
         recorded = encoding.lengths if encoding else {}
         columns, lengths = padded(tables, pad, config.pad_length, recorded, pack=config.pack)
-        arrays, used = encode(columns, where, encoding, checks_prepare.string_columns(config))
+        arrays, used = encode(columns, where, encoding)
         encoding = replace(used, lengths=lengths)
         sources = dict(arrays)
         content_digest = digest((split, source.arrays) for split, source in arrays.items())

@@ -252,28 +252,9 @@ def _check_learned(content: Mapping[str, Any]) -> None:
             raise MisfitError(f"{ENCODING}.vocabulary is invalid: {error}") from error
     for name, length in mapping(encoding.get("lengths", {}), f"{ENCODING}.lengths").items():
         whole(length, f"{ENCODING}.lengths.{name}")
-    for index, layer in enumerate(items(encoding.get("prepared", []), f"{ENCODING}.prepared")):
-        _check_layer(layer, f"{ENCODING}.prepared[{index}]")
     _check_numbers(encoding.get("mean", {}), f"{ENCODING}.mean")
     _check_numbers(encoding.get("deviation", {}), f"{ENCODING}.deviation")
     _check_numbers(content.get(CONSTANTS, {}), CONSTANTS)
-
-
-def _check_layer(value: object, where: str) -> None:
-    """Checks the form of a fitted layer of preparation."""
-    entry = mapping(value, where, ("layer", "column", "options", "state"), exactly=True)
-    text(entry["layer"], f"{where}.layer")
-    text(entry["column"], f"{where}.column")
-    mapping(entry["options"], f"{where}.options")
-    for name, learned in mapping(entry["state"], f"{where}.state").items():
-        if name == "vocabulary":
-            for token in items(learned, f"{where}.state.{name}"):
-                if not isinstance(token, str | int):
-                    raise MisfitError(f"{where}.state.{name} must be strings or integers")
-        elif name == "length":
-            whole(learned, f"{where}.state.{name}")
-        else:
-            _check_numbers({name: learned}, f"{where}.state")
 
 
 def _check_numbers(table: object, where: str) -> None:
