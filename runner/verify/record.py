@@ -42,7 +42,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
-    if config.run is not None or config.replay.step is not None or config.replay.against is not None:
+    if config.replay.step is not None or config.replay.against is not None:
         replay.run(config, composed)
         return
     console = plan_console()
