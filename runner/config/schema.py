@@ -519,27 +519,22 @@ class GenerateConfig:
     Attributes:
       prompt: start of the text. On a command line, `prompt=` is short for `generate.prompt=`.
       prompts: several starts, one text each.
-      file: text file with one prompt per line; blank lines are left out.
       tokens: number of tokens of each text; null: 256, or as many as fit into a row.
       temperature: divisor of the logits before a token is drawn.
       top_k: draw from the k most probable tokens; null: from all.
       top_p: draw from the most probable tokens that together have this probability; null: from all.
       greedy: always take the most probable token, and draw nothing.
       seed: of the draws; null: `trainer.seed`.
-      cache: keep the keys and values of earlier tokens, if engine and model can; false: compute the whole row for each
-        token.
     """
 
     prompt: str | None = checked(None, test=empty_problem, rule="not empty", example="Once upon a time")
     prompts: list[str] = checked([], test=empty_problem, rule="none of them empty", example=["Once", "Twice"])
-    file: str | None = file_path(None, example="prompts.txt")
     tokens: int | None = integer(None, at_least=1, example=256)
     temperature: float = number(1.0, above=0.0)
     top_k: int | None = integer(None, at_least=1, example=40)
     top_p: float | None = number(None, above=0.0, at_most=1.0, example=0.95)
     greedy: bool = False
     seed: int | None = integer(None, at_least=0, example=0)
-    cache: bool = True
 
 
 @dataclass(frozen=True)

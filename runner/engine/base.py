@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from runner.data.base import Array, Batch, DataSource
 from runner.layout import Placement
 from runner.task.base import Evaluation
-from runner.task.generation import Continuation
 
 T = TypeVar("T")
 
@@ -512,27 +511,6 @@ class Writes(Protocol):
 
     def next_logits(self, batch: HostBatches) -> Array:
         """Returns float32 (B, V), `Task.next_logits` of one batch.
-
-        The weights are those of an evaluation.
-        """
-        ...
-
-
-@runtime_checkable
-class WritesWithCache(Protocol):
-    """An engine that can continue rows of tokens with a key/value cache.
-
-    Attributes:
-      has_key_value_cache: whether its model has one; `write` needs it.
-    """
-
-    @property
-    def has_key_value_cache(self) -> bool:
-        """Returns whether the model has one."""
-        ...
-
-    def write(self, continuation: Continuation) -> Array:
-        """Returns int32 (R, count), the tokens that the model writes after prompts.
 
         The weights are those of an evaluation.
         """

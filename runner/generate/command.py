@@ -73,14 +73,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         # Every process takes part in this, and process 0 reports.
         with stages.stage("generating"):
             ask, multiple = samples.asking(config, engine)
-            write = samples.writing(engine) if options.cache else None
-            texts = task.generate(ask, encoded, options.tokens, sampling, seed, multiple, write)
+            texts = task.generate(ask, encoded, options.tokens, sampling, seed, multiple)
     if not team.is_first:
         return
     console.print_lines(device_lines)
-    if options.cache and write is None:
-        problem = f"engine={config.engine.name} and this model have no key/value cache"
-        console.print(f"{problem}: each token computed its whole row", soft_wrap=True)
     for number, text in enumerate(texts):
         if len(texts) > 1:
             console.print(f"--- {number + 1} of {len(texts)}", soft_wrap=True)

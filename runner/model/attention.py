@@ -151,22 +151,6 @@ def attend_capped(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, mask
     return ops.reshape(attended, (examples, tokens, heads, size))
 
 
-def last_of(ops: Any, mask_b1ts: Tensor, window: int) -> Tensor:
-    """Returns a mask of the last tokens that each token attends to, with Keras on JAX.
-
-    Slots need not be in the order of positions without gaps, so the attended ones are counted.
-
-    Args:
-      ops: the functions of `runner.model.ops`.
-      mask_b1ts: bool, the slots that a token attends to, earlier tokens first.
-      window: number of slots that are kept.
-    """
-    attended = ops.cast(mask_b1ts, "int32")
-    # The attended slots from each one on, itself included.
-    from_here = ops.sum(attended, axis=-1, keepdims=True) - ops.cumsum(attended, axis=-1) + attended
-    return ops.logical_and(mask_b1ts, ops.less_equal(from_here, window))
-
-
 def _same_document(ops: Any, queries_bt: Tensor, keys_bs: Tensor) -> Tensor:
     """Returns bool (B, 1, T, S) of the documents of queries and keys."""
     same_document_bts = ops.equal(ops.expand_dims(queries_bt, 2), ops.expand_dims(keys_bs, 1))

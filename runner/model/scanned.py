@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.model.portable import PortableLayer, Tensor, bind
 from runner.model.sizes import Sizes
-from runner.model.transformer import DROPOUTS, Block, CachedTokens, KeyValueCache, dropout_masks
+from runner.model.transformer import DROPOUTS, Block, dropout_masks
 
 # Names of variables of norms that are initialized to 1; all others except kernels are initialized to 0.
 _INITIALLY_ONE = ("gamma", "scale")
@@ -131,21 +131,6 @@ class Blocks(PortableLayer):
         if training and router_losses is not None:
             self.add_loss(ops.sum(router_losses))
         return after
-
-    def call_with_cache(self, x_btd: Tensor, cache: KeyValueCache, new: CachedTokens) -> tuple[Tensor, KeyValueCache]:
-        """Returns new tokens after all blocks, and their caches (depth, ...) with them; see `Block`."""
-        blocks, stacks = self.blocks_and_stacks()
-        stacked_values = [self.ops.convert_to_tensor(stacked) for stacked in stacks]
-
-        def step(block: Any, x: Tensor, slices: tuple[list[Tensor], KeyValueCache]) -> tuple[Tensor, KeyValueCache]:
-            values, block_cache = slices
-            with self.keras.StatelessScope(zip(_variables(block), values, strict=True)):
-                after, block_cache = block.call_with_cache(x, block_cache, new)
-            return after, block_cache
-
-        steps = [functools.partial(step, block) for block in blocks]
-        after, caches = self._computed(steps, x_btd, (stacked_values, cache))
-        return after, caches
 
     def _computed(self, steps: Sequence[Step], x_btd: Tensor, stacked: Any) -> tuple[Tensor, Any]:
         """Returns the tokens after all blocks, and the blocks' other outputs, stacked (depth, ...).

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from runner.model import attention, experts, scope
 from runner.model.portable import PortableLayer, Tensor, bind
@@ -22,32 +22,6 @@ _STDDEV = 0.02
 
 # The dropout layers of a block, in the order in which it calls them.
 DROPOUTS = ("attention_dropout", "feedforward_dropout")
-
-
-class KeyValueCache(NamedTuple):
-    """Keys and values of earlier tokens, one slot per token; a scan stacks those of its blocks in a first dim.
-
-    Attributes:
-      keys: (B, S, G, K), rotated if positions are.
-      values: (B, S, G, K).
-    """
-
-    keys: Tensor
-    values: Tensor
-
-
-class CachedTokens(NamedTuple):
-    """Where new tokens are written into a cache, and what they attend to.
-
-    Attributes:
-      positions: int32 (B, T), of each new token in its row.
-      slot: int32 (), of the first new token; the others follow it.
-      mask: bool, broadcast to (B, 1, T, S): the slots that each new token attends to.
-    """
-
-    positions: Tensor
-    slot: Tensor
-    mask: Tensor
 
 
 class TokenEmbedding(PortableLayer):
@@ -102,17 +76,10 @@ class PositionEmbedding(PortableLayer):
         self.embeddings = self.add_weight(shape=shape, initializer=_normal(self.keras), name="embeddings")
         super().build(input_shape)
 
-    def call(self, x_btd: Tensor, positions: Tensor = None) -> Tensor:
-        """Returns the tokens with their positions added.
-
-        Args:
-          x_btd: tokens.
-          positions: int32 (B, T), of each token; None: their order.
-        """
+    def call(self, x_btd: Tensor) -> Tensor:
+        """Returns the tokens with their positions added."""
         tokens = int(x_btd.shape[1])
         table = self.ops.cast(self.ops.convert_to_tensor(self.embeddings), x_btd.dtype)
-        if positions is not None:
-            return x_btd + self.ops.take(table, positions, axis=0)
         if tokens != self.length:
             table = table[:tokens]
         return x_btd + table
@@ -171,36 +138,6 @@ class Mix(PortableLayer):
             q = attention.rotated(self.ops, q, rotation, on_jax=self.on_jax)
             k = attention.rotated(self.ops, k, rotation, on_jax=self.on_jax)
         return attention.attend(self.ops, q, k, v, segments, window=self.window, cap=self.cap, on_jax=self.on_jax)
-
-    def call_with_cache(
-        self, inputs: Sequence[Tensor], cache: KeyValueCache, new: CachedTokens
-    ) -> tuple[Tensor, KeyValueCache]:
-        """Returns the attended values (B, T, H, K), with Keras on JAX, and the cache with the new tokens.
-
-        Args:
-          inputs: as those of `call`, of the new tokens.
-          cache: of the earlier tokens.
-          new: where the new tokens go.
-        """
-        q, k, v = inputs
-        if self.rotary is not None:
-            # A row has no more tokens than slots, so these have the angles of every position.
-            tables = attention.rotation(int(cache.keys.shape[1]), int(q.shape[3]), self.rotary)
-            cosines, sines = (self.ops.take(self.ops.convert_to_tensor(x), new.positions, axis=0) for x in tables)
-            q = attention.rotated(self.ops, q, (cosines, sines), on_jax=True)
-            k = attention.rotated(self.ops, k, (cosines, sines), on_jax=True)
-        start = (0, new.slot, 0, 0)
-        keys = self.ops.slice_update(cache.keys, start, k)
-        values = self.ops.slice_update(cache.values, start, v)
-        mask = new.mask
-        if self.window is not None:
-            mask = attention.last_of(self.ops, mask, self.window)
-        if self.cap is None:
-            # Fused kernels of GPUs do not take a single query.
-            attended = self.ops.dot_product_attention(q, keys, values, mask=mask, flash_attention=False)
-        else:
-            attended = attention.attend_capped(self.ops, q, keys, values, mask, self.cap)
-        return attended, KeyValueCache(keys, values)
 
 
 class Block(PortableLayer):
@@ -315,19 +252,6 @@ class Block(PortableLayer):
         first = functools.partial(self._drop, attention_mask)
         second = functools.partial(self._drop, feedforward_mask)
         return self._branches(x_btd, segments, first, second)
-
-    def call_with_cache(self, x_btd: Tensor, cache: KeyValueCache, new: CachedTokens) -> tuple[Tensor, KeyValueCache]:
-        """Returns new tokens after the block, without dropout, and the cache with them; see `Mix.call_with_cache`."""
-        normalized = self.attention_norm(x_btd)
-        q, k, v = (self.attention[part](normalized) for part in ("query", "key", "value"))
-        q, k = self._normalized_heads(q, k)
-        attended, cache = self.attention["mix"].call_with_cache([q, k, v], cache, new)
-        output = self.attention["output"](attended)
-        if self.sizes.post_norm:
-            output = self.attention_post_norm(output)
-        x_btd = x_btd + output
-        branch, _ = self._feedforward_branch(self.feedforward_norm(x_btd))
-        return x_btd + branch, cache
 
     def _normalized_heads(self, q_bthk: Tensor, k_btgk: Tensor) -> tuple[Tensor, Tensor]:
         """Returns queries and keys, normalized if the option says so."""

@@ -15,7 +15,7 @@ from runner.arrays import Arrays, Tensor
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError, invalid
-from runner.task.generation import Sampling, Write
+from runner.task.generation import Sampling
 from runner.task.metrics import LOSS_NAME
 
 # Computes `Task.next_logits`, float32 (B, V), of a batch's arrays (B, ...).
@@ -420,7 +420,6 @@ class Task(ABC):
         sampling: Sampling,
         seed: int,
         multiple: int = 1,
-        write: Write | None = None,
     ) -> list[str]:
         """Returns the texts that the model writes after prompts; only for a task that has samples.
 
@@ -431,17 +430,6 @@ class Task(ABC):
           sampling: how a token is drawn.
           seed: of the draws.
           multiple: number that must divide the size of a batch.
-          write: continues rows with a key/value cache; None: the whole row is computed for each token, by `ask`.
-        """
-        raise NotImplementedError
-
-    def marked_logits(self, ops: Arrays, outputs: Outputs, mark_bt: Tensor) -> Tensor:
-        """Returns float32 (B, V), the logits after one token per row; only for a task that has samples.
-
-        Args:
-          ops: the engine's.
-          outputs: the model's, of tokens (B, T).
-          mark_bt: float32, 1 for that token, else 0.
         """
         raise NotImplementedError
 

@@ -7,7 +7,7 @@ every mesh, unless two tokens have equal scores up to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,108 +33,6 @@ class Sampling:
     temperature: float
     top_k: int | None = None
     top_p: float | None = None
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """Rows that are continued together, token by token, by an engine that keeps their keys and values.
-
-    Attributes:
-      prompts: int32 (R, P), padded at their end.
-      lengths: int32 (R,), tokens of each prompt.
-      counts: int (R,), number of tokens to write after each; some may get more, as many as another row.
-      sampling: how they are drawn.
-      seed: of the draws.
-      vocabulary: number of tokens that exist; logits of others are left out.
-      numbers: int (R,), number of each row, which its draws depend on; rows that fill the mesh have that of another.
-    """
-
-    prompts: Array
-    lengths: Array
-    counts: Array
-    sampling: Sampling
-    seed: int
-    vocabulary: int
-    numbers: Array
-
-    @property
-    def count(self) -> int:
-        """Number of tokens to write."""
-        return int(self.counts.max())
-
-    def of_rows(self, rows: Array, length: int) -> Continuation:
-        """Returns the continuation of some of the rows, whose prompts have one length."""
-        return replace(
-            self,
-            prompts=self.prompts[rows, :length],
-            lengths=self.lengths[rows],
-            counts=self.counts[rows],
-            numbers=self.numbers[rows],
-        )
-
-    def noise(self, start: int, stop: int, units: int) -> Array:
-        """Returns the Gumbel noise of some of the new tokens, float32 (stop - start, R, units), as `sample_tokens`."""
-        noise = np.zeros((stop - start, len(self.lengths), units), np.float32)
-        for index in range(len(self.lengths)):
-            row = int(self.numbers[index])
-            for token in range(start, stop):
-                position = int(self.lengths[index]) + token
-                noise[token - start, index, : self.vocabulary] = _noise(self.seed, 0, row, position, self.vocabulary)
-        return noise
-
-
-# Continues rows: int32 (R, count).
-Write = Callable[[Continuation], Array]
-# Prompts are padded to a multiple of this, so that prompts of similar lengths share a compiled program.
-_PROMPT_MULTIPLE = 16
-
-
-def written_tokens(
-    write: Write,
-    prompts: Sequence[Array],
-    counts: Sequence[int],
-    length: int,
-    sampling: Sampling,
-    seed: int,
-    vocabulary: int,
-    multiple: int,
-    first_row: int = 0,
-) -> list[Array]:
-    """Returns what `sample_tokens` does, step 0, from an engine that writes all tokens by itself.
-
-    Args:
-      write: the engine's.
-      prompts: int (n,) of each row, at least one token.
-      counts: number of tokens to write for each row; with its prompt at most `length`.
-      length: of a row.
-      sampling: how tokens are drawn.
-      seed: of the draws.
-      vocabulary: number of tokens that exist.
-      multiple: number that must divide the rows.
-      first_row: number of the first row, if these are some of several rows.
-    """
-    longest = max(map(len, prompts))
-    padded = min(-(-longest // _PROMPT_MULTIPLE) * _PROMPT_MULTIPLE, length)
-    rows = np.zeros((len(prompts), padded), np.int32)
-    for row, prompt in zip(rows, prompts, strict=True):
-        row[: len(prompt)] = prompt
-    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-    # Row i is row i modulo R, so that padding repeats rows.
-    indices = np.arange(-(-len(rows) // multiple) * multiple) % len(rows)
-    continuation = Continuation(
-        rows[indices],
-        lengths[indices],
-        np.asarray(counts)[indices],
-        sampling,
-        seed,
-        vocabulary,
-        first_row + indices,
-    )
-    new_tokens = write(continuation)
-    texts = []
-    for prompt, tokens, count in zip(prompts, new_tokens, counts, strict=False):
-        texts.append(np.concatenate([prompt, tokens[:count]]).astype(np.int32))
-    return texts
 
 
 def sample_tokens(

@@ -16,7 +16,7 @@ from runner.errors import ConfigError, invalid
 from runner.layout.axes import SEQUENCE
 from runner.task import generation
 from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Task, TaskData
-from runner.task.generation import Sampling, Write
+from runner.task.generation import Sampling
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import Supervised, as_vector, default_target, is_real, no_array, roles
 from runner.task.token_checks import are_tags, check_tokens, check_weights, encode_prompt, tags_fix
@@ -337,7 +337,6 @@ class LanguageModel(Supervised):
         sampling: Sampling,
         seed: int,
         multiple: int = 1,
-        write: Write | None = None,
     ) -> list[str]:
         """Returns the texts that the model writes after prompts; see `Task.generate`."""
         assert self.vocabulary is not None
@@ -346,13 +345,6 @@ class LanguageModel(Supervised):
         for start in range(0, len(prompts), _ROWS):
             rows = prompts[start : start + _ROWS]
             counts = [min(tokens or generation.DEFAULT_TOKENS, self.tokens - len(row)) for row in rows]
-            if write is not None:
-                size = self.vocabulary.size
-                samples = generation.written_tokens(
-                    write, rows, counts, self.tokens, sampling, seed, size, multiple, start
-                )
-                texts += [self.vocabulary.decode(sample) for sample in samples]
-                continue
             # Step 0: the draws depend on the seed alone, not on how long the model was trained.
             samples = generation.sample_tokens(
                 next_logits, rows, counts, self.tokens, [sampling] * len(rows), seed, 0, start
@@ -388,10 +380,7 @@ class LanguageModel(Supervised):
 
     def next_logits(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, V), the logits after the token that an example's labels mark by 1."""
-        return self.marked_logits(ops, outputs, ops.cast(batch[self._label], "float32"))
-
-    def marked_logits(self, ops: Arrays, outputs: Outputs, mark_bt: Tensor) -> Tensor:
-        """Returns float32 (B, V), the logits after the marked token of each row; see `Task.marked_logits`."""
+        mark_bt = ops.cast(batch[self._label], "float32")
         mark_bt1 = ops.expand_dims(mark_bt, -1)
         if not isinstance(outputs, Mapping):
             return ops.sum(ops.cast(outputs, "float32") * mark_bt1, axis=1)

@@ -9,14 +9,13 @@ import numpy as np
 
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT, Array, Batch
-from runner.engine.base import Engine, HostBatches, Writes, WritesWithCache
+from runner.engine.base import Engine, HostBatches, Writes
 from runner.errors import EngineError
 from runner.host.outputs import spared
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size
 from runner.processes.team import current
 from runner.task.base import Ask, Task
-from runner.task.generation import Write
 
 FOLDER = "samples"
 
@@ -72,13 +71,6 @@ def asking(config: RunConfig, engine: Engine, before: Callable[[], None] = lambd
     axis = batch_axis(config.layout, config.mesh.axes)
     # The batch must be divisible by its axis, so as many texts are written at least, and one of them is returned.
     return next_logits, axis_size(config.mesh.axes, axis)
-
-
-def writing(engine: Engine) -> Write | None:
-    """Returns what continues rows with a key/value cache; None: the engine or its model has none."""
-    if isinstance(engine, WritesWithCache) and engine.has_key_value_cache:
-        return engine.write
-    return None
 
 
 def shown(text: str) -> list[str]:

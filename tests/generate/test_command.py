@@ -60,8 +60,7 @@ def test_a_mesh_and_one_device_write_the_same_texts(tmp_path: Path, engine: str)
         True
     ] * 2
 
-    # With or without a cache, which this engine may not have, and in one process or two.
-    assert greedy == texts(tmp_path, engine, "computed", PROMPTS, "generate.greedy=true", "generate.cache=false")
+    # In one process or two.
     if engine == "jax":
         two = ["cluster=local", "cluster.processes=2"]
         assert greedy == texts(tmp_path, engine, "two_processes", PROMPTS, "generate.greedy=true", *two)
@@ -76,17 +75,6 @@ def test_a_mesh_and_one_device_write_the_same_texts(tmp_path: Path, engine: str)
     (last,) = (tmp_path / "run" / "samples").glob("step_000000080.txt")
     alone = texts(tmp_path, engine, "alone", "prompt=The", "generate.greedy=true", "generate.tokens=12")
     assert last.read_text() == f"step 80, seed 1337\n--- greedy\n{alone[0]}\n"
-
-
-def test_an_engine_without_a_cache_says_that_it_computes_whole_rows(tmp_path: Path) -> None:
-    short = [key for key in LANGUAGE_MODEL if not key.startswith(("trainer.epochs", "trainer.steps"))]
-    brief = [*short, "trainer.epochs=1", "trainer.steps_per_epoch=1"]
-    for engine in LIBRARIES:
-        place = tmp_path / engine
-        place.mkdir()
-        run(place, "runner", *brief, f"engine={engine}", engine=engine)
-        said = run(place, "runner.generate", "run=latest", "prompt=The", "generate.tokens=3", engine=engine).stdout
-        assert ("no key/value cache: each token computed its whole row" in said) == (engine != "jax")
 
 
 def test_a_run_without_a_language_model_is_one_line(tmp_path: Path) -> None:

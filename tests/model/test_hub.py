@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from runner.config.schema import ModelConfig, RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.errors import ConfigError
-from runner.model.hub import catalog, check, decoding, options
+from runner.model.hub import catalog, check, options
 from tests import forks
 from tests.backbones_of_hub import tiny
 from tests.configs import with_keys
@@ -311,21 +310,3 @@ def test_a_task_is_kerashubs_own_where_there_is_one(found: Any) -> None:
 
 def test_a_preset_that_would_import_other_modules_is_refused(found: Any) -> None:
     assert "its config names module os, but only Keras's own modules are imported" in found["foreign"]
-
-
-class _LanguageModel:
-    def __init__(self, **attributes: Any) -> None:
-        self.backbone = SimpleNamespace(**attributes)
-
-    def _build_cache(self, token_ids: Any) -> None: ...
-
-    def call_with_cache(self, token_ids: Any, cache: Any, cache_update_index: Any) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("attributes", "has_cache"),
-    [({}, True), ({"rope_scaling_type": None}, True), ({"rope_scaling_type": "su"}, False)],
-)
-def test_positions_that_depend_on_the_length_have_no_cache(attributes: dict[str, Any], *, has_cache: bool) -> None:
-    decoder = decoding.of(SimpleNamespace(layers=[_LanguageModel(**attributes)]))
-    assert (decoder is not None) == has_cache

@@ -32,7 +32,6 @@ from runner.engine.jax import environment, mesh, nan, precision, private, proces
 from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, Options, choose, compiled, program_cost
-from runner.engine.jax.decoding import Decoding
 from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.names import Names
@@ -49,13 +48,10 @@ from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
 from runner.errors import EngineError
 from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
-from runner.model import decoding
-from runner.model.hub import decoding as hub_decoding
 from runner.optim import norms
 from runner.optim.paths import ema_path
 from runner.processes.team import current
 from runner.task.base import DataSpec
-from runner.task.generation import Continuation
 
 T = TypeVar("T")
 
@@ -448,27 +444,6 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _start_next_logits(self, batch: HostBatches) -> jax.Array:
         return self._run(self._next_logits, self._weights, self._placed(batch, 1).arrays)
-
-    @cached_property
-    def _decoding(self) -> Decoding | None:
-        """Returns the programs that write tokens with a key/value cache; None: the model has none."""
-        # A custom step has several models, whose outputs only its class can read.
-        if not isinstance(self._functions, Step):
-            return None
-        decoder = decoding.of(self._model) or hub_decoding.of(self._model)
-        if decoder is None:
-            return None
-        return Decoding(decoder, self._functions, self._partitioning(), self._run, self._replicated)
-
-    @property
-    def has_key_value_cache(self) -> bool:
-        """Returns whether the model is one of `runner.model.gpt`, or a causal language model of KerasHub."""
-        return self._decoding is not None
-
-    def write(self, continuation: Continuation) -> Array:
-        """Returns int32 (R, count), the tokens that the model writes after prompts."""
-        assert self._decoding is not None
-        return self._decoding.write(self._weights, continuation, self._to_host)
 
     @property
     def trainable(self) -> tuple[str, ...]:

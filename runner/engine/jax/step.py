@@ -7,8 +7,7 @@ Shapes: K rounds per call, each over one micro-batch; B examples of a micro-batc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -342,20 +341,6 @@ class Step(Rounds[State[jax.Array]]):
         if losses:
             added = jnp.asarray(sum(jnp.sum(loss).astype(jnp.float32) for loss in losses))
         return outputs, batch, added
-
-    @contextmanager
-    def using(self, weights: Weights) -> Iterator[None]:
-        """Gives the model's layers their weights in the context, which calls them without dropout."""
-        trainable, non_trainable = weights
-        variables = [*self._model.trainable_variables, *self._model.non_trainable_variables]
-        values = [*self.used_weights(trainable), *self._random.insert(non_trainable, 0)]
-        with self._attention(), keras.StatelessScope(zip(variables, values, strict=True)):
-            yield
-
-    def marked_logits(self, outputs: Outputs, mark_bt: jax.Array) -> jax.Array:
-        """Returns the task's logits (B, V) after the marked token of each row."""
-        logits_bv: jax.Array = self._task.marked_logits(self._ops, outputs, mark_bt)
-        return logits_bv
 
 
 def _float32(outputs: jax.Array) -> jax.Array:

@@ -111,16 +111,3 @@ def recorded_loads() -> Iterator[dict[int, FileValue | ComputedValue]]:
     finally:
         saving_lib.H5IOStore.__getitem__ = original_getitem
         KerasVariable.assign = original_assign
-
-
-def seeded_cache(task_model: Any, tokens: Any) -> Any:
-    """Returns the key/value cache of a causal language model after tokens (B, S), (B, layers, 2, S, heads, width).
-
-    Without it a cache's shape would be written out for each class: KerasHub makes it in its own `generate` alone.
-
-    Args:
-      task_model: a CausalLM with `call_with_cache`.
-      tokens: int32.
-    """
-    _, cache = task_model._build_cache(tokens)
-    return cache

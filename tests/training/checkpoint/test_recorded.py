@@ -136,7 +136,6 @@ ELSEWHERE = [
     "dataset.tokenizer=/tmp/evil.json",
     "dataset.parts=[{name: text, tokenizer: /tmp/evil.json}]",
     "model.preset=hf://evil/model",
-    "generate.file=/etc/hostname",
     "cluster.secret_file=/tmp/evil",
     "cluster.open_ports=true",
     "cluster.interface=eth0",
