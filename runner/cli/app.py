@@ -23,7 +23,7 @@ from runner.cli import command_line
 from runner.cli.messages import one_line
 from runner.cli.prepare import LOG, Prepared, prepare
 from runner.cli.resolvers import register_resolvers
-from runner.config.compose import hydra_main
+from runner.config.compose import each_composed, hydra_main
 from runner.config.schema import RunConfig
 from runner.errors import (
     EXIT_DONE,
@@ -192,10 +192,10 @@ def _printed_without_secrets(arguments: Sequence[str]) -> Iterator[None]:
         return
     printed = io.StringIO()
     try:
-        with redirect_stdout(printed):
+        with redirect_stdout(printed), each_composed(secrets.mask_printed):
             yield
     finally:
-        sys.stdout.write(secrets.scrub_config(printed.getvalue()))
+        sys.stdout.write(secrets.scrub(printed.getvalue()))
 
 
 class _Task:

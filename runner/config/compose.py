@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import hydra
+from hydra._internal.hydra import Hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -32,6 +34,23 @@ def hydra_main(task: Callable[[DictConfig], None]) -> Callable[[], None]:
     decorate = hydra.main(version_base=_VERSION_BASE, config_path=str(paths.conf_dir()), config_name=PRIMARY)
     application: Callable[[], None] = decorate(task)
     return application
+
+
+@contextmanager
+def each_composed(change: Callable[[DictConfig], None]) -> Iterator[None]:
+    """Changes each config that the Hydra application composes in the block, before Hydra uses or prints it."""
+    original = Hydra.compose_config
+
+    def changed(*arguments: Any, **options: Any) -> DictConfig:
+        config = original(*arguments, **options)
+        change(config)
+        return config
+
+    Hydra.compose_config = changed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Hydra.compose_config = original  # type: ignore[method-assign]
 
 
 def compose(overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig:

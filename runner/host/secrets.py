@@ -15,9 +15,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 from urllib.parse import unquote, unquote_plus
 
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import Container, DictConfig, OmegaConf, flag_override, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.errors import invalid
@@ -44,9 +45,16 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _URI = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]*")
+# A text that begins as a URI is one to its end: a password may have any character.
+_WHOLE_URI = re.compile(r"[A-Za-z][\w+.-]*://")
 _INTERPOLATION = re.compile(r"\$\{[^{}]*\}")
-# Lines of a printed config that have a URI, whatever its characters: the keys above, nested or dotted.
-_URI_LINE = re.compile(r"^(\s*(?:[\w.]*\.)?(?:uri|storage): ['\"]?)(.*)$", re.MULTILINE)
+_VARIABLE_NAME = re.compile(r"\$\{oc\.env:([^},]*)")
+# Keys whose value is a secret; narrower than names of parameters, because `tokens` and `tokenizer` are keys.
+_SECRET_KEY = re.compile(
+    r"(^|[_-])(pass(word|wd|phrase)?|pw|pwd|secret|credentials?)$|^token$"
+    r"|(access|account|api|auth|bearer|hf|hub|private|secret|session)[_-]?(key|token)$",
+    re.IGNORECASE,
+)
 
 
 def shown(uri: str) -> str:
@@ -213,9 +221,58 @@ def hide_config(config: DictConfig) -> None:
     command.arguments = tuple(map(masked, command.arguments))
 
 
-def scrub_config(text: str) -> str:
-    """Returns a printed config without secrets, also those with a space or a quote; see `scrub`."""
-    return scrub(_URI_LINE.sub(lambda line: line[1] + shown(line[2]), text))
+def mask_printed(config: DictConfig) -> None:
+    """Masks the secrets of a config that is only printed, whatever preset, override or interpolation brings them.
+
+    Those are passwords and tokens of URIs, and values of keys and of environment variables that are named as a secret
+    is. They are masked at every place.
+
+    Args:
+      config: composed; changed in place, and interpolations that lead to a secret are replaced.
+    """
+    entries: list[tuple[Container, Any, str]] = []
+    found: set[str] = set()
+    for node, key in _entries(config):
+        raw = str(node._get_node(key)._value())  # type: ignore[union-attr]
+        try:
+            value = node[key]
+        except (OmegaConfBaseException, ValueError):
+            value = raw  # it is printed as it is
+        if value is None or isinstance(value, bool | Container):
+            continue
+        text = str(value)
+        entries.append((node, key, text))
+        found |= {text[start:end] for start, end in _secrets(text)} if _WHOLE_URI.match(text) else set()
+        if _SECRET_KEY.search(str(key)):
+            found.add(text)
+        for name in _VARIABLE_NAME.findall(raw):
+            if _SECRET_NAME.search(name):
+                found.add(os.environ.get(name, ""))
+    # Longer ones first: one may be a part of another.
+    longest = sorted((secret for secret in found if len(secret) >= _MIN_SECRET), key=len, reverse=True)
+    anywhere = re.compile("|".join(rf"(?<!\w){re.escape(secret)}(?!\w)" for secret in longest) or r"(?!)")
+    for node, key, text in entries:
+        is_secret = _SECRET_KEY.search(str(key))
+        masked = MASK if is_secret else shown(text) if _WHOLE_URI.match(text) else text
+        masked = scrub(anywhere.sub(MASK, masked))
+        if masked != text:
+            with flag_override(config, ["struct", "readonly"], False):
+                node[key] = masked
+
+
+def _entries(node: Any) -> Iterator[tuple[Container, Any]]:
+    """Yields node and key of each value below a node that is no container."""
+    for key in list(node) if isinstance(node, DictConfig) else range(len(node)):
+        child = node._get_node(key)
+        if (
+            isinstance(child, Container)
+            and not child._is_none()
+            and not child._is_interpolation()
+            and not child._is_missing()
+        ):
+            yield from _entries(child)
+        else:
+            yield node, key
 
 
 def _masked(text: str) -> str:
