@@ -78,7 +78,8 @@ class Prepared:
         if has_run or current().count > 1:
             return
         _close_logs(self.claim.folder)
-        files = [LOG]
+        # A verification's processes have logs of their own.
+        files = [LOG, *(path.name for path in self.claim.folder.glob("verify-*.log"))]
         if self.subdir is not None:
             files += [f"{self.subdir}/{name}" for name in _HYDRA_FILES]
         self.claim.withdraw(files)

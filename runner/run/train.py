@@ -59,7 +59,7 @@ from runner.training.lengths import RunLength
 from runner.training.recorder import LogPoints
 from runner.training.samples import Samples
 from runner.training.usage import ProcessUsage, Usage
-from runner.verify.record import verify_recorded
+from runner.verify import record as verification
 
 logger = logging.getLogger(__name__)
 
@@ -122,12 +122,14 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
         with workers.opened(config.dataset, config.trainer.seed) as readers, ExitStack() as until_recorded:
             attempt = exhausted.Attempt(config, DataSpec(task.arrays, task), list(HydraConfig.get().overrides.task))
             training = _Training(config, content, data, task, length, folder, console, Tracker(), previous, attempt)
-            ready = None
-            if (previous is not None or run_id is not None) and not config.trainer.verify_first:
-                # A rejected resume leaves the record as it was, and an engine may reject it. A new run that fails here
-                # is to have a record, and a verification needs the devices first.
+            ready = verdict = None
+            if previous is not None or run_id is not None:
+                # A rejected resume leaves the record as it was, and a verification or an engine may reject it. A new
+                # run that fails here is to have a record.
                 with exhausted.explained(attempt):
-                    ready = training.ready(readers)
+                    verdict = training.verdict()
+                    if verdict is None or not verdict.failure:
+                        ready = training.ready(readers)
             with required(folder):
                 (folder / "config.yaml").write_text(yaml_text)
             until_recorded.enter_context(copied(folder, config.tracking.copy_to))
@@ -136,7 +138,7 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
                 with spared(str(folder / folders.MARK)):
                     folders.note_run(folder, tracker.run_id or folder.name)
             with exhausted.explained(attempt):
-                replace(training, tracker=tracker).run(readers, stop, until_exit, after_tracking, ready)
+                replace(training, tracker=tracker).run(readers, stop, until_exit, after_tracking, verdict, ready)
         after_tracking.close()
 
 
@@ -178,6 +180,12 @@ class _Training:
     previous: Previous | None
     attempt: exhausted.Attempt
 
+    def verdict(self) -> verification.Verdict | None:
+        """Verifies the run before the engine has the devices; None: it does not verify first; raises ConfigError."""
+        if not self.config.trainer.verify_first:
+            return None
+        return verification.computed(self.config, self.data, self.folder)
+
     def ready(self, readers: workers.Workers) -> tuple[Engine, feed.Splits]:
         """Builds the engine, and prints the warnings that need it; records nothing; raises ConfigError."""
         engine = self._engine()
@@ -191,6 +199,7 @@ class _Training:
         stop: StopRequest,
         until_exit: ExitStack,
         after_tracking: ExitStack,
+        verdict: verification.Verdict | None,
         ready: tuple[Engine, feed.Splits] | None,
     ) -> None:
         """Trains and reports.
@@ -200,6 +209,7 @@ class _Training:
           stop: notes signals.
           until_exit: gets the lock on the run's checkpoints, and prints the command that continues it.
           after_tracking: is closed when the tracker has the run as finished.
+          verdict: what `verdict` has returned; None: it was not called.
           ready: what `ready` has returned; None: it was not called.
         """
         config = self.config
@@ -221,8 +231,9 @@ class _Training:
         points = recovery.NewPoints(tracker, checkpoint, repeats_steps=repeats_steps, continues=begun is not None)
         until_exit.push(partial(self._print_how_to_continue, resumed_folder))
         self._log_inputs()
-        if config.trainer.verify_first:
-            verify_recorded(config, self.content, self.data, self.folder, tracker, self.console)
+        verdict = verdict or self.verdict()
+        if verdict is not None:
+            verification.record(verdict, self.content, self.folder, tracker, self.console)
         engine, splits = self.ready(readers) if ready is None else ready
         measures = self._record_plan()
         points.log_changed(checkpoint.step if checkpoint else 0, measures, self.content)

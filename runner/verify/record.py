@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -27,6 +28,7 @@ from runner.tracking import Tracker
 from runner.verify import replay
 from runner.verify.check import verify
 from runner.verify.children import WORKER
+from runner.verify.report import Verification
 
 
 def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
@@ -61,55 +63,75 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         opened = open_run(config, content, command, "verify-") if team.is_first else Tracker()
         with recorded(opened, console) as tracker:
             tracker.log_artifact(folder / CONFIG)
-            verify_recorded(config, content, data, folder, tracker, console, worker)
+            record(computed(config, data, folder, worker), content, folder, tracker, console)
 
 
-def verify_recorded(
-    config: RunConfig,
-    content: Mapping[str, object],
-    data: Dataset,
-    folder: Path,
-    tracker: Tracker,
-    console: Console,
-    worker: str = WORKER,
-) -> None:
-    """Verifies a config and records that in an open run.
+@dataclass(frozen=True)
+class Verdict:
+    """A verification that is not recorded yet.
+
+    Attributes:
+      report: of the verification; None in a process that is not the first of several.
+      failure: why a run must not train; empty if it may. All processes have the same.
+    """
+
+    report: Verification | None
+    failure: str
+
+
+def computed(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verdict:
+    """Verifies a config, and records nothing.
 
     Args:
       config: checked.
-      content: the same resolved, as plain values.
       data: the config's dataset.
-      folder: gets verify.json, verify.md and the processes' output.
-      tracker: gets those files, the figures, and the tags `runner.verified` and `runner.verdict`.
-      console: shows the table and the verdict.
+      folder: gets the processes' output.
       worker: module that the processes run.
 
     Raises:
-      EngineError: a mismatch, an inconclusive verdict that is not allowed, or a process failed.
+      EngineError: a process failed.
       ConfigError: the config is invalid for a process.
     """
     with stages.stage(_stage_title(config)):
         report = verify(config, data, folder, worker)
-    if report is None:
-        # Process 0 has the verdict. The others fail with its line, so that no process trains on.
-        failure = current().broadcast("the verdict", str)
-        if failure:
-            raise EngineError(failure)
-        return
-    with spared(f"verify.json and verify.md in {folder}"):
-        for path in report.write(folder, content):
-            tracker.log_artifact(path)
-    is_verified = report.verdict == "verified"
-    tracker.set_tags({"runner.verified": str(is_verified).lower(), "runner.verdict": report.verdict})
-    tracker.log_metrics(0, report.metrics())
-    console.print(report.table(console.width))
-    console.print(report.basis(), soft_wrap=True, markup=False)
-    is_allowed = is_verified or (report.verdict == "inconclusive" and config.verify.allow_inconclusive)
-    failure = "" if is_allowed else report.line()
-    current().broadcast("the verdict", lambda: failure)
-    if failure:
-        raise EngineError(failure)
-    console.print(report.line(), soft_wrap=True, markup=False)
+    # Process 0 has the verdict. The others fail with its line, so that no process trains on.
+    return Verdict(report, current().broadcast("the verdict", lambda: _failure(config, report)))
+
+
+def _failure(config: RunConfig, report: Verification | None) -> str:
+    if report is None or report.verdict == "verified":
+        return ""
+    is_allowed = report.verdict == "inconclusive" and config.verify.allow_inconclusive
+    return "" if is_allowed else report.line()
+
+
+def record(verdict: Verdict, content: Mapping[str, object], folder: Path, tracker: Tracker, console: Console) -> None:
+    """Records a verification in an open run.
+
+    Args:
+      verdict: of the verification.
+      content: the config resolved, as plain values.
+      folder: gets verify.json and verify.md.
+      tracker: gets those files, the figures, and the tags `runner.verified` and `runner.verdict`.
+      console: shows the table and the verdict.
+
+    Raises:
+      EngineError: a mismatch, or an inconclusive verdict that is not allowed.
+    """
+    report = verdict.report
+    if report is not None:
+        with spared(f"verify.json and verify.md in {folder}"):
+            for path in report.write(folder, content):
+                tracker.log_artifact(path)
+        is_verified = report.verdict == "verified"
+        tracker.set_tags({"runner.verified": str(is_verified).lower(), "runner.verdict": report.verdict})
+        tracker.log_metrics(0, report.metrics())
+        console.print(report.table(console.width))
+        console.print(report.basis(), soft_wrap=True, markup=False)
+    if verdict.failure:
+        raise EngineError(verdict.failure)
+    if report is not None:
+        console.print(report.line(), soft_wrap=True, markup=False)
 
 
 def _stage_title(config: RunConfig) -> str:

@@ -18,7 +18,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     from runner.verify import record
 
     if os.environ.get("COMMAND") == "train":
-        train.verify_recorded = functools.partial(record.verify_recorded, worker=WORKER)
+        record.computed = functools.partial(record.computed, worker=WORKER)
         train.run(config, composed)
     else:
         record.run(config, composed, worker=WORKER)
