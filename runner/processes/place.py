@@ -10,11 +10,11 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from runner.config.schema import ClusterConfig
-from runner.errors import ConfigError, invalid
+from runner.errors import ConfigError, invalid, shown
 
 # The launcher's variable for each process; see `Place.environment`.
 VARIABLE = "RUNNER_PROCESS"
@@ -246,10 +246,13 @@ def _address(text: str) -> tuple[str, int]:
 
 def scheduled(environ: Mapping[str, str] = os.environ) -> Place | None:
     """Returns the place of a process that a scheduler started as one of several; else None."""
-    try:
-        place = _from_scheduler(environ, socket.gethostname())
-    except ConfigError:
-        return None
+    place = None
+    with suppress(ConfigError):
+        try:
+            place = _from_scheduler(environ, socket.gethostname())
+        except ConfigError:
+            # Launchers disagree: the outer one has started several tasks.
+            place = _open_mpi(environ) or _slurm(environ)
     return place if place is not None and place.count > 1 else None
 
 
@@ -304,14 +307,15 @@ def _is_one_machine(environ: Mapping[str, str]) -> bool:
 def _slurm(environ: Mapping[str, str]) -> Place | None:
     if not {"SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_NODELIST"} <= set(environ):
         return None
-    count = int(environ.get("SLURM_STEP_NUM_TASKS", environ.get("SLURM_NTASKS", "1")))
+    tasks = next((key for key in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if key in environ), "")
+    count = _integer(environ, tasks) if tasks else 1
     # The first 16 steps of a job have numbers, and thus ports, of their own: several may run at the same time.
-    job = int(environ["SLURM_JOB_ID"]) * 16 + _number(environ.get("SLURM_STEP_ID"))
+    job = _integer(environ, "SLURM_JOB_ID") * 16 + _number(environ.get("SLURM_STEP_ID"))
     host = first_node(environ["SLURM_STEP_NODELIST"])
     # The name of a node in Slurm need not resolve.
     if environ.get("SLURM_STEP_NUM_NODES") == "1":
         host = _LOOPBACK
-    return Place(int(environ["SLURM_PROCID"]), count, host, _port(job), source="Slurm", job=f"Slurm {job}")
+    return Place(_integer(environ, "SLURM_PROCID"), count, host, _port(job), source="Slurm", job=f"Slurm {job}")
 
 
 def first_node(nodes: str) -> str:
@@ -330,7 +334,7 @@ def first_node(nodes: str) -> str:
 def _open_mpi(environ: Mapping[str, str]) -> Place | None:
     if not {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"} <= set(environ):
         return None
-    size = int(environ["OMPI_COMM_WORLD_SIZE"])
+    size = _integer(environ, "OMPI_COMM_WORLD_SIZE")
     uri = environ.get("OMPI_MCA_orte_hnp_uri", "")
     job = _number(uri.partition(".")[0].strip('"')) or _number(environ.get("PMIX_NAMESPACE", "").rpartition("-")[2])
     if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size):
@@ -338,7 +342,7 @@ def _open_mpi(environ: Mapping[str, str]) -> Place | None:
     else:
         match = re.search(r"tcp6?://\[?([^,;:\]]+)", uri)
         host = match[1] if match else ""
-    rank = int(environ["OMPI_COMM_WORLD_RANK"])
+    rank = _integer(environ, "OMPI_COMM_WORLD_RANK")
     return Place(rank, size, host, _port(job), source="Open MPI", job=f"Open MPI {job}")
 
 
@@ -346,8 +350,9 @@ def _torchrun(environ: Mapping[str, str]) -> Place | None:
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environ):
         return None
     # torchrun itself may listen at MASTER_PORT.
-    port = int(environ["MASTER_PORT"]) + (1 if "TORCHELASTIC_RUN_ID" in environ else 0)
-    return Place(int(environ["RANK"]), int(environ["WORLD_SIZE"]), environ["MASTER_ADDR"], port, source="torchrun")
+    port = _integer(environ, "MASTER_PORT") + (1 if "TORCHELASTIC_RUN_ID" in environ else 0)
+    rank, size = (_integer(environ, key) for key in ("RANK", "WORLD_SIZE"))
+    return Place(rank, size, environ["MASTER_ADDR"], port, source="torchrun")
 
 
 def _kubernetes(environ: Mapping[str, str]) -> Place | None:
@@ -357,7 +362,16 @@ def _kubernetes(environ: Mapping[str, str]) -> Place | None:
     name, _, domain = socket.getfqdn(environ.get("HOSTNAME", "")).partition(".")
     first = f"{name.removesuffix(f'-{index}')}-0" + (f".{domain}" if domain else "")
     # An indexed job does not give its number of processes: cluster.processes does.
-    return Place(int(index), 0, first, _FIRST_PORT, source="Kubernetes")
+    return Place(_integer(environ, "JOB_COMPLETION_INDEX"), 0, first, _FIRST_PORT, source="Kubernetes")
+
+
+def _integer(environ: Mapping[str, str], key: str) -> int:
+    """Returns a launcher's variable; raises ConfigError if it is no integer, as one that a script has set."""
+    text = environ[key]
+    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
+        problem = f"the variable {key}={shown(text)} must be an integer"
+        raise invalid("cluster", "auto", problem=problem, fix=f"unset {key}, or set cluster=explicit")
+    return int(text)
 
 
 def _number(text: str | None) -> int:

@@ -122,6 +122,23 @@ def test_launchers_that_disagree_are_an_error(monkeypatch: pytest.MonkeyPatch, o
         found(monkeypatch, outer | each_alone)
 
 
+@pytest.mark.parametrize("outer", [SLURM, OPEN_MPI])
+def test_tasks_of_launchers_that_disagree_are_still_several(outer: dict[str, str]) -> None:
+    there = scheduled(outer | TORCHRUN)  # with cluster=single it is what the warning of separate runs says
+    assert there is not None
+    assert (there.source, there.count) == (("Slurm", 8) if outer is SLURM else ("Open MPI", 4))
+
+
+@pytest.mark.parametrize("key", ["RANK", "WORLD_SIZE", "MASTER_PORT"])
+@pytest.mark.parametrize("text", ["x", "", "-1", "1.5"])
+def test_a_variable_that_is_no_integer_is_one_line_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, key: str, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"the variable {key}={text}.* must be an integer; unset {key}"):
+        found(monkeypatch, TORCHRUN | {key: text})
+    assert scheduled(TORCHRUN | {key: text}) is None
+
+
 def test_torchruns_variables_that_a_script_sets_by_slurms_are_slurms(monkeypatch: pytest.MonkeyPatch) -> None:
     there = found(monkeypatch, SLURM | TORCHRUN | {"RANK": "3", "WORLD_SIZE": "8"})
     assert (there.index, there.count, there.source) == (3, 8, "Slurm")
