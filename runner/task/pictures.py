@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 import numpy as np
 from matplotlib import colormaps
@@ -92,9 +93,11 @@ def _image(axes: Axes, image: Array, extent: tuple[float, float, float, float]) 
 def short(name: str, longest: int = _LONGEST_NAME) -> str:
     """Returns a name that fits below an image, in one line that any font can draw."""
     name = clean(" ".join(name.split()))
-    if len(name) <= longest:
+    # East Asian characters are twice as wide.
+    widths = np.cumsum([2 if east_asian_width(character) in "WF" else 1 for character in name])
+    if not name or widths[-1] <= longest:
         return name
-    return name[: longest - 1] + "…"
+    return name[: np.searchsorted(widths, longest - 1, "right")] + "…"
 
 
 def confusion(

@@ -233,6 +233,13 @@ def test_the_table_of_positions_has_scikit_learns_numbers_and_images_are_drawn(t
         assert pixels[..., :3].std() > 0.05  # something is drawn
 
 
+def test_a_name_is_cut_to_the_width_that_it_is_drawn_with() -> None:
+    assert draw.short("a" * 17) == "a" * 17
+    assert draw.short("a" * 18) == "a" * 16 + "\u2026"
+    assert draw.short("\u65e5" * 8) == "\u65e5" * 8
+    assert draw.short("\u65e5" * 9) == "\u65e5" * 8 + "\u2026"
+
+
 NAMES = [
     "$x^{$",
     "cost_$_per_$",
