@@ -117,6 +117,8 @@ def _misread(content: object, kind: Any, key: str) -> Iterator[tuple[str, object
         return
     if isinstance(content, Mapping):
         for name, value in content.items():
+            if kind == dict[str, str] and not isinstance(name, str):
+                yield f"{key}.{name}", value  # a tag 1.10 would be a tag 1.1
             yield from _misread(value, _inner(kind, str(name)), f"{key}.{name}")
     elif isinstance(content, list):
         if get_origin(kind) is list:

@@ -58,6 +58,7 @@ def test_texts_alone_are_quoted_and_once_only(typed: str, expected: str) -> None
         ("tracking: {run_name: 0x10}", "tracking.run_name=16: must be a string"),
         ("tracking: {tags: {note: true}}", "tracking.tags.note=true: must be a string"),
         ("name: 83e2010", "name=inf: must be a string"),
+        ("tracking: {tags: {1.10: x}}", "tracking.tags.1.1=x: must be a string"),
     ],
 )
 def test_a_text_that_yaml_reads_as_a_number_is_rejected(text: str, said: str) -> None:
