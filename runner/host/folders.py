@@ -11,7 +11,7 @@ import os
 import platform
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -257,10 +257,14 @@ def is_ours(folder: Path) -> bool:
     return why_not_ours(folder) is None
 
 
-def why_not_ours(folder: Path) -> str | None:
+def why_not_ours(folder: Path, fix: str = "chmod go-w") -> str | None:
     """Returns why code or a secret in a folder can't be trusted, as the rest of a sentence; None if it can.
 
     A link is never trusted, because whoever made it may lead it elsewhere.
+
+    Args:
+      folder: to look at.
+      fix: the command that repairs a folder of this user to which others can write.
     """
     try:
         status = folder.lstat()
@@ -274,7 +278,7 @@ def why_not_ours(folder: Path) -> str | None:
         return None
     if status.st_uid != os.getuid():
         return "belongs to another user"
-    return f"can be written by other users (chmod go-w {folder})"
+    return f"can be written by other users ({fix} {folder})"
 
 
 def is_own(status: os.stat_result) -> bool:
@@ -304,26 +308,40 @@ def make_private_cache(name: str) -> Path:
         folder = cache_folder(name)
     except RuntimeError as error:
         raise FileNotFoundError(errno.ENOENT, "there is no home directory", "~/.cache") from error
-    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.parent.mkdir(OWN_MODE, parents=True, exist_ok=True)
     for path in (folder.parent, folder):
         with suppress(FileExistsError):
             path.mkdir(stat.S_IRWXU)
-        problem = why_not_ours(path)
-        if problem is not None:
-            raise PermissionError(errno.EPERM, problem, str(path))
+    for path, problem in _problems_of_cache(folder):
+        raise PermissionError(errno.EPERM, problem, str(path))
     return folder
 
 
 def why_not_private(name: str) -> str | None:
     """Returns why a folder in the user's cache can't be trusted, if it is there; None if it can."""
     with suppress(RuntimeError):
-        folder = cache_folder(name)
-        # Others who could write to the folder above could replace this one.
-        for path in (folder.parent, folder):
-            problem = why_not_ours(path) if os.path.lexists(path) else None
-            if problem is not None:
-                return f"{path} {problem}"
+        for path, problem in _problems_of_cache(cache_folder(name)):
+            return f"{path} {problem}"
     return None
+
+
+def _problems_of_cache(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yields what lets other users write into a folder of `cache_folder`, or replace it."""
+    for path in (folder.parent, folder):
+        # Not `chmod`: what others have put there, or swapped, would be executed afterwards.
+        fix = "rm -r" if path == folder else "chmod go-w"
+        problem = why_not_ours(path, fix) if os.path.lexists(path) else None
+        if problem is not None:
+            yield path, problem
+    # Its owner, and whoever can write to it if it is not sticky as /tmp is, may put another folder in ours' place. The
+    # group may write there: many systems give each user one of its own.
+    above = folder.parent.parent
+    if os.name != "nt" and above.exists():
+        status = above.stat()
+        if status.st_uid not in (0, os.getuid()):
+            yield above, "belongs to another user"
+        elif status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            yield above, f"can be written by other users (chmod o-w {above})"
 
 
 def user_folder() -> Path | None:

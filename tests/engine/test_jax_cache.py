@@ -84,8 +84,8 @@ def test_without_a_home_directory_nothing_is_kept_and_the_log_says_so(
     [
         ("link", "is a link"),
         ("file", "is no folder"),
-        ("group", "can be written by other users (chmod go-w "),
-        ("all", "can be written by other users (chmod go-w "),
+        ("group", "can be written by other users ("),
+        ("all", "can be written by other users ("),
     ],
 )
 def test_a_folder_that_others_may_have_written_to_is_not_used(
@@ -115,7 +115,27 @@ def test_a_folder_that_others_may_have_written_to_is_not_used(
     prepare(monkeypatch)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: {path} {reason}")
+    if how in ("group", "all"):
+        assert f"({'rm -r' if name == 'runner/jax' else 'chmod go-w'} {path})" in line
     assert line.endswith("so compiled programs are not cached; set engine.compilation_cache=false to silence this")
+
+
+@pytest.mark.parametrize(("mode", "is_used"), [(0o755, True), (0o775, True), (0o777, False), (0o1777, True)])
+def test_a_cache_in_a_folder_where_others_can_replace_it_is_not_used(cache: Path, *, mode: int, is_used: bool) -> None:
+    cache.mkdir()
+    cache.chmod(mode)
+    assert (environment.cache_folder() is not None) == is_used
+
+
+@needs_root
+def test_a_cache_in_a_folder_of_another_user_is_not_used(
+    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.mkdir()
+    os.chown(cache, OTHER, OTHER)
+    assert environment.cache_folder() is None
+    prepare(monkeypatch)
+    assert f"{cache} belongs to another user" in capsys.readouterr().err
 
 
 def test_a_folder_of_another_user_is_not_used(
