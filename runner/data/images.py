@@ -36,8 +36,11 @@ _GRAY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 _16_BIT_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 # Bits of 16-bit pixels that are no scale of 16 bits: their upper 8 bits would keep 16 levels or fewer.
 _TOO_FEW_BITS = 12
-# TIFF tag: bits per sample.
+# TIFF tags: bits per sample, what 0 is, and the kind of the numbers.
 _BITS = 258
+_PHOTOMETRIC = 262
+_SAMPLE_FORMAT = 339
+_SIGNED = 2
 # EXIF tag, and the orientations that swap height and width, flip vertically and flip horizontally.
 _ORIENTATION = 0x0112
 _TRANSPOSED = (5, 6, 7, 8)
@@ -104,19 +107,21 @@ def _check_scale(image: Image.Image) -> Array:
       ValueError: it does not.
     """
     fix = "save it with 8 bits, or read the values with dataset=arrays"
+    tags = getattr(image, "tag_v2", {})
     if image.mode == "F":
         raise ValueError(f"its pixels are floats, and the file does not say which one is white; {fix}")
+    # PNG and PGM files have at most 16 bits, which Pillow scales to 65535.
+    is_wide = image.mode == "I" and image.format not in ("PNG", "PPM")
+    if is_wide or _SIGNED in tags.get(_SAMPLE_FORMAT, ()):
+        raise ValueError(
+            f"its pixels are 32-bit or signed integers, and the file does not say which one is white; {fix}"
+        )
     if image.mode not in _16_BIT_MODES:
         # Pillow keeps the upper 8 bits of colors of 16 bits. A file that is read, as for its EXIF, has no tiles left.
         has_wide_colors = any(";16" in str(tile[-1]) for tile in getattr(image, "tile", ()))
         if has_wide_colors and 0 < int(np.asarray(image).max(initial=0)) < 1 << (_TOO_FEW_BITS - 8):
             raise ValueError(f"its 16-bit colors use 12 bits or fewer; scale them to 65535, {fix}")
         return np.zeros(0, np.int64)
-    # PNG and PGM files have at most 16 bits, which Pillow scales to 65535.
-    if image.mode == "I" and image.format not in ("PNG", "PPM"):
-        raise ValueError(
-            f"its pixels are 32-bit or signed integers, and the file does not say which one is white; {fix}"
-        )
     values = np.asarray(image).astype(np.int64)
     largest = int(values.max(initial=0))
     if _bits(image) == 16 and 0 < largest < 1 << _TOO_FEW_BITS:
@@ -124,7 +129,8 @@ def _check_scale(image: Image.Image) -> Array:
             f"its 16-bit pixels are {largest} at most, of 65535: a camera's values of 12 bits or fewer; scale them to "
             f"65535, {fix}"
         )
-    return values
+    # Pillow inverts such pixels of 8 bits alone.
+    return (1 << _bits(image)) - 1 - values if tags.get(_PHOTOMETRIC) == 0 else values
 
 
 def decode(data: bytes, channels: int) -> Pixels:

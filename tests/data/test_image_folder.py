@@ -106,6 +106,7 @@ UNSCALED = {
     "floats": encoded((DEEP / 64).astype(np.float32), "TIFF"),
     "floats of PFM": encoded((DEEP / 64).astype(np.float32), "PPM"),
     "32 bits": encoded((DEEP * 60_000).astype(np.int32), "TIFF"),
+    "signed bytes": encoded(DEEP.astype(np.uint8), "TIFF", tiffinfo={339: 2}),
     "12 bits": encoded((DEEP * 64).astype(np.uint16), "PNG"),
     "12 bits of TIFF": encoded((DEEP * 64).astype(np.uint16), "TIFF"),
     "10 bits": encoded((DEEP * 16).astype(np.uint16), "PNG"),
@@ -123,6 +124,11 @@ def test_a_file_without_a_scale_or_of_another_format_is_rejected_by_name(tmp_pat
         whole(photos)
     with pytest.raises(ValueError, match=reason):
         images.decode(UNSCALED[kind], 1)
+
+
+def test_a_tiff_file_of_16_bits_whose_zero_is_white_is_inverted():
+    data = encoded((DEEP * 1024).astype(np.uint16), "TIFF", tiffinfo={262: 0})
+    np.testing.assert_array_equal(images.decode(data, 1)[..., 0], 255 - DEEP * 4)
 
 
 def test_black_pixels_of_16_bits_and_white_of_12_bits_are_pictures():

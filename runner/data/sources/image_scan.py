@@ -22,7 +22,7 @@ from runner.host.folders import cache_folder
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 # Version of the records. Increase it with `ScannedFile`, and with what `images.read_header` rejects.
-_FORMAT = 2
+_FORMAT = 3
 # Files per task of a thread. A task per file would cost more than checking a file that is already recorded.
 _FILES_PER_TASK = 64
 
