@@ -68,12 +68,12 @@ def _texts(node: Any, kind: Any, *, is_entry: bool) -> Iterator[tuple[int, int]]
     Args:
       node: of the syntax tree, a value or an element.
       kind: type of the value.
-      is_entry: whether it is an entry of a list or mapping of texts, where null has no meaning of its own.
+      is_entry: whether it is an entry of a list or mapping of texts, where null is a text too.
     """
     if isinstance(node, OverrideParser.PrimitiveContext):
         tokens = [child.symbol for child in node.getChildren() if child.symbol.type != OverrideLexer.WS]
         types = (*_VALUES, OverrideLexer.NULL) if is_entry else _VALUES
-        # One name stands for a list of it. Several tokens are a text already.
+        # A name in place of a list is a list of one. Several tokens are a text already.
         if len(tokens) == 1 and tokens[0].type in types and kind in (str, list[str]):
             yield tokens[0].start, tokens[0].stop
     elif isinstance(node, OverrideParser.ListContainerContext):

@@ -13,7 +13,7 @@ from runner.data.base import Array, ArraySpec, Encoding
 from runner.task.base import DataSpec
 
 NAME = "serving_default"
-# Digits after the first one of a deviation that a standardized float32 tells apart, also in the tails.
+# Digits after the first one of a deviation that a standardized float32 distinguishes, also in the tails.
 _DIGITS = 5
 
 

@@ -177,7 +177,7 @@ class StyledOutput:
 
 
 def spare_output() -> None:
-    """Lets this process run on when the disk under its output is full: its results are in files of their own."""
+    """Keeps this process running if the disk under its output is full: its results are in other files."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Output):
             stream.is_spared = True

@@ -188,7 +188,7 @@ def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> Non
 def check_not_keras_3(model: object, config: ModelConfig) -> None:
     """Rejects a Keras 3 model for the engines of DTensor.
 
-    Its own check of a builder's source, `target.keras_3_name`, does not see through imports and helpers.
+    `target.keras_3_name`, which reads a builder's source, does not see through imports and helpers.
     """
     if any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__):
         raise ConfigError(

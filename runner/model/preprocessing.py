@@ -128,7 +128,7 @@ def _of_scale(factor: Any, offset: Any, *, largest: float = 1.0) -> Verdict:
     Args:
       factor: a number, or one per channel.
       offset: a number, or one per channel.
-      largest: factors above are none of bytes.
+      largest: from this factor on, `x` is no byte.
     """
     slope = _mean(factor)
     start = _mean(offset)

@@ -38,7 +38,7 @@ def check(config: ModelConfig) -> None:
 def keras_3_name(config: ModelConfig) -> str:
     """Returns the name by which a builder's own source uses Keras 3, such as `keras` of `import keras`.
 
-    Empty if it does not, or its source does not tell.
+    Empty if it does not, or if the source is not known.
     """
     module, _, name = config.target.rpartition(".")
     source = definition.source_of(module)

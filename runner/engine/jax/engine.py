@@ -67,7 +67,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         super().__init__(config, data, total_steps, planning=planning)
         self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}
         self._split: Arrays | None = None
-        # Variables of the frozen models, by canonical path.
         self._builds_eagerly = False
 
     def build(self) -> None:
