@@ -49,7 +49,7 @@ def draw(path: Path, entries: Sequence[ranking.Planned], capacity_bytes: int, ti
     axes.annotate(name, place, xytext=(10, 6), textcoords="offset points", fontweight="bold", bbox=_PLATE)
     axes.scatter(place[0], place[1], s=150, facecolors="none", edgecolors="black")
     if capacity_bytes:
-        axes.axvline(capacity_bytes / _GIB, color="black", linestyle="--", linewidth=1, label="memory of a device")
+        axes.axvline(capacity_bytes / _GIB, color="black", linestyle="--", linewidth=1, label="memory that a program can use")
     axes.set_xlim(left=0)
     figures.log_axis(axes)
     axes.set_xlabel("memory of one device at the peak of a step, GiB")

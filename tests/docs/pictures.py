@@ -225,7 +225,7 @@ def _bytes(text: str) -> float:
 
 
 def _bars(title: str, head: str, bars: list[tuple[str, dict[str, float]]], limit: float, wide: int) -> Canvas:
-    """Stacked horizontal bars of memory per device, in GiB, with the limit of a device as a line."""
+    """Stacked horizontal bars of memory per device, in GiB, with JAX's limit as a line."""
     picture = Canvas(760, 96 + 40 * len(bars), title)
     picture.text(16, 24, head, "bold")
     most = max(limit, *(sum(parts.values()) for _, parts in bars))
@@ -241,7 +241,7 @@ def _bars(title: str, head: str, bars: list[tuple[str, dict[str, float]]], limit
     bottom = 42 + 40 * len(bars)
     if limit:
         picture.line([(wide + limit * scale, 34), (wide + limit * scale, bottom)], STRONG_ORANGE, 2, "5 4")
-        picture.text(wide + limit * scale, bottom + 12, f"{limit} GiB of a device", "small middle", STRONG_ORANGE)
+        picture.text(wide + limit * scale, bottom + 12, f"{limit} GiB that JAX uses", "small middle", STRONG_ORANGE)
     x = 16.0
     for part, color in _PARTS.items():
         picture.box(x, bottom + 24, 14, 14, color, 2)
@@ -265,7 +265,10 @@ def memory_8b() -> Canvas:
     replicated = {part: size * (devices if part in sharded else 1) for part, size in parts.items()}
     bars = [("layout=fsdp", parts), ("layout=replicated", replicated)]
     head = "Memory per device: 8 billion parameters on 8 H100s, planned without a GPU"
-    return _bars("Planned memory of an 8B model on eight H100s, with and without FSDP", head, bars, 79.1, 150)
+    limit = re.search(r"of ([\d.]+) GiB per device", text)
+    assert limit
+    title = "Planned memory of an 8B model on eight H100s, with and without FSDP"
+    return _bars(title, head, bars, float(limit[1]), 150)
 
 
 def memory_devices() -> Canvas:
