@@ -22,7 +22,7 @@ def test_the_config_of_each_example_is_valid(example: Example) -> None:
 
 
 def test_models_that_rescale_bytes_on_keras_io_rescale_them_here() -> None:
-    for name in ("convmixer", "image_classification_from_scratch", "mobilevit"):
+    for name in ("cct", "convmixer", "image_classification_from_scratch", "mobilevit"):
         source = (spec.FOLDER / "vision" / f"{name}.py").read_text()
         assert "layers.Rescaling(1.0 / 255)(image)" in source, name
         assert "photos(" in source, name

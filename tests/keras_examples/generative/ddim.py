@@ -20,7 +20,10 @@ SPEC = Spec(
         "trainer.checkpoint.best=eval/image_loss",
     ],
     lost=["metric: kernel Inception distance (here: best by image loss)", "callback: generated images"],
-    simplified=["images are not normalized by a layer"],
+    simplified=[
+        "images are not normalized by a layer",
+        "a U-Net of one level without residual blocks, which gets the noise's variance without sinusoidal embedding",
+    ],
 )
 
 

@@ -18,6 +18,7 @@ SPEC = Spec(
         "a molecule is a matrix of bonds of a fixed size",
         "messages by one matrix in place of an edge network",
         "a gated update in place of a GRU cell",
+        "the readout has no dense layers after its attention",
     ],
 )
 

@@ -18,7 +18,11 @@ SPEC = Spec(
         "task.target=next",
         "task.units=2",
     ],
-    simplified=["attention has no biases", "no padding in the sequences"],
+    simplified=[
+        "attention has no biases",
+        "no padding in the sequences",
+        "no dropout, and no L2 penalty of the embeddings",
+    ],
 )
 
 

@@ -5,11 +5,12 @@ from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Classification with Gated Residual and Variable Selection Networks",
-    trains="Adam; binary cross-entropy; accuracy; early stopping",
+    trains="Adam; binary cross-entropy with example weights; accuracy; early stopping",
     overrides=[
         "optimizer=adam",
         "task=binary",
         "task.from_logits=false",
+        "task.example_weight=importance",
         "trainer.early_stopping.metric=eval/loss",
         "trainer.early_stopping.patience=5",
     ],
@@ -38,4 +39,7 @@ def make_model(keras, inputs, outputs):
 
 
 def load():
-    return data.columns()
+    splits = data.columns()
+    for arrays in splits.values():
+        arrays["importance"] = (0.5 + arrays["label"]).astype("float32")
+    return splits

@@ -15,6 +15,8 @@ SPEC = Spec(
         "task.example_weight=importance",
     ],
     simplified=[
+        "a network of relu and two layers per block in place of a norm and a gelu layer",
+        "dropout after attention in place of inside",
         "columns of words are numbers already",
         "the two layer normalizations before a batch normalization have no beta, whose gradient would be 0",
     ],

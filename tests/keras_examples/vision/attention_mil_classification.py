@@ -14,7 +14,7 @@ SPEC = Spec(
         "task.classes=2",
         "task.class_weights=balanced",
     ],
-    simplified=["the images of a bag are one array"],
+    simplified=["the images of a bag are one array", "weighted embeddings are added up in place of concatenated"],
 )
 
 

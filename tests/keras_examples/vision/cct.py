@@ -1,6 +1,6 @@
 """Images by a compact convolutional transformer with sequence pooling."""
 
-from tests.keras_examples import data
+from tests.keras_examples.photos import photos
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
@@ -16,7 +16,7 @@ SPEC = Spec(
     ],
     simplified=[
         "no stochastic depth",
-        "no rescaling, random crops and flips by layers: pixels are from 0 to 1 already",
+        "no random crops and flips by layers",
         "no positions of the patches",
     ],
 )
@@ -25,7 +25,7 @@ SPEC = Spec(
 def make_model(keras, input_shape, num_classes):
     layers = keras.layers
     image = keras.Input(input_shape)
-    x = image
+    x = layers.Rescaling(1.0 / 255)(image)
     for filters in (8, 16):
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False, activation="relu")(x)
         x = layers.MaxPooling2D(3, strides=2, padding="same")(x)
@@ -44,4 +44,4 @@ def make_model(keras, input_shape, num_classes):
 
 
 def load():
-    return data.images(classes=6)
+    return photos(classes=6)

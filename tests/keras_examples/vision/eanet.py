@@ -14,7 +14,12 @@ SPEC = Spec(
         "task.classes=6",
         "task.top_k=5",
     ],
-    simplified=["no normalization and augmentation by layers"],
+    simplified=[
+        "no normalization and augmentation by layers",
+        "patches by a strided convolution",
+        "one head of external attention, normalized once and without dropout",
+        "one dropout of two per MLP",
+    ],
 )
 
 

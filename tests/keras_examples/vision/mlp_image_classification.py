@@ -18,7 +18,12 @@ SPEC = Spec(
         "task.classes=6",
         "task.top_k=5",
     ],
-    simplified=["the MLP-mixer of three models", "no normalization, resizing and augmentation by layers"],
+    simplified=[
+        "the MLP-mixer of three models",
+        "no normalization, resizing and augmentation by layers",
+        "patches by a strided convolution",
+        "blocks without dropout, with a norm for each of their two MLPs",
+    ],
 )
 
 

@@ -14,7 +14,10 @@ SPEC = Spec(
         "task.label_smoothing=0.1",
         "task.classes=4",
     ],
-    simplified=["no random crops and flips"],
+    simplified=[
+        "no random crops and flips",
+        "attention over all pixels in place of patches, with its norms after it, relu and less dropout",
+    ],
 )
 
 

@@ -14,6 +14,7 @@ SPEC = Spec(
         "task.maximize=[accuracy]",
         "task.target=differ",
     ],
+    simplified=["the square of the distance, without its root", "one average pooling of two"],
 )
 
 
