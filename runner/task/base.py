@@ -161,8 +161,8 @@ class Task(ABC):
       own_step: whether a user's class computes updates and metrics, with optimizers of its own; then `loss`, `metrics`
         and `totals` are never called.
       scales_by_model: `task.scale_images=auto`.
-      scale_images: whether the bytes of images are divided by 255; None: as long as no model was built that
-        tells, see `runner.model.preprocessing`.
+      scale_images: whether the bytes of images are divided by 255; None: no model has been built yet that
+        shows it, see `runner.model.preprocessing`.
     """
 
     arrays: Mapping[str, ArraySpec]
