@@ -14,7 +14,7 @@ from runner.config.options import output_tasks
 from runner.config.schema import AUTO, RunConfig, TrackingConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
-from runner.engine import devices, elastic, registry
+from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
@@ -52,7 +52,6 @@ def check(config: RunConfig) -> RunConfig:
     checks_engine.check(config)
     checks_hardware.check_figures(config)
     # Everything below needs the sizes of the axes and the type of the devices.
-    config = elastic.fitted(config)
     config = replace(config, mesh=devices.resolve_mesh(config))
     checks_hardware.check(config)
     checks_cluster.check(config, registry.port_openers())

@@ -6,7 +6,6 @@ Hydra makes a run's folder, its own files and the log in it before it calls the 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -17,12 +16,12 @@ from omegaconf import DictConfig, open_dict, read_write
 from runner.checks import hardware as checks_hardware
 from runner.checks import task as checks_task
 from runner.checks.composed import convert
-from runner.config.convert import as_typed, flatten, resolved
+from runner.config.convert import flatten, resolved
 from runner.config.durations import seconds_of
 from runner.config.hydra_node import directory, without_hydra
 from runner.config.schema import AUTO, RunConfig
-from runner.engine import devices, elastic, registry
-from runner.errors import EXIT_REFUSED, PassingError, invalid
+from runner.engine import devices, registry
+from runner.errors import invalid
 from runner.host import accelerators, folders
 from runner.host.commands import command_module
 from runner.host.quoting import quoted
@@ -33,14 +32,13 @@ from runner.processes import lifecycle as processes
 from runner.processes.team import current
 from runner.sweep import member
 from runner.sweep.identity import code_version
-from runner.training.checkpoint.arguments import key_of, restarted
+from runner.training.checkpoint.arguments import key_of
 
 LOG = "runner.log"
 _HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _RUN_DIR = "hydra.run.dir"
 _RESUME = "resume"
 _SUBDIR = "hydra.output_subdir"
-_TRAIN_MODULE = "runner"
 _DATA_MODULE = "runner.data"  # shows a dataset, whatever its task would be
 _MODULES_WITHOUT_A_MESH = ("runner.plan", "runner.advise", _DATA_MODULE)  # they start no processes and join none
 _LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
@@ -106,12 +104,6 @@ def prepare(composed: DictConfig) -> Prepared:
         claim = _claimed_together(config, composed)
     if claim is None:
         claim = folders.claim(_RUN_DIR, directory(composed, _RUN_DIR))
-    if config.cluster.requeue and module == _TRAIN_MODULE:
-        try:
-            config = restarted(config, as_typed(composed.hydra.overrides.task))
-        except BaseException:  # also SystemExit: the run had finished before the job was queued again
-            claim.withdraw([])
-            raise
     return Prepared(config, claim, subdir)
 
 
@@ -176,28 +168,15 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
     folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
     signals: list[int] = []
     command = _of_one_run(launch.typed(), config.resume)
-    is_restart = False
 
     def start(variables: Mapping[str, str]) -> int:
-        nonlocal is_restart
-        # The config was checked for the first start. Only with `cluster.elastic` may the mesh be another one later.
-        is_checked_again = is_restart and config.cluster.elastic
-        is_restart = True
-        now = config
-        try:
-            if is_checked_again:
-                now = convert(without_hydra(composed))
-        except PassingError as error:  # fewer devices than the mesh needs, which may come back
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            restarts.note_passing(str(error), variables)
-            return EXIT_REFUSED
-        print(*devices.device_lines(now, composed), flush=True)
+        print(*devices.device_lines(config, composed), flush=True)
         gpus: list[str] = []
-        if now.mesh.device == "gpu":
-            gpus = accelerators.take(size(now.mesh.axes))
-        environment = {**member.environment(), **elastic.environment(now), **variables}
-        count = int(now.cluster.processes or 1)
-        return launch.run(count, environment, gpus, now.mesh.device, signals, command)
+        if config.mesh.device == "gpu":
+            gpus = accelerators.take(size(config.mesh.axes))
+        environment = {**member.environment(), **variables}
+        count = int(config.cluster.processes or 1)
+        return launch.run(count, environment, gpus, config.mesh.device, signals, command)
 
     most = config.cluster.restarts
     # A supervisor around this command starts it again, and counts.

@@ -16,7 +16,6 @@ from runner.config.fields import (
     choice,
     duration_problem,
     empty_problem,
-    file_path,
     integer,
     number,
     pattern,
@@ -159,14 +158,9 @@ class ClusterConfig:
       interface: network interface or address of this process; null: the one that leads to process 0.
       timeout: longest wait in a collective, in seconds.
       start_timeout: time within which all processes must have connected, in seconds.
-      requeue: Slurm: before the time limit, save, requeue the job and resume the same run.
       restarts: how often a run that was lost is started again within `restart_window`, by the launcher of
         `cluster=local` or by `runner.supervise`; not after an invalid config or a NaN or Inf loss.
       restart_window: a duration with a unit, such as `30m`, `1h` or `2d`.
-      elastic: at each start, use the devices that there are: the batch axis of the mesh is reduced until it fits them.
-        The global batch, its examples and their order stay.
-      devices_file: elastic: text file with the number of devices that may be used, which is read at each start; null:
-        all that this machine has.
       open_ports: DTensor: accept that its ports are open on all network interfaces without authentication: whoever
         reaches them can run code as you.
       secret_file: file of mode 0600 with the secret that all processes share; null: the variable
@@ -182,12 +176,9 @@ class ClusterConfig:
     # A choice: 1e6 seconds are eleven days, longer than anyone means to wait.
     timeout: float = number(600.0, at_least=1.0, at_most=1e6, unit="seconds")
     start_timeout: float = number(120.0, at_least=1.0, at_most=1e6, unit="seconds")
-    requeue: bool = False
     # A choice: more would only hide that something is wrong.
     restarts: int = integer(0, at_least=0, at_most=1000, example=10)
     restart_window: str = checked("1h", test=duration_problem, rule="duration", example="1h")
-    elastic: bool = False
-    devices_file: str | None = file_path(None, example="devices.txt")
     open_ports: bool = False
     secret_file: str | None = None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.schema import REST, MeshConfig, RunConfig
+from runner.config.schema import MeshConfig, RunConfig
 from runner.engine.accelerated import Lack, lack
 from runner.errors import ConfigError, invalid
 from runner.host import accelerators
@@ -210,11 +210,7 @@ def device_lines(config: RunConfig, composed: DictConfig) -> list[str]:
     """
     if place.from_launcher() is not None:
         return []
-    text = describe_mesh(config, str(OmegaConf.select(composed, "mesh.device", default=AUTO)))
-    typed = dict(OmegaConf.select(composed, "mesh.axes"))
-    if config.cluster.elastic and REST not in typed.values() and typed != config.mesh.axes:
-        text += f", in place of {mesh.describe(typed)} (cluster.elastic)"
-    return [text]
+    return [describe_mesh(config, str(OmegaConf.select(composed, "mesh.device", default=AUTO)))]
 
 
 def planning_note(config: RunConfig) -> str:

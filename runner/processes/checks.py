@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 
 from runner.config.schema import AUTO, ClusterConfig, RunConfig
@@ -35,26 +34,12 @@ def check(config: RunConfig, port_openers: Collection[str]) -> None:
             problem=f"must divide the {devices} devices of the mesh ({mesh.describe(config.mesh.axes)})",
             fix=f"set cluster.processes={_nearest_divisor(devices, count)}, or choose another mesh",
         )
-    if config.cluster.requeue:
-        _check_requeue(config)
     if config.cluster.restarts and command_module() == _TRAINS:
         _check_restarts(config)
-    if config.cluster.elastic and command_module() == _TRAINS:
-        _check_elastic(config)
     if count > 1 and mesh.device_kind(config.mesh) == "tpu":
         raise invalid("cluster.processes", count, problem="must be 1 on TPUs", fix="set cluster=single")
     if count > 1 and command_module() not in _STARTS_NOTHING:
         _check_ports(config, port_openers)
-
-
-def _check_requeue(config: RunConfig) -> None:
-    """Checks that there is a Slurm job to requeue, and a checkpoint to resume it from."""
-    key = "cluster.requeue"
-    if "SLURM_JOB_ID" not in os.environ and not place.is_presumed():
-        raise invalid(key, True, problem="needs a Slurm job, but SLURM_JOB_ID is unset", fix=f"set {key}=false")
-    if not config.trainer.checkpoint.enabled:
-        problem = "needs checkpoints to resume from, but trainer.checkpoint.enabled=false"
-        raise invalid(key, True, problem=problem, fix="set trainer.checkpoint.enabled=true")
 
 
 def _check_restarts(config: RunConfig) -> None:
@@ -81,17 +66,6 @@ def _check_restarts(config: RunConfig) -> None:
     if names_checkpoint and starts_itself:
         problem = f"names a checkpoint, to which each restart would return ({key}={value})"
         raise invalid("resume", config.resume, problem=problem, fix=f"set {key}=0")
-
-
-def _check_elastic(config: RunConfig) -> None:
-    """Checks that a start continues the run, and that this command decides the number of processes."""
-    key = "cluster.elastic"
-    if config.resume is None:
-        problem = "needs resume=auto, with which a start on other devices continues the run"
-        raise invalid(key, True, problem=problem, fix="add resume=auto name=exp1")
-    if config.cluster.name not in ("single", "local"):
-        problem = f"cluster={config.cluster.name} has its number of processes from outside"
-        raise invalid(key, True, problem=problem, fix="use cluster=local or cluster=single")
 
 
 def _check_ports(config: RunConfig, port_openers: Collection[str]) -> None:

@@ -105,7 +105,7 @@ def find(config: ClusterConfig) -> Place | None:
         return None
     launched = from_launcher()
     if launched is not None or config.name == "local":
-        # The launcher also starts a single process, see `has_launcher`.
+        # The launcher may start a single process, as `runner.verify` does.
         return launched if launched is not None and launched.count > 1 else None
     scheduled_place = _scheduled() if config.name == "auto" else None
     # Keys of the config replace what the scheduler gives.
@@ -163,15 +163,10 @@ def count(config: ClusterConfig) -> int:
 def has_launcher(config: ClusterConfig) -> bool:
     """Returns whether a launcher starts the run's processes (`cluster=local`), and starts them again after a loss.
 
-    With `cluster.elastic`, the devices that are left may need a single process at one start and several at the next.
-    So the launcher starts that one too, because nothing else would start the run again.
-
     Args:
-      config: checked; its number of processes is that of this start.
+      config: checked.
     """
-    if config.name != "local":
-        return False
-    return count(config) > 1 or (config.elastic and config.restarts > 0)
+    return config.name == "local" and count(config) > 1
 
 
 def _scheduled() -> Place | None:
@@ -206,8 +201,8 @@ def check(config: ClusterConfig) -> None:
     """
     name = config.name
     idle = {
-        "single": ("processes", "index", "coordinator", "interface", "requeue", "open_ports", "secret_file"),
-        "local": ("index", "coordinator", "interface", "requeue", "secret_file"),
+        "single": ("processes", "index", "coordinator", "interface", "open_ports", "secret_file"),
+        "local": ("index", "coordinator", "interface", "secret_file"),
     }
     for key in idle.get(name, ()):
         value = getattr(config, key)

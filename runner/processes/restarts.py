@@ -44,14 +44,9 @@ def note_final(why: str) -> None:
             Path(path).write_text(why, encoding="utf-8")
 
 
-def note_passing(why: str, variables: Mapping[str, str] = os.environ) -> None:
-    """Records that the config is invalid for a reason that may pass; does nothing if nobody would start it again.
-
-    Args:
-      why: the reason.
-      variables: that `run` has passed to the start.
-    """
-    path = variables.get(FINAL_VARIABLE)
+def note_passing(why: str) -> None:
+    """Records that the config is invalid for a reason that may pass; does nothing if nobody would start it again."""
+    path = os.environ.get(FINAL_VARIABLE)
     if path:
         with suppress(OSError):
             _passing(Path(path)).write_text(why, encoding="utf-8")

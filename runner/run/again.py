@@ -11,7 +11,6 @@ from runner.errors import ConfigError
 from runner.host import session
 from runner.host.paths import shown
 from runner.host.stores.urls import Place
-from runner.processes import requeue
 from runner.training.checkpoint import runs
 from runner.training.checkpoint.arguments import folder_of
 
@@ -29,10 +28,8 @@ def line(folder: Place, cluster: ClusterConfig, name: str | None = None) -> str 
       name: of the run, with `resume=auto`; None: it has none.
 
     Returns:
-      The line; None where the run left no checkpoint, or Slurm starts it again by itself.
+      The line; None where the run left no checkpoint.
     """
-    if cluster.requeue and requeue.job() is not None:
-        return None
     if name is not None:
         return f"To continue, start the same command again ({_KEY}=auto name={name})"
     default_folder = folder_of(CheckpointConfig())  # where `resume` searches for an id

@@ -37,7 +37,6 @@ from runner.plan import exhausted, rows, tokens
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilization
-from runner.processes import requeue
 from runner.processes.lifecycle import AgreedStop, finish_together
 from runner.processes.team import current
 from runner.record.tracked import ENDED, open_run, recorded
@@ -75,7 +74,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       Interrupted: a signal ended the run, which is recorded as KILLED.
       DataError, EngineError, TrackingError, ConfigError: the run failed, in one line; it is recorded as FAILED.
     """
-    with requeue.at_end(wanted=config.cluster.requeue), ExitStack() as until_exit:
+    with ExitStack() as until_exit:
         _run(config, composed, until_exit)
 
 
@@ -91,7 +90,6 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
     previous = resume.open_previous(config, content, until_exit)
-    resume.check_devices(config, str(OmegaConf.select(composed, "mesh.device")), previous)
     resume.check_experiment(config, previous)
     _print_config(console, config, composed, content, folder)
     yaml_text = OmegaConf.to_yaml(OmegaConf.create(content))

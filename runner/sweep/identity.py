@@ -71,8 +71,6 @@ _IGNORED_PREFIXES = (
     "trainer.checkpoint.",
     "trainer.profile.",
     "cluster.restart",
-    "cluster.elastic",
-    "cluster.devices_file",
 )
 _IGNORED_KEYS = frozenset(
     {

@@ -44,16 +44,8 @@ def check_tasks(launcher: Mapping[str, Any], cluster: ClusterConfig) -> None:
     """Checks that the processes that a launcher starts for a job are one run.
 
     Raises:
-      ConfigError: each would run the job by itself, in the same folder; or Slurm would queue a job again, which the
-        sweep takes for ended.
+      ConfigError: each would run the job by itself, in the same folder.
     """
-    if cluster.requeue:
-        raise invalid(
-            "cluster.requeue",
-            True,
-            problem="must be false for the jobs of a sweep",
-            fix="continue an interrupted sweep with sweep.resume=latest",
-        )
     processes = count(launcher)
     if processes > 1 and cluster.name != "auto":
         raise invalid(

@@ -25,7 +25,6 @@ REFUSALS = [
     ),
     refusal("cluster=local cluster.index=1", "cluster.index=1", "set cluster=auto or explicit"),
     refusal("cluster=local +cluster.interface=eth0", "cluster.interface=eth0", "cluster=local does not use this key"),
-    refusal("cluster=local +cluster.requeue=true", "cluster.requeue=true", "cluster=local does not use this key"),
     refusal("cluster=local cluster.procesess=2", "cluster.procesess=2", "did you mean cluster.processes?"),
     refusal("cluster=locl", "cluster=locl", "did you mean cluster=local?"),
     refusal("cluster.name=locl", "cluster.name=locl", "one of single, local, auto, explicit"),
@@ -96,7 +95,6 @@ REFUSALS = [
     refusal(
         "mesh=batch2 cluster=local cluster.start_timeout=1e7", "cluster.start_timeout=10000000.0", "from 1 to 1e+06"
     ),
-    refusal(f"{HERE} +cluster.requeue=true", "cluster.requeue=true", "needs a Slurm job, but SLURM_JOB_ID is unset"),
     refusal("mesh=batch2 mesh.device=tpu cluster=local", "mesh.device=tpu"),
 ]
 

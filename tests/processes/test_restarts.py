@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig
 
-from runner.checks.composed import convert
 from runner.config.durations import seconds_of
 from runner.config.fields import duration_problem
 from runner.config.schema import ClusterConfig, RunConfig
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, NotFiniteError, PassingError
-from runner.processes import checks, lifecycle, place, restarts
+from runner.processes import checks, restarts
 from runner.processes.restarts import Restarts
 from runner.processes.team import ProcessError
-from tests.config.test_config import composed
 
 
 def ends(*codes: int, notes_at: int | None = None) -> tuple[list[str], list[float], int]:
@@ -143,30 +140,6 @@ def test_a_restart_would_return_to_a_step_that_is_named(monkeypatch: pytest.Monk
     checks._check_restarts(replace(config, cluster=ClusterConfig(restarts=3)))
 
 
-@pytest.mark.parametrize("devices", [5, 4, 1])
-def test_the_launcher_starts_the_single_process_that_fits_and_starts_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: int
-) -> None:
-    monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
-    monkeypatch.setattr(checks, "command_module", lambda: "runner")
-    file = tmp_path / "devices.txt"
-    file.write_text(str(devices))
-    config = composed(
-        *("mesh=batch8", "mesh.device=cpu", "engine=jax", "dataset.batch_size=48", "resume=auto", "name=exp1"),
-        *("cluster=local", "cluster.processes=2", "cluster.restarts=3", "cluster.elastic=true"),
-        f"cluster.devices_file='{file}'",
-    )
-    fitted = convert(config)
-    assert fitted.cluster.processes == 1
-    assert lifecycle.launches(fitted.cluster)
-    # The process itself starts nothing, and is not one of several.
-    monkeypatch.setattr(place, "_launched", [place.Place(0, 1, "127.0.0.1", 1, "", "local", "cpu")])
-    monkeypatch.setenv(restarts.FINAL_VARIABLE, str(tmp_path / "final"))
-    fitted = convert(config)
-    assert not lifecycle.launches(fitted.cluster)
-    assert not lifecycle.is_one_of_several(fitted.cluster)
-
-
 @pytest.mark.parametrize(
     ("resumed", "expected"),
     [(None, "resume=latest"), ("auto", "resume=latest"), ("/checkpoints/aaaa", "resume='/checkpoints/aaaa'")],
@@ -176,38 +149,6 @@ def test_each_restart_resumes_the_run_that_was_the_latest_at_first(resumed: str 
 
     command = ["-m", "runner", "resume=latest", "cluster=local"]
     assert _of_one_run(command, resumed) == ["-m", "runner", expected, "cluster=local"]
-
-
-@pytest.mark.parametrize(("elastic", "checks_of_restarts"), [(False, 0), (True, 2)])
-def test_the_config_is_checked_again_at_a_restart_only_if_the_mesh_may_change(
-    monkeypatch: pytest.MonkeyPatch, elastic: bool, checks_of_restarts: int
-) -> None:
-    from runner.cli import prepare
-
-    config = RunConfig(cluster=ClusterConfig(name="local", processes=2, restarts=3, elastic=elastic))
-    checked: list[object] = []
-    started: list[object] = []
-
-    def run_three_times(start: Callable[[Mapping[str, str]], int], *_: object) -> int:
-        return max([start({}) for _ in range(3)])
-
-    def convert(composed: object) -> RunConfig:
-        checked.append(composed)
-        return config
-
-    monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
-    monkeypatch.setattr(prepare, "convert", convert)
-    monkeypatch.setattr(prepare, "without_hydra", lambda composed: composed)
-    monkeypatch.setattr(prepare, "directory", lambda *_: Path())
-    monkeypatch.setattr(prepare.folders, "check", lambda *_: None)
-    monkeypatch.setattr(prepare.devices, "device_lines", lambda *_: [])
-    monkeypatch.setattr(prepare.elastic, "environment", lambda _: {})
-    monkeypatch.setattr(prepare.launch, "run", lambda *arguments: started.append(arguments) or 0)
-    monkeypatch.setattr(prepare.restarts, "run", run_three_times)
-    with pytest.raises(SystemExit):
-        prepare._launch(config, DictConfig({}))
-    assert len(started) == 3
-    assert len(checked) == checks_of_restarts
 
 
 def test_a_nan_is_recognized_behind_another_error() -> None:

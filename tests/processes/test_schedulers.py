@@ -122,75 +122,21 @@ def test_mpirun_starts_one_run_that_ctrl_c_ends_and_that_goes_on(tmp_path: Path,
 def test_a_job_that_is_about_to_end_is_queued_again_and_goes_on_as_the_same_run(
     slurm: Slurm, tmp_path: Path, whole: Left
 ) -> None:
+    """The script is the one of docs/slurm.md: SIGUSR1 ends the run with 138."""
     script = tmp_path / "job.sh"
-    line = shlex.join(command(tmp_path, "cluster=auto", "cluster.requeue=true"))
-    script.write_text(f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n2 {line}\n")
-    job = slurm.submit(script, "-n2", folder=tmp_path)
+    line = shlex.join(command(tmp_path, "cluster=auto", "resume=auto", "name=exp1"))
+    script.write_text(
+        f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n2 {line}\n"
+        'if [ $? -eq 138 ]; then scontrol requeue "$SLURM_JOB_ID"; fi\n'
+    )
+    job = slurm.submit(script, "-n2", "--requeue", folder=tmp_path)
     until(lambda: any(tmp_path.glob("checkpoints/*/step-*")))
     slurm.ask("scancel", "--signal=USR1", str(job))  # as `#SBATCH --signal=USR1@60` sends it
     until(lambda: slurm.job(job)["Restarts"] == "1")
     assert status(tmp_path) == "KILLED"
     slurm.start_again(job)
     slurm.until(job, "COMPLETED", LONGEST_S)
-    assert f"job {job} was requeued and will resume this run" in (tmp_path / "job.log").read_text()
     assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path)), asked=1)
-
-
-def waiting(slurm: Slurm, folder: Path, *options: str) -> int:
-    """Submits jobs that wait for a signal, and returns the number when all of them do."""
-    script = folder / "job.sh"
-    script.write_text(
-        f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n1 {sys.executable} -m tests.processes.waiting\n"
-    )
-    job = slurm.submit(script, "-n1", *options, folder=folder)
-    wanted = 2 if options else 1
-    until(lambda: (folder / "job.log").exists() and (folder / "job.log").read_text().count("start 0 of") == wanted)
-    return job
-
-
-def test_a_canceled_job_stays_ended(slurm: Slurm, tmp_path: Path) -> None:
-    job = waiting(slurm, tmp_path)
-    slurm.ask("scancel", str(job))
-    slurm.until(job, "CANCELLED", LONGEST_S)
-    assert f"job {job} was not requeued: its state is C" in (tmp_path / "job.log").read_text()
-    assert slurm.job(job)["Restarts"] == "0"
-
-
-def test_a_job_that_a_person_interrupts_is_not_queued_again(slurm: Slurm, tmp_path: Path) -> None:
-    job = waiting(slurm, tmp_path)
-    slurm.ask("scancel", "--signal=INT", str(job))
-    slurm.until(job, "FAILED", LONGEST_S)
-    assert "requeued" not in (tmp_path / "job.log").read_text()
-    assert slurm.job(job)["ExitCode"] == "130:0"
-
-
-def test_one_task_of_an_array_is_queued_again_without_the_others(slurm: Slurm, tmp_path: Path) -> None:
-    job = waiting(slurm, tmp_path, "--array=0-1")
-    slurm.ask("scancel", "--signal=TERM", f"{job}_1")
-    until(lambda: slurm.job(f"{job}_1")["Restarts"] == "1")
-    slurm.start_again(f"{job}_1")
-    slurm.until(f"{job}_1", "COMPLETED", LONGEST_S)
-    assert (slurm.job(f"{job}_0")["Restarts"], slurm.job(f"{job}_0")["JobState"]) == ("0", "RUNNING")
-    slurm.ask("scancel", str(job))
-
-
-def test_a_job_that_slurm_would_not_queue_again_is_refused(slurm: Slurm, tmp_path: Path) -> None:
-    """Before anything is loaded, and not when it is too late."""
-    line = command(tmp_path, "cluster=auto", "cluster.requeue=true")
-    done = subprocess.run(
-        ["srun", "-n1", *line], cwd=forks.ROOT, env=slurm.environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "error: cluster.requeue=true: needs a batch job, but job" in done.stderr
-    script = tmp_path / "job.sh"
-    script.write_text(f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n1 {shlex.join(line)}\n")
-    job = slurm.submit(script, "--no-requeue", folder=tmp_path)
-    slurm.until(job, "FAILED", LONGEST_S)
-    assert (
-        f"needs a job that may be requeued, but job {job} may not; submit it with sbatch --requeue"
-        in (tmp_path / "job.log").read_text()
-    )
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_sweeps_job_of_two_tasks_is_one_run_and_not_the_same_run_twice(slurm: Slurm, tmp_path: Path) -> None:

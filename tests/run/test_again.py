@@ -18,7 +18,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where runs save unless they are told otherwise; two have, and the second began later."""
     monkeypatch.setattr(paths, "project_root", lambda: tmp_path)
     monkeypatch.setattr(session.current(), "program", "/somewhere/runner/__main__.py")
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("aaaa", "bbbb")):
         saved(tmp_path / "outputs" / "checkpoints", name, 100.0 + number)
@@ -44,12 +43,8 @@ def test_a_run_that_saved_elsewhere_is_named_by_its_folder(place: Path, tmp_path
     assert again.line(folder, ClusterConfig()) == "To continue: python -m runner 'resume=my runs/cccc'"
 
 
-def test_a_run_without_a_checkpoint_or_that_slurm_starts_again_prints_no_command(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_checkpoint_prints_no_command(place: Path) -> None:
     assert again.line(place / "none", ClusterConfig()) is None
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert again.line(place / "bbbb", ClusterConfig(name="auto", requeue=True)) is None
 
 
 def test_a_named_run_is_continued_by_the_same_command(place: Path) -> None:

@@ -44,8 +44,3 @@ def test_tasks_that_would_each_run_the_whole_job_are_refused() -> None:
     check_tasks(slurm(), ClusterConfig())
     with pytest.raises(ConfigError, match=r"2 processes per job.*cluster=single.*set cluster=auto"):
         check_tasks(slurm(tasks_per_node=2), ClusterConfig())
-
-
-def test_a_sweeps_job_is_not_queued_again() -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.requeue=true: .*sweep\.resume"):
-        check_tasks(slurm(), ClusterConfig(name="auto", requeue=True))

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 
 from runner.config.convert import as_typed
-from runner.config.schema import AUTO, CheckpointConfig, RunConfig
+from runner.config.schema import AUTO, CheckpointConfig
 from runner.config.typed import composed_with
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
@@ -22,8 +21,6 @@ from runner.host.paths import outputs_dir
 from runner.host.quoting import quoted, unquoted
 from runner.host.stores.urls import ObjectPath, Place, is_url
 from runner.host.stores.urls import problem as url_problem
-from runner.processes import requeue
-from runner.processes.team import current
 
 if TYPE_CHECKING:
     from runner.training.checkpoint import recorded, runs
@@ -39,7 +36,7 @@ _FOLDER = "trainer.checkpoint.folder"
 # The checkpoint that a reference names after the run.
 _STEP = re.compile(r"@(\d+|best)$", re.ASCII)
 # They need `resume=auto` or `resume=<run>`, so a branch of a run with restarts has none.
-_OF_RESTARTS = ("cluster.restarts", "cluster.restart_window", "cluster.elastic", "cluster.devices_file")
+_OF_RESTARTS = ("cluster.restarts", "cluster.restart_window")
 MULTIRUN = ("-m", "--multirun")
 
 
@@ -119,42 +116,6 @@ def _check_url(key: str, value: str) -> None:
         problem = url_problem(value)
         if problem is not None:
             raise invalid(key, value, problem=problem, fix=f"set {key}=s3://bucket/folder or a local path")
-
-
-def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
-    """Returns the config of a job that may be queued again; if it was, it resumes the run that it began.
-
-    The same command line has begun that run, so the run replaces what that line resumes or branches from.
-
-    Args:
-      config: checked, with `cluster.requeue`.
-      command: the overrides as typed.
-
-    Raises:
-      ConfigError: Slurm would not queue the job again.
-      SystemExit: that run has finished.
-    """
-    job = requeue.job()
-    team = current()
-    if job is None:
-        return config
-
-    def find() -> list[Any]:
-        requeue.check(job)
-        run = None
-        # With `resume=auto` every start finds the run by its name.
-        if job.restarts and config.resume != AUTO:
-            run = runs.of_job(folder_of(config.trainer.checkpoint), job, command)
-        if run is None:
-            return ["", False]
-        return [run.folder.as_posix(), bool(run.record.get("finished"))]
-
-    folder, has_finished = team.broadcast("the run of the restarted job", find)
-    if has_finished:
-        if team.is_first:
-            print(f"job {job.name} finished this run before it was queued again: {folder}", flush=True)
-        raise SystemExit(0)
-    return replace(config, resume=folder, branch=None) if folder else config
 
 
 def recorded_overrides() -> list[str]:

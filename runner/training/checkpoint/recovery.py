@@ -10,9 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-
-from runner.config.convert import as_typed
 from runner.config.schema import RunConfig
 from runner.data.base import Dataset
 from runner.engine import registry
@@ -22,7 +19,7 @@ from runner.host.outputs import warn
 from runner.host.stores.urls import Place, place
 from runner.host.versions import installed
 from runner.layout import mesh
-from runner.processes import lifecycle, requeue, restarts
+from runner.processes import lifecycle, restarts, slurm
 from runner.processes.team import current
 from runner.tracking import Tracker
 from runner.training.checkpoint import attempts, runs, tiers
@@ -287,11 +284,7 @@ def _registered(
       locks: gets a lock on a new run, and ends the journal.
       start: training steps done.
     """
-    note = None
-    if config.cluster.requeue:
-        job = requeue.job()
-        if job is not None:
-            note = job.note(as_typed(HydraConfig.get().overrides.task))
+    job = slurm.job()
     lasting: dict[str, Any] = {}
     if resumed is not None:
         lasting = {key: resumed.record[key] for key in ("origin", "kept", NAME) if key in resumed.record}
@@ -322,9 +315,7 @@ def _registered(
                 locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
         # Before the record: of two processes only one begins the attempt, and the other must leave the record alone.
         journals.append(_begin_journal(config, root / (name or run_id), start, locks))
-        run = runs.register(
-            root, run_id, tracked=is_tracked, overrides=overrides, name=name, job=note, lasting=lasting
-        )
+        run = runs.register(root, run_id, tracked=is_tracked, overrides=overrides, name=name, job=job, lasting=lasting)
         return [str(run.folder), dict(run.record)]
 
     run_folder, record = current().broadcast("the run's checkpoints", register)

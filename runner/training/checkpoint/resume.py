@@ -5,7 +5,7 @@ The order of a resume, with the reason for each place:
 1. `open_previous`, before anything else of the run: the run is found, locked, found once more under the lock, checked
    for a process that still runs it, and its checkpoint is verified byte by byte. Until the lock is taken, another
    process may still change the run. All of it takes no framework, so an error is reported within a second.
-2. `check_order`, in the same call: the config must see the same examples in the same order. `check_devices` is next.
+2. `check_order`, in the same call: the config must see the same examples in the same order.
 3. `check_data`, when the data is loaded: its SHA-256 is what the checkpoint records.
 4. `check_unfinished`, when the task is known: the run has the task's metrics, and steps are left to train. Up to here
    nothing was changed, and the run's record in the tracking store was not opened; there, a rejected config would show
@@ -27,9 +27,7 @@ from runner.config.convert import flatten
 from runner.config.schema import AUTO, RunConfig
 from runner.data.base import Encoding
 from runner.engine.base import Engine
-from runner.engine.devices import CPU
-from runner.errors import EXIT_DONE, ConfigError, invalid, passing
-from runner.host.accelerators import GPU, TPU
+from runner.errors import EXIT_DONE, ConfigError, invalid
 from runner.host.stores.urls import place
 from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.processes.team import current
@@ -257,27 +255,6 @@ def _newer_in_fast_tier(
 ) -> Checkpoint | None:
     """Returns the checkpoint of the fast tier if it is newer than the last one of the run's own folder."""
     return tiers.newer(config.trainer.checkpoint, content, run, checkpoint, current(), runs.print_line)
-
-
-def check_devices(config: RunConfig, asked: str, previous: Previous | None) -> None:
-    """Checks that an elastic run doesn't continue on CPUs because its accelerators are gone.
-
-    `mesh.device=auto` would choose virtual CPU devices, on which the run would go on far more slowly, unnoticed.
-
-    Args:
-      config: checked.
-      asked: `mesh.device` as it was typed.
-      previous: that the run continues from; None: it is a new one.
-
-    Raises:
-      PassingError: no accelerator is left.
-    """
-    if previous is None or not config.cluster.elastic or asked != AUTO or config.mesh.device != CPU:
-        return
-    before = dict(flatten(previous.checkpoint.about["config"])).get("mesh.device")
-    if before in (GPU, TPU):
-        problem = f"the run was trained on {before.upper()}s, and none is left (cluster.elastic)"
-        raise passing("mesh.device", asked, problem=problem, fix="wait for them, or set mesh.device=cpu")
 
 
 def check_experiment(config: RunConfig, previous: Previous | None) -> None:

@@ -16,7 +16,7 @@ from runner.errors import ConfigError, PassingError, invalid, passing
 from runner.host.lock import HeldError, locked_at_once
 from runner.host.stores.client import TooLargeError
 from runner.host.stores.urls import ObjectPath, Place, place
-from runner.processes import requeue
+from runner.processes import slurm
 from runner.tracking import process
 from runner.training.checkpoint import attempts, files, index, lease, recorded, storage
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, write_json
@@ -43,7 +43,7 @@ class SavedRun:
 
     Attributes:
       folder: with one folder per checkpoint.
-      record: the content of `run.json`: run id, overrides, process, start time, and the job that continues the run.
+      record: the content of `run.json`: run id, overrides, process, start time, and the Slurm job.
     """
 
     folder: Place
@@ -67,7 +67,7 @@ def register(
     tracked: bool,
     overrides: Sequence[str],
     name: str | None = None,
-    job: Mapping[str, Any] | None = None,
+    job: slurm.Job | None = None,
     lasting: Mapping[str, Any] | None = None,
 ) -> SavedRun:
     """Records a run that will save, and the process that it runs in.
@@ -78,7 +78,7 @@ def register(
       tracked: whether the id is a tracking store's.
       overrides: the command line, without `resume`.
       name: the name of the run's own folder; None: the id. A folder that was copied may have another name.
-      job: `requeue.Job.note` of the job that continues the run when it starts again; None: there is none.
+      job: Slurm's, of this process; None: there is none.
       lasting: entries that stay when the run is resumed: `origin`, the run and step that it branched from, `kept`, and
         `name`, the config's.
 
@@ -95,8 +95,8 @@ def register(
         "process": process.identity(),
         "started": time.time(),
     }
-    if job:
-        record["job"] = dict(job)
+    if job is not None:
+        record["job"] = job.note()
     record |= lasting or {}
     write_record(own_folder, record)
     return SavedRun(own_folder, record)
@@ -230,22 +230,6 @@ def begun(key: str, folder: Place) -> SavedRun | None:
         raise invalid(key, folder.name, problem=problem, fix="choose another name") from error
 
 
-def of_job(folder: Place, job: requeue.Job, command: Sequence[str]) -> SavedRun | None:
-    """Returns the run that an earlier start of a job began; one that has not finished comes first.
-
-    Args:
-      folder: parent of the runs' folders.
-      job: that has started again.
-      command: the overrides as typed.
-    """
-    # A damaged record is left to `resume`, which names it.
-    runs, _ = listed(folder)
-    begun = [run for run in runs if job.began(run.record.get("job"), command)]
-    if not begun:
-        return None
-    return min(begun, key=lambda run: (bool(run.record.get("finished")), float(run.record["started"])))
-
-
 def _matching(
     key: str, name: str, runs: Sequence[SavedRun], damaged: Mapping[Place, DamagedError]
 ) -> Sequence[SavedRun]:
@@ -358,10 +342,9 @@ def _check(record: dict[str, Any]) -> None:
     for name, value in mapping(record["process"], "process").items():
         text(value, f"process.{name}")
     if "job" in record:
-        job = mapping(record["job"], "job", ("id", "restarts", "command"))
+        job = mapping(record["job"], "job", ("id", "restarts"))
         whole(job["restarts"], "job.restarts")
-        for name in ("id", "command"):
-            text(job[name], f"job.{name}")
+        text(job["id"], "job.id")
 
 
 def _not_found(runs: Sequence[SavedRun], folder: Place, *, is_ambiguous: bool) -> str:
@@ -507,7 +490,7 @@ def check_not_running(key: str, run: SavedRun) -> None:
     if other == process.identity() or run.record.get("ended") or process.is_gone(other):
         return
     # Slurm starts a job again only when all processes of its earlier start are gone.
-    job = requeue.job()
+    job = slurm.job()
     if job is not None and job.has_ended(run.record.get("job")):
         return
     raise PassingError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -78,22 +77,6 @@ def test_two_processes_can_not_resume_one_run(folder: Path, held: ExitStack) -> 
     first.kill()
     first.wait(10)
     assert previous(held, resume=str(folder)).checkpoint.step == 30
-
-
-def test_an_elastic_run_waits_for_its_accelerators(tmp_path: Path, held: ExitStack) -> None:
-    saved = runs.register(tmp_path, "bbbb", tracked=False, overrides=[])
-    trained = content(10, "bbbb")
-    on_gpus = {**CONTENT, "mesh": {"device": "gpu"}}
-    storage.write(saved.folder, replace(trained, about={**trained.about, "config": on_gpus}))
-    runs.end(saved, finished=False)
-    opened = previous(held, resume=str(saved.folder))
-    elastic = with_keys(RunConfig(), {"cluster.elastic": True, "mesh.device": "cpu"})
-    with pytest.raises(PassingError, match=r"mesh\.device=auto: the run was trained on GPUs, and none is left"):
-        resume.check_devices(elastic, "auto", opened)
-    resume.check_devices(elastic, "auto", None)
-    resume.check_devices(elastic, "cpu", opened)
-    resume.check_devices(with_keys(elastic, {"mesh.device": "gpu"}), "auto", opened)
-    resume.check_devices(with_keys(elastic, {"cluster.elastic": False}), "auto", opened)
 
 
 def test_the_record_is_read_again_under_the_lock(
