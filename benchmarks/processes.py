@@ -6,9 +6,8 @@
 
 A shape is processes x devices of each. All contenders of a case train the same model on the same examples with the
 same global batch, over gloo and loopback; a repeat runs each once, in an order drawn again. Besides the engine and the
-bare loop (`benchmarks.bare_jax`) there are the engine `keras_dtensor` in the same processes, and both engines in one
-process that holds all of the devices, which tell what the processes cost. `--check` asks that the engine makes at
-least 0.95 times the steps of the bare loop.
+bare loop (`benchmarks.bare_jax`) there is the engine in one process that holds all of the devices, which tells what
+the processes cost. `--check` asks that the engine makes at least 0.95 times the steps of the bare loop.
 """
 
 from __future__ import annotations
@@ -39,12 +38,9 @@ from runner.processes.launch import free_port
 AT_LEAST = 0.95
 OURS = "ours, jax"
 BARE = "bare JAX loop"
-DTENSOR = "ours, keras_dtensor"
 ALONE = "ours, jax, one process"
-DTENSOR_ALONE = "ours, keras_dtensor, one process"
-_CONTENDERS = {OURS: ("jax", True), DTENSOR: ("keras_dtensor", True), ALONE: ("jax", False)} | {
-    DTENSOR_ALONE: ("keras_dtensor", False)
-}
+# Whether it runs in several processes.
+_CONTENDERS = {OURS: True, ALONE: False}
 # Steps that a measurement is long enough with.
 _STEPS = {("mlp", 1): 800, ("mlp", 4): 300, ("convnet", 1): 200, ("convnet", 4): 80}
 _WARMUP = 20
@@ -98,15 +94,14 @@ def run_ours(name: str, case: Case, session: Session, folder: Path) -> dict[str,
     Raises:
       ContenderError: it failed.
     """
-    engine, shared = _CONTENDERS[name]
     task = data.TASKS[case.model]
     epoch = min(case.steps, _LONGEST_EPOCH)
     arguments = [
         *session.dataset,
-        f"engine={engine}",
+        "engine=jax",
         f"model={case.model}",
         f"mesh.axes={{batch:{case.processes * case.devices}}}",
-        *(["cluster=local", f"cluster.processes={case.processes}", "cluster.open_ports=true"] if shared else []),
+        *(["cluster=local", f"cluster.processes={case.processes}"] if _CONTENDERS[name] else []),
         f"dataset.batch_size={task.batch_size}",
         f"optimizer.learning_rate={task.learning_rate}",
         f"trainer.steps_per_epoch={epoch}",
@@ -236,7 +231,7 @@ def show(case: Case, runs: dict[str, list[dict[str, Any]]], console: Console) ->
         table.add_row(name, *cells, f"{_median(entries, 'all_reduces'):.0f}", f"{_median(entries, 'final_loss'):.3f}")
     console.print(table)
     found = None
-    for one, other in ((OURS, BARE), (DTENSOR, OURS), (OURS, ALONE), (DTENSOR, DTENSOR_ALONE)):
+    for one, other in ((OURS, BARE), (OURS, ALONE)):
         ratio, paired = ratios(runs, one, other)
         if ratio is not None:
             shown = ", ".join(f"{each:.3f}" for each in paired)
@@ -285,7 +280,7 @@ def main() -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     asked = set(given.only.split(";")) if given.only else {BARE, *_CONTENDERS}
-    names = [name for name in (OURS, BARE, DTENSOR, ALONE, DTENSOR_ALONE) if name in {one.strip() for one in asked}]
+    names = [name for name in (OURS, BARE, ALONE) if name in {one.strip() for one in asked}]
     found = []
     with tempfile.TemporaryDirectory(prefix="processes-") as folder:
         session = prepared(given, Path(folder))

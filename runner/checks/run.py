@@ -54,7 +54,7 @@ def check(config: RunConfig) -> RunConfig:
     # Everything below needs the sizes of the axes and the type of the devices.
     config = replace(config, mesh=devices.resolve_mesh(config))
     checks_hardware.check(config)
-    checks_cluster.check(config, registry.port_openers())
+    checks_cluster.check(config, registry.single_process_engines())
     checks_engine.check_processes(config)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)

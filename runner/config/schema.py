@@ -161,8 +161,6 @@ class ClusterConfig:
       restarts: how often a run that was lost is started again within `restart_window`, by the launcher of
         `cluster=local` or by `runner.supervise`; not after an invalid config or a NaN or Inf loss.
       restart_window: a duration with a unit, such as `30m`, `1h` or `2d`.
-      open_ports: DTensor: accept that its ports are open on all network interfaces without authentication: whoever
-        reaches them can run code as you.
       secret_file: file of mode 0600 with the secret that all processes share; null: the variable
         `RUNNER_CLUSTER_SECRET`, else a file in your home directory that the first run creates.
     """
@@ -179,7 +177,6 @@ class ClusterConfig:
     # A choice: more would only hide that something is wrong.
     restarts: int = integer(0, at_least=0, at_most=1000, example=10)
     restart_window: str = checked("1h", test=duration_problem, rule="duration", example="1h")
-    open_ports: bool = False
     secret_file: str | None = None
 
 

@@ -75,7 +75,7 @@ class EngineEntry:
       has_model_layouts: `layout.from_model` works: models may bring a layout map of their own.
       freezes_variables: `model.trainable` works: some variables are trained, the others are frozen.
       own_steps: `task=step` works, where a user's class computes the updates.
-      opens_ports: its processes listen on all network interfaces, without authentication.
+      several_processes: it trains in several processes, too.
       plans_elsewhere: plans for hardware that is not here work without its devices, see the module's docstring.
     """
 
@@ -93,7 +93,7 @@ class EngineEntry:
     has_model_layouts: bool = False
     freezes_variables: bool = False
     own_steps: bool = False
-    opens_ports: bool = False
+    several_processes: bool = False
     plans_elsewhere: bool = False
 
     def module(self, name: str) -> ModuleType:
@@ -121,8 +121,6 @@ _KERAS_DTENSOR = EngineEntry(
     install="pip install -e .",
     keys=("combine_all_reduces", "intra_op_threads", "canary"),
     aliases=("keras", "tf", "tensorflow", "dtensor", "tf_keras"),
-    # TensorFlow's servers ignore the address that they are given and run every graph that they are sent.
-    opens_ports=True,
 )
 ENGINES: Mapping[str, EngineEntry] = {
     "keras_dtensor": _KERAS_DTENSOR,
@@ -141,6 +139,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         has_model_layouts=True,
         freezes_variables=True,
         own_steps=True,
+        several_processes=True,
         plans_elsewhere=True,
     ),
 }
@@ -167,13 +166,9 @@ def plans_elsewhere(name: str) -> bool:
     return ENGINES[name].plans_elsewhere
 
 
-def port_openers() -> frozenset[str]:
-    """Returns the engines whose processes listen on all network interfaces."""
-    names = set()
-    for name, entry in ENGINES.items():
-        if entry.opens_ports:
-            names.add(name)
-    return frozenset(names)
+def single_process_engines() -> frozenset[str]:
+    """Returns the engines that train in one process only."""
+    return frozenset(name for name, entry in ENGINES.items() if not entry.several_processes)
 
 
 def keras_3_engines() -> frozenset[str]:

@@ -10,17 +10,15 @@ from runner.host.commands import command_module
 from runner.layout import mesh
 from runner.processes import place, restarts
 
-# Commands that start no processes.
-_STARTS_NOTHING = ("runner.plan", "runner.advise", "runner.data")
 _TRAINS = "runner"
 
 
-def check(config: RunConfig, port_openers: Collection[str]) -> None:
+def check(config: RunConfig, single_process_engines: Collection[str]) -> None:
     """Checks that the processes can share the devices of the mesh evenly; its axes are settled.
 
     Args:
       config: its mesh has sizes.
-      port_openers: names of the engines whose processes listen on all network interfaces.
+      single_process_engines: names of the engines that train in one process only.
 
     Raises:
       ConfigError: the first problem.
@@ -38,8 +36,8 @@ def check(config: RunConfig, port_openers: Collection[str]) -> None:
         _check_restarts(config)
     if count > 1 and mesh.device_kind(config.mesh) == "tpu":
         raise invalid("cluster.processes", count, problem="must be 1 on TPUs", fix="set cluster=single")
-    if count > 1 and command_module() not in _STARTS_NOTHING:
-        _check_ports(config, port_openers)
+    if count > 1:
+        _check_engines(config, single_process_engines)
 
 
 def _check_restarts(config: RunConfig) -> None:
@@ -68,26 +66,20 @@ def _check_restarts(config: RunConfig) -> None:
         raise invalid("resume", config.resume, problem=problem, fix=f"set {key}=0")
 
 
-def _check_ports(config: RunConfig, port_openers: Collection[str]) -> None:
-    """Rejects DTensor in several processes, unless the user accepts what its ports allow.
+def _check_engines(config: RunConfig, single_process_engines: Collection[str]) -> None:
+    """Rejects DTensor in several processes.
 
     TensorFlow's servers ignore the address that they are given and listen on all interfaces. They authenticate nobody
     and run every graph that they are sent, which may read and write the user's files.
     """
-    engines = [config.engine.name]
+    engines = {"engine": config.engine.name}
     if config.against.engine is not None and config.against.processes is None:
-        engines.append(config.against.engine)
-    exposed = [name for name in engines if name in port_openers]
-    if not exposed or config.cluster.open_ports:
-        return
-    key = "engine" if exposed[0] == config.engine.name else "against.engine"
-    raise invalid(
-        "cluster.open_ports",
-        False,
-        problem=f"{key}={exposed[0]} in several processes opens TensorFlow's ports on all network interfaces, and "
-        "whoever reaches them can run code as you",
-        fix=f"use {key}=jax, or set cluster.open_ports=true if you trust every user and machine that reaches them",
-    )
+        engines["against.engine"] = config.against.engine
+    for key, engine in engines.items():
+        if engine in single_process_engines:
+            problem = "trains in one process only"
+            fix = f"set {key}=jax, or cluster=single" if key == "engine" else f"remove {key}, or set cluster=single"
+            raise invalid(key, engine, problem=problem, fix=fix)
 
 
 def machines(config: ClusterConfig, kind: str) -> int:

@@ -201,13 +201,13 @@ def check(config: ClusterConfig) -> None:
     """
     name = config.name
     idle = {
-        "single": ("processes", "index", "coordinator", "interface", "open_ports", "secret_file"),
+        "single": ("processes", "index", "coordinator", "interface", "secret_file"),
         "local": ("index", "coordinator", "interface", "secret_file"),
     }
     for key in idle.get(name, ()):
         value = getattr(config, key)
         if value is not None and value is not False:
-            others = "local, auto or explicit" if key in ("processes", "open_ports") else "auto or explicit"
+            others = "local, auto or explicit" if key == "processes" else "auto or explicit"
             raise invalid(
                 f"cluster.{key}",
                 value,

@@ -20,7 +20,7 @@ from runner.training.metric_history import MetricHistory, from_arrays, to_arrays
 # Keys that say nothing about what a step computes, although a run with another value is another run.
 _IGNORED = (
     *("trainer.log_model", "trainer.on_nan", "cluster.start_timeout", "cluster.coordinator"),
-    *("cluster.index", "cluster.interface", "cluster.secret_file", "cluster.open_ports"),
+    *("cluster.index", "cluster.interface", "cluster.secret_file"),
 )
 
 _AXES = "mesh.axes."

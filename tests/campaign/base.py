@@ -15,7 +15,6 @@ NAMES = (
     "server",
     "processes",
     "survive",
-    "ports",
     "strangers",
     "foreign",
     "names",

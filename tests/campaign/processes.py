@@ -75,7 +75,7 @@ class Config:
         return [*BASE, f"mesh=batch{self.processes}", f"engine={self.engine}", *cache]
 
 
-CONFIGS = (Config("jax", 2), Config("jax", 2), Config("jax", 4), Config("jax", 2), Config("keras_dtensor", 2))
+CONFIGS = (Config("jax", 2), Config("jax", 2), Config("jax", 4), Config("jax", 2))
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Runs:
     def _begin(self) -> subprocess.Popen[bytes]:
         """Starts the run, or goes on with it where it left a checkpoint."""
         self._lives += 1
-        cluster = ["cluster=local", f"cluster.processes={self._config.processes}", "cluster.open_ports=true"]
+        cluster = ["cluster=local", f"cluster.processes={self._config.processes}"]
         given = ["resume=latest"] if self.steps else [*self._config.overrides(), *cluster]
         return self._start(*given)
 
@@ -164,7 +164,6 @@ class Runs:
         self._lives += 1
         count, began, started = self._config.processes, time.monotonic(), []
         cluster = ["cluster=explicit", f"cluster.processes={count}", f"cluster.coordinator=127.0.0.1:{free_port()}"]
-        cluster.append("cluster.open_ports=true")
         for rank in range(count):
             other = ["optimizer.learning_rate=0.0123"] if rank == fault.rank else []
             given = [*self._config.overrides(), *cluster, f"cluster.index={rank}", *other]

@@ -155,7 +155,7 @@ class Run:
         self.store = store
         self._config = config
         self._checkpoints: Place = folder / "checkpoints" if store is None else store.folder(folder.name)
-        cluster = ["cluster=local", f"cluster.processes={config.processes}", "cluster.open_ports=true"]
+        cluster = ["cluster=local", f"cluster.processes={config.processes}"]
         self._command = [
             *(sys.executable, "-m", "runner", *config.overrides(), *cluster, "resume=auto", f"name={NAME}"),
             *(f"tracking.uri={self.uri}", f"trainer.checkpoint.folder={self._checkpoints}"),

@@ -36,7 +36,7 @@ GROUP_OPTIONS = [path for path in OPTIONS if path.parent.name in GROUPS and path
 # What an option needs besides itself: the axes that a layout names, a builder for custom.
 NEEDS = {
     "engine/core_dtensor": ["model=mlp_core"],
-    "cluster/local": ["mesh=batch2", "cluster.open_ports=true"],
+    "cluster/local": ["mesh=batch2", "engine=jax"],
     "cluster/auto": [
         *("mesh=batch2", "engine=jax", "cluster.processes=2", "cluster.index=1"),
         "cluster.coordinator=127.0.0.1:29400",

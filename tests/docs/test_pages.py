@@ -95,7 +95,6 @@ def check(command: Command, page: str) -> None:
         getattr(parser, "read", parser.parse_args)(command.arguments)  # `read` also accepts keys in place of flags
     elif module.split(".")[0] == "runner":
         if not {"--help", "--version", "-h"} & set(command.words):
-            # A plan opens no ports, so it does not need cluster.open_ports.
             own = {"command_module": lambda: module}
             with patch.multiple("runner.processes.checks", **own), patch.multiple("runner.cli.command_line", **own):
                 composing.composed(command.arguments)

@@ -78,7 +78,7 @@ def test_a_project_runs_by_a_wheel_alone_and_after_it_was_moved(python: Path, tm
     run("runner.export", "run=latest")
     assert "test hits" in run("runner", "branch=latest", "trainer.epochs=4")
     assert "test hits" in run("runner", "experiment=mine", "engine=jax", "tracking=none", *SMALL)
-    several = ("cluster=local", "cluster.processes=2", "cluster.open_ports=true")
+    several = ("engine=jax", "cluster=local", "cluster.processes=2")
     assert "test hits" in run("runner", "experiment=mine", *several, "tracking=none", *SMALL)
     # Neither folder is where options are found by itself, so that each command line has to bring it along.
     shutil.move(first / "conf", first / "options")

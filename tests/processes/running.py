@@ -53,7 +53,7 @@ def run(
 
 def several(count: int) -> list[str]:
     """Returns the overrides of a run in so many processes of this machine; none where it is alone."""
-    return [] if count == 1 else ["cluster=local", f"cluster.processes={count}", "cluster.open_ports=true"]
+    return [] if count == 1 else ["cluster=local", f"cluster.processes={count}"]
 
 
 def last(folder: Path) -> Checkpoint:

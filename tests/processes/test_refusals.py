@@ -79,16 +79,13 @@ REFUSALS = [
         "cluster.coordinator=null",
         "host and port of process 0",
     ),
-    # The ports that TensorFlow opens.
-    refusal("mesh=batch2 cluster=local", "cluster.open_ports=false", "engine=keras_dtensor", "can run code as you"),
-    refusal("mesh=batch2 cluster=local engine=core_dtensor", "cluster.open_ports=false", "engine=core_dtensor"),
+    refusal("mesh=batch2 cluster=local", "engine=keras_dtensor", "trains in one process only", "set engine=jax"),
+    refusal("mesh=batch2 cluster=local engine=core_dtensor model=mlp_core", "engine=core_dtensor", "set engine=jax"),
     refusal(
         "mesh=batch2 cluster=local engine=jax against.engine=keras_dtensor",
-        "cluster.open_ports=false",
         "against.engine=keras_dtensor",
-        "set cluster.open_ports=true",
+        "remove against.engine",
     ),
-    refusal("+cluster.open_ports=true", "cluster.open_ports=true", "cluster=single does not use this key"),
     # The rest of the group.
     refusal("mesh=batch2 cluster=local cluster.timeout=0", "cluster.timeout=0.0", "from 1 to 1e+06 seconds"),
     refusal("mesh=batch2 cluster=local cluster.timeout=nan", "cluster.timeout=nan", "from 1 to 1e+06 seconds"),

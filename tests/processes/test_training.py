@@ -15,21 +15,15 @@ pytestmark = pytest.mark.slow
 
 TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one, and crosses processes
 PLACES = [
-    ("jax", "mesh=batch2", "replicated", 2),
-    ("jax", TWICE, "fsdp_megatron", 2),
-    ("jax", TWICE, "megatron", 4),
-    ("keras_dtensor", "mesh=batch4_model2", "megatron", 2),
-    ("keras_dtensor", TWICE, "fsdp", 2),
-    ("core_dtensor", TWICE, "megatron", 2),
+    ("mesh=batch2", "replicated", 2),
+    (TWICE, "fsdp_megatron", 2),
+    (TWICE, "megatron", 4),
 ]
 
 
-@pytest.mark.parametrize(("engine", "mesh", "layout", "count"), nightly_except(PLACES[:1], PLACES))
-def test_several_processes_train_as_one_does_bit_for_bit(
-    tmp_path: Path, engine: str, mesh: str, layout: str, count: int
-) -> None:
-    model = "mlp_core" if engine == "core_dtensor" else "mlp"
-    chosen = (f"engine={engine}", mesh, f"layout={layout}", f"model={model}", "trainer.epochs=2")
+@pytest.mark.parametrize(("mesh", "layout", "count"), nightly_except(PLACES[:1], PLACES))
+def test_several_processes_train_as_one_does_bit_for_bit(tmp_path: Path, mesh: str, layout: str, count: int) -> None:
+    chosen = ("engine=jax", mesh, f"layout={layout}", "trainer.epochs=2")
     alone, together = tmp_path / "alone", tmp_path / "together"
     run(alone, *chosen)
     done = run(together, *chosen, *several(count))
@@ -88,23 +82,21 @@ def test_a_loss_that_is_not_finite_goes_back_in_every_process(tmp_path: Path) ->
 def test_early_stopping_takes_the_best_weights_in_every_process(tmp_path: Path) -> None:
     stop = ("trainer.early_stopping.metric=eval/loss", "trainer.early_stopping.patience=1", "trainer.epochs=9")
     rate = ("optimizer=sgd", "optimizer.learning_rate=2.0", "optimizer.schedule.name=constant")
-    done = run(tmp_path, "engine=keras_dtensor", "mesh=batch2", *stop, *rate, *several(2))
+    done = run(tmp_path, "engine=jax", "mesh=batch2", *stop, *rate, *several(2))
     assert "early stopping: eval/loss was best at step" in done.stdout
     assert "using the weights of step" in done.stdout
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
-def test_several_processes_train_and_resume_by_steps_as_one_does_bit_for_bit(tmp_path: Path, engine: str) -> None:
+def test_several_processes_train_and_resume_by_steps_as_one_does_bit_for_bit(tmp_path: Path) -> None:
     chosen = (
-        *(f"engine={engine}", TWICE, "layout=megatron", "trainer.evaluate_every_steps=9", "trainer.log_every_steps=4"),
+        *("engine=jax", TWICE, "layout=megatron", "trainer.evaluate_every_steps=9", "trainer.log_every_steps=4"),
         *("optimizer.schedule.plateau.metric=eval/loss", "optimizer.schedule.plateau.min_delta=0.5"),
         "optimizer.schedule.plateau.patience=1",
     )
-    library = forks.JAX if engine == "jax" else forks.TENSORFLOW
     alone, together = tmp_path / "alone", tmp_path / "together"
     for folder, count in ((alone, 1), (together, 2)):
-        run(folder, *chosen, "trainer.steps=31", *several(count), library=library)
-        run(folder, "resume=latest", "trainer.steps=50", library=library)
+        run(folder, *chosen, "trainer.steps=31", *several(count), library=forks.JAX)
+        run(folder, "resume=latest", "trainer.steps=50", library=forks.JAX)
     assert last(alone).step == 50
     assert differences(last(alone), last(together)) == {}

@@ -6,8 +6,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +24,13 @@ from tests.stores import store_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
-ENGINES = {"jax": forks.JAX, "keras_dtensor": forks.TENSORFLOW}
 STEPS_AN_EPOCH, EVERY_STEPS = 22, 20
 LONG_S = 150.0  # for a start on a machine whose cores are taken
 SHARED = [
-    *("dataset=digits", "mesh=batch2", "trainer.steps_per_call=10", "trainer.progress=none"),
+    *("engine=jax", "dataset=digits", "mesh=batch2", "trainer.steps_per_call=10", "trainer.progress=none"),
     *("trainer.log_model=false", f"trainer.checkpoint.every_steps={EVERY_STEPS}"),
 ]
 CLUSTER = ["cluster=explicit", "cluster.processes=2", f"cluster.coordinator={ADDRESSES[0]}:{PORT}"]
-CLUSTER.append("cluster.open_ports=true")
 
 
 @dataclass(frozen=True)
@@ -112,13 +109,13 @@ def _status(folder: Path) -> str:
         return str(status)
 
 
-def _tell(engine: str, folder: Path) -> Story:
+def _tell(folder: Path) -> Story:
     """Trains on two machines, pulls the cable, goes on; and trains the same on one."""
-    two, one, library = folder / "two", folder / "one", ENGINES[engine]
+    two, one, library = folder / "two", folder / "one", forks.JAX
     for each in (two, one):
         each.mkdir(parents=True)
-    with two_machines(engine[0]) as machines:
-        told = [f"engine={engine}", *SHARED, "trainer.epochs=100000", f"cluster.interface={INTERFACE}"]
+    with two_machines("j") as machines:
+        told = [*SHARED, "trainer.epochs=100000", f"cluster.interface={INTERFACE}"]
         processes = _start(machines, library, two, "first", *told)
         try:
             until(lambda: _last_step(two) > 0 or any(each.poll() is not None for each in processes), LONG_S)
@@ -130,7 +127,7 @@ def _tell(engine: str, folder: Path) -> Story:
                 each.kill()
         status = _status(two)
         epochs = _last_step(two) // STEPS_AN_EPOCH + 2
-        whole = [f"engine={engine}", *SHARED, f"trainer.epochs={epochs}", *_places(one, "run")]
+        whole = [*SHARED, f"trainer.epochs={epochs}", *_places(one, "run")]
         machines.link("up")
         again = _start(machines, library, two, "again", "resume=latest", f"trainer.epochs={epochs}")
         with ThreadPoolExecutor() as pool:
@@ -140,17 +137,10 @@ def _tell(engine: str, folder: Path) -> Story:
 
 
 @pytest.fixture(scope="module")
-def stories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Future[Story]]]:
-    """What happened with each engine: both at once, as most of the time passes in waiting."""
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     with two_machines("t"):
         pass  # or all is skipped, here
-    with ThreadPoolExecutor() as pool:
-        yield {engine: pool.submit(_tell, engine, tmp_path_factory.mktemp(engine)) for engine in ENGINES}
-
-
-@pytest.fixture(params=ENGINES)
-def story(request: pytest.FixtureRequest, stories: Mapping[str, Future[Story]]) -> Story:
-    return stories[request.param].result()
+    return _tell(tmp_path_factory.mktemp("story"))
 
 
 def test_both_machines_end_within_30_s_in_one_line_each_when_the_link_is_down(story: Story) -> None:

@@ -131,46 +131,28 @@ def test_a_run_resumes_bit_for_bit_and_its_export_writes_what_the_run_writes(
     assert done.stdout.startswith(greedy)
 
 
-# Bit for bit on DTensor. XLA's products on CPUs add up in an order that goes by a process's threads: one process that
+# XLA's products on CPUs add up in an order that goes by a process's threads: one process that
 # is held to one core differs from itself by as much.
 RELATIVE = 2e-5
 ROUNDING = "attention/key/bias"  # whose gradient is nothing else
 
 
-@pytest.mark.parametrize(
-    ("engine", "mesh", "layout"),
-    [
-        ("jax", "mesh=batch2", "fsdp"),
-        ("jax", TWICE, "megatron"),
-        ("jax", TWICE, "fsdp_megatron"),
-        ("keras_dtensor", TWICE, "megatron"),
-    ],
-)
-def test_two_processes_draw_and_train_what_one_does(tmp_path: Path, engine: str, mesh: str, layout: str) -> None:
-    chosen = [*TEXT, f"engine={engine}", mesh, f"layout={layout}", "model.dropout=0.1"]
-    in_folder(tmp_path / "one", engine, *chosen)
-    in_folder(tmp_path / "two", engine, *chosen, "cluster=local", "cluster.processes=2", "cluster.open_ports=true")
+@pytest.mark.parametrize(("mesh", "layout"), [("mesh=batch2", "fsdp"), (TWICE, "megatron"), (TWICE, "fsdp_megatron")])
+def test_two_processes_draw_and_train_what_one_does(tmp_path: Path, mesh: str, layout: str) -> None:
+    chosen = [*TEXT, "engine=jax", mesh, f"layout={layout}", "model.dropout=0.1"]
+    in_folder(tmp_path / "one", "jax", *chosen)
+    in_folder(tmp_path / "two", "jax", *chosen, "cluster=local", "cluster.processes=2")
     one, two = last(tmp_path / "one"), last(tmp_path / "two")
+    largest = {path: float(np.abs(one[path]).max(initial=0.0)) for path in one}
+    largest |= {key: float(np.abs(values).max(initial=0.0)) for key, values in one.history().items()}
     apart = differences(one, two)
-    if engine == "jax":
-        largest = {path: float(np.abs(one[path]).max(initial=0.0)) for path in one}
-        largest |= {key: float(np.abs(values).max(initial=0.0)) for key, values in one.history().items()}
-        apart = {key: each for key, each in apart.items() if ROUNDING not in key and each > RELATIVE * largest[key]}
-    assert apart == {}
+    assert not {key: each for key, each in apart.items() if ROUNDING not in key and each > RELATIVE * largest[key]}
 
 
-@pytest.mark.parametrize("engine", list(LIBRARIES))
-def test_several_processes_are_verified(tmp_path: Path, engine: str) -> None:
+def test_several_processes_are_verified(tmp_path: Path) -> None:
     chosen = [one for one in TEXT if not one.startswith("task.sample")]
-    several = [
-        TWICE,
-        "layout=megatron",
-        "cluster=local",
-        "cluster.processes=2",
-        "cluster.open_ports=true",
-        "verify.steps=4",
-    ]
-    done = run(tmp_path / "here", "runner.verify", *chosen, f"engine={engine}", *several, engine=engine)
+    several = [TWICE, "layout=megatron", "cluster=local", "cluster.processes=2", "verify.steps=4"]
+    done = run(tmp_path / "here", "runner.verify", *chosen, "engine=jax", *several, engine="jax")
     assert "verified: 4 steps" in done.stdout
 
 

@@ -209,7 +209,7 @@ def main() -> int:
     chosen = parser.parse_args()
     failed, more = 0, [word for word in chosen.words if "=" in word]
     if chosen.processes > 1:
-        more += ["cluster=local", f"cluster.processes={chosen.processes}", "cluster.open_ports=true"]
+        more += ["engine=jax", "cluster=local", f"cluster.processes={chosen.processes}"]
     os.environ.setdefault("XLA_FLAGS", forks.SLOW_CODE)
     table = [*TABLE, *of_gpt()]
     for row in table if chosen.processes == 1 else crossing():

@@ -15,7 +15,6 @@ from tensorflow.experimental import dtensor
 
 from runner.data.base import Array
 from runner.engine.base import Shard, part_of, shape_of
-from runner.engine.dtensor import processes
 from runner.engine.dtensor.variable_reads import read_stored
 from runner.layout import Spec
 
@@ -32,8 +31,6 @@ def pack(array: Array, layout: dtensor.Layout) -> tf.Tensor:
 
 def pack_part(state: Mapping[str, Array], path: str, dtype: DTypeLike, layout: dtensor.Layout) -> tf.Tensor:
     """Shards a whole array over the mesh, whatever dims the layout shards.
-
-    Each process reads its own parts only.
 
     Args:
       state: path -> whole array, see `runner.engine.base.part_of`.
@@ -80,46 +77,28 @@ def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
     """Returns the whole host array of a DTensor or DVariable.
 
     It is assembled from the shards.
-
-    If the shards are in several processes, this is a collective call of all of them.
     """
     value = tensor
     if isinstance(tensor, tf.Variable):
         value = read_stored(tensor)
     layout = dtensor.fetch_layout(value)
-    # A process reads its own devices only, so each of them gets a whole copy first.
-    if any(spec_of(layout)) and not processes.is_here(layout.mesh):
-        layout = dtensor.Layout.replicated(layout.mesh, layout.rank)
-        value = dtensor.relayout(value, layout)
-    processes.wait_for_devices(layout.mesh)
     whole: Array = np.empty(tuple(value.shape), value.dtype.as_numpy_dtype)
     for place, shard in zip(layout.mesh.local_device_locations(), dtensor.unpack(value), strict=True):
         whole[_slices(shard.shape, layout, place)] = shard.numpy()
     return whole
 
 
-def shards(value: tf.Tensor, *, replicas: bool = False) -> list[Shard]:
-    """Returns this process's distinct shards of a DTensor.
-
-    Each is a copy from the first device of the mesh that has it; the other processes' shards are left to them.
-
-    Args:
-      value: a DTensor.
-      replicas: returns all distinct shards of this process's devices, also those that another process has too.
-    """
+def shards(value: tf.Tensor) -> list[Shard]:
+    """Returns the distinct shards of a DTensor, each as a copy from the first device of the mesh that has it."""
     layout = dtensor.fetch_layout(value)
     whole_shape = tuple(value.shape)
-    processes.wait_for_devices(layout.mesh)
     distinct: list[Shard] = []
-    starts: set[tuple[int, ...]] = set()
     for place, shard in zip(layout.mesh.local_device_locations(), dtensor.unpack(value), strict=True):
         # Devices that differ only along axes that shard nothing hold the same values; the one at 0 is the first.
         is_replica = any(index for axis, index in place.items() if axis not in layout.sharding_specs)
-        start = _start(shard.shape, layout, place)
-        is_dropped = start in starts if replicas else is_replica
-        if is_dropped:
+        if is_replica:
             continue
-        starts.add(start)
+        start = _start(shard.shape, layout, place)
         distinct.append(Shard(start, np.array(shard.numpy()), whole_shape))
     return distinct
 

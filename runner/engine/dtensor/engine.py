@@ -23,7 +23,7 @@ from runner.data.base import WEIGHT, Array
 from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
-from runner.engine.dtensor import canary, collectives, processes
+from runner.engine.dtensor import canary, collectives
 from runner.engine.dtensor.adapters import Model, make_adapter
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, spec_of, unpack
 from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error
@@ -46,7 +46,6 @@ from runner.model.builder import check_trainable
 from runner.optim import norms
 from runner.optim.paths import is_ema, owner_of
 from runner.optim.rules import make_rule
-from runner.processes.team import current
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._drawn = _stored(self._adapter.variables(self._plain))
         self._constraints = contract.constraints(self._drawn)
         warning = compile_warning(self._config.engine.name, len(self._drawn))
-        if warning and current().is_first:
+        if warning:
             warn(warning)
         return shapes_of(self._drawn)
 
@@ -273,8 +272,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """Returns the training call, compiled by calling it for no step.
 
         DTensor names the functions that it makes of a loop itself, and in a few compilations of a hundred it rejects
-        one as "a different function with the same name". Nothing has run then: a new trace under a new name is tried,
-        but not with several processes, whose compilations must be alike.
+        one as "a different function with the same name". Nothing has run then: a new trace under a new name is tried.
 
         Raises:
           tf.errors.InvalidArgumentError: it was rejected each time, or something else is wrong.
@@ -304,7 +302,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
           error: the error of a compilation.
           left: number of further tries.
         """
-        if _NAME_COLLISION not in str(error) or not left or not processes.is_here(self._mesh):
+        if _NAME_COLLISION not in str(error) or not left:
             raise error
         logger.warning("compiling again: %s", error.message)
 
@@ -438,9 +436,11 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def shards(self, *, replicas: bool = False) -> dict[str, list[Shard]]:
         """Returns host copies of the distinct shards of variables and slots."""
+        # One process has every shard.
+        del replicas
         if self._reader is None:
             self._reader = StateReader(self._state.saved)
-        return self._reader.shards(replicas=replicas)
+        return self._reader.shards()
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         self._state.assign(values)

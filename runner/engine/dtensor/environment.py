@@ -10,7 +10,6 @@ import os
 from runner.config.schema import RunConfig
 from runner.host import accelerators
 from runner.layout import mesh
-from runner.processes.team import current
 
 _COMBINER = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
 
@@ -30,9 +29,8 @@ def prepare_environment(config: RunConfig) -> None:
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     # A user's module may import Keras 3 next to tf_keras. On another backend that would claim devices of its own.
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    devices_here = mesh.size(config.mesh.axes) // current().count
     # TensorFlow reserves the memory of every GPU that it sees, so a mesh of CPUs hides them all.
-    accelerators.keep_to(devices_here if mesh.device_kind(config.mesh) == "gpu" else 0)
+    accelerators.keep_to(mesh.size(config.mesh.axes) if mesh.device_kind(config.mesh) == "gpu" else 0)
     # Silences TensorFlow's C++ log, which writes dozens of lines per start. Its errors still arrive as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

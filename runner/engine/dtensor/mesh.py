@@ -10,18 +10,16 @@ from tensorflow.experimental import dtensor
 
 from runner.config.schema import MeshConfig
 from runner.engine.accelerated import INSTALLS
-from runner.engine.dtensor import processes
 from runner.engine.dtensor.arrays import layout_of, spec_of
 from runner.engine.dtensor.environment import merge_all_reduces
 from runner.errors import invalid
 from runner.host import cores
 from runner.layout import mesh
 from runner.model.scope import Spec
-from runner.processes.team import current
 
 
 def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
-    """Creates this process's devices of a mesh.
+    """Creates the devices of a mesh.
 
     Must be the process's first use of TensorFlow's devices.
 
@@ -36,9 +34,8 @@ def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
       ConfigError: TensorFlow finds fewer devices of that kind.
       RuntimeError: TensorFlow's devices were already created (from TensorFlow).
     """
-    team = current()
     kind = mesh.device_kind(config).upper()
-    count = mesh.size(config.axes) // team.count
+    count = mesh.size(config.axes)
     physical = tf.config.list_physical_devices(kind)
     if kind == "CPU":
         logical = [tf.config.LogicalDeviceConfiguration()] * count
@@ -53,11 +50,6 @@ def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
             problem=f"needs {count} devices, but TensorFlow finds {len(physical)} of kind {config.device}",
             fix=f"{INSTALLS['tensorflow', 'gpu']} and see what its log says of the driver, or set mesh.device=cpu",
         )
-    elif team.count > 1:
-        # A mesh of several processes takes all visible devices of each.
-        tf.config.set_visible_devices(physical[:count], kind)
-    # Clients must know each other before the first device is created.
-    processes.connect(team, kind)
     return [f"{kind}:{index}" for index in range(count)]
 
 
@@ -74,10 +66,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[str], *, merges: bool) -> dt
       The mesh, its axes in the config's order.
     """
     merge_all_reduces(merges)
-    axes = list(config.axes.items())
-    if current().count > 1:
-        return dtensor.create_distributed_mesh(axes, device_type=devices[0].partition(":")[0])
-    return dtensor.create_mesh(axes, devices=list(devices))
+    return dtensor.create_mesh(list(config.axes.items()), devices=list(devices))
 
 
 def first_device_alone(made: dtensor.Mesh) -> dtensor.Mesh:

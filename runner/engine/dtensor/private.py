@@ -55,15 +55,6 @@ def function_names() -> frozenset[str]:
     return frozenset(map(str, context.context().list_function_names()))
 
 
-def wait_for_devices() -> None:
-    """Waits for all started operations, and lets other threads run meanwhile.
-
-    Without it `dtensor.unpack` waits with the interpreter's lock held, so process 0 can't answer the process that its
-    own collective waits for: a deadlock.
-    """
-    context.async_wait()
-
-
 def function_nodes(name: str) -> dict[str, NodeDef]:
     """Returns name -> node of one of TensorFlow's functions.
 

@@ -48,28 +48,23 @@ class StateReader:
 
         self._read = tf.function(read, autograph=False)
 
-    def shards(self, *, replicas: bool = False) -> dict[str, list[Shard]]:
-        """Returns host copies of the variables' distinct shards, by path.
-
-        Args:
-          replicas: see `runner.engine.base.Engine.shards`.
-        """
+    def shards(self) -> dict[str, list[Shard]]:
+        """Returns host copies of the variables' distinct shards, by path."""
         vectors, others = self._read()
         shards_by_path: dict[str, list[Shard]] = {}
         for path, value in zip(self._others, others, strict=True):
-            shards_by_path[path] = shards(value, replicas=replicas)
-        # Without replicas, only the process with the mesh's first device has a shard of a replicated vector.
-        vector_shards = []
+            shards_by_path[path] = shards(value)
+        vector = None
         if vectors:
-            vector_shards = shards(vectors[0], replicas=replicas)
+            # It is replicated, so there is one shard.
+            [vector] = shards(vectors[0])
         start = 0
         for path, variable in self._joined.items():
             shape = tuple(variable.shape.as_list())
             stop = start + math.prod(shape)
-            shards_by_path[path] = []
-            for shard in vector_shards:
-                part = shard.array[start:stop].reshape(shape)
-                shards_by_path[path].append(Shard((0,) * len(shape), part, shape))
+            assert vector is not None
+            part = vector.array[start:stop].reshape(shape)
+            shards_by_path[path] = [Shard((0,) * len(shape), part, shape)]
             start = stop
         return subset(shards_by_path, self._variables)
 

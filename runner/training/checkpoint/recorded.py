@@ -71,7 +71,7 @@ _CODE_NAMES = {
 
 # Group -> keys that name a place outside the record, or open this machine to others, at any depth too.
 _PLACE_NAMES = {
-    "cluster": {"coordinator", "interface", "open_ports", "secret_file"},
+    "cluster": {"coordinator", "interface", "secret_file"},
     "dataset": {"data_dir", "path", "tokenizer"},
     "export": {"folder"},
     "generate": {"file"},

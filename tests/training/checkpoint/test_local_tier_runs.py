@@ -33,7 +33,7 @@ LINE = (
     *("dataset=digits", "dataset.batch_size=8", "model=mlp", "model.hidden=[32]", "mesh=batch2", "trainer.epochs=3"),
     *("trainer.steps_per_call=1", "trainer.progress=none", "tracking=none", "resume=auto", "name=exp1"),
     *("trainer.checkpoint.every_minutes=60", "trainer.checkpoint.fast_every_minutes=0.001", "cluster=explicit"),
-    *("cluster.processes=2", "cluster.open_ports=true"),
+    "cluster.processes=2",
 )
 
 
@@ -193,9 +193,8 @@ def test_sharded_by_jax_it_goes_on_from_the_newest_step(sharded: Mapping[str, Tw
     check_goes_on(sharded["killed"].copied(tmp_path / "two"), sharded["whole"])
 
 
-@pytest.mark.parametrize(("engine", "layout"), [("jax", "replicated"), ("keras_dtensor", "fsdp")])
-def test_it_goes_on_from_the_newest_step(engine: str, layout: str, tmp_path: Path) -> None:
-    both = killed_run(tmp_path, engine, layout)
+def test_it_goes_on_from_the_newest_step(tmp_path: Path) -> None:
+    both = killed_run(tmp_path, "jax", "replicated")
     check_goes_on(both["killed"], both["whole"])
 
 

@@ -137,7 +137,6 @@ ELSEWHERE = [
     "dataset.parts=[{name: text, tokenizer: /tmp/evil.json}]",
     "model.preset=hf://evil/model",
     "cluster.secret_file=/tmp/evil",
-    "cluster.open_ports=true",
     "cluster.interface=eth0",
     "trainer.checkpoint.fast_folder=/tmp/evil",
     "+task.outputs.age.outputs.of._target_=evil.loss",
@@ -196,7 +195,7 @@ def test_a_record_that_is_nested_too_deeply_is_rejected(own: bool) -> None:
 
 
 def test_values_that_lead_nowhere_are_accepted_from_any_record() -> None:
-    overrides = ["cluster.open_ports=false", "cluster.secret_file=null", "dataset.parts=[]"]
+    overrides = ["cluster.secret_file=null", "dataset.parts=[]"]
     assert checked(overrides) == overrides
 
 
