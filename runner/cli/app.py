@@ -46,7 +46,7 @@ from runner.host.late import late
 from runner.host.outputs import caused_by_disk
 from runner.host.signals import current, interruption
 from runner.processes import lifecycle as processes
-from runner.processes import outputs, restarts
+from runner.processes import restarts
 from runner.processes.team import ProcessError
 from runner.processes.team import current as current_team
 from runner.sweep import launch, member, resume, state
@@ -223,7 +223,6 @@ class _Task:
             return
         config = self._prepared.config
         team = current_team()
-        outputs.share_log(team)
         stages.speak(wanted=team.is_first and config.trainer.progress != "none")
         try:
             with processes.explained():

@@ -11,7 +11,7 @@ A message is a line of JSON with a `kind`:
     beat      sign of life, in both directions
     post      process 0 broadcasts a value
     all       a process gives its value for an all_gather; with the last one, all get the list of values
-    first     to process 0 only: a signal, a log record, or the use of the machine
+    first     to process 0 only: a signal, or the use of the machine
     bye       a process leaves, or has heard of the end; with a reason if it failed
     ended     to all: the run ends, with the reason
     lost      from the launcher: a process has failed
@@ -51,8 +51,6 @@ MOST_WAITING = 64
 _POLL_S = 0.02
 # Bytes read at a time.
 _CHUNK = 1 << 18
-# Bytes of values that are sent in one message: the values of many processes may together exceed `LONGEST`.
-_MOST_TOGETHER = 1 << 20
 # What a broken connection raises, or a peer of another version whose messages have other fields.
 _BROKEN = (
     StopAsyncIteration,
@@ -102,8 +100,8 @@ class Coordinator:
         self._start_timeout = start_timeout
         self._peers: dict[int, _Peer] = {}
         self._peer_of: dict[asyncio.StreamWriter, _Peer] = {}
-        # Values of an unfinished all_gather, by key and process, with their sizes in bytes.
-        self._values: dict[str, dict[int, tuple[Any, int]]] = {}
+        # Values of an unfinished all_gather, by key and process.
+        self._values: dict[str, dict[int, Any]] = {}
         # Connections that have not proved the secret yet, the oldest first.
         self._waiting: dict[asyncio.Task[None], None] = {}
         # The event loop keeps no references to tasks, which would then be collected.
@@ -328,9 +326,11 @@ class Coordinator:
                         self._send(peer, line)
             case "all":
                 values = self._values.setdefault(said["key"], {})
-                values[index] = (said["value"], len(line))
+                values[index] = said["value"]
                 if len(values) == self._count:
-                    self._tell_values(said["key"], self._values.pop(said["key"]))
+                    del self._values[said["key"]]
+                    in_order = [values[other] for other in range(self._count)]
+                    self._tell_all({"kind": "all", "key": said["key"], "value": in_order})
             case "first":
                 self._send(self._peers[0], _line({**said, "index": index}))
             case "bye":
@@ -339,20 +339,6 @@ class Coordinator:
                 if said.get("why"):
                     by = "" if said.get("own") else f"{self._name(index)} failed: "
                     self._end(f"{by}{said['why']}", said.get("signum"), said.get("code", 1), index)
-
-    def _tell_values(self, key: str, values: Mapping[int, tuple[Any, int]]) -> None:
-        """Sends the values of all processes to all, in order of their indices, in as many messages as they need."""
-        together: list[Any] = []
-        size = 0
-        for index in range(self._count):
-            value, bytes_of_value = values[index]
-            if together and size + bytes_of_value > _MOST_TOGETHER:
-                self._tell_all({"kind": "all", "key": key, "value": together})
-                together = []
-                size = 0
-            together.append(value)
-            size += bytes_of_value
-        self._tell_all({"kind": "all", "key": key, "value": together})
 
     def _end(
         self,

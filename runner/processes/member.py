@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 from runner.errors import ConfigError, DataError, EngineError, Interrupted, PassingError, TrackingError
 from runner.host.secrets import scrub
 from runner.processes.coordinator import Coordinator
-from runner.processes.messages import LONGEST, DeniedError, TooLongError, authenticate, encoded, printable
+from runner.processes.messages import DeniedError, TooLongError, authenticate, encoded, printable
 from runner.processes.place import Place
 from runner.processes.secret import VARIABLE as SECRET
 from runner.processes.team import ProcessError, Team
@@ -49,7 +49,6 @@ class Member(Team):
       place: rank, world size and address of process 0.
       address: address at which the others reach this process.
       has_agreed_to_end: all processes end at the same step because of a signal.
-      on_log: called in process 0 with each log record of another process.
     """
 
     def __init__(self, place: Place, timeout: float = math.inf) -> None:
@@ -65,8 +64,6 @@ class Member(Team):
         self._heard = threading.Condition()
         self._posts: dict[str, Any] = {}
         self._alls: dict[str, list[Any]] = {}
-        # The values of an all_gather whose messages have not all arrived.
-        self._parts: dict[str, list[Any]] = {}
         self._ended: Mapping[str, Any] | None = None
         self._signal: int | None = None
         self._usage: dict[int, Mapping[str, float]] = {}
@@ -80,7 +77,6 @@ class Member(Team):
         self._sending = threading.Lock()
         self._leaving = threading.Lock()
         self._on_end: list[Ending] = []
-        self.on_log: Callable[[Mapping[str, Any]], None] = lambda _: None
         self.address = ""
         self._coordinator: Coordinator | None = None
         # Replaced by a connected one in `join`.
@@ -214,8 +210,8 @@ class Member(Team):
         why = "process 0 disconnected without a message; it was probably killed"
         try:
             with self._socket.makefile("rb") as lines:
-                # The coordinator adds a little to what one process has sent.
-                while line := lines.readline(2 * LONGEST):
+                # Of any length: process 0 has proved the secret, and the values of many processes come in one line.
+                for line in lines:
                     self._take(json.loads(line))
         except TimeoutError:
             why = f"process 0 has not answered for {SILENCE_S:.0f} s"
@@ -232,18 +228,11 @@ class Member(Team):
                 case "post":
                     self._posts[said["key"]] = said["value"]
                 case "all":
-                    values = self._parts.setdefault(said["key"], [])
-                    values += said["value"]
-                    if len(values) == self.count:
-                        self._alls[said["key"]] = self._parts.pop(said["key"])
+                    self._alls[said["key"]] = said["value"]
                 case "first" if "signum" in said:
                     self._signal = self._signal or said["signum"]
-                case "first" if "usage" in said:
-                    self._usage[said["index"]] = said["usage"]
                 case "first":
-                    # A full disk, or a record of another version, does not end the run.
-                    with suppress(Exception):
-                        self.on_log(said)
+                    self._usage[said["index"]] = said["usage"]
             self._heard.notify_all()
         if said["kind"] == "ended":
             self._end(said)
@@ -449,10 +438,6 @@ class Member(Team):
             usage = self._usage
             self._usage = {}
         return usage
-
-    def log(self, record: Mapping[str, object]) -> None:
-        """Sends a record of this process's log to process 0."""
-        self._send("first", **record)
 
 
 def _error_name(error: Exception) -> str:

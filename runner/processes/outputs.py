@@ -1,6 +1,6 @@
 """Output and logs of several processes: process 0 prints, the others write to files in the run's folder.
 
-<run>/runner.log                 log of all processes, in the order of arrival
+<run>/runner.log                 log of process 0
 <run>/processes/1/runner.log     log of process 1
 <run>/processes/1/output.log     standard output of process 1
 <run>/native.log                 standard output of process 0's native libraries
@@ -8,16 +8,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runner.processes.member import Member
-from runner.processes.messages import printable
 from runner.processes.team import Team
 
 FOLDER = "processes"
@@ -49,14 +45,6 @@ def redirect(folder: Path, team: Team) -> None:
         os.close(handle)
 
 
-def share_log(team: Team) -> None:
-    """Sends the log records of the others to process 0's log; called after a process's own log is set up."""
-    if isinstance(team, Member) and team.is_first:
-        team.on_log = _log_received
-    elif isinstance(team, Member):
-        logging.getLogger().addHandler(_Sender(team))
-
-
 def _keep_python_output() -> None:
     """Keeps Python's standard output where it is when descriptor 1 is redirected, by a copy of the descriptor."""
     # A wrapper of the stream, see `runner.host.terminal`, or the stream itself.
@@ -67,27 +55,3 @@ def _keep_python_output() -> None:
         sys.stdout = copy
     else:
         stdout._stream = copy
-
-
-class _Sender(logging.Handler):
-    """Sends this process's log records to process 0."""
-
-    def __init__(self, member: Member) -> None:
-        super().__init__(logging.INFO)
-        self._member = member
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Sends a record."""
-        # Logging must not fail a run.
-        with suppress(Exception):
-            text = record.getMessage()
-            if record.exc_info:
-                text += "\n" + logging.Formatter().formatException(record.exc_info)
-            self._member.log({"name": record.name, "level": record.levelno, "text": text})
-
-
-def _log_received(said: Mapping[str, Any]) -> None:
-    """Logs a record of another process."""
-    # Line by line: a traceback has several lines, but no other control characters.
-    text = "\n".join(printable(line) for line in str(said["text"]).splitlines())
-    logging.getLogger(printable(said["name"])).log(int(said["level"]), "[process %s] %s", said["index"], text)

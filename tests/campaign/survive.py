@@ -67,10 +67,7 @@ class Wide(Config):
 
 
 # As many as leave no common factor with the starters.
-CONFIGS = (
-    *(Config("jax", 8), Config("keras_dtensor", 8), Config("jax", 2), Config("keras_dtensor", 8), Config("jax", 8)),
-    *(Config("keras_dtensor", 2), Wide("jax", 2)),
-)
+CONFIGS = (Config("jax", 8), Config("jax", 2), Wide("jax", 2))
 
 
 @dataclass(frozen=True)
