@@ -32,7 +32,7 @@ from runner.plan.base import ARITHMETIC
 from runner.plan.files import table_markdown
 from runner.plan.table import plan_console, rich_table
 from runner.report.tables import size
-from runner.sweep.identity import code_version, whole_package_digest
+from runner.sweep.identity import code_version
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.checkpoint.arguments import key_of
@@ -80,7 +80,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     devices = config.advise.devices
     assert devices is not None
     overrides = words.kept(as_typed(HydraConfig.get().overrides.task))
-    version = code_version(config) + whole_package_digest()
+    version = code_version(config)
     children = compiled.Children(tuple(typed.composed_with()), overrides, version, words.composed_here)
     compiler = depth.settled(config).plan.compiler
     advice = _arithmetic(config, devices, start)

@@ -441,7 +441,6 @@ class SweepConfig:
         else the loss.
       direction: `maximize` or `minimize`; null: the direction of the metric, `maximize` if it has none.
       resume: run ID of a sweep, or `latest`: run its unfinished jobs under the same parent run.
-      skip_finished: skip a job if a finished run has the same config, code and data files.
     """
 
     name: str | None = None
@@ -449,7 +448,6 @@ class SweepConfig:
     metric: str = "auto"
     direction: str | None = choice(None, "maximize", "minimize")
     resume: str | None = None
-    skip_finished: bool = False
 
 
 @dataclass(frozen=True)

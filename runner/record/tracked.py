@@ -20,7 +20,6 @@ from runner.host.terminal import incomplete
 from runner.layout import mesh
 from runner.processes import lifecycle as processes
 from runner.sweep import member
-from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
 from runner.task import metrics
 from runner.task.registry import metric_directions
 from runner.tracking import Status, Tracker, open_tracker
@@ -81,10 +80,7 @@ def open_run(
     for group, option in options.items():
         if group not in _GROUPS_OF_COMMANDS:
             tags[f"runner.{group}"] = option
-    tags[CONFIG_TAG] = config_hash(content)
     tags[metrics.TAG] = json.dumps(metric_directions(config.task))
-    if not prefix:  # only a training run can replace another one of the same config and code
-        tags[CODE_TAG] = code_version(config)
     name = prefix + (config.name or _name(config, options, typed_keys))
     parent_run_id = None
     sweep = member.membership()

@@ -16,7 +16,6 @@ from mlflow.entities import Run
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.host.paths import project_root
-from runner.sweep.identity import CODE_TAG, CONFIG_TAG
 from runner.sweep.member import JOB_TAG
 from runner.tracking import page, start, view
 from runner.tracking.base import Status
@@ -53,16 +52,6 @@ class Parent:
     def children(self) -> list[Run]:
         """Returns the runs of the sweep's jobs, newest first."""
         return search(self.store, [self.store.experiment_id], f"tags.mlflow.parentRunId = '{self.run_id}'")
-
-    def covered(self, code: str) -> dict[str, Run]:
-        """Returns every finished run of the experiment under this code, by the hash of its config."""
-        condition = f"attributes.status = 'FINISHED' AND tags.`{tag_key(CODE_TAG)}` = '{code}'"
-        runs: dict[str, Run] = {}
-        for run in reversed(search(self.store, [self.store.experiment_id], condition)):  # of two, the newer one counts
-            config = tags_of(run.data.tags).get(CONFIG_TAG)
-            if config is not None:
-                runs[config] = run
-        return runs
 
     def mark_killed(self, notes: Mapping[str, str]) -> None:
         """Marks children as KILLED that are still RUNNING although their job has ended.

@@ -22,13 +22,12 @@ from runner.config.compose import compose_job
 from runner.config.convert import as_typed, convert_group, resolved
 from runner.config.hydra_node import directory
 from runner.config.names import short_keys
-from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
+from runner.config.schema import SweepConfig, TrackingConfig
 from runner.config.search_path import portable
 from runner.errors import ConfigError, DataError, Refused, invalid
 from runner.host import folders, session, signals
 from runner.host.commands import command_module
 from runner.host.late import late
-from runner.sweep.identity import code_version, config_hash
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome
 from runner.sweep.member import VALUES_FILE, Values, values_of, varied_tags, write_parent
 from runner.sweep.process import STOP_FILE
@@ -144,8 +143,6 @@ class Sweep:
         # Runs of the sweep that is resumed, by their values.
         self._finished: dict[Values, Run] = {}
         self._unfinished: dict[Values, Run] = {}
-        # Finished runs of the experiment: code version -> config hash -> run.
-        self._covered: dict[str, dict[str, Run]] = {}
 
     @property
     def config(self) -> DictConfig:
@@ -171,9 +168,9 @@ class Sweep:
         return self.folder / "parent.json"
 
     def _check_resume(self) -> None:
-        for key, value in (("resume", self.settings.resume), ("skip_finished", self.settings.skip_finished)):
-            if value and not self.is_recorded:
-                raise invalid(f"sweep.{key}", value, problem="needs a tracked sweep", fix=f"drop sweep.{key}")
+        resumed = self.settings.resume
+        if resumed and not self.is_recorded:
+            raise invalid("sweep.resume", resumed, problem="needs a tracked sweep", fix="drop sweep.resume")
 
     def open(self) -> None:
         """Makes the parent run, or resumes it, and reads which jobs are finished already.
@@ -189,7 +186,7 @@ class Sweep:
         self.parent_file.unlink(missing_ok=True)
         self._opening = threading.Thread(target=self._open_parent, name="sweep-parent", daemon=True)
         self._opening.start()
-        if self.settings.resume or self.settings.skip_finished:
+        if self.settings.resume:
             opened = self.parent
             self.check()
             assert opened is not None
@@ -283,7 +280,9 @@ class Sweep:
         except Exception as error:  # ours or Hydra's own: the other jobs may be valid
             self.ledger.add(job, Outcome("refused", 2, note=self._describe_error(error, overrides)))
             return None
-        finished = self._finished_run(job, config, composed)
+        # The job's own run, even where the command line has more overrides now: what is added
+        # (`trainer.on_nan=continue`) is for the jobs that are left.
+        finished = self._finished.get(values_of(varied_tags(job.varied)))
         if finished is not None:
             self.finished_runs[number] = finished
             self.ledger.add(job, Outcome("skipped", note=f"finished before, as run {finished.info.run_id}"))
@@ -304,21 +303,6 @@ class Sweep:
         for name in (OUTCOME_FILE, VALUES_FILE, STOP_FILE):
             (folder / name).unlink(missing_ok=True)
         return folder
-
-    def _finished_run(self, job: Job, config: RunConfig, composed: DictConfig) -> Run | None:
-        """Returns the finished run that replaces a job; None where the job has to run.
-
-        In a sweep that is resumed that is the job's own run, even where the command line has more overrides now: what
-        is added (`trainer.on_nan=continue`) is for the jobs that are left.
-        """
-        finished = self._finished.get(values_of(varied_tags(job.varied)))
-        if finished is not None or not self.settings.skip_finished:
-            return finished
-        code = code_version(config)
-        if code not in self._covered:
-            assert self.parent is not None
-            self._covered[code] = self.parent.covered(code)
-        return self._covered[code].get(config_hash(resolved(config, composed)))
 
     # A sweep is the `schedule.Watcher` of a grid's jobs.
 

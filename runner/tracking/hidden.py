@@ -20,8 +20,6 @@ _BOOKKEEPING = frozenset(
         "runner.pid",
         "runner.boot",
         "runner.machine",
-        "runner.code",
-        "runner.config",
         "runner.params",
         "runner.metrics",
         "runner.git.changed",

@@ -12,9 +12,6 @@ from runner.compare.records import RunRecord
 from runner.config.names import varied_name
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.errors import ConfigError
-from runner.host.commands import COMMANDS
-from runner.host.stores import client
-from runner.host.stores.urls import ObjectPath
 from runner.sweep import identity, resume
 from runner.sweep.jobs import Job, Outcome
 from runner.sweep.member import Membership, values_of, varied_tags
@@ -25,44 +22,20 @@ from runner.sweep.state import varied_of, varied_values
 from runner.tracking.store import open_store
 from runner.tracking.sweeps import KIND_TAG
 
-CONFIG = {
-    "dataset": {"batch_size": 64, "data_dir": None},
-    "optimizer": {"learning_rate": 0.01},
-    "tracking": {"uri": None},
-    "trainer": {"progress": "auto"},
-    "cluster": {"processes": 2},
-}
-
-
-def changed(group: str, key: str, value: object) -> dict[str, object]:
-    return CONFIG | {group: {**CONFIG[group], key: value}}
-
 
 @pytest.mark.parametrize(
-    ("group", "key", "value"),
+    ("key", "counts"),
     [
-        ("tracking", "uri", "x"),
-        ("dataset", "data_dir", "/data"),
-        ("dataset", "workers", 2),
-        ("trainer", "progress", "none"),
-        ("cluster", "restarts", 3),
-        ("cluster", "restart_window", "2h"),
+        ("tracking.uri", False),
+        ("dataset.data_dir", False),
+        ("trainer.progress", False),
+        ("cluster.restart_window", False),
+        ("dataset.batch_size", True),
+        ("optimizer.learning_rate", True),
     ],
 )
-def test_where_and_how_visibly_a_run_computes_does_not_make_it_another(group: str, key: str, value: object) -> None:
-    assert identity.config_hash(changed(group, key, value)) == identity.config_hash(CONFIG)
-
-
-def test_only_training_and_its_data_are_code_that_a_run_computes_with() -> None:
-    commands = {name.split(".")[1] for name in COMMANDS if "." in name}
-    assert commands - set(identity._PARTS_WITHOUT_ARITHMETIC) == {"data"}
-
-
-@pytest.mark.parametrize(
-    ("group", "key", "value"), [("dataset", "batch_size", 128), ("optimizer", "learning_rate", 1)]
-)
-def test_what_a_run_computes_does(group: str, key: str, value: object) -> None:
-    assert identity.config_hash(changed(group, key, value)) != identity.config_hash(CONFIG)
+def test_a_key_counts_that_decides_what_a_run_computes(key: str, counts: bool) -> None:
+    assert identity.counts(key) == counts
 
 
 @pytest.mark.parametrize(
@@ -90,41 +63,6 @@ def test_code_is_another_where_a_users_own_part_changed(
     assert identity.code_version(config) != before
     ours = RunConfig(model=ModelConfig("runner.model.mlp.sequential"))
     assert identity.code_version(ours) == identity.code_version(ours) != before
-
-
-def test_a_run_on_data_files_that_changed_since_is_another(tmp_path: Path) -> None:
-    table, photo = tmp_path / "houses.csv", tmp_path / "photos" / "train" / "cats" / "1.jpg"
-    photo.parent.mkdir(parents=True)
-    for file, path in ((table, table), (photo, tmp_path / "photos")):
-        file.write_bytes(b"1")
-        config = RunConfig(dataset=DatasetConfig(path=str(path)))
-        before = identity.code_version(config)
-        assert identity.code_version(config) == before
-        file.write_bytes(b"12")
-        assert identity.code_version(config) != before
-    assert identity.code_version(RunConfig(dataset=DatasetConfig(path=str(tmp_path / "none")))) != before
-
-
-def test_a_run_on_objects_that_changed_since_is_another(tmp_path: Path) -> None:
-    pytest.importorskip("obstore")
-    root = ObjectPath("memory://test-identity", tmp_path.name)
-    client.write(root / "train.parquet", b"first")
-    config = RunConfig(dataset=DatasetConfig(name="parquet", path=str(root)))
-    before = identity.code_version(config)
-    assert identity.code_version(config) == before
-    client.write(root / "train.parquet", b"other")
-    assert identity.code_version(config) != before
-
-
-def test_a_run_on_a_mixture_whose_files_changed_since_is_another(tmp_path: Path) -> None:
-    table = tmp_path / "houses.csv"
-    table.write_bytes(b"1")
-    parts = [{"name": "digits"}, {"name": "arrays", "path": str(table)}]
-    config = RunConfig(dataset=DatasetConfig(name="mixture", parts=parts))
-    before = identity.code_version(config)
-    assert identity.code_version(config) == before
-    table.write_bytes(b"12")
-    assert identity.code_version(config) != before
 
 
 def test_what_varies_is_what_has_several_values() -> None:

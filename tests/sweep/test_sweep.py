@@ -90,9 +90,6 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
     assert "4 jobs: 4 passed" in done.stdout
     assert [row["status"] for row in rows(tmp_path / "sweep")] == ["passed"] * 4
 
-    again = sweep(tmp_path, *SHORT, "dataset.batch_size=64", "sweep.skip_finished=true", "mesh=batch2", name="again")
-    assert "1 job: 1 skipped" in again.stdout
-
 
 @pytest.mark.nightly
 def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) -> None:
@@ -184,8 +181,6 @@ def test_a_job_that_is_refused_leaves_the_others_their_turn(tmp_path: Path) -> N
 def test_resuming_what_is_not_there_is_refused(tmp_path: Path) -> None:
     done = sweep(tmp_path, "sweep.resume=latest", code=2)
     assert done.stderr.startswith("error: sweep latest: no such sweep in this store")
-    done = sweep(tmp_path, "sweep.skip_finished=true", "tracking=none", code=2)
-    assert "sweep.skip_finished=true:" in done.stderr
 
 
 @pytest.mark.nightly
