@@ -89,7 +89,7 @@ def start(body: Callable[[], int]) -> NoReturn:
     """Runs the body of a command, or prints versions; see `runner.host.signals.run_main`."""
     _open_streams()
     if "--version" in sys.argv[1:]:
-        body = import_module("runner.host.commands").print_versions
+        body = import_module("runner.cli.versions").print_versions
     else:
         _check_folder()
     run_main: Callable[[Callable[[], int]], NoReturn] = import_module("runner.host.signals").run_main

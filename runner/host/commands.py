@@ -1,12 +1,8 @@
-"""The list of commands, and the versions that `--version` prints. Imports nothing that takes time."""
+"""The list of commands. Imports nothing that takes time."""
 
 from __future__ import annotations
 
-import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
-
-import runner
 
 # Module to description; `python -m` runs the module.
 COMMANDS = {
@@ -23,23 +19,6 @@ COMMANDS = {
     "runner.data": "downloads, prepares and shows a dataset",
     "runner.init": "creates a project with your own model and options, ready to run",
 }
-# Distributions whose versions a bug report needs.
-_REPORTED = (
-    "tensorflow",
-    "tf-keras",
-    "keras",
-    "jax",
-    "jaxlib",
-    "tensorflow-datasets",
-    "numpy",
-    "hydra-core",
-    "omegaconf",
-    "mlflow",
-    "optuna",
-    "safetensors",
-    "grain",
-)
-_MISSING = "not installed"
 
 
 def command_module() -> str:
@@ -53,21 +32,3 @@ def listed() -> str:
     """Returns the commands with their descriptions, one per line."""
     width = max(map(len, COMMANDS))
     return "\n".join(f"  python -m {name:{width}}  {description}" for name, description in COMMANDS.items())
-
-
-def print_versions() -> int:
-    """Prints the versions of this package, of Python and of the libraries.
-
-    Returns:
-      The process's exit code.
-    """
-    versions = {"runner": runner.__version__, "python": platform.python_version()}
-    for name in _REPORTED:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = _MISSING
-    width = max(map(len, versions))
-    for name, number in versions.items():
-        print(f"{name:{width}}  {number}")
-    return 0

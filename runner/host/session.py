@@ -12,11 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # these are above this folder: the session stores them, and does nothing with them
+if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-    from runner.sweep.member import Membership
-    from runner.sweep.state import Shared, Sweep
 
 
 @dataclass
@@ -28,16 +25,17 @@ class Session:
       arguments: the command line, secrets masked. First as typed; then as Hydra reads it, with recorded overrides.
       prepare_run: checks the config of a run and claims its folder. Hydra's callback calls it, which knows the
         session alone; None outside a command.
-      membership: the sweep that started this process for one of its jobs; None for a run of its own.
+      membership: the sweep that started this process for one of its jobs, a `runner.sweep.member.Membership`; None for
+        a run of its own. The session stores it and the next one, whose types are above this folder.
       sweep: the sweep that this process runs, or what its job knows of the sweep where a launcher other than ours
-        runs it in this process; None where there is none.
+        runs it in this process, see `runner.sweep.state`; None where there is none.
     """
 
     program: str = ""
     arguments: tuple[str, ...] = ()
     prepare_run: Callable[[DictConfig], None] | None = None
-    membership: Membership | None = None
-    sweep: Sweep | Shared | None = None
+    membership: object = None
+    sweep: object = None
 
 
 _sessions = [Session()]  # the last one is the current one; the first one is of a process that runs no command

@@ -131,7 +131,8 @@ def environment() -> dict[str, str]:
 
 def membership() -> Membership | None:
     """Returns what this process knows of its sweep; None for a run of its own."""
-    return session.current().membership
+    found = session.current().membership
+    return found if isinstance(found, Membership) else None
 
 
 def write_parent(path: Path, **content: str) -> None:
