@@ -135,7 +135,6 @@ def saved(
 ) -> list[int]:
     """Begins to save, as a run does after it is built; returns the steps that a resume then sees."""
     hydra = SimpleNamespace(overrides=SimpleNamespace(task=OmegaConf.create(["trainer.epochs=9", "branch=x"])))
-    monkeypatch.setattr(recovery, "HydraConfig", SimpleNamespace(get=lambda: hydra))
     monkeypatch.setattr(arguments, "HydraConfig", SimpleNamespace(get=lambda: hydra))
     monkeypatch.setattr(arguments, "composed_with", list)
     config = RunConfig()
