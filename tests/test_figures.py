@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
-from runner.report import palette
-from runner.report.figures import ink, log_axis, show_last_tenth, subplots
+from runner import figures
+from runner.figures import SERIES, examples, ink, log_axis, of_shard, show_last_tenth, subplots
 
 
-def ticks(values: list[float], *, rises: bool = True) -> list[float] | None:
+def size(path: Path) -> tuple[int, int]:
+    """Returns the width and height of a PNG."""
+    head = path.read_bytes()[:24]
+    assert head[1:4] == b"PNG"
+    return int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
+
+
+def ticks(values: list[float]) -> list[float] | None:
     """Returns the ticks of a share's axis; None where it keeps its even spacing."""
     _, axes = subplots(1, 1, (5, 4))
     axes.plot(values)
-    show_last_tenth(axes, values, rises=rises)
+    show_last_tenth(axes, values)
     return None if axes.get_yscale() == "linear" else sorted(axes.get_yticks())
 
 
@@ -24,7 +33,7 @@ def test_the_last_tenth_of_an_accuracy_takes_at_least_half_of_its_axis() -> None
     values = [0.1, 0.6, 0.85, 0.93, 0.97, 0.985, 1.0]
     _, axes = subplots(1, 1, (5, 4))
     axes.plot(values)
-    show_last_tenth(axes, values, rises=True)
+    show_last_tenth(axes, values)
     low, at, high = (axes.transData.transform((0, value))[1] for value in (values[0], 0.9, 1.0))
     assert (high - at) > 0.5 * (high - low)
     places = axes.transAxes.inverted().transform(axes.transData.transform([(0, value) for value in values]))[:, 1]
@@ -44,19 +53,18 @@ def test_the_ticks_show_the_last_tenth(top: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rises", "values"),
+    "values",
     [
-        (False, [0.1, 0.95]),  # a loss, though its values look like shares
-        (True, [0.1, 0.85]),
-        (True, [0.91, 0.97]),  # all of it is there already
-        (True, [0.5, 0.97, 3.0]),  # no share
-        (True, [-0.5, 0.97]),
-        (True, [float("nan")]),
-        (True, []),
+        [0.1, 0.85],
+        [0.91, 0.97],  # all of it is there already
+        [0.5, 0.97, 3.0],  # no share
+        [-0.5, 0.97],
+        [float("nan")],
+        [],
     ],
 )
-def test_other_axes_stay_even(rises: bool, values: list[float]) -> None:
-    assert ticks(values, rises=rises) is None
+def test_other_axes_stay_even(values: list[float]) -> None:
+    assert ticks(values) is None
 
 
 def test_a_log_axis_has_plain_numbers() -> None:
@@ -67,14 +75,14 @@ def test_a_log_axis_has_plain_numbers() -> None:
     assert {"0.1", "0.5", "1"} <= {label.get_text() for label in axes.get_yticklabels()}
 
 
-def contrast(one: str, other: tuple[int, int, int]) -> float:
+def contrast(one: object, other: object) -> float:
     """Returns the ratio of WCAG 2.2."""
 
     def luminance(color: tuple[float, ...]) -> float:
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color]
         return float(np.dot((0.2126, 0.7152, 0.0722), linear))
 
-    low, high = sorted((luminance(to_rgb(one)), luminance(tuple(part / 255 for part in other))))
+    low, high = sorted((luminance(to_rgb(one)), luminance(to_rgb(other))))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -83,12 +91,32 @@ def test_text_on_a_part_is_read_whatever_its_color(axes: dict[str, int]) -> None
     for count in range(1, len(axes) + 1):
         for cut in itertools.combinations(axes, count):
             for place in itertools.product(*(range(axes[axis]) for axis in cut)):
-                color = palette.of_part(axes, dict(zip(cut, place, strict=True)))
-                assert contrast(palette.ink_on(color), color) >= 4.5
+                color = of_shard(axes, dict(zip(cut, place, strict=True)))
+                assert contrast(ink(color), color) >= 4.5
 
 
 def test_the_colors_of_runs_are_told_from_white_and_from_each_other() -> None:
-    assert all(contrast("white", tuple(round(255 * part) for part in to_rgb(one))) > 2 for one in palette.SERIES)  # type: ignore[arg-type]
-    colors = [np.array(to_rgb(one)) for one in palette.SERIES]
+    assert all(contrast("white", one) > 2 for one in SERIES)
+    colors = [np.array(to_rgb(one)) for one in SERIES]
     assert min(float(np.abs(a - b).max()) for a, b in itertools.combinations(colors, 2)) > 0.2
     assert (ink("#0072B2"), ink("#FDDCC8")) == ("white", "black")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_examples_are_drawn_whatever_their_values(tmp_path: Path, channels: int) -> None:
+    images = np.random.default_rng(0).normal(size=(5, 4, 4, channels))
+    examples(tmp_path / "a.png", images, [("1", "")] * 5, "some")
+    width, height = size(tmp_path / "a.png")
+    assert width > height > 50
+
+
+def test_the_axis_of_an_advice_ends_at_twice_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[Figure] = []
+    monkeypatch.setattr(figures, "save", lambda figure, _: saved.append(figure))
+    series = {"fsdp, fits": (SERIES[0], "o", [(10.0, 5.0), (400.0, 9.0)])}
+    for capacity in (80.0, 0.0):
+        figures.front(tmp_path / "x.png", "", series, [(10.0, 5.0)], ("1", (10.0, 5.0)), capacity)
+    cut, whole = (figure.axes[0] for figure in saved)
+    assert cut.get_xlim() == (0.0, 160.0)
+    assert "1 candidates with more than twice" in cut.get_xlabel()
+    assert whole.get_xlim()[1] > 400

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from runner.report.tables import Column, fitted
+from runner.host.tables import Column, fitted
 
 COLUMNS = (
     Column("variable"),

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.text import Text
 
-from runner.advise import arithmetic, candidates, compiled, picture, preset, ranking, show, words
+from runner.advise import arithmetic, candidates, compiled, preset, ranking, show, words
 from runner.advise.arithmetic import Arithmetic
 from runner.config import typed
 from runner.config.convert import as_typed, choices
@@ -24,22 +26,29 @@ from runner.data import loading
 from runner.engine import registry
 from runner.errors import EngineError
 from runner.host import paths, stages
+from runner.host.late import late
 from runner.host.outputs import required, spared
-from runner.layout import transformers
+from runner.host.tables import size
+from runner.layout import mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.plan import depth, host_memory, limits, memory, rates
 from runner.plan.base import ARITHMETIC
 from runner.plan.files import table_markdown
 from runner.plan.table import plan_console, rich_table
-from runner.report.tables import size
 from runner.sweep.identity import code_version
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.checkpoint.arguments import key_of
 
+if TYPE_CHECKING:
+    from runner import figures
+else:
+    figures = late("runner.figures")
+
 logger = logging.getLogger(__name__)
 
 _GIB = 1 << 30
+_MARKERS = {ranking.FITS: "o", ranking.MAY_FIT: "^", ranking.TOO_LARGE: "x"}
 # Candidates that a compiler plans: as many as must fit until it stops, and the most that it tries. On this machine
 # it tries more, because arithmetic alone ranks its virtual devices poorly.
 _FITTING = 3
@@ -257,7 +266,7 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
             text += f"\n```sh\n{command}\n```\n"
         (folder / "advise.md").write_text(text)
     with spared(str(folder / "advise.png")):
-        picture.draw(folder / "advise.png", entries, capacity, title)
+        _draw(folder / "advise.png", entries, capacity, title)
     console.print(Text(title, style="bold"))
     console.print()
     console.print(rich_table(content, console.width, show.DROP))
@@ -278,6 +287,25 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
             f"no candidate fits {devices} devices of hardware={name}: the smallest needs {size(best.peak_bytes)} of "
             f"{size(capacity)} per device; {_fix(best, capacity)}"
         )
+
+
+def _draw(path: Path, entries: Sequence[ranking.Planned], capacity: int, title: str) -> None:
+    """Draws the ranked candidates; a capacity of 0 is not known."""
+
+    def places(entries: Iterable[ranking.Planned]) -> list[tuple[float, float]]:
+        return [(entry.peak_bytes / _GIB, 1000 * entry.seconds) for entry in entries]
+
+    series: dict[str, tuple[str, str, list[tuple[float, float]]]] = {}
+    layouts = sorted({entry.candidate.layout for entry in entries})
+    for (index, layout), (verdict, marker) in itertools.product(enumerate(layouts), _MARKERS.items()):
+        chosen = [entry for entry in entries if (entry.candidate.layout, entry.verdict) == (layout, verdict)]
+        color = figures.SERIES[index % len(figures.SERIES)]
+        series[f"{layout}, {verdict}"] = (color, marker, places(chosen))
+    unbeaten = ranking.front([entry for entry in entries if entry.verdict != ranking.TOO_LARGE])
+    best = entries[0]
+    name = f"1: {mesh.describe(best.candidate.sizes)}, {best.candidate.layout}"
+    (place,) = places([best])
+    figures.front(path, title, series, places(unbeaten), (name, place), capacity / _GIB)
 
 
 def _fix(smallest: ranking.Planned, capacity: int) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.advise import ranking
+from runner.host.tables import size
 from runner.layout import mesh
 from runner.plan import rows
 from runner.plan.base import ARITHMETIC
-from runner.report.tables import size
 
 # Candidates that the table shows.
 SHOWN = 10

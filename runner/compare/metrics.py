@@ -19,7 +19,6 @@ _SHORT_TITLES = {
     "plan/bytes_per_device": "bytes/device",
     "plan/collective_bytes": "moved/step",
     "plan/flops_per_device": "flops/device",
-    "sweep/scaling_efficiency": "efficiency",
 }
 
 

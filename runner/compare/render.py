@@ -16,7 +16,7 @@ from runner.compare import metrics as metric_names
 from runner.compare.lines import Line, Stat, keys_of
 from runner.config.names import short_keys, short_value
 from runner.host.console import Console
-from runner.report.tables import Column, fitted
+from runner.host.tables import Column, fitted
 
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red"}
 # Columns that are shown however narrow the terminal is.

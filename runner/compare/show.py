@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from runner.compare import curves, metrics, plots, points, render
 from runner.compare import diff as differences
+from runner.compare import metrics, plots, points, render
 from runner.compare.lines import Line, keys_of, make_lines, sort_lines, varying
 from runner.compare.records import Filter, RunRecord, from_run, load
 from runner.config.names import short_keys, varied_name
@@ -116,18 +116,11 @@ def _plots(client: MlflowClient, folder: Path, metric: str, lines: Sequence[Line
     prefix = _file_name(metric)
     files = []
     runs = {_label(line): line.records[-1] for line in lines}
-    colors = plots.looks(list(runs))
-    for name in dict.fromkeys((metric, "train/loss")):
-        drawn = curves.read(client, runs, name)
-        if drawn.points:
-            files.append(f"{_file_name(name)}_curves.png")
-            plots.curves(folder / files[-1], drawn, colors)
+    if plots.curves(folder / "curves.png", client, runs, list(dict.fromkeys((metric, "train/loss")))):
+        files.append("curves.png")
     for key, short_key in short_keys(keys).items():
         files.append(f"{prefix}_by_{short_key}.png")
         plots.against(folder / files[-1], metric, key, lines)
-    if len(keys) == 2:
-        files.append(f"{prefix}_heat.png")
-        plots.heat(folder / files[-1], metric, (keys[0], keys[1]), lines)
     return files
 
 

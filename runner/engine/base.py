@@ -535,18 +535,6 @@ class CachesSplit(Protocol):
         ...
 
 
-@runtime_checkable
-class ShowsPieces(Protocol):
-    """An engine that knows each device's piece of a batch, for the picture of it."""
-
-    def input_pieces(self) -> Mapping[str, Mapping[int, tuple[tuple[int, int], ...]]]:
-        """Returns each device's piece of a batch: input -> device -> spans.
-
-        A piece has (start, stop) in each dim.
-        """
-        ...
-
-
 def cache_on_device(engine: Engine, source: DataSource) -> None:
     """Lets an engine keep a split on its devices, if it can.
 

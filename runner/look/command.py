@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,23 +10,25 @@ import numpy as np
 from omegaconf import DictConfig
 from rich.table import Table as RichTable
 
+from runner import figures
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data import registry as sources
-from runner.data.base import TARGETS, Array, ArraySpec, Dataset, DataSource
+from runner.data.base import TARGETS, Dataset
 from runner.data.sources import text
 from runner.engine import registry
 from runner.errors import did_you_mean, invalid
 from runner.host.console import Console
-from runner.host.outputs import required
+from runner.host.outputs import required, spared
 from runner.host.signals import heard
-from runner.look import contents, picture
+from runner.look import contents
 from runner.look import text as text_contents
 from runner.record.folder import with_config
 from runner.task import registry as tasks
 from runner.task.supervised import no_array
 
+_DRAWN = 30  # examples of a picture: five rows
 _WIDTH = 160  # characters in a pipe or a file, which have no width of their own: the widest table fits
 
 
@@ -107,23 +108,24 @@ def _head(config: RunConfig, data: Dataset) -> dict[str, str]:
 
 def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> list[Path]:
     """Draws examples of the train split, and the same ones augmented where the config augments."""
-    count = picture.COLUMNS * picture.ROWS
     # With a fixed seed, so that the two pictures, and those of two calls, are of the same examples.
-    rows = np.sort(np.random.default_rng(0).permutation(data.train.size)[:count])
-    files = [folder / "examples.png"]
-    title = f"{data.name}: {len(rows)} of {data.train.size:,} of train"
-    _draw(files[0], data.train, data.specs, rows, image, title)
+    rows = np.sort(np.random.default_rng(0).permutation(data.train.size)[:_DRAWN])
+    drawn = {"examples.png": (data, f"{len(rows)} of {data.train.size:,} of train")}
     if config.dataset.augment:
         augmented = loading.load_run(replace(config, dataset=replace(config.dataset, standardize=False)))
-        files.append(folder / "augmented.png")
-        title = f"{data.name}: the same examples, augmented"
-        _draw(files[1], augmented.train, augmented.specs, rows, image, title)
+        drawn["augmented.png"] = (augmented, "the same examples, augmented")
+    files = []
+    for name, (examples, title) in drawn.items():
+        arrays = examples.train.read(rows)
+        others = [other for other in examples.specs if other != image]
+        captions = []
+        for index in range(len(rows)):
+            cells = [contents.cell(arrays[other][index], examples.specs[other]) for other in others]
+            captions.append(("\n".join(cells), ""))
+        with spared(str(folder / name)):
+            figures.examples(folder / name, arrays[image], captions, f"{data.name}: {title}")
+            files.append(folder / name)
     return files
-
-
-def _draw(path: Path, source: DataSource, specs: Mapping[str, ArraySpec], rows: Array, image: str, title: str) -> None:
-    with required(path.parent):
-        picture.draw(path, source.read(rows), specs, image, title)
 
 
 def _rich(table: contents.Table) -> RichTable:

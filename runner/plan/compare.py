@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.host import tables
 from runner.plan import rows
 from runner.plan.base import FORMAT
 from runner.plan.rates import PHASES
-from runner.report import tables
 from runner.sweep.jobs import Job
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from runner.config.schema import HardwareConfig, RunConfig
 from runner.engine import make_engine, registry
 from runner.errors import OutOfMemoryError
+from runner.host.tables import size
 from runner.layout import mesh
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size
@@ -18,7 +19,6 @@ from runner.plan import changes, host_memory, memory
 from runner.plan.base import ARITHMETIC, Change, Forecast, MemoryPart, Plan, Total
 from runner.plan.make import memory_parts
 from runner.processes import checks as checks_cluster
-from runner.report.tables import size
 from runner.task import registry as task_registry
 from runner.task.base import DataSpec
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,14 @@ from runner.host.late import late
 from runner.host.outputs import spared
 from runner.plan import rows
 from runner.plan.base import Plan
-from runner.plan.picture import draw
 
 if TYPE_CHECKING:
-    from runner.training import plots
+    from runner import figures
+    from runner.plan import picture
 else:
-    # Matplotlib would take a third of the time of a plan whose rate is constant.
-    plots = late("runner.training.plots")
+    # Import Matplotlib, which only a finished plan needs.
+    figures = late("runner.figures")
+    picture = late("runner.plan.picture")
 
 NAMES = ("plan.json", "plan.md", "plan.png")
 # Written if the rate changes with the step.
@@ -44,13 +46,19 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
     for name in names:
         with spared(str(folder / name)):
             if name == "plan.png":
-                draw(plan, folder / name)
+                picture.draw(plan, folder / name)
             elif name == LEARNING_RATE_PICTURE:
-                plots.learning_rates(folder / name, plan.learning_rates, plan.schedule)
+                draw_learning_rates(folder / name, plan.learning_rates, plan.schedule)
             else:
                 (folder / name).write_text(texts[name](), "utf-8")
             files.append(folder / name)
     return files
+
+
+def draw_learning_rates(path: Path, points: Sequence[tuple[int, float]], title: str) -> None:
+    """Draws the learning rate by step, from (steps done, rate), into a PNG file."""
+    panels = {title: [figures.Curve("", points, marker=",")]}
+    figures.curves(path, panels, "step", from_zero=True)
 
 
 def markdown(plan: Plan) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from runner.host.tables import size
 from runner.layout import mesh
 from runner.layout.rules import alike_once
 from runner.plan import host_memory, known_errors
 from runner.plan.base import ARITHMETIC, MAY_FIT, Plan, Traffic, VariablePlan
-from runner.plan.fold import Fold, folded, unfolded
-from runner.report.tables import size
 
 # Layers listed by the bytes of their outputs: enough to see which kind of layer is the largest.
 _LARGEST = 3
+# Equal variables of fewer blocks are shown one by one.
+_FEWEST_ALIKE = 3
 _MILLION = 1e6
 _SECONDS_PER_HOUR = 3600.0
 WHOLE = "replicated"
@@ -89,53 +91,53 @@ def title(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def broken(path: str, fits: Callable[[str], bool], indent: str) -> list[str]:
-    """Returns a path in lines that fit, each broken after its last slash.
+def alike_joined(variables: Sequence[VariablePlan]) -> list[VariablePlan]:
+    """Returns variables with those of equal blocks as one: `block_*/mlp/kernel (x12)`, with the bytes of all.
 
-    A part that does not fit stays whole.
+    Variables that differ only in the numbers of their paths are equal. Two are still read faster one by one.
     """
-    lines = [""]
-    for part in path.replace("/", "/\0").split("\0"):
-        if lines[-1].strip() and not fits(lines[-1] + part):
-            lines.append(indent)
-        lines[-1] += part
-    return lines
+    groups: dict[tuple[str, VariablePlan], list[VariablePlan]] = {}
+    for variable in variables:
+        pattern = re.sub(r"\d+", "*", variable.path)
+        same = replace(variable, path="", passed=(), reason="")
+        groups.setdefault((pattern, same), []).append(variable)
+    joined = []
+    for (pattern, _), group in groups.items():
+        if len(group) < _FEWEST_ALIKE:
+            joined += group
+            continue
+        sums = {
+            name: sum(getattr(one, name) for one in group) for name in ("bytes", "bytes_per_device", "moved_bytes")
+        }
+        joined.append(replace(group[0], path=f"{pattern} (x{len(group)})", **sums))
+    return joined
 
 
-def variables(plan: Plan, *, fold: bool = False) -> Rows:
+def variables(plan: Plan, *, join: bool = False) -> Rows:
     """Returns every variable's sharding, bytes and communication.
 
     The latter two are per device and step.
 
     Args:
       plan: of the run.
-      fold: show consecutive equal blocks as one, below a row with the sums over all of them. Without it, the table
-        also has the rules' reasons.
+      join: show those of equal blocks as one. Without it, the table also has the rules' reasons.
     """
+    shown = alike_joined(plan.variables) if join else plan.variables
     dtypes = sorted({variable.dtype for variable in plan.variables})
     # If all dtypes are equal, the title states it, and the others have the column's room.
     has_dtype = len(dtypes) != 1
-    has_reason = not fold and any(variable.reason for variable in plan.variables)
-    groups = folded(plan.variables) if fold else unfolded(plan.variables)
-
+    has_reason = not join and any(variable.reason for variable in plan.variables)
     rows = []
-    for group in groups:
-        if group.name:
-            # Variables of a block differ in shape, dtype, rule and spec.
-            blanks = [""] * (4 if has_dtype else 3)
-            rows.append((group.name, *blanks, *_bytes(group)))
-        for variable in group.variables:
-            name = variable.path
-            if group.name:
-                name = f"  {name}"
-            cells = [name, dims(variable.shape)]
-            if has_dtype:
-                cells.append(variable.dtype)
-            cells.append(variable.rule.removeprefix("layout/") or NO_RULE)
-            cells.append(spec_words(variable.spec))
-            if has_reason:
-                cells.append(variable.reason)
-            rows.append((*cells, *_bytes(variable)))
+    for variable in shown:
+        cells = [variable.path, dims(variable.shape)]
+        if has_dtype:
+            cells.append(variable.dtype)
+        cells.append(variable.rule.removeprefix("layout/") or NO_RULE)
+        cells.append(spec_words(variable.spec))
+        if has_reason:
+            cells.append(variable.reason)
+        moved = size(variable.moved_bytes) if variable.moved_bytes else "-"
+        rows.append((*cells, size(variable.bytes), size(variable.bytes_per_device), moved))
 
     # The optional columns come where the cells of the rows above have them.
     columns = ["variable", "shape", "rule", "spec", "bytes", "per device", "moved"]
@@ -146,20 +148,9 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
         columns.insert(columns.index("rule"), "dtype")
     else:
         heading += f", all {dtypes[0]}"
-    if any(group.name for group in groups):
-        heading += "; of equal blocks the sum, then one of them"
+    if len(shown) < len(plan.variables):
+        heading += "; of equal ones the sum"
     return Rows(heading, tuple(columns), 3, tuple(rows))
-
-
-def _bytes(counted: VariablePlan | Fold) -> tuple[str, str, str]:
-    """Returns the bytes of a variable or of blocks.
-
-    They are those of whole arrays, those per device, and those communicated per step.
-    """
-    moved = "-"
-    if counted.moved_bytes:
-        moved = size(counted.moved_bytes)
-    return size(counted.bytes), size(counted.bytes_per_device), moved
 
 
 def verdict(plan: Plan) -> list[str]:

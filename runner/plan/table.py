@@ -11,9 +11,9 @@ from rich.console import Group
 from rich.text import Text
 
 from runner.host.console import Console
+from runner.host.tables import Column, fitted
 from runner.plan import rows
 from runner.plan.base import Plan
-from runner.report.tables import Column, fitted
 
 # Columns if the output is not a terminal: the widest table of the presets fits.
 WIDTH = 108
@@ -38,7 +38,7 @@ def show(plan: Plan, console: Console) -> None:
         console.print()
     tables = (
         rows.memory(plan),
-        rows.variables(plan, fold=True),
+        rows.variables(plan, join=True),
         rows.totals(plan),
         rows.program(plan),
         rows.traffic(plan),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
+from runner import figures
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Encoding
 from runner.engine import registry
-from runner.engine.base import Engine, PlainModel, SavesLight, ShowsPieces
+from runner.engine.base import Engine, PlainModel, SavesLight
 from runner.export.signature import Served
 from runner.host import work
 from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
-from runner.layout import mesh
 from runner.optim import schedules
-from runner.plan.files import LEARNING_RATE_PICTURE
+from runner.plan.files import LEARNING_RATE_PICTURE, draw_learning_rates
 from runner.processes.team import current
-from runner.task.base import DataSpec, Evaluation, Report, Task
+from runner.task.base import DataSpec, Evaluation, Report
 from runner.task.metrics import EVAL, MAXIMIZE, TEST
 from runner.tracking import Tracker
-from runner.training import lengths, loop, plots
+from runner.training import lengths, loop
 from runner.training.display import result_table, shown
 from runner.training.feed import Splits
-from runner.training.goodput import Goodput
+from runner.training.goodput import KINDS, Goodput
 from runner.training.lengths import RunLength
 from runner.training.recorder import prefixed
 
@@ -47,6 +47,8 @@ else:
 _EXAMPLE_ROWS = 2
 _TABLE_ROWS = 1000
 Writer = Callable[[Path], object]
+# (step, values by name)
+Points = Sequence[tuple[int, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -167,24 +169,24 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
         report = task.report(result.reported, splits.reported.source, splits.reported_name)
     summary = json.dumps(_summary(outcome), indent=2) + "\n"
     files: dict[str, Writer] = {}
-    if plots.has_curves(history.train, history.evaluations):
+    # A single point is no curve.
+    if max(len(history.train), len(history.evaluations)) > 1:
         rising = [name for name, direction in task.directions.items() if direction == MAXIMIZE]
-        files["curves.png"] = lambda path: plots.curves(
-            path, history.train, history.evaluations, length, splits.selecting_name, rising
-        )
+        evaluations = [(step, evaluation.metrics) for step, evaluation in history.evaluations]
+        panels = curves(history.train, evaluations, length, splits.selecting_name)
+        along = f"epoch (of {length.epoch:,} steps)" if length.by_epochs else "step"
+        files["curves.png"] = lambda path: figures.curves(path, panels, along, rising=rising)
     rates = _actual_rates(outcome)
     if rates:
         title = schedules.description(outcome.config.optimizer) or "learning rate"
-        files[LEARNING_RATE_PICTURE] = lambda path: plots.learning_rates(path, rates, title)
+        files[LEARNING_RATE_PICTURE] = lambda path: draw_learning_rates(path, rates, title)
     goodput = outcome.goodput
     if goodput is not None and len(goodput.attempts) > 1:
         content = json.dumps(goodput.content(), indent=2) + "\n"
         files["attempts.json"] = lambda path: path.write_text(content)
-        files["goodput.png"] = lambda path: plots.goodput(path, goodput)
+        files["goodput.png"] = lambda path: figures.bars(path, goodput_bars(goodput))
     files |= report.files
     files["summary.json"] = lambda path: path.write_text(summary)
-    if isinstance(outcome.engine, ShowsPieces):
-        files["sharding.png"] = _sharding_picture(outcome.config, task, outcome.engine)
     return files
 
 
@@ -209,18 +211,62 @@ def _actual_rates(outcome: Outcome) -> list[tuple[int, float]]:
     return rates
 
 
-def _sharding_picture(config: RunConfig, task: Task, engine: ShowsPieces) -> Writer:
-    """Returns the function that draws which examples each device has."""
-    pieces = engine.input_pieces()
-    microbatches = config.trainer.accumulate_steps
-    size = config.dataset.batch_size // microbatches
-    name = "a batch"
-    if microbatches > 1:
-        name = "a microbatch"
-    axes = config.mesh.axes
-    title = f"{name}, {size} examples, on mesh {mesh.describe(axes)}"
-    specs = task.input_specs()
-    return lambda path: plots.sharding(path, size, specs, pieces, axes, title)
+def curves(
+    train: Points, evaluations: Points, length: RunLength, evaluated: str = "test"
+) -> dict[str, list[figures.Curve]]:
+    """Returns the curves of every metric by epoch or by step, for training steps and for evaluations.
+
+    Args:
+      train: (step, means by name) of logged windows.
+      evaluations: (step, metrics by name).
+      length: of the run, which is shown by epochs or by steps.
+      evaluated: name of the split that evaluations are on.
+    """
+    unit = length.epoch if length.by_epochs else 1
+    period = "epoch" if length.by_epochs else "period"
+    drawn = (
+        (train, "train, a few steps", figures.TRAIN_STEPS, ",", 1.0),
+        (_by_period(train, length.period), f"train, mean of the {period}", figures.TRAIN, "o", 1.6),
+        (evaluations, f"{evaluated}, after the {period}", figures.EVALUATED, "s", 1.6),
+    )
+    panels: dict[str, list[figures.Curve]] = {}
+    for rows, label, color, marker, width in drawn:
+        for name in rows[0][1] if rows else ():
+            points = [(step / unit, values[name]) for step, values in rows if name in values]
+            panels.setdefault(name, []).append(figures.Curve(label, points, color, marker, width))
+    return panels
+
+
+def _by_period(train: Points, period: int) -> list[tuple[int, dict[str, float]]]:
+    """Returns (last step, means of the steps by name) of each period; each step has the means of its window."""
+    # End of a period -> steps, and sums of the metrics over these.
+    sums: dict[int, Array] = {}
+    done = 0
+    for end, means in train:
+        # A window may reach into the next period, and then counts in both with the steps that it has there.
+        while done < end:
+            period_end = (done // period + 1) * period
+            steps = min(end, period_end) - done
+            row = steps * np.array([1.0, *means.values()])
+            sums[period_end] = sums.get(period_end, np.zeros(1 + len(means))) + row
+            done += steps
+    by_period: list[tuple[int, dict[str, float]]] = []
+    for period_end, row in sums.items():
+        means = (row[1:] / row[0]).tolist()
+        # Every window has the same metrics. The last period may be shorter than the others.
+        by_period.append((min(period_end, done), dict(zip(train[0][1], means, strict=True))))
+    return by_period
+
+
+def goodput_bars(measured: Goodput) -> figures.Bars:
+    """Returns the wall time of a run by attempt and kind of work."""
+    rows: dict[str, list[tuple[str, float]]] = {}
+    for attempt, share in zip(measured.attempts, measured.shares, strict=True):
+        rows[f"attempt {attempt.number}"] = list(share.seconds.items())
+    colors = (*figures.SERIES, figures.TRAIN_STEPS, figures.OTHER)
+    parts = {kind: (kind, color) for kind, color in zip(KINDS, colors, strict=True)}
+    whole = measured.whole
+    return figures.Bars(f"goodput {whole.share(work.TRAINING):.0%} of {whole.wall:,.0f} s", "seconds", rows, parts)
 
 
 def _summary(outcome: Outcome) -> dict[str, object]:

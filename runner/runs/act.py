@@ -13,7 +13,7 @@ from runner.config.schema import CheckpointConfig, TrackingConfig
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError, invalid
 from runner.host.paths import outputs_dir, project_root
 from runner.host.stores import urls
-from runner.report.tables import size as size_text
+from runner.host.tables import size as size_text
 from runner.runs import remove
 from runner.runs.listing import KEEP_TAG, ListedRun, find, readable, select
 from runner.runs.selection import Selection, age_words

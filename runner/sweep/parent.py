@@ -71,11 +71,6 @@ class Parent:
         for key, value in tags.items():
             self.store.client.set_tag(run_id, tag_key(key), cut(value, TAG_LIMIT))
 
-    def measure_child(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        """Logs metrics of one of the sweep's runs that only the sweep knows."""
-        for key, value in metrics.items():
-            self.store.client.log_metric(run_id, key, value)
-
     def finish(
         self, status: Status, tags: Mapping[str, str], metrics: Mapping[str, float], files: Sequence[Path]
     ) -> None:

@@ -10,20 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.compare import curves, plots, render
-from runner.compare.lines import make_lines
+from runner.compare import plots, render
+from runner.compare.lines import Line, Stat, make_lines
 from runner.compare.metrics import directions
 from runner.compare.records import RunRecord, from_folder, from_run
 from runner.errors import DataError
 from runner.host import outputs, session
 from runner.host.outputs import spared
 from runner.host.signals import interruption
-from runner.sweep import scaling
-from runner.sweep.jobs import GOOD, jobs_text
+from runner.sweep.jobs import GOOD, Job, Outcome, jobs_text
 from runner.sweep.launch import retyped
 from runner.sweep.member import JOB_TAG, Values, values_of, varied_tags
 from runner.sweep.parent import Parent
-from runner.sweep.scaling import Entry
 from runner.sweep.state import Sweep
 from runner.task.metrics import LOSS
 from runner.tracking import sweeps
@@ -39,7 +37,22 @@ _CURVES = ("eval/loss", "train/loss")
 _RESUMABLE = ("killed", "failed", "timeout", "not run")
 _STORE_KEYS = ("tracking", "tracking.uri", "tracking.experiment")  # needed to find a sweep by its id
 _ROWS_OF_DESCRIPTION = 30  # of the table on the sweep's page, which a tag of MLflow holds; table.md has all
-_TICKS_OF_HEAT_MAP = 12  # values per key: more would not be readable side by side
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A job with its outcome and what it recorded."""
+
+    job: Job
+    outcome: Outcome
+    record: RunRecord | None
+
+    def line(self) -> Line:
+        """Returns it as a line of a comparison."""
+        if self.record is None:
+            return Line(dict(self.job.varied), {}, ())
+        stats = {name: Stat(value) for name, value in self.record.metrics.items()}
+        return Line(dict(self.job.varied), stats, (self.record,))
 
 
 @dataclass(frozen=True)
@@ -146,7 +159,7 @@ def _entries(sweep: Sweep) -> list[Entry]:
         if outcome.status in ("not run", "refused"):  # the record is that of an earlier sweep in the folder
             record = None
         entries.append(Entry(job, outcome, record))
-    return scaling.with_efficiency(entries)
+    return entries
 
 
 def best_of(entries: Sequence[Entry], metric: str, direction: str) -> Entry | None:
@@ -208,7 +221,7 @@ def _with_column(sheet: render.Sheet, title: str, cells: Sequence[str]) -> rende
 
 
 def _layout_metrics(entries: Sequence[Entry]) -> list[str]:
-    """Returns the metrics of plan and scaling that a job recorded, if the sweep varies mesh or layout."""
+    """Returns the metrics of the plan that a job recorded, if the sweep varies mesh or layout."""
     varied_groups: set[str] = set()
     for entry in entries:
         for key in entry.job.varied:
@@ -219,7 +232,7 @@ def _layout_metrics(entries: Sequence[Entry]) -> list[str]:
     for entry in entries:
         if entry.record is not None:
             names |= set(entry.record.metrics)
-    return sorted(name for name in names if name.startswith(("plan/", scaling.EFFICIENCY)))
+    return sorted(name for name in names if name.startswith("plan/"))
 
 
 def _print(report: _Report) -> None:
@@ -268,13 +281,6 @@ def _draw(report: _Report, written: list[Path]) -> None:
             written.append(path)
     if sweep.draw_search is not None:
         written += sweep.draw_search(sweep.folder)
-    elif len(keys) == 2 and len(judged) > 1:
-        columns = {line.values[keys[0]] for line in lines}
-        rows = {line.values[keys[1]] for line in lines}
-        if max(len(columns), len(rows)) <= _TICKS_OF_HEAT_MAP:
-            path = sweep.folder / f"{file_prefix}_heat.png"
-            plots.heat(path, metric, (keys[0], keys[1]), lines)
-            written.append(path)
     if sweep.parent is not None:
         _draw_curves(report, sweep.parent, judged, written)
 
@@ -308,14 +314,10 @@ def _draw_curves(report: _Report, parent: Parent, judged: Sequence[Entry], writt
     for entry in report.entries:
         if entry.record is not None:
             runs[entry.job.name] = entry.record
-    best_first = sorted(runs, key=lambda name: results.get(name, worst), reverse=maximize)
-    colors = plots.looks(best_first)
-    for metric in _CURVES:
-        metric_curves = curves.read(parent.store.client, runs, metric)
-        if metric_curves.points:
-            path = sweep.folder / f"{metric.replace('/', '_')}_curves.png"
-            plots.curves(path, metric_curves, colors)
-            written.append(path)
+    best_first = dict(sorted(runs.items(), key=lambda run: results.get(run[0], worst), reverse=maximize))
+    path = sweep.folder / "curves.png"
+    if plots.curves(path, parent.store.client, best_first, _CURVES):
+        written.append(path)
 
 
 def _record(report: _Report, parent: Parent, files: Sequence[Path], status: Status) -> None:
@@ -339,9 +341,6 @@ def _record(report: _Report, parent: Parent, files: Sequence[Path], status: Stat
             continue
         if entry.outcome.status == "pruned":
             parent.tag_child(entry.record.run_id, {"runner.pruned": "true"})
-        if scaling.EFFICIENCY in entry.record.metrics:
-            efficiency = entry.record.metrics[scaling.EFFICIENCY]
-            parent.measure_child(entry.record.run_id, {scaling.EFFICIENCY: efficiency})
     parent.finish(status, tags, metrics, files)
     parent.tell(status, report.counts, _description(report, parent))
     only_task = tasks.pop() if len(tasks) == 1 else None

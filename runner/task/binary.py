@@ -25,8 +25,10 @@ from runner.task.sigmoids import OfSigmoids
 from runner.task.supervised import as_counts, columns, counted, read_columns, roles
 
 if TYPE_CHECKING:
+    from runner import figures
     from runner.task import pictures
 else:
+    figures = late("runner.figures")
     pictures = late("runner.task.pictures")
 
 # Names of the sums of `Binary.totals`.
@@ -262,17 +264,21 @@ class Binary(OfSigmoids):
         hits = int(as_counts(others.true_positives)[0])
         false_alarms = int(as_counts(others.false_positives)[0])
         matrix = np.asarray([[negatives - false_alarms, false_alarms], [positives - hits, hits]])
+        recall = area.recall().tolist()
+        # Where nothing is predicted positive, precision is 0 / 0: such a threshold has no point on the curve.
+        precision = area.precision()[area.true_positives + area.false_positives > 0].tolist()
+        panels = {
+            f"recall by false positive rate (ROC), {split}, area {evaluation.metrics['auc']:.4f}": [
+                figures.Curve("", [(0.0, 0.0), (1.0, 1.0)], figures.TRAIN_STEPS, ",", 1.0, dashed=True),
+                figures.Curve("", list(zip(area.false_positive_rate().tolist(), recall, strict=True)), marker="."),
+            ],
+            f"precision by recall, {split}, area {evaluation.metrics['auc_pr']:.4f}": [
+                figures.Curve("", list(zip(recall, precision, strict=False)), marker=".")
+            ],
+        }
         files: dict[str, Callable[[Path], None]] = {
             "confusion.png": partial(pictures.confusion, matrix=matrix, class_names=self.class_names, split=split),
-            "curves_at_thresholds.png": partial(
-                pictures.threshold_curves,
-                false_positive_rate=area.false_positive_rate(),
-                recall=area.recall(),
-                # Where nothing is predicted positive, precision is 0 / 0: such a threshold has no point on the curve.
-                precision=area.precision()[area.true_positives + area.false_positives > 0],
-                areas=(evaluation.metrics["auc"], evaluation.metrics["auc_pr"]),
-                split=split,
-            ),
+            "curves_at_thresholds.png": partial(figures.curves, panels=panels, along="false positive rate, or recall"),
         }
         tables: dict[str, Table] = {
             "classes": _class_table(self.class_names, matrix),

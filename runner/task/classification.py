@@ -34,8 +34,10 @@ from runner.task.supervised import (
 from runner.task.token_checks import tags_fix
 
 if TYPE_CHECKING:
+    from runner import figures
     from runner.task import pictures
 else:
+    figures = late("runner.figures")
     pictures = late("runner.task.pictures")
 
 # Classes up to which a step computes the whole confusion matrix, C x C float32 numbers: 4 MB for 1,000 classes. With
@@ -43,6 +45,8 @@ else:
 _MOST_CONFUSED = 1000
 # Misclassified examples in the report: four rows of pictures.
 _MOST_WRONG = 24
+# Characters of a predicted class that leave room for its probability.
+_LONGEST = 12
 # Absolute error of probabilities that should sum to 1, as files often have them rounded to two digits.
 _ROUNDING = 1e-2
 
@@ -404,18 +408,17 @@ class Classification(Supervised):
             label_name = names[labels[example]]
             predicted_name = names[predicted_class]
             rows.append((int(example), label_name, predicted_name, float(certainty)))
-            captions.append((label_name, f"{pictures.short(predicted_name)}, {certainty:.1%}"))
+            captions.append((figures.short(label_name), f"{figures.short(predicted_name, _LONGEST)}, {certainty:.1%}"))
         image = next((name for name in self.input_names if self.arrays[name].is_image), None)
         if image is None:
             columns = ("example", "label", "predicted", "probability")
             return Report({}, {"most confidently wrong": (columns, rows)})
-        draw = partial(
-            pictures.wrong,
-            images=source.read(shown)[image],
-            captions=captions,
-            title=f"{len(wrong):,} of {count:,} {split} examples are wrong",
-            total=len(wrong),
-        )
+        title = f"{len(wrong):,} of {count:,} {split} examples are wrong"
+        if len(wrong) > len(shown):
+            title += f"; the {len(shown)} most confident"
+        if len(shown):
+            title += "\nbelow each its label, and in red the prediction with its probability"
+        draw = partial(figures.examples, images=source.read(shown)[image], captions=captions, title=title)
         return Report({"wrong.png": draw}, {})
 
     def _class_table(self, totals: Mapping[str, Array]) -> Table:

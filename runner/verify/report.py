@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Group
 
 from runner.engine import registry
+from runner.host.tables import Column, fitted
 from runner.plan.table import WIDTH
-from runner.report.tables import Column, fitted
 from runner.verify import points
 from runner.verify.compare import FACTOR, MORE_RUNS, PERTURBED_RUNS, ULPS, Check
 from runner.verify.parity import Parity

@@ -33,8 +33,8 @@ from runner.host import folders, stages
 from runner.host.console import Console
 from runner.host.logs import MaskedFormatter
 from runner.host.paths import conf_dir
+from runner.host.tables import Column, fitted
 from runner.host.terminal import Output
-from runner.report.tables import Column, fitted
 from runner.sweep.display import JobsDisplay
 from runner.sweep.jobs import Job, Outcome
 from tests import forks

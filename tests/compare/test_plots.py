@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from runner.compare import curves, plots
+from runner import figures
+from runner.compare import plots
 from runner.compare.lines import Line, Stat
 from runner.compare.records import RunRecord
-from runner.report import palette
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Drawn:
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
     found = Drawn()
-    monkeypatch.setattr(plots, "save", found.save)
+    monkeypatch.setattr(figures, "save", found.save)
     return found
 
 
@@ -54,41 +54,33 @@ class FakeClient:
 POINTS = {"a": [(10, 0.5), (20, 0.25)], "b": [(5, 0.6), (10, 0.3)], "c": [(7, 0.1)]}
 
 
-def test_where_batch_sizes_differ_curves_are_by_examples_and_one_point_is_no_curve() -> None:
+def test_where_batch_sizes_differ_curves_are_by_examples_and_one_point_is_no_curve(drawn: Drawn) -> None:
     client: Any = FakeClient()
-    found = curves.read(client, runs(a="32", b="64", c="64"), "eval/loss")
-    assert found.along == "training examples"
-    assert found.points == {"a": [(320, 0.5), (640, 0.25)], "b": [(320, 0.6), (640, 0.3)]}
+    assert plots.curves(Path("x.png"), client, runs(a="32", b="64", c="64"), ["eval/loss"])
+    assert drawn.axes.get_xlabel() == "training examples"
+    found = {line.get_label(): list(line.get_xdata()) for line in drawn.axes.lines}
+    assert list(found.values()) == [[320, 640], [320, 640]]
+    assert not plots.curves(Path("x.png"), client, runs(c="64"), ["eval/loss"]), "nothing to draw"
 
 
-def test_where_they_do_not_differ_or_are_not_known_curves_are_by_steps() -> None:
+def test_where_they_do_not_differ_or_are_not_known_curves_are_by_steps(drawn: Drawn) -> None:
     client: Any = FakeClient()
     for sizes in ({"a": "32", "b": "32"}, {"a": "32", "b": ""}):
-        found = curves.read(client, runs(**sizes), "eval/loss")
-        assert found.along == "training steps"
-        assert found.points["a"] == [(10, 0.5), (20, 0.25)]
+        plots.curves(Path("x.png"), client, runs(**sizes), ["eval/loss"])
+        assert drawn.axes.get_xlabel() == "training steps"
+        assert list(drawn.axes.lines[0].get_xdata()) == [10, 20]
 
 
-def test_a_run_has_one_color_in_every_picture_and_only_the_best_are_named(drawn: Drawn) -> None:
+def test_only_the_best_have_a_color_and_a_name_and_two_curves_on_each_other_are_seen(drawn: Drawn) -> None:
+    client: Any = FakeClient()
     labels = [f"run {number}" for number in range(10)]
-    colors = plots.looks(labels)
-    assert len({colors[label] for label in labels[:7]}) == 7
-    for left_out in (labels[0], labels[4]):
-        points = {label: [(1, 0.5), (2, 0.4)] for label in labels if label != left_out}
-        plots.curves(Path("x.png"), curves.Curves("eval/loss", "training steps", False, points), colors)
-        named = {line.get_label(): line.get_color() for line in drawn.axes.lines}
-        assert all(named[label] == colors[label] for label in labels[:7] if label != left_out)
-        assert named["3 others"] == palette.OTHER
-        legend = [text.get_text() for text in drawn.axes.get_legend().get_texts()]
-        assert legend == [*(label for label in labels[:7] if label != left_out), "3 others"]
-
-
-def test_two_curves_on_each_other_are_both_seen(drawn: Drawn) -> None:
-    same = [(1, 0.5), (2, 0.4)]
-    plots.curves(Path("x.png"), curves.Curves("eval/loss", "", False, {"a": same, "b": same}), plots.looks(["a", "b"]))
-    first, second = drawn.axes.lines
-    assert (first.get_linestyle(), second.get_linestyle()) == ("-", "--")
-    assert first.get_linewidth() == second.get_linewidth(), "a width says nothing"
+    plots.curves(Path("x.png"), client, {label: runs(a="32")["a"] for label in labels}, ["eval/loss"])
+    lines = drawn.axes.lines
+    assert len({line.get_color() for line in lines[:7]}) == 7
+    assert {line.get_color() for line in lines[7:]} == {figures.OTHER}
+    legend = [text.get_text() for text in drawn.figures[-1].legends[0].get_texts()]
+    assert legend == [*labels[:7], "3 others"]
+    assert [line.get_linestyle() for line in lines[:2]] == ["-", "--"]
 
 
 def lines_of(*values: dict[str, str]) -> list[Line]:

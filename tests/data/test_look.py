@@ -8,14 +8,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
-from PIL import Image
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySource, ArraySpec, Dataset
 from runner.data.loading import load
 from runner.look.contents import Table, cell, examples, tables
-from runner.look.picture import draw
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,18 +66,6 @@ def test_of_many_classes_the_most_and_the_least_frequent_are_shown() -> None:
 def test_a_cell_is_a_name_or_the_beginning_of_the_numbers() -> None:
     assert cell(np.array(1), ArraySpec((), "int64", names=("cat", "dog"))) == "dog"
     assert cell(np.arange(9.0), ArraySpec((9,), "float64")) == "0 1 2 3 4 5 ..."
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_examples_are_drawn_whatever_their_values(tmp_path: Path, channels: int) -> None:
-    arrays = {"image": np.random.default_rng(0).normal(size=(5, 4, 4, channels)), "label": np.arange(5)}
-    specs = {
-        "image": ArraySpec((4, 4, channels), "float64", ("height", "width", "channel")),
-        "label": ArraySpec((), "int64"),
-    }
-    draw(tmp_path / "a.png", arrays, specs, "image", "some")
-    with Image.open(tmp_path / "a.png") as made:
-        assert made.width > made.height > 50
 
 
 def test_the_command_writes_a_picture_and_imports_no_engine(tmp_path: Path) -> None:

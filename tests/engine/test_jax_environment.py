@@ -63,7 +63,7 @@ def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
     assert "loaded: jax,keras\n" in done.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["eval_accuracy"] > 0.7  # three epochs; chance is 0.1
-    assert (tmp_path / "run" / "sharding.png").stat().st_size > 10_000
+    assert (tmp_path / "run" / "confusion.png").stat().st_size > 10_000
 
 
 @pytest.mark.nightly

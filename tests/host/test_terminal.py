@@ -19,8 +19,8 @@ from runner.evaluate.report import EvaluationReport
 from runner.host import stages, terminal
 from runner.host.console import Console, clean_redirected
 from runner.host.logs import MaskedFormatter
+from runner.host.tables import Column, fitted
 from runner.host.terminal import Output, clean, incomplete
-from runner.report.tables import Column, fitted
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = [

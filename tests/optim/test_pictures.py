@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from runner import figures
 from runner.config.schema import OptimizerConfig, RunConfig, ScheduleConfig
 from runner.optim.schedules import learning_rate, sampled
-from runner.plan import files
-from runner.plan.files import LEARNING_RATE_PICTURE, write_files
+from runner.plan import picture
+from runner.plan.files import LEARNING_RATE_PICTURE, draw_learning_rates, write_files
 from runner.run import report
-from runner.training import plots
 from tests.optim.test_schedules import BASE, OWN, SCHEDULES, TOTAL, make
 from tests.plan import cases
 from tests.plan.test_command import run as command
 from tests.run.test_runs import run as train
-from tests.training.test_plots import size
+from tests.test_figures import size
 
 # Pixels, width and height: 7 by 3.2 inches at 110 dots per inch, with margins cut or added.
 SMALLEST, LARGEST = (600, 250), (1000, 500)
@@ -35,14 +35,14 @@ def is_sensible(path: Path) -> bool:
 def drawn_by(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[float]]]:
     """Returns a list to which each picture of rates adds the steps and the rates of its line."""
     lines: list[tuple[list[int], list[float]]] = []
-    save = plots.save
+    save = figures.save
 
     def kept(figure: Figure, path: Path) -> None:
         (line,) = figure.axes[0].lines
         lines.append((list(line.get_xdata()), list(line.get_ydata())))
         save(figure, path)
 
-    monkeypatch.setattr(plots, "save", kept)
+    monkeypatch.setattr(figures, "save", kept)
     return lines
 
 
@@ -54,7 +54,7 @@ def test_the_picture_of_a_plan_has_the_rate_of_every_step(
     config = make((SCHEDULES | OWN)[name])
     plan = replace(cases.plan(), learning_rates=tuple(sampled(config, TOTAL)), schedule=name)
     # The plan's other picture takes a second, and is not what this test is about.
-    monkeypatch.setattr(files, "draw", lambda _, path: path.touch())
+    monkeypatch.setattr(picture, "draw", lambda _, path: path.touch())
     written = write_files(plan, tmp_path)
     assert tmp_path / LEARNING_RATE_PICTURE in written
     assert is_sensible(tmp_path / LEARNING_RATE_PICTURE)
@@ -62,7 +62,7 @@ def test_the_picture_of_a_plan_has_the_rate_of_every_step(
 
 
 def test_a_plan_with_one_rate_has_no_picture_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "draw", lambda _, path: path.touch())
+    monkeypatch.setattr(picture, "draw", lambda _, path: path.touch())
     write_files(replace(cases.plan(), learning_rates=tuple(sampled(make(ScheduleConfig()), TOTAL))), tmp_path)
     assert not (tmp_path / LEARNING_RATE_PICTURE).exists()
 
@@ -75,7 +75,7 @@ def test_the_picture_of_a_run_has_the_reductions_at_plateaus(tmp_path: Path, mon
     )
     rates = report._actual_rates(outcome)
     lines = drawn_by(monkeypatch)
-    plots.learning_rates(tmp_path / LEARNING_RATE_PICTURE, rates, "linear")
+    draw_learning_rates(tmp_path / LEARNING_RATE_PICTURE, rates, "linear")
     factors = [1.0] * 20 + [0.5] * 20 + [0.25] * (TOTAL - 40)
     expected = [learning_rate(config, step, TOTAL) * factor for step, factor in enumerate(factors)]
     assert lines == [(list(range(TOTAL)), expected)]

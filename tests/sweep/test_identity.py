@@ -1,4 +1,4 @@
-"""When two configs are the same, what a multirun varies, how well jobs scale, and what a resumed command line is."""
+"""When two configs are the same, what a multirun varies, and what a resumed command line is."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from runner.compare.records import RunRecord
 from runner.config.names import varied_name
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.errors import ConfigError
 from runner.sweep import identity, resume
-from runner.sweep.jobs import Job, Outcome
 from runner.sweep.member import Membership, values_of, varied_tags
 from runner.sweep.parent import ARGV_TAG
 from runner.sweep.plugins import combinations
-from runner.sweep.scaling import EFFICIENCY, Entry, with_efficiency
 from runner.sweep.state import varied_of, varied_values
 from runner.tracking.store import open_store
 from runner.tracking.sweeps import KIND_TAG
@@ -95,25 +92,6 @@ def test_a_grid_is_every_combination_and_leaves_the_other_words_as_typed() -> No
     assert jobs[1] == ["~mesh.axes", words[1], "dataset.batch_size=64", "mesh.device=cpu", "trainer.epochs=2"]
     with pytest.raises(ConfigError, match="hydra/sweeper=optuna"):
         combinations(OverridesParser.create().parse_overrides(["optimizer.learning_rate=interval(0.1,1.0)"]))
-
-
-def entry(number: int, devices: int, rate: float, **varied: str) -> Entry:
-    params = {"mesh.axes.batch": str(devices)}
-    record = RunRecord("", "", "FINISHED", params, {"throughput/examples_per_second": rate})
-    return Entry(Job(number, (), Path(), varied), Outcome("passed", 0), record)
-
-
-def test_efficiency_is_beside_one_device_of_the_same_layout_else_of_any() -> None:
-    entries = [
-        entry(0, 1, 1000, mesh="single", layout="replicated"),
-        entry(1, 1, 500, mesh="single", layout="fsdp"),
-        entry(2, 4, 2000, mesh="batch4", layout="replicated"),
-        entry(3, 4, 1500, mesh="batch4", layout="megatron"),
-    ]
-    found = [one.record.metrics[EFFICIENCY] for one in with_efficiency(entries) if one.record]
-    assert found == [1.0, 1.0, 0.5, 0.5]
-    alone = with_efficiency([entry(0, 4, 2000, mesh="batch4"), entry(1, 8, 2000, mesh="batch8")])
-    assert all(one.record is not None and EFFICIENCY not in one.record.metrics for one in alone)
 
 
 def test_a_resumed_command_line_is_the_recorded_one_and_what_is_typed_wins(tmp_path: Path) -> None:

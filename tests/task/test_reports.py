@@ -10,6 +10,7 @@ from matplotlib import image as files
 from sklearn import metrics as sklearn
 
 from runner.data.base import ArraySource, ArraySpec
+from runner.figures import Curve, against, curves, examples
 from runner.task import pictures as draw
 from runner.task.base import Report, Task
 from runner.task.pictures import confusion
@@ -261,9 +262,11 @@ def test_pictures_draw_any_name_literally(tmp_path: Path, name: str) -> None:
     images = np.zeros((3, 4, 4, 3), np.uint8)
     classes = np.zeros((3, 4, 4), np.int32)
     values = np.arange(6.0).reshape(2, 3)
-    draw.confusion(tmp_path / "a.png", matrix, names)
-    draw.confusion(tmp_path / "b.png", np.ones((30, 30), int), names * 10)
-    draw.wrong(tmp_path / "c.png", images, [(name, name)] * 3, "title", 3)
+    confusion(tmp_path / "a.png", matrix, names)
+    confusion(tmp_path / "b.png", np.ones((30, 30), int), names * 10)
+    examples(tmp_path / "c.png", images, [(name, name)] * 3, "title")
+    curves(tmp_path / "g.png", {name: [Curve(name, [(0.0, 1.0), (1.0, 2.0)])]}, name, rising=[name])
+    against(tmp_path / "h.png", name, name, {name: [(name, 1.0, 0.1), ("b", 2.0, 0.0)]}, rises=True)
     draw.labels(tmp_path / "d.png", [(name, 0.5, 0.5, 0.5)] * 3, np.array([3, 2, 1]))
     draw.segmentation(tmp_path / "e.png", images, classes, classes, names)
     draw.predicted(tmp_path / "f.png", values, values, names)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from runner import figures
 from runner.host import work
-from runner.training import goodput, plots
+from runner.run.report import goodput_bars
+from runner.training import goodput
 from runner.training.checkpoint.attempts import Attempt
 
 # Three attempts. The first does 100 steps in 50 s and is killed; the second begins at 80, 30 s later, and does 40 more
@@ -82,7 +84,7 @@ def test_a_run_without_attempts_or_time_has_no_share() -> None:
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    plots.goodput(tmp_path / "goodput.png", goodput.of(ATTEMPTS))
+    figures.bars(tmp_path / "goodput.png", goodput_bars(goodput.of(ATTEMPTS)))
     assert (tmp_path / "goodput.png").stat().st_size > 1000
 
 

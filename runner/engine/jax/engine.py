@@ -41,7 +41,7 @@ from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, batch_shapes, call_numbers
 from runner.engine.jax.running import RUNNING
-from runner.engine.jax.shards import cached, local_shards, on_host, pieces, shards, variable_info
+from runner.engine.jax.shards import cached, local_shards, on_host, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Evaluated, Step, Weights
 from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
@@ -486,17 +486,6 @@ class JaxEngine(MeshEngine[jax.Array]):
     def used_whole(self) -> set[str]:
         """Returns nothing: XLA splits every operation."""
         return set()
-
-    def input_pieces(self) -> dict[str, dict[int, tuple[tuple[int, int], ...]]]:
-        """Returns each device's piece of a micro-batch: input -> device -> spans.
-
-        A piece has (start, stop) in each dim.
-        """
-        numbers = {device: number for number, device in enumerate(self._mesh.devices.flat)}
-        parts = {}
-        for name, spec in self._data.inputs.items():
-            parts[name] = pieces(self._array_shardings[name], (self._microbatch_size, *spec.shape), numbers)
-        return parts
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as JAX holds them."""

@@ -1,1 +1,0 @@
-"""Figures, colors and tables that the commands report with."""
