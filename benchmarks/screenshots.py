@@ -22,7 +22,7 @@ from typing import Any
 
 from PIL import Image
 
-from runner.compare.diff import find_run
+from runner.compare.records import find_run
 from runner.config.schema import TrackingConfig
 from runner.host.paths import project_root
 from runner.tracking.location import default_uri, free_port

@@ -54,28 +54,22 @@ class Line:
         return ", ".join(f"{status} {count}" for status, count in counts.items())
 
 
-def make_lines(records: Sequence[RunRecord], keys: Sequence[str] | None = None, *, fold: bool = True) -> list[Line]:
-    """Returns one line per config.
+def make_lines(records: Sequence[RunRecord], keys: Sequence[str] | None = None) -> list[Line]:
+    """Returns one line per config; runs that differ only in `trainer.seed` share one.
 
     Args:
       records: runs.
       keys: keys that distinguish the lines; null: every key in which the runs differ.
-      fold: runs that differ only in `trainer.seed` share a line.
 
     Returns:
-      Lines in the order of their first runs. If lines are folded, the seed is none of their keys.
+      Lines in the order of their first runs. The seed is none of their keys.
     """
     if keys is None:
         keys = varying(records)
-    if fold:
-        keys = [key for key in keys if key != SEED]
+    keys = [key for key in keys if key != SEED]
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for record in records:
-        identity = [value(record, key) for key in keys]
-        if not fold:
-            # Runs of one config stay apart.
-            identity.append(record.run_id or record.name)
-        groups.setdefault(tuple(identity), []).append(record)
+        groups.setdefault(tuple(value(record, key) for key in keys), []).append(record)
     lines = []
     for members in groups.values():
         values = {key: value(members[0], key) for key in keys}
@@ -160,34 +154,14 @@ def stat(values: Sequence[float]) -> Stat:
     return Stat(statistics.fmean(values), deviation, count)
 
 
-def sort_lines(lines: Iterable[Line], by: str, *, descending: bool) -> list[Line]:
-    """Returns the lines sorted by a metric or by a key.
-
-    Numbers are first, then text, then lines without it and NaN.
-    """
+def sort_lines(lines: Iterable[Line], metric: str, *, descending: bool) -> list[Line]:
+    """Returns the lines sorted by a metric; those without it, or with NaN, are last."""
     sign = -1.0 if descending else 1.0
 
-    def rank(line: Line) -> tuple[int, float, str]:
-        text = line.values.get(by)
-        if text is not None:
-            number = as_number(text)
-            if number is None:
-                return (1, 0.0, text)
-            return (0, sign * number, "")
-        metric = line.metrics.get(by)
-        if metric is None or math.isnan(metric.mean):
-            return (2, 0.0, "")
-        return (0, sign * metric.mean, "")
+    def rank(line: Line) -> tuple[bool, float]:
+        stat = line.metrics.get(metric)
+        if stat is None or math.isnan(stat.mean):
+            return (True, 0.0)
+        return (False, sign * stat.mean)
 
     return sorted(lines, key=rank)
-
-
-def as_number(text: str) -> float | None:
-    """Returns the finite number that a value is, or None."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    if not math.isfinite(number):
-        return None
-    return number

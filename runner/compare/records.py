@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import operator
-import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from omegaconf import OmegaConf
 from runner.config.convert import flatten
 from runner.errors import ConfigError, DataError
 from runner.tracking.hidden import params_of, tags_of
+from runner.tracking.named import LATEST, named
 from runner.tracking.paging import experiment_ids, pages
 from runner.tracking.records import clean_params
 
@@ -31,13 +30,8 @@ _STEP_MS = "step_ms"
 _MAX_REASON = 200
 # In a summary, `eval_examples` is the size of an evaluation and not one of its metrics.
 _EXAMPLES = "examples"
-_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "=": operator.eq,
-}
+# Runs among which the latest is searched. A sweep's parent run is skipped, so the newest run alone is not enough.
+_RUNS_SEARCHED = 1000
 
 
 @dataclass(frozen=True)
@@ -158,87 +152,51 @@ def _metrics_of(summary: Mapping[str, object]) -> dict[str, float]:
     return metrics
 
 
-@dataclass(frozen=True)
-class Filter:
-    """Selects the runs to compare; a run must match every part that is set.
-
-    Attributes:
-      experiments: names; none: every one.
-      parent_run_id: the sweep whose jobs they are.
-      tags: `key=value`, or `key` alone for any value.
-      metrics: `name>0.9`, `name<=0.1`, or `name` alone for any value.
-      statuses: such as FINISHED; none: every one.
-    """
-
-    experiments: Sequence[str] = ()
-    parent_run_id: str | None = None
-    tags: Sequence[str] = ()
-    metrics: Sequence[str] = ()
-    statuses: Sequence[str] = ()
-
-
-def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
-    """Returns the runs that match a filter, oldest first, without sweeps' parents.
-
-    Tags and metrics are compared here and not by MLflow, because the config that they may name is in one packed tag.
+def load(client: MlflowClient, parent_run_id: str | None = None) -> list[RunRecord]:
+    """Returns the runs of a store, oldest first, without sweeps' parents.
 
     Args:
       client: MLflow's client.
-      wanted: the filter.
+      parent_run_id: only the jobs of this sweep.
+    """
+    query = f"tags.mlflow.parentRunId = '{parent_run_id}'" if parent_run_id else ""
+    runs = pages(client, list(experiment_ids(client).values()), query, ["attributes.start_time ASC"])
+    return [from_run(run) for run in runs if run.data.tags.get("runner.kind") != "sweep"]
+
+
+def find_run(client: MlflowClient, which: str, key: str = "run=") -> Run:
+    """Finds a run by its id, the start of its id, its name or `latest`.
+
+    See `runner.tracking.named`.
+
+    Args:
+      client: MLflow's client.
+      which: as typed.
+      key: text before it in an error, such as the option's name.
 
     Raises:
-      ConfigError: an experiment does not exist, or a filter can't be parsed.
+      ConfigError: no run matches, or an id's start matches several.
     """
-    tests = [*map(_tag_test, wanted.tags), *map(_metric_test, wanted.metrics)]
-    experiments = _experiment_ids(client, wanted.experiments)
-    query = ""
-    if wanted.parent_run_id:
-        query = f"tags.mlflow.parentRunId = '{wanted.parent_run_id}'"
-    records = []
-    for run in pages(client, experiments, query, ["attributes.start_time ASC"]):
-        if run.data.tags.get("runner.kind") == "sweep":
-            continue
-        record = from_run(run)
-        if wanted.statuses and record.status not in wanted.statuses:
-            continue
-        if all(test(record) for test in tests):
-            records.append(record)
-    return records
+    experiments = list(experiment_ids(client).values())
+    order = ["attributes.start_time DESC"]
+    if which == LATEST:
+        # The newest runs may be the parents of sweeps, which trained nothing.
+        for run in client.search_runs(experiments, order_by=order, max_results=_RUNS_SEARCHED):
+            if run.data.tags.get("runner.kind") != "sweep":
+                return run
+    # A quote would end the text in MLflow's filter; neither ids nor the names that we give have one.
+    text = which.replace("'", "")
+    by_name = client.search_runs(experiments, f"attributes.run_name = '{text}'", order_by=order, max_results=1)
+    # Two results show that a start is ambiguous.
+    by_id = client.search_runs(experiments, f"attributes.run_id LIKE '{text}%'", order_by=order, max_results=2)
+    runs = {run.info.run_id: run for run in [*by_name, *by_id]}
+    try:
+        return runs[named(which, {run_id: run.info.run_name for run_id, run in runs.items()})]
+    except LookupError as error:
+        raise ConfigError(f"{key}{which}: {error}; list the runs with python -m runner.runs") from error
 
 
 def history(client: MlflowClient, run_id: str, metric: str) -> list[tuple[int, float]]:
     """Returns a metric's points as (step, value), by step."""
     points = client.get_metric_history(run_id, metric)
     return sorted((point.step, recorded(point.value)) for point in points)
-
-
-def _experiment_ids(client: MlflowClient, names: Sequence[str]) -> list[str]:
-    ids = experiment_ids(client)
-    for name in names:
-        if name not in ids:
-            raise ConfigError(f"--experiment {name}: unknown experiment; the store has {', '.join(sorted(ids))}")
-    if not names:
-        return list(ids.values())
-    return [ids[name] for name in names]
-
-
-def _tag_test(text: str) -> Callable[[RunRecord], bool]:
-    key, equals, value = text.partition("=")
-    if equals:
-        return lambda record: record.tags.get(key, record.params.get(key)) == value
-    return lambda record: key in record.tags
-
-
-def _metric_test(text: str) -> Callable[[RunRecord], bool]:
-    match = re.fullmatch(r"([^<>=]+?)\s*(?:(>=|<=|>|<|=)\s*(\S+))?", text.strip())
-    if match is None:
-        raise ConfigError(f"--metric {text!r}: must be a name or a comparison; write it as 'eval/loss<0.3'")
-    name, sign, bound = match.groups()
-    if sign is None:
-        return lambda record: name in record.metrics
-    try:
-        limit = float(bound)
-    except ValueError as error:
-        raise ConfigError(f"--metric {text!r}: {bound} is not a number; write it as 'eval/loss<0.3'") from error
-    compare = _COMPARISONS[sign]
-    return lambda record: name in record.metrics and compare(record.metrics[name], limit)

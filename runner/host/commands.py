@@ -14,8 +14,7 @@ COMMANDS = {
     "runner.evaluate": "evaluates a checkpoint, run=latest",
     "runner.generate": "continues a prompt with a run's language model, run=latest prompt=...",
     "runner.export": "writes a run's model as a SavedModel, run=latest",
-    "runner.compare": "shows recorded runs side by side",
-    "runner.runs": "lists recorded runs, their checkpoints and sizes; clean frees disk space",
+    "runner.runs": "lists recorded runs; compare shows them side by side; clean frees disk space",
     "runner.data": "downloads, prepares and shows a dataset",
     "runner.init": "creates a project with your own model and options, ready to run",
 }

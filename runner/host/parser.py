@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
         """Makes a parser without arguments.
 
         Args:
-          module: the command, such as `runner.compare`.
+          module: the command, such as `runner.runs`.
           description: the description of the command, in one sentence.
           examples: arguments of the command, one command line each.
         """

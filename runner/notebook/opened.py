@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from mlflow.entities import Run
 
-    from runner.compare import diff, records
+    from runner.compare import records
     from runner.runs import act
     from runner.tracking.store import Store
 else:
     pd = late("pandas")
     act = late("runner.runs.act")
-    diff = late("runner.compare.diff")
     records = late("runner.compare.records")
 
 _RUN_DIR = "hydra.run.dir"
@@ -144,7 +143,7 @@ def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
         return untracked
     if store is None:
         raise invalid("run", run, problem="this project has no recorded runs", fix="start one: runner.train(...)")
-    return _tracked(store, diff.find_run(store.client, run, "run="))
+    return _tracked(store, records.find_run(store.client, run))
 
 
 def _tracked(store: Store, run: Run) -> OpenedRun:

@@ -1,25 +1,28 @@
-"""Command line of `python -m runner.runs`: lists, keeps and cleans runs."""
+"""Command line of `python -m runner.runs`: lists, compares, keeps and cleans runs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError, did_you_mean, invalid
+from runner.host import folders
 from runner.host.late import late
 from runner.host.parser import Parser, truth
 from runner.host.stores import urls
 from runner.runs.selection import Selection, age, statuses
 
 if TYPE_CHECKING:
-    from runner.runs import act
+    from runner.runs import act, compare
 else:
-    # Imports MLflow.
+    # Import MLflow.
     act = late("runner.runs.act")
+    compare = late("runner.runs.compare")
 
-_ACTIONS = ("list", "clean", "keep", "release")
+_ACTIONS = ("list", "compare", "clean", "keep", "release")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,6 +46,12 @@ def main(arguments: Sequence[str]) -> int:
         place = act.Place(options.uri, options.folder)
         if options.action == "list":
             return act.show(place, selection, _count("last", options.last))
+        if options.action == "compare":
+            out = Path(options.out) if options.out else None
+            if out is not None:
+                folders.check("out", out.absolute())
+            last = _count("last", options.last)
+            return compare.compare(options.uri, selection.runs, options.sweep, selection.statuses, last, out)
         if options.action == "clean":
             confirmed = truth("yes", options.yes)
             with_records = truth("records", options.records)
@@ -76,10 +85,12 @@ def _check_folder(folder: str | None) -> None:
 def _parser() -> Parser:
     parser = Parser(
         "runner.runs",
-        "Lists recorded runs and the size of their checkpoints. clean prints which checkpoints it would remove, and "
-        "removes them with yes=true; the runs in the tracking store stay.",
+        "Lists recorded runs and the size of their checkpoints. compare shows runs side by side, the best first: the "
+        "keys in which they differ, and their results. clean prints which checkpoints it would remove, and removes "
+        "them with yes=true; the runs in the tracking store stay.",
         [
             "status=failed,killed",
+            "compare sweep=latest out=outputs/compare",
             "clean older=30d keep=5",
             "clean status=failed,killed yes=true",
             "keep run=latest",
@@ -94,7 +105,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "--records", nargs="?", const="true", default="false", help="clean: also deletes the runs in the store"
     )
-    parser.add_argument("--last", metavar="COUNT", default="30", help="list: shows the newest so many; 0: all")
+    parser.add_argument("--last", metavar="COUNT", default="30", help="list, compare: only the newest so many; 0: all")
+    parser.add_argument("--sweep", help="compare: only jobs of this sweep: its run id, its name, or latest")
+    parser.add_argument("--out", metavar="FOLDER", help="compare: writes table.csv and curves.png into this folder")
     parser.add_argument("--folder", help="folder of checkpoints, or its URL")
     parser.add_argument("--uri", help="tracking URI, or none; default: $MLFLOW_TRACKING_URI, then outputs/mlflow.db")
     return parser

@@ -19,7 +19,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from runner.compare.lines import make_lines
-from runner.compare.records import Filter, load
+from runner.compare.records import load
 from runner.config.schema_data import DatasetConfig
 from runner.data import tables
 from runner.data.sources import arrays, file_records, image_folder
@@ -116,7 +116,7 @@ def _compared_runs(count: int) -> float:
         store = _recorded(scratch, count)
 
         def compared() -> None:
-            (line,) = make_lines(load(store.client, Filter()))
+            (line,) = make_lines(load(store.client))
             assert len(line.records) == count
 
         return cpu_seconds(compared)

@@ -72,7 +72,7 @@ def test_every_command_is_named() -> None:
     assert {name for name in COMMANDS if name != "runner"} <= there
 
 
-@pytest.mark.parametrize("module", ["runner", "runner.compare"])
+@pytest.mark.parametrize("module", ["runner", "runner.runs"])
 def test_versions_are_printed_at_once_and_help_names_the_commands(module: str) -> None:
     began = time.monotonic()
     done = subprocess.run(

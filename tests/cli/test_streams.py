@@ -17,7 +17,6 @@ COMMANDS = {  # the command line to its exit code
     "runner.runs --help": 0,
     "runner --bad": 2,
     "runner --help": 0,
-    "runner.compare": 1,
     "runner.data dataset=digits": 0,
     "runner.init new": 0,
     "runner.plan": 0,

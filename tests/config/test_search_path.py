@@ -125,8 +125,8 @@ def refused(project: Path, *arguments: str, module: str = "runner") -> str:
             "must be at least 1; set",
         ),
         ("runner.plan", "hydra.searchpath=[file://options] experiment=othr", "did you mean experiment=other?"),
-        ("runner.compare", "--config-dir conf", "--config-dir: unknown flag"),
-        ("runner.compare", "--swep latest", "did you mean --sweep?"),
+        ("runner.runs", "--config-dir conf", "--config-dir: unknown flag"),
+        ("runner.runs", "--swep latest", "did you mean --sweep?"),
     ],
 )
 def test_what_is_misspelt_is_one_line_that_knows_the_users_options(

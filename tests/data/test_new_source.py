@@ -107,7 +107,7 @@ def test_a_new_source_is_loaded_with_its_splits_holdout_and_standardization() ->
 
 
 def test_a_new_source_is_inspected(folder: Path) -> None:
-    output = run(folder, "runner.look.command")
+    output = run(folder, "runner.cli.data")
     assert "nowhere: it is computed" in output
     content = json.loads((folder / "run" / "data.json").read_text())
     assert content["location"] == "nowhere: it is computed"

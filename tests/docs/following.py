@@ -197,7 +197,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> str:
         said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         added = [word for word in given if word not in command.words]
         # Shortened runs may not match the filters of a page, and listing them then ends with 1.
-        lists = command.module in ("runner.runs", "runner.compare") and page not in (*WHOLE, *EXAMPLES)
+        lists = command.module == "runner.runs" and page not in (*WHOLE, *EXAMPLES)
         is_empty = lists and done.returncode == 1 and done.stderr.startswith("no runs match")
         assert done.returncode == command.code or is_empty, said
         printed += without(done.stdout + done.stderr, added)

@@ -195,7 +195,7 @@ def test_an_invalid_command_line_fails_the_check(folder: Path) -> None:
         "python -m runner hydra/launcher=nope",
         "python -m runner mesh=batch8 dataset.batch_size=100",
         "python -m runner.nope",
-        "python -m runner.compare --nope",
+        "python -m runner.runs --nope",
         "python missing.py",
         "KERAS_BACKEND=jax python missing.py",
         "srun -n 2 python -m runner",

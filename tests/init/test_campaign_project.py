@@ -86,11 +86,11 @@ def test_a_project_runs_by_a_wheel_alone_and_after_it_was_moved(python: Path, tm
     assert run("runner", *sweep).count("passed") >= 2
     resumed = run("runner", "sweep.resume=latest")
     assert "finished before" in resumed or resumed.count("skipped") >= 2
-    assert "width" in run("runner.compare", "--sweep", "latest")
+    assert "width" in run("runner.runs", "compare", "sweep=latest")
 
     shutil.move(first, tmp_path / "second")
     run = within(python, tmp_path / "second")
-    assert "width" in run("runner.compare", "--sweep", "latest")
+    assert "width" in run("runner.runs", "compare", "sweep=latest")
     # MLflow stores absolute paths: the first run after a move prints the command that links the old one to the new.
     warned = started(python, tmp_path / "second", "runner", "resume=latest", "trainer.epochs=3")
     link = re.search(r"link the recorded path to the new one: (mkdir -p \S+ && ln -s \S+ \S+)", warned.stderr)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
-from runner.compare.records import Filter, load
+from runner.compare.records import load
 from runner.host import folders
 from runner.runs.command import main
 from tests.runs.test_clean import saved
@@ -105,5 +105,5 @@ def test_all_pages_of_a_store_are_read_in_order(project: Path, monkeypatch: pyte
     client = MlflowClient(store_in(project))
     experiment = client.create_experiment("mine")
     made = [client.create_run(experiment, start_time=1000 + number).info.run_id for number in range(5)]
-    assert [record.run_id for record in load(client, Filter())] == made
+    assert [record.run_id for record in load(client)] == made
     assert listed(project, uri=store_in(project)) == 0

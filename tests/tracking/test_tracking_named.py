@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mlflow import MlflowClient
 
-from runner.compare.diff import find_run
+from runner.compare.records import find_run
 from runner.errors import ConfigError
 from runner.tracking.named import named
 from runner.tracking.store import open_store

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.data.base import Array, ArraySpec, Dataset, DataSource, column
+from runner.data.packing import SEGMENTS, TOKENS
+from runner.data.vocabulary import BYTES, Vocabulary
 
 _SAMPLE = 1000  # examples that are read where each must be decoded or generated, which takes about a second
 _MOST_CLASSES = 100  # an integer array with more different values is taken for a quantity
@@ -15,6 +17,8 @@ _MOST_ROWS = 20  # of a table: it fits on a screen
 _EXAMPLES = 5  # rows of data that are shown
 _SHOWN_CHARACTERS = 24  # of a cell: eight columns fit into the width of a pipe
 _SHOWN_NUMBERS = 6  # of an array in a cell
+_SHOWN_TEXT = 400  # of the first sequence: a paragraph
+_SHOWN_TOKENS = 20  # of the first sequence: a line
 _SHOWN_NAMES = 4  # of classes or columns in a cell
 
 
@@ -222,3 +226,42 @@ def cell(value: Array, spec: ArraySpec) -> str:
     if len(text) > _SHOWN_CHARACTERS:
         text = f"{text[: _SHOWN_CHARACTERS - 3]}..."
     return text
+
+
+def text_tables(data: Dataset, vocabulary: Vocabulary) -> list[Table]:
+    """Returns the tables of a text, of which the first sequence is read."""
+    rows = []
+    for name, text in data.texts.items():
+        bytes_per_token = text.bytes / max(text.tokens, 1)
+        rows.append((name, f"{text.documents:,}", f"{text.tokens:,}", f"{text.bytes:,}", f"{bytes_per_token:.3g}"))
+    end = "none"
+    if vocabulary.end is not None:
+        end = f"{vocabulary.end_token!r} ({vocabulary.end})"
+    about = (
+        ("kind", "bytes" if vocabulary.kind == BYTES else "byte pairs, or of a given tokenizer"),
+        ("tokens", f"{vocabulary.size:,}"),
+        ("end of a document", end),
+        ("stored as", str(vocabulary.dtype)),
+        ("sha256", vocabulary.sha256),
+    )
+    return [
+        Table("text, by split", ("split", "documents", "tokens", "bytes", "bytes per token"), tuple(rows)),
+        Table("vocabulary", ("array", "is"), about),
+        _first_sequence(data, vocabulary),
+    ]
+
+
+def _first_sequence(data: Dataset, vocabulary: Vocabulary) -> Table:
+    arrays = data.train.read(np.arange(1))
+    tokens = arrays[TOKENS][0]
+    written = tokens
+    if SEGMENTS in arrays:  # segment 0 is padding
+        written = tokens[arrays[SEGMENTS][0] > 0]
+    text = vocabulary.decode(written)
+    shown = repr(text[:_SHOWN_TEXT])[1:-1]
+    if len(text) > _SHOWN_TEXT:
+        shown += "..."
+    numbers = " ".join(map(str, tokens[:_SHOWN_TOKENS].tolist()))
+    if len(tokens) > _SHOWN_TOKENS:
+        numbers += " ..."
+    return Table("train, the first sequence", ("array", "begins"), ((TOKENS, numbers), ("text", shown)))

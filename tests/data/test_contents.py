@@ -11,8 +11,8 @@ import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySource, ArraySpec, Dataset
+from runner.data.contents import Table, cell, examples, tables
 from runner.data.loading import load
-from runner.look.contents import Table, cell, examples, tables
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from runner import figures
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
-from runner.data import loading
+from runner.data import contents, loading
 from runner.data import registry as sources
 from runner.data.base import TARGETS, Dataset
 from runner.data.sources import text
@@ -22,8 +22,6 @@ from runner.errors import did_you_mean, invalid
 from runner.host.console import Console
 from runner.host.outputs import required, spared
 from runner.host.signals import heard
-from runner.look import contents
-from runner.look import text as text_contents
 from runner.record.folder import with_config
 from runner.task import registry as tasks
 from runner.task.supervised import no_array
@@ -74,7 +72,7 @@ def _image(data: Dataset) -> str | None:
 def _tables(config: RunConfig, data: Dataset) -> list[contents.Table]:
     targets = _targets(config, data)
     if data.vocabulary is not None:
-        return [*contents.outline(data, targets), *text_contents.tables(data, data.vocabulary)]
+        return [*contents.outline(data, targets), *contents.text_tables(data, data.vocabulary)]
     tables = contents.tables(data, targets, measures=_has_measurements(config))
     if _image(data) is None:  # images are shown in pictures
         tables.append(contents.examples(data.train, data.specs))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -11,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.compare.command import main
 from runner.compare.lines import Stat, make_lines, sort_lines, varying
 from runner.compare.metrics import columns, directions, judged_by, lower_is_better
 from runner.compare.records import RunRecord, from_folder
 from runner.compare.render import Sheet, sheet_of, to_csv, to_markdown
+from runner.runs.command import main
 from runner.tracking.store import open_store
 
 SIZE = "dataset.batch_size"
@@ -57,16 +56,11 @@ def test_seeds_of_one_config_are_one_line_with_mean_and_deviation() -> None:
     assert small.values == {SIZE: "64"}
     assert small.metrics["eval/accuracy"] == Stat(pytest.approx(0.92), pytest.approx(0.0282843, abs=1e-6), 2)
     assert math.isnan(large.metrics["eval/accuracy"].mean)
-    assert len(make_lines(runs, fold=False)) == 4
-    assert [line.values[SIZE] for line in sort_lines([large, small], "eval/accuracy", descending=True)] == [
-        "64",
-        "128",
-    ]
+    found = [line.values[SIZE] for line in sort_lines([large, small], "eval/accuracy", descending=True)]
+    assert found == ["64", "128"], "NaN is last"
 
 
-def test_keys_sort_as_numbers_and_losses_the_smaller_the_better() -> None:
-    lines = make_lines([record(str(size), dataset__batch_size=size) for size in (256, 64, 1024)])
-    assert [line.values[SIZE] for line in sort_lines(lines, SIZE, descending=False)] == ["64", "256", "1024"]
+def test_of_losses_and_times_less_is_better() -> None:
     assert lower_is_better("eval/loss")
     assert lower_is_better("throughput/step_ms")
     assert not lower_is_better("throughput/examples_per_second")
@@ -110,7 +104,7 @@ def test_what_diverged_is_told_and_sorts_last() -> None:
     (line,) = make_lines(records)
     assert (line.metrics["eval/loss"].mean, line.metrics["eval/loss"].count) == (math.inf, 2)
     assert sheet_of([line], ["eval/loss"]).rows[0][-1] == "inf ± NaN"
-    lines = make_lines(records, fold=False)
+    lines = [*make_lines(records[:1]), *make_lines(records[1:])]
     assert [one.records[0].name for one in sort_lines(lines, "eval/loss", descending=False)] == ["r2", "r1"]
     assert [sheet_of([one], ["eval/loss"]).rows[0][-1] for one in lines] == ["inf", "1.0000"]
 
@@ -158,8 +152,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
             for step in (10, 20, 30):
                 client.log_metric(run.info.run_id, "train/loss", size / step, step=step)
                 client.log_metric(run.info.run_id, "eval/accuracy", 1 - size / 1000 - seed / 100 - 1 / step, step=step)
-            (folder / "plan.json").write_text(f'{{"axes": {{"batch": {seed}}}, "batch_size": {size}}}')
-            client.log_artifact(run.info.run_id, str(folder / "plan.json"))
             client.set_terminated(run.info.run_id, "FINISHED")
     other = open_store(uri, "other")
     client.set_terminated(client.create_run(other.experiment_id, run_name="lost").info.run_id, "FAILED")
@@ -167,7 +159,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def compare(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert main(arguments) == code
+    assert main(["compare", *arguments]) == code
     said = capsys.readouterr()
     return said.err if code else said.out
 
@@ -183,22 +175,17 @@ def test_a_sweep_is_a_table_best_first_with_files_and_plots(
     assert re.match(r"\w{8},64,2,0\.8877 ± 0\.0071,2\.1333 ± 0$", text[1])
     assert text[2].split(",")[1] == "128"
     names = {path.name for path in tmp_path.glob("*.png")}
-    assert names == {"curves.png", "eval_accuracy_by_batch_size.png"}
-    unfolded = compare(capsys, "--uri", store, "--sweep", "our sweep", "--no-fold", "--out", str(tmp_path))
-    assert "4 runs, 4 lines" in unfolded
+    assert names == {"curves.png"}
+    assert "4 runs, 2 lines" in compare(capsys, "--uri", store, "sweep=our sweep"), "by its name"
 
 
 @pytest.mark.parametrize(
     ("arguments", "count"),
     [
-        (["--experiment", "ours"], 4),
-        (["--experiment", "other"], 1),
         ([], 5),
-        (["--tag", "runner.mesh=single"], 4),
-        (["--tag", f"{SIZE}=64"], 2),
-        (["--metric", "eval/accuracy>0.89"], 1),
-        (["--metric", "train/loss"], 4),
-        (["--status", "FAILED"], 1),
+        (["last=2"], 2),
+        (["run=batch_size=64,seed=1", "run=batch_size=128,seed=1"], 2),
+        (["status=failed"], 1),
     ],
 )
 def test_filters(store: str, capsys: pytest.CaptureFixture[str], arguments: list[str], count: int) -> None:
@@ -208,10 +195,8 @@ def test_filters(store: str, capsys: pytest.CaptureFixture[str], arguments: list
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--experiment", "mine"], "--experiment mine: unknown experiment; the store has"),
         (["--sweep", "none such"], "sweep none such:"),
-        (["--metric", "eval/accuracy>high"], "high is not a number"),
-        (["--diff", "no-such", "none"], "--diff no-such:"),
+        (["--run", "none"], "run=none:"),
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(
@@ -220,40 +205,3 @@ def test_what_is_not_there_is_refused_in_one_line(
     err = compare(capsys, "--uri", store, *arguments, code=2)
     assert said in err
     assert len(err.splitlines()) == 1
-
-
-def test_a_diff_shows_config_results_and_plans(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out = compare(capsys, "--uri", store, "--diff", "batch_size=64,seed=1", "batch_size=128,seed=1")
-    assert "config: 1 differ" in out
-    assert SIZE in out
-    assert "plan: 1 differ" in out
-    assert "trainer.seed" not in out
-
-
-def test_every_point_of_a_run_is_a_line_of_a_csv_file(
-    store: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    path = tmp_path / "points.csv"
-    out = compare(capsys, "--uri", store, "--run", "batch_size=64,seed=1", "--points", str(path))
-    assert f"written: 6 points in {path}" in out.replace("\n", "")
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["step"] for row in rows if row["metric"] == "train/loss"] == ["10", "20", "30"]
-    assert [float(row["value"]) for row in rows if row["metric"] == "train/loss"] == [6.4, 3.2, 64 / 30]
-    assert {row["run"] for row in rows} == {"batch_size=64,seed=1"}
-    assert rows[0]["time"].endswith("+00:00")
-    compare(capsys, "--uri", store, "--sweep", "latest", "--points", str(path))
-    assert len(path.read_text().splitlines()) == 1 + 4 * 6, "a file of ours is written over"
-
-
-def test_a_file_of_points_that_is_something_else_is_refused(
-    store: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "mine.csv").write_text("precious\n")
-    err = compare(capsys, "--uri", store, "--points", str(tmp_path / "mine.csv"), code=2)
-    assert "the file exists and has other content" in err
-    assert (tmp_path / "mine.csv").read_text() == "precious\n"
-    assert "its folder does not exist" in compare(
-        capsys, "--uri", store, "--points", str(tmp_path / "no" / "p.csv"), code=2
-    )
-    assert "--run none:" in compare(capsys, "--uri", store, "--run", "none", code=2)

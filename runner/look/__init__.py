@@ -1,1 +1,0 @@
-"""The data command: tables and pictures of a dataset."""
