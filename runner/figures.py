@@ -245,6 +245,7 @@ def curves(
             dashes: Any = (0, (4, 3)) if curve.dashed else "solid"
             marker = curve.marker or ("o" if len(x) < _MANY_POINTS else None)
             look: dict[str, Any] = {"color": curve.color, "lw": curve.width, "linestyle": dashes, "marker": marker}
+            look["label"] = curve.label or None
             (line,) = axes.plot(x, y, ms=5 if curve.marker else 4, zorder=1 + curve.width, **look)
             if curve.label:
                 entries.setdefault(curve.label, line)

@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.text import Text
 
-from runner.advise import arithmetic, candidates, compiled, preset, ranking, show, words
+from runner.advise import arithmetic, candidates, compiled, ranking, show, words
 from runner.advise.arithmetic import Arithmetic
 from runner.config import typed
 from runner.config.convert import as_typed, choices
@@ -25,7 +25,7 @@ from runner.config.schema import HardwareConfig, RunConfig
 from runner.data import loading
 from runner.engine import registry
 from runner.errors import EngineError
-from runner.host import paths, stages
+from runner.host import stages
 from runner.host.late import late
 from runner.host.outputs import required, spared
 from runner.host.tables import size
@@ -35,7 +35,6 @@ from runner.plan import depth, host_memory, limits, memory, rates
 from runner.plan.base import ARITHMETIC
 from runner.plan.files import table_markdown
 from runner.plan.table import plan_console, rich_table
-from runner.sweep.identity import code_version
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.checkpoint.arguments import key_of
@@ -89,15 +88,12 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     devices = config.advise.devices
     assert devices is not None
     overrides = words.kept(as_typed(HydraConfig.get().overrides.task))
-    version = code_version(config)
-    children = compiled.Children(tuple(typed.composed_with()), overrides, version, words.composed_here)
+    children = compiled.Children(tuple(typed.composed_with()), overrides)
     compiler = depth.settled(config).plan.compiler
     advice = _arithmetic(config, devices, start)
     entries = advice.entries
     if compiler != ARITHMETIC:
         entries = _compile(children, entries, compiler)
-    if config.advise.measure:
-        entries = _measure(children, entries, config.advise.measure, devices)
     advice = _Advice(entries, advice.dropped, time.perf_counter() - start)
     _report(config, advice, folder, overrides)
 
@@ -214,21 +210,6 @@ def _fitting(entries: Sequence[ranking.Planned]) -> int:
     return sum(1 for entry in entries if entry.verdict == ranking.FITS)
 
 
-def _measure(
-    children: compiled.Children, entries: Sequence[ranking.Planned], count: int, devices: int
-) -> list[ranking.Planned]:
-    """Returns the candidates with the first ones measured, and ranked by that."""
-    first = []
-    with stages.stage("measuring the best candidates here"):
-        for entry, result in zip(entries, children.measured(entries[:count], devices), strict=False):
-            if isinstance(result, str):
-                logger.info("%s: %s", " ".join(entry.candidate.overrides()), result)
-                first.append(entry)
-                continue
-            first.append(result)
-    return [*ranking.ranked(first), *entries[count:]]
-
-
 def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequence[str]) -> None:
     """Prints and writes the advice.
 
@@ -256,9 +237,6 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     training = [*kept, *words.short(best.candidate, kept, words.composed_here)]
     command = _with_setting(best, shlex.join(["python", "-m", "runner", *typed.composed_with(), *training]))
     with required(folder):
-        preset_command = None
-        if fits:
-            preset_command = preset.write(Path(paths.shown(folder / "conf")), training, words.composed_here(training))
         (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
         notes = "- " + "\n- ".join(line.strip() for line in lines)
         text = f"# Advice\n\n{title}\n\n{table_markdown(content)}\n\n{notes}\n"
@@ -276,11 +254,7 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     if fits:
         console.print()
         console.print(f"the best: {command}", soft_wrap=True, markup=False)
-    written = "advise.md, advise.json, advise.png"
-    if preset_command is not None:
-        console.print(f"the same: {_with_setting(best, preset_command)}", soft_wrap=True, markup=False)
-        written += ", conf/experiment/advised.yaml"
-    console.print(f"written: {written} in {folder}", soft_wrap=True)
+    console.print(f"written: advise.md, advise.json, advise.png in {folder}", soft_wrap=True)
     # Only after the table and the files, which show by how much the candidates are too large.
     if not fits:
         raise EngineError(

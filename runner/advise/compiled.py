@@ -1,9 +1,8 @@
-"""Plans and measurements of candidates in processes of their own, several at a time; plans are kept on the disk."""
+"""Plans of candidates by compilers, in processes of their own, several at a time."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import subprocess
@@ -16,24 +15,20 @@ from typing import Any
 
 import psutil
 
-from runner.advise import ranking, words
-from runner.advise.timing.command import FILE
+from runner.advise import ranking
 from runner.engine import registry
-from runner.host import children, cores, paths
-from runner.host.outputs import spared
+from runner.host import children, cores
 from runner.host.quoting import quoted
-from runner.plan import forecast, limits, rates
+from runner.plan import forecast, rates
 from runner.plan.base import Forecast
 from runner.processes.launch import AS_TYPED, LAUNCHER_VARIABLE
 
-_CACHE = "advise_cache"
 _PLAN = "runner.plan"
 _PLAN_FILE = "plan.json"
-_TIMING = "runner.advise.timing"
 # A child's own folder in that of its files, and what it prints on stderr.
 _RUN = "run"
 _ERRORS = "errors.txt"
-# The longest time that a plan or a measurement may take, in seconds. A KerasHub model of 8 billion parameters compiles
+# The longest time that a plan may take, in seconds. A KerasHub model of 8 billion parameters compiles
 # within 60.
 _LONGEST_S = 900.0
 # Memory of this machine that a process may take, in bytes. A gpt of 12 blocks with 1600 units takes 0.8 GiB
@@ -43,19 +38,15 @@ _CHILD_BYTES = 3 << 30
 
 @dataclass(frozen=True)
 class Children:
-    """Processes that plan and measure candidates.
+    """Processes that plan candidates.
 
     Attributes:
       arguments: of the command line, beside overrides, such as `--config-dir=mine`.
       overrides: of the command line, without those that candidates replace.
-      version: digest of the code, which the kept plans depend on.
-      compose: composes overrides as the processes do.
     """
 
     arguments: tuple[str, ...]
     overrides: tuple[str, ...]
-    version: str
-    compose: words.Compose
 
     @property
     def concurrency(self) -> int:
@@ -70,88 +61,39 @@ class Children:
           entries: planned by arithmetic.
           compiler: `target` or `cpu`.
         """
-        files = []
-        contents: dict[str, dict[str, Any] | str] = {}
-        commands: dict[str, list[str]] = {}
-        for number, entry in enumerate(entries):
-            overrides = [*self.overrides, *entry.candidate.overrides(), f"plan.compiler={compiler}"]
-            file = self._kept_file(overrides)
-            files.append(file)
-            if file.is_file():
-                contents[str(number)] = json.loads(file.read_text())
-            else:
-                commands[str(number)] = overrides
-        contents |= self._run_all(_PLAN, commands, _PLAN_FILE, self.concurrency)
+        commands = []
+        for entry in entries:
+            commands.append([*self.overrides, *entry.candidate.overrides(), f"plan.compiler={compiler}"])
         results: list[ranking.Planned | str] = []
-        for number, (entry, file) in enumerate(zip(entries, files, strict=True)):
-            content = contents[str(number)]
+        for entry, content in zip(entries, self._run_all(commands), strict=True):
             if isinstance(content, str):
                 results.append(content)
                 continue
-            if str(number) in commands:
-                _keep(file, content)
             if content.get("forecast") is None:
                 results.append(of_program(entry, content["program"], os.cpu_count() or 1))
             else:
                 results.append(ranking.of_forecast(entry.candidate, Forecast.from_dict(content["forecast"])))
         return results
 
-    def measured(self, entries: Sequence[ranking.Planned], devices: int) -> list[ranking.Planned | str]:
-        """Returns candidates with the time of a step on virtual CPU devices of this machine, one after the other.
-
-        Args:
-          entries: planned.
-          devices: number of devices.
-        """
-        commands = {}
-        training = words.for_training(self.overrides)
-        here = ["mesh.device=cpu", f"mesh.cpu_devices={devices}"]
-        for number, entry in enumerate(entries):
-            commands[str(number)] = [*training, *entry.candidate.overrides(), *here]
-        # One at a time, because the devices of each measurement use all cores of this machine.
-        contents = self._run_all(_TIMING, commands, FILE, concurrency=1)
-        results: list[ranking.Planned | str] = []
-        for number, entry in enumerate(entries):
-            content = contents[str(number)]
-            if isinstance(content, str):
-                results.append(content)
-                continue
-            results.append(replace(entry, measured_seconds=float(content["seconds"])))
-        return results
-
-    def _kept_file(self, overrides: Sequence[str]) -> Path:
-        """Returns the file of a plan that is kept from one run to the next.
-
-        Its name is a digest of all that the plan depends on: the code, the share of a GPU's memory that JAX is told to
-        reserve, and the config with the content of all options, the user's too. The order of keys counts, because that
-        of the mesh axes does.
-        """
-        content = words.content(self.compose(overrides), resolve=True)
-        reserved = os.environ.get(limits.VARIABLE, "")
-        text = f"{self.version}\0{reserved}\0{json.dumps(content, default=str)}"
-        return paths.outputs_dir() / _CACHE / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
-
-    def _run_all(
-        self, module: str, commands: Mapping[str, Sequence[str]], file: str, concurrency: int
-    ) -> dict[str, dict[str, Any] | str]:
-        """Returns the content of the JSON file that each command writes into its folder, or its error in one line."""
+    def _run_all(self, commands: Sequence[Sequence[str]]) -> list[dict[str, Any] | str]:
+        """Returns the plan that each command writes into its folder, or its error in one line."""
         contents: dict[str, dict[str, Any] | str] = {}
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
 
             def ended(number: str, code: int | None) -> None:
-                contents[number] = _result(folder / number, code, file)
+                contents[number] = _result(folder / number, code)
 
             starts = {}
-            for number, overrides in commands.items():
-                starts[number] = functools.partial(self._start, module, overrides, folder / number)
-            children.run_all(starts, ended, concurrency=concurrency, longest_s=_LONGEST_S)
-        return contents
+            for number, overrides in enumerate(commands):
+                starts[str(number)] = functools.partial(self._start, overrides, folder / str(number))
+            children.run_all(starts, ended, concurrency=self.concurrency, longest_s=_LONGEST_S)
+        return [contents[str(number)] for number in range(len(commands))]
 
-    def _start(self, module: str, overrides: Sequence[str], folder: Path) -> children.Child:
+    def _start(self, overrides: Sequence[str], folder: Path) -> children.Child:
         folder.mkdir()
         target = (folder / _RUN).as_posix()
-        command = [sys.executable, "-m", module, *self.arguments, *overrides, f"hydra.run.dir={quoted(str(target))}"]
+        command = [sys.executable, "-m", _PLAN, *self.arguments, *overrides, f"hydra.run.dir={quoted(str(target))}"]
         # Linux ends the child if this process is killed.
         environment = {**registry.environment_for_children(), **AS_TYPED, LAUNCHER_VARIABLE: str(os.getpid())}
         with (folder / _ERRORS).open("wb") as errors:
@@ -160,7 +102,7 @@ class Children:
             )
 
 
-def _result(folder: Path, code: int | None, file: str) -> dict[str, Any] | str:
+def _result(folder: Path, code: int | None) -> dict[str, Any] | str:
     """Returns the content of the JSON file that a child wrote into its folder, or its error in one line."""
     if code is None:
         return f"took more than {_LONGEST_S:.0f} s"
@@ -169,18 +111,8 @@ def _result(folder: Path, code: int | None, file: str) -> dict[str, Any] | str:
         # A command prints its error last. One that was killed may have printed nothing, and then has its exit code
         # alone.
         return [f"ended with exit code {code}", *lines][-1].removeprefix("error: ")
-    content: dict[str, Any] = json.loads((folder / _RUN / file).read_text())
+    content: dict[str, Any] = json.loads((folder / _RUN / _PLAN_FILE).read_text())
     return content
-
-
-def _keep(file: Path, content: Mapping[str, Any]) -> None:
-    """Keeps the parts of a plan.json that advice reads."""
-    with spared(str(file)):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # Another process may read the file: it appears whole.
-        part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps({"forecast": content["forecast"], "program": content["program"]}))
-        part.replace(file)
 
 
 def of_program(entry: ranking.Planned, program: Mapping[str, Any], cores: int) -> ranking.Planned:

@@ -32,7 +32,6 @@ class Planned:
       memory: (kind, bytes) of one device's memory.
       tokens: of a step; 0: the task counts none.
       depth: what the figures come from: `arithmetic`, `target` or `cpu`.
-      measured_seconds: of one step here; None: not measured.
       state_fits: whether the state alone fits: weights, optimizer state and sums of gradients.
       setting: what its command has to set so that JAX reserves the memory; empty: nothing.
     """
@@ -46,7 +45,6 @@ class Planned:
     memory: tuple[tuple[str, int], ...]
     tokens: int
     depth: str
-    measured_seconds: float | None = None
     state_fits: bool = True
     setting: str = ""
 
@@ -92,25 +90,22 @@ class Dropped:
 def ranked(planned: Iterable[Planned]) -> list[Planned]:
     """Returns candidates, the best first.
 
-    Those that fit come first. Then a measured time counts more than a predicted one. Of equal times, the candidate
+    Those that fit come first. Of equal times, the candidate
     that saves memory in fewer ways comes first, because plans price recomputation of products only; then the one with
     fewer microbatches, because plans have no latency of the collectives that each repeats; then the one with the
     smaller memory, then the one with fewer mesh axes. Of those that do not fit, the smallest comes first.
     """
 
-    def rank(entry: Planned) -> tuple[int, int, bool, float, int, int, float, int]:
-        is_predicted = entry.measured_seconds is None
-        seconds = entry.seconds if entry.measured_seconds is None else entry.measured_seconds
+    def rank(entry: Planned) -> tuple[int, int, float, int, int, float, int]:
         # Times that agree in three digits are equal: no plan is more exact.
         memory = float(f"{entry.peak_bytes:.2g}")
-        seconds = float(f"{seconds:.3g}")
+        seconds = float(f"{entry.seconds:.3g}")
         candidate = entry.candidate
         verdict = _VERDICTS.index(entry.verdict)
         excess = entry.peak_bytes if entry.verdict == TOO_LARGE else 0
         return (
             verdict,
             excess,
-            is_predicted,
             seconds,
             candidate.savings,
             candidate.accumulate,

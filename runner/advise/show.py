@@ -12,26 +12,19 @@ from runner.plan.base import ARITHMETIC
 
 # Candidates that the table shows.
 SHOWN = 10
-# Columns that a narrow terminal drops, the largest number first. Where times are measured, predicted ones matter less.
+# Columns that a narrow terminal drops, the largest number first.
 DROP = {"bound": 2, "step time": 1}
 
 
 def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
     """Returns the best candidates with memory, step time and what bounds it."""
     lines: list[tuple[str, ...]] = []
-    measures = any(entry.measured_seconds is not None for entry in entries)
     for number, entry in enumerate(entries[:SHOWN], 1):
         cells = [str(number), mesh.describe(entry.candidate.sizes), _options(entry)]
         cells += [entry.bound, entry.verdict, size(entry.peak_bytes), _range(*entry.step_seconds)]
-        if measures:
-            measured = entry.measured_seconds
-            cells.append("-" if measured is None else _seconds(measured))
         lines.append(tuple(cells))
-    columns = ["", "mesh", "layout, also", "bound", "verdict", "memory", "step time"]
-    if measures:
-        columns.append("measured here")
-    numbers = 3 if measures else 2
-    return rows.Rows("Candidates, the best first; memory per device", tuple(columns), numbers, tuple(lines))
+    columns = ("", "mesh", "layout, also", "bound", "verdict", "memory", "step time")
+    return rows.Rows("Candidates, the best first; memory per device", columns, 2, tuple(lines))
 
 
 def _options(entry: ranking.Planned) -> str:
@@ -56,12 +49,6 @@ def _range(fastest: float, slowest: float) -> str:
     if slowest < 1:
         return f"{_digits(1000 * fastest)} to {_digits(1000 * slowest)} ms"
     return f"{_digits(fastest)} to {_digits(slowest)} s"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 1:
-        return f"{_digits(1000 * seconds)} ms"
-    return f"{_digits(seconds)} s"
 
 
 def _digits(number: float) -> str:
@@ -93,8 +80,6 @@ def _difference(best: ranking.Planned, entry: ranking.Planned) -> str:
     """Returns what a candidate loses against the best one."""
     if entry.verdict != best.verdict:
         return f"it {entry.verdict}, with {size(entry.peak_bytes)} per device"
-    if best.measured_seconds is not None and entry.measured_seconds is None:
-        return "it was not measured"
     losses = []
     other = dict(best.parts)
     for name, seconds in entry.parts:

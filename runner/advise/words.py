@@ -64,14 +64,9 @@ def composed_here(overrides: Sequence[str]) -> DictConfig:
     return compose_again(list(free_keys.arranged(overrides)))
 
 
-def content(config: DictConfig, *, resolve: bool = False) -> dict[str, Any]:
-    """Returns a composed config as plain values.
-
-    Args:
-      config: as Hydra composed it.
-      resolve: interpolations get their values; else they stay as they are written, and secrets stay out.
-    """
-    plain = OmegaConf.to_container(config, resolve=resolve)
+def content(config: DictConfig) -> dict[str, Any]:
+    """Returns a composed config as plain values; interpolations stay as they are written."""
+    plain = OmegaConf.to_container(config)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 

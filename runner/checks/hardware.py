@@ -123,10 +123,9 @@ def _check_advise(config: RunConfig) -> None:
         raise invalid(
             "plan.compiler", "cpu", problem=problem, fix="set plan.compiler=arithmetic or plan.compiler=target"
         )
-    runs_here = config.hardware.is_here or config.advise.measure > 0
-    if runs_here and devices > MOST_CPU_DEVICES:
+    if config.hardware.is_here and devices > MOST_CPU_DEVICES:
         problem = f"this machine has at most {MOST_CPU_DEVICES} virtual devices"
-        fix = "set hardware=h100, or another, without advise.measure"
+        fix = "set hardware=h100, or another"
         raise invalid("devices", devices, problem=problem, fix=fix)
 
 

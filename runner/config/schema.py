@@ -477,12 +477,10 @@ class AdviseConfig:
 
     Attributes:
       devices: number of devices to find a mesh for. On a command line, `devices=` is short for `advise.devices=`.
-      measure: how many of the best candidates are also run here, on virtual CPU devices.
     """
 
     # A choice: as many as the largest published runs.
     devices: int | None = integer(None, at_least=1, at_most=65_536, example=64)
-    measure: int = integer(0, at_least=0, at_most=100, example=3)
 
 
 @dataclass(frozen=True)

@@ -94,11 +94,12 @@ def title(plan: Plan) -> str:
 def alike_joined(variables: Sequence[VariablePlan]) -> list[VariablePlan]:
     """Returns variables with those of equal blocks as one: `block_*/mlp/kernel (x12)`, with the bytes of all.
 
-    Variables that differ only in the numbers of their paths are equal. Two are still read faster one by one.
+    Equal are variables that differ only in the first number of their paths, which is the block's. Two are still read
+    faster one by one.
     """
     groups: dict[tuple[str, VariablePlan], list[VariablePlan]] = {}
     for variable in variables:
-        pattern = re.sub(r"\d+", "*", variable.path)
+        pattern = re.sub(r"\d+", "*", variable.path, count=1)
         same = replace(variable, path="", passed=(), reason="")
         groups.setdefault((pattern, same), []).append(variable)
     joined = []

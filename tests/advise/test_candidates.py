@@ -114,8 +114,6 @@ def test_candidates_that_fit_come_first_and_measured_before_predicted() -> None:
     assert ranking.ranked([more, fewer]) == [fewer, more]
     fast = planned(START, memory=10, seconds=0.1, verdict=ranking.TOO_LARGE)
     assert ranking.ranked([fast, large]) == [large, fast]
-    measured = replace(slow, measured_seconds=3.0)
-    assert ranking.ranked([small, measured]) == [measured, small]
 
 
 def test_the_front_has_what_no_candidate_beats_in_memory_and_time() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from runner.advise import preset, words
+from runner.advise import words
 from runner.checks import composed as _resolvers  # noqa: F401 - registers what the options refer to
 from runner.config import free_keys
 from runner.config.compose import compose
@@ -61,49 +61,3 @@ def test_the_order_of_axes_which_numbers_the_devices_is_the_candidates(tmp_path:
     candidate = replace(START, axes=(("batch", 4), ("model", 2)))
     composed = compose_mine([*others, *words.short(candidate, others, compose_mine)])
     assert list(composed.mesh.axes) == ["batch", "model"]
-
-
-def test_a_preset_has_the_overrides_as_groups_and_keys() -> None:
-    overrides = [
-        "experiment=mine",
-        "model=gpt",
-        "model.dim=64",
-        "mesh.axes={batch:4,model:2}",
-        "+model.x='a b'",
-        "~name",
-    ]
-    text = preset.text(overrides, "python -m runner experiment=advised")
-    assert text == (
-        "# @package _global_\n# The advice of runner.advise.\n#   python -m runner experiment=advised\n"
-        "defaults:\n- mine\n- override /model: gpt\n- _self_\n"
-        "model:\n  dim: 64\n  x: a b\nmesh:\n  axes:\n    batch: 4\n    model: 2\n"
-    )
-
-
-@pytest.mark.parametrize(("others", "is_same"), [(["model=mine"], True), (["experiment=mine", "model=gpt"], False)])
-def test_a_preset_that_composes_another_config_is_noticed(tmp_path: Path, others: list[str], is_same: bool) -> None:
-    user = folder(tmp_path / "user")
-    others = ["engine=jax", *others]
-    compose_mine = composer(user)
-    training = [*others, *words.short(START, others, compose_mine)]
-    own = tmp_path / "advice"
-    (own / "experiment").mkdir(parents=True)
-    (own / "experiment" / "advised.yaml").write_text(preset.text(training, ""))
-    arguments = [*preset.folders(own, [f"--config-dir={user}"], []), "experiment=advised"]
-    assert preset.is_same(arguments, compose_mine(training)) is is_same
-
-
-def test_the_users_own_folder_of_options_stays_in_the_presets_command() -> None:
-    own = Path("outputs/conf")
-    assert preset.folders(own, [], []) == ["--config-dir=outputs/conf"]
-    assert preset.folders(own, ["--config-dir=mine", "--config-name=c"], []) == [
-        "--config-dir=mine",
-        "--config-name=c",
-        "hydra.searchpath=[file://outputs/conf]",
-    ]
-    typed = ["--config-dir=mine", "hydra.searchpath=['file://more']"]
-    assert preset.folders(own, typed, ["file://my options"]) == [
-        "--config-dir=mine",
-        "hydra.searchpath=['file://my options',file://outputs/conf]",
-    ]
-    assert preset.folders(own, typed[1:], ["file://more"]) == ["--config-dir=outputs/conf", typed[1]]

@@ -27,7 +27,6 @@ REFUSALS = [
     refusal("trainer.checkpoint.every_minutes=inf", "trainer.checkpoint.every_minutes=inf", "above 0"),
     refusal("plan.gflops=1e39", "plan.gflops=1e+39", "above 0"),
     refusal("advise.devices=0", "advise.devices=0", "from 1 to 65,536", "set advise.devices=64"),
-    refusal("advise.measure=-1", "advise.measure=-1", "from 0 to 100"),
     refusal("model=convnet model.dropout=nan", "model.dropout=nan", "a finite number"),
     refusal("+model.nested={a:[1,inf]}", "model.nested", "write 0.0 or another number there"),
     refusal("task.target=0", "task.target=0", "must be a list of strings"),

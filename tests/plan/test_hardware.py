@@ -465,7 +465,6 @@ ADVICE = [
     ("advise.devices=8 hardware=h100", "engine=keras_dtensor: plans one mesh at a time, so there is no advice on it"),
     ("advise.devices=512 engine=jax", "devices=512: this machine has at most 256 virtual devices; set hardware=h100"),
     ("advise.devices=8 engine=jax hardware=h100 plan.compiler=cpu", "plan.compiler=cpu: the CPU's compiler gives no"),
-    ("advise.devices=512 engine=jax hardware=h100 advise.measure=1", "devices=512: this machine has at most 256"),
 ]
 
 

@@ -233,7 +233,7 @@ def test_the_list_shows_where_what_lies(place: Path, store: Store, capsys: pytes
         (["clean", "status=dead"], "status=dead: must be one of finished, failed"),
         (["clean", "keep=-1"], "keep=-1: must be an integer of at least 0"),
         (["clean", "keep=2", "yes=maybe"], "yes=maybe: must be true or false"),
-        (["cleen", "keep=2"], "cleen: must be one of list, clean, keep, release; did you mean clean?"),
+        (["cleen", "keep=2"], "cleen: must be one of list, compare, clean, keep, release; did you mean clean?"),
         (["clean", "kep=2"], "kep: unknown flag; flags are --help"),
         (["--folders", "x"], "--folders:"),
         (["keep"], "run=null: needs a run; set run=latest"),

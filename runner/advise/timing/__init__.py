@@ -1,1 +1,0 @@
-"""Time of a training step on virtual CPU devices, for candidates of `runner.advise`."""
