@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from runner.config.options import output_tasks, task_options
 from runner.config.schema import RunConfig
-from runner.config.schema_augment import STEPS
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data import checks_text, registry
@@ -57,7 +56,7 @@ def check(config: RunConfig) -> None:
 
 
 def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
-    """Checks that neither a resize by the source nor a step of augmentation blends the class numbers of a mask."""
+    """Checks that the source does not resize, which would blend the class numbers of a mask."""
     if dataset.image_size is not None:
         height, width = dataset.image_size
         raise invalid(
@@ -66,15 +65,6 @@ def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
             problem=f"blends pixels, but task={task.name} needs the class numbers of its masks as they are",
             fix=f"set dataset.augment=[{{name: resize, size: [{height}, {width}]}}] on images and masks of one size",
         )
-    for index, step in enumerate(dataset.augment):
-        options = STEPS.get(step.name)
-        if options is not None and options.mixes_examples:
-            raise invalid(
-                f"dataset.augment[{index}].name",
-                step.name,
-                problem=f"mixes examples, but task={task.name} needs the class numbers of its positions as they are",
-                fix="remove the step",
-            )
 
 
 def _check_microbatches(config: RunConfig) -> None:

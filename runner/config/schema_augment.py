@@ -25,13 +25,10 @@ class StepOptions:
     Attributes:
       name: of the step in `dataset.augment`.
       sets_size: whether the step returns images of one size, whatever their size before.
-      mixes_examples: whether the step mixes examples, which is wrong for masks of class numbers. Other steps move a
-        mask with its image.
     """
 
     name: ClassVar[str] = ""
     sets_size: ClassVar[bool] = False
-    mixes_examples: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -116,18 +113,6 @@ class Flip(StepOptions):
 
 
 @dataclass(frozen=True)
-class Rotate(StepOptions):
-    """Rotates around the center with bilinear interpolation; corners from outside the image are zero.
-
-    Attributes:
-      degrees: largest angle to either side.
-    """
-
-    name: ClassVar[str] = "rotate"
-    degrees: float = number(15.0, at_least=0.0)
-
-
-@dataclass(frozen=True)
 class Color(StepOptions):
     """Jitters brightness, contrast, saturation and hue, in this order.
 
@@ -148,41 +133,9 @@ class Color(StepOptions):
     hue: float = number(0.0, at_least=0.0, at_most=0.5, example=0.1)
 
 
-@dataclass(frozen=True)
-class Mixup(StepOptions):
-    """Mixes two examples and their labels (Zhang et al. 2017, arXiv:1710.09412).
-
-    Class labels become vectors of probabilities, also in evaluations.
-
-    Attributes:
-      alpha: the mixing weight is drawn from Beta(alpha, alpha).
-      probability: that an example is mixed.
-    """
-
-    name: ClassVar[str] = "mixup"
-    mixes_examples: ClassVar[bool] = True
-    alpha: float = number(0.2, above=0.0)
-    probability: float = number(1.0, above=0.0, at_most=1.0)
-
-
-@dataclass(frozen=True)
-class Cutmix(StepOptions):
-    """Pastes a window of another example and mixes labels by area (Yun et al. 2019, arXiv:1905.04899).
-
-    Attributes:
-      alpha: the area is drawn from Beta(alpha, alpha).
-      probability: that an example is mixed.
-    """
-
-    name: ClassVar[str] = "cutmix"
-    mixes_examples: ClassVar[bool] = True
-    alpha: float = number(1.0, above=0.0)
-    probability: float = number(1.0, above=0.0, at_most=1.0)
-
-
 # Name of a step in `dataset.augment` -> its options.
 STEPS: dict[str, type[StepOptions]] = {
-    kind.name: kind for kind in (Resize, CenterCrop, RandomCrop, RandomResizedCrop, Flip, Rotate, Color, Mixup, Cutmix)
+    kind.name: kind for kind in (Resize, CenterCrop, RandomCrop, RandomResizedCrop, Flip, Color)
 }
 
 # Option of a custom step: the splits that it augments, `train` (default) or `all`.

@@ -16,7 +16,7 @@ from numpy.random.bit_generator import ISeedSequence
 from runner.config.schema_augment import ON, STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data.augment_steps import STEPS as STEP_CLASSES
-from runner.data.augment_steps import Arrays, Partner, Specs, Step
+from runner.data.augment_steps import Arrays, Specs, Step
 from runner.data.base import (
     RESERVED,
     Array,
@@ -69,9 +69,8 @@ class CustomStep(Step[StepOptions]):
         del name
         return False
 
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
+    def train(self, arrays: Arrays, rng: np.random.Generator) -> Arrays:
         """Calls the user's function."""
-        del partner
         result = self.function(dict(arrays), rng, **self.keywords)
         if not isinstance(result, Mapping):
             raise TypeError(f"it returned {type(result).__name__}, but must return a dict of arrays")
@@ -125,7 +124,7 @@ class Augmented:
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
         """Returns the arrays of one example, augmented for an epoch."""
-        arrays = self._after_steps(row, epoch, len(self.steps))
+        arrays = self._after_steps(row, epoch)
         for name, spec in self.specs.items():
             array = arrays.get(name)
             if array is None or array.shape != spec.shape or array.dtype != spec.dtype:
@@ -146,20 +145,19 @@ class Augmented:
         """Returns the order of the source."""
         return order_of(self.source, draw)
 
-    def _after_steps(self, row: int, epoch: int, steps: int) -> Arrays:
-        """Returns an example after the first `steps` steps."""
+    def _after_steps(self, row: int, epoch: int) -> Arrays:
+        """Returns an example after all steps, unchecked."""
         arrays = _source_example(self.source, row, original=self._uses_original_images)
         # Evaluations always use the draws of epoch 0, so that their examples are the same in every epoch.
         epoch_of_draws = 0
         if self.training:
             epoch_of_draws = epoch
         rng = example_rng(self.seed, epoch_of_draws, row)
-        for index, step in enumerate(self.steps[:steps]):
+        for step in self.steps:
             is_random = self.training or (isinstance(step, CustomStep) and step.in_evaluations)
             try:
                 if is_random:
-                    partner = self._partner(epoch, index)
-                    arrays = step.train(arrays, rng, partner)
+                    arrays = step.train(arrays, rng)
                 else:
                     arrays = step.evaluate(arrays)
             except DataError:
@@ -168,10 +166,6 @@ class Augmented:
             except Exception as error:
                 raise DataError(f"{self.example_name(row)}: {step.key} failed ({describe(error)})") from error
         return arrays
-
-    def _partner(self, epoch: int, steps: int) -> Partner:
-        """Returns the function that gives a step another example, after earlier steps."""
-        return lambda row: self._after_steps(row, epoch, steps)
 
 
 class _PhiloxKey(ISeedSequence):
@@ -207,7 +201,6 @@ def augmented(
     *,
     train: bool,
     masks: Mapping[str, int] | None = None,
-    classes: Mapping[str, int] | None = None,
 ) -> DataSource:
     """Returns a source with the config's augmentation.
 
@@ -219,7 +212,6 @@ def augmented(
       seed: the run's.
       train: whether the steps are random; False for evaluations.
       masks: names of the arrays whose numbers are not blended, see `runner.data.augment_steps.Step`; None: none.
-      classes: names of labels with their numbers of classes; None: none.
 
     Raises:
       ConfigError: a step does not fit the arrays.
@@ -236,7 +228,7 @@ def augmented(
             step = _custom_step(key, step_config, Augmented(source, tuple(steps), seed, train, specs))
         else:
             step_class = STEP_CLASSES[step_config.name]
-            step = step_class(options(step_config), key, specs, source.size, masks or {}, classes or {})
+            step = step_class(options(step_config), key, specs, masks or {})
         step.check()
         steps.append(step)
         specs = step.after()
@@ -265,13 +257,12 @@ def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomSt
         StepOptions(),
         key,
         before.specs,
-        before.size,
         function=function,
         keywords=keywords,
         in_evaluations=in_evaluations,
     )
     trial = Augmented(before.source, (*before.steps, step), before.seed, True, before.specs)
-    arrays = trial._after_steps(0, 0, len(trial.steps))
+    arrays = trial._after_steps(0, 0)
     result = {}
     for name, array in arrays.items():
         if name in RESERVED or array.dtype.kind not in "biuf":

@@ -21,17 +21,12 @@ from runner.errors import invalid
 
 Arrays = dict[str, Array]
 Specs = Mapping[str, ArraySpec]
-# row -> that example, as it arrives at this step
-Partner = Callable[[int], Arrays]
 Options = TypeVar("Options", bound=schema.StepOptions, covariant=True)
 # (pixels (H, W, C), number of a mask outside of it or None for an image) -> changed pixels
 Change = Callable[[Array, int | None], Array]
 
 # Attempts of a random resized crop to draw a window that fits, as in the reference code of its paper.
 _ATTEMPTS = 10
-# Mixing weights are counted in 65,536ths, because integer arithmetic gives the same bits on every machine.
-_WEIGHT_BITS = 16
-_UNIT_WEIGHT = 1 << _WEIGHT_BITS
 
 
 @dataclass(frozen=True)
@@ -42,18 +37,14 @@ class Step(Generic[Options]):
       options: from the config.
       key: of the step, for messages.
       specs: of the arrays it receives.
-      size: number of examples in the split.
       masks: names of arrays whose numbers must not be blended, such as class numbers of pixels, each with its number
         for pixels from outside of the image.
-      classes: names of labels, each with its number of classes where the task says it.
     """
 
     options: Options
     key: str
     specs: Specs
-    size: int
     masks: Mapping[str, int] = field(default_factory=dict)
-    classes: Mapping[str, int] = field(default_factory=dict)
 
     def check(self) -> None:
         """Checks that the step supports these arrays.
@@ -107,9 +98,9 @@ class Step(Generic[Options]):
         """Returns whether the step leaves an array unchanged in every example."""
         return name not in self._pixels
 
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
+    def train(self, arrays: Arrays, rng: np.random.Generator) -> Arrays:
         """Returns a randomly changed example; every draw comes from `rng`."""
-        del rng, partner
+        del rng
         return self.evaluate(arrays)
 
     def evaluate(self, arrays: Arrays) -> Arrays:
@@ -204,8 +195,7 @@ class RandomCrop(Step[schema.RandomCrop]):
     def after(self) -> dict[str, ArraySpec]:
         return self._with_image_size(list(self._crop_size()))
 
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        del partner
+    def train(self, arrays: Arrays, rng: np.random.Generator) -> Arrays:
         padding = self.options.padding
         crop_height, crop_width = self._crop_size()
         height, width = arrays[self._images[0]].shape[:2]
@@ -227,8 +217,7 @@ class RandomResizedCrop(Step[schema.RandomResizedCrop]):
     def after(self) -> dict[str, ArraySpec]:
         return self._with_image_size(self.options.size)
 
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        del partner
+    def train(self, arrays: Arrays, rng: np.random.Generator) -> Arrays:
         height, width = arrays[self._images[0]].shape[:2]
         box = self._random_box(height, width, rng)
         size = (self.options.size[0], self.options.size[1])
@@ -269,8 +258,7 @@ class RandomResizedCrop(Step[schema.RandomResizedCrop]):
 class Flip(Step[schema.Flip]):
     """Flips horizontally, vertically, or each with its own draw."""
 
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        del partner
+    def train(self, arrays: Arrays, rng: np.random.Generator) -> Arrays:
         direction = self.options.direction
         if direction in ("horizontal", "both") and rng.random() < self.options.probability:
             arrays = self._on_pixels(arrays, lambda image, _: images.flip(image, vertical=False))
@@ -280,18 +268,6 @@ class Flip(Step[schema.Flip]):
 
     def check(self) -> None:
         self._check_image_dims()
-
-
-class Rotate(Step[schema.Rotate]):
-    """Rotates around the center."""
-
-    def check(self) -> None:
-        self._check_resizable()
-
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        del partner
-        degrees = self.options.degrees * _symmetric(rng)
-        return self._on_pixels(arrays, lambda image, outside: _rotated(image, degrees, outside))
 
 
 class Color(Step[schema.Color]):
@@ -311,8 +287,7 @@ class Color(Step[schema.Color]):
         formats = {(self.specs[name].dtype, self.specs[name].shape[2]) for name in self._colored}
         self._require(formats <= {("uint8", 1), ("uint8", 3)}, "images of uint8 with one or three channels")
 
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        del partner
+    def train(self, arrays: Arrays, rng: np.random.Generator) -> Arrays:
         options = self.options
         brightness = max(0.0, 1 + options.brightness * _symmetric(rng))
         contrast = max(0.0, 1 + options.contrast * _symmetric(rng))
@@ -324,126 +299,9 @@ class Color(Step[schema.Color]):
         return changed
 
 
-class _Mix(Step[Options]):
-    """Mixes an example with another one, which its own draws have augmented."""
-
-    def check(self) -> None:
-        super().check()
-        for name, spec in self.specs.items():
-            is_float = np.issubdtype(np.dtype(spec.dtype), np.floating)
-            self._require(
-                spec.is_image or is_float or self._categories(name) > 0,
-                f"images, floats and labels with a known number of classes, and {name} is {spec.dtype}",
-                "set task.target and task.classes if these are the labels, or remove the step",
-            )
-
-    def _categories(self, name: str) -> int:
-        """Returns the number of categories of a label; 0 for any other array."""
-        spec = self.specs[name]
-        is_float = np.issubdtype(np.dtype(spec.dtype), np.floating)
-        if spec.shape or is_float:
-            return 0
-        return len(spec.names) or self.classes.get(name, 0)
-
-    def after(self) -> dict[str, ArraySpec]:
-        specs = dict(self.specs)
-        for name, spec in self.specs.items():
-            categories = self._categories(name)
-            if categories:
-                specs[name] = ArraySpec((categories,), "float32", names=spec.names)
-        return specs
-
-    def keeps(self, name: str) -> bool:
-        del name
-        return False
-
-    def evaluate(self, arrays: Arrays) -> Arrays:
-        result = dict(arrays)
-        for name, array in arrays.items():
-            categories = self._categories(name)
-            if categories:
-                result[name] = _one_hot(array, categories)
-        return result
-
-    def _mixed(self, weight: int, arrays: Arrays, other: Arrays, *, mix_images: bool) -> Arrays:
-        """Returns `weight` / 65,536 of an example plus the rest of another one.
-
-        The images are mixed or left unmixed.
-        """
-        mixed = dict(arrays)
-        for name, array in arrays.items():
-            if mix_images or name not in self._pixels:
-                mixed[name] = _blend(array, other[name], weight)
-        return mixed
-
-
-class Mixup(_Mix[schema.Mixup]):
-    """Mixes two examples and their labels."""
-
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        arrays = self.evaluate(arrays)
-        if rng.random() >= self.options.probability:
-            return arrays
-        weight = round(_UNIT_WEIGHT * rng.beta(self.options.alpha, self.options.alpha))
-        other = self.evaluate(partner(int(rng.integers(self.size))))
-        return self._mixed(weight, arrays, other, mix_images=True)
-
-
-class Cutmix(_Mix[schema.Cutmix]):
-    """Pastes a window of another example."""
-
-    def check(self) -> None:
-        super().check()
-        self._check_common_size()
-
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        arrays = self.evaluate(arrays)
-        if rng.random() >= self.options.probability:
-            return arrays
-        height, width = arrays[self._images[0]].shape[:2]
-        # The window has a random center and may extend past the image, as in the paper.
-        side = math.sqrt(1 - rng.beta(self.options.alpha, self.options.alpha))
-        window_height = round(height * side)
-        window_width = round(width * side)
-        center_row = int(rng.integers(height))
-        center_column = int(rng.integers(width))
-        top = max(0, center_row - window_height // 2)
-        bottom = min(height, center_row - window_height // 2 + window_height)
-        left = max(0, center_column - window_width // 2)
-        right = min(width, center_column - window_width // 2 + window_width)
-        other = self.evaluate(partner(int(rng.integers(self.size))))
-        # Labels are weighted by the area inside the image.
-        unchanged = height * width - max(0, bottom - top) * max(0, right - left)
-        weight = round(_UNIT_WEIGHT * unchanged / (height * width))
-        mixed = self._mixed(weight, arrays, other, mix_images=False)
-        for name in self._pixels:
-            pasted = mixed[name].copy()
-            pasted[top:bottom, left:right] = other[name][top:bottom, left:right]
-            mixed[name] = pasted
-        return mixed
-
-
 def _symmetric(rng: np.random.Generator) -> float:
     """Returns a uniform draw from [-1, 1)."""
     return 2 * rng.random() - 1
-
-
-def _one_hot(label: Array, count: int) -> Array:
-    if not 0 <= int(label) < count:
-        raise ValueError(f"label {int(label)} is not one of {count} classes")
-    vector = np.zeros(count, np.float32)
-    vector[int(label)] = 1
-    return vector
-
-
-def _blend(array: Array, other: Array, weight: int) -> Array:
-    """Returns `weight` / 65,536 of an array plus the rest of another."""
-    if np.issubdtype(array.dtype, np.integer):
-        total = array.astype(np.int64) * weight + other.astype(np.int64) * (_UNIT_WEIGHT - weight)
-        # Half a unit makes the shift round to the nearest.
-        return ((total + _UNIT_WEIGHT // 2) >> _WEIGHT_BITS).astype(array.dtype)
-    share = weight / _UNIT_WEIGHT
-    return (array * share + other * (1 - share)).astype(array.dtype)
 
 
 def _center(image: Array, size: tuple[int, int], outside: int | None) -> Array:
@@ -459,21 +317,11 @@ def _resized(image: Array, size: tuple[int, int], box: images.Box | None, outsid
     return images.resize_nearest(image, size, box)
 
 
-def _rotated(image: Array, degrees: float, outside: int | None) -> Array:
-    """Returns a rotated image, or a mask whose numbers are not blended."""
-    if outside is None:
-        return images.rotate(image, degrees)
-    return images.rotate_nearest(image, degrees, outside)
-
-
 STEPS: Mapping[str, Callable[..., Step[schema.StepOptions]]] = {
     schema.Resize.name: Resize,
     schema.CenterCrop.name: CenterCrop,
     schema.RandomCrop.name: RandomCrop,
     schema.RandomResizedCrop.name: RandomResizedCrop,
     schema.Flip.name: Flip,
-    schema.Rotate.name: Rotate,
     schema.Color.name: Color,
-    schema.Mixup.name: Mixup,
-    schema.Cutmix.name: Cutmix,
 }

@@ -277,32 +277,6 @@ def resize_nearest(image: Array, size: tuple[int, int], box: Box | None = None) 
     return resized
 
 
-def rotate(image: Array, degrees: float) -> Array:
-    """Rotates an image counter-clockwise around its center, bilinear.
-
-    Pixels from outside are 0.
-    """
-    bands = [np.asarray(band.rotate(degrees, Image.Resampling.BILINEAR)) for band in _as_pillow(image)]
-    return _joined(bands, image)
-
-
-def rotate_nearest(image: Array, degrees: float, outside: int) -> Array:
-    """Rotates a mask as `rotate` does an image: each pixel is the nearest one, or a number outside of the mask.
-
-    Args:
-      image: (H, W, C) of any dtype.
-      degrees: counter-clockwise.
-      outside: number of the pixels from outside.
-    """
-    height, width, channels = image.shape
-    # The numbers of the pixels are rotated, from 1, as Pillow can't rotate every dtype; it gives 0 outside.
-    numbers = np.arange(1, height * width + 1, dtype=np.int32).reshape(height, width)
-    source = np.asarray(Image.fromarray(numbers).rotate(degrees, Image.Resampling.NEAREST))
-    rotated: Array = image.reshape(-1, channels)[np.maximum(source - 1, 0)]
-    rotated[source == 0] = outside
-    return rotated
-
-
 def flip(image: Array, *, vertical: bool = False) -> Array:
     """Flips an image horizontally (left to right), or vertically."""
     if vertical:

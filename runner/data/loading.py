@@ -36,21 +36,17 @@ def load_run(config: RunConfig, encoding: Encoding | None = None, evaluated: str
     # Targets and weights are not inputs, so `dataset.standardize=true` leaves them unchanged.
     unscaled = list(task.target or TARGETS)
     masks: dict[str, int] = {}
-    classes: dict[str, int] = {}
     outputs = output_tasks(task)
     for name_of_output, output_task in outputs.items():
         unscaled += _read_as_they_are(output_task)
         masks.update(_masks(output_task, output_task.target or (name_of_output,)))
-        classes.update(_classes(output_task, output_task.target or (name_of_output,)))
     if not outputs:
         unscaled += _read_as_they_are(task)
         masks = _masks(task, task.target or TARGETS)
-        # Without task.target, the others are targets only where the dataset has none before them.
-        classes = _classes(task, task.target or TARGETS[:1])
     dataset = config.dataset
     name = dataset.builder or dataset.path or dataset.target or dataset.name
     with stages.stage(f"preparing {name}"):
-        return load(dataset, config.trainer.seed, encoding, unscaled, masks, classes, evaluated)
+        return load(dataset, config.trainer.seed, encoding, unscaled, masks, evaluated)
 
 
 def _read_as_they_are(task: TaskConfig) -> list[str]:
@@ -82,21 +78,12 @@ def _masks(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
     return masks
 
 
-def _classes(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
-    """Returns the number of classes of each target, if the task's options say it."""
-    classes = task.options.get("classes")
-    if isinstance(classes, list):
-        classes = len(classes)
-    return {} if classes is None else dict.fromkeys(targets, int(classes))
-
-
 def load(
     config: DatasetConfig,
     seed: int = 0,
     encoding: Encoding | None = None,
     unscaled: Collection[str] = TARGETS,
     masks: Mapping[str, int] | None = None,
-    classes: Mapping[str, int] | None = None,
     evaluated: str | None = None,
 ) -> Dataset:
     """Loads a dataset and selects its splits.
@@ -109,7 +96,6 @@ def load(
       encoding: of the run that other data is read for; None: the data gets an encoding of its own.
       unscaled: arrays that `dataset.standardize=true` leaves unchanged.
       masks: arrays that augmentation does not blend, see `runner.data.augment_steps.Step`; None: none.
-      classes: labels with their numbers of classes, which augmentation may mix; None: none.
       evaluated: split expression whose examples take the place of `test`; None: the config's.
 
     Returns:
@@ -142,10 +128,10 @@ def load(
     dataset = packed_dataset(dataset, config)
     validation = dataset.validation
     if validation is not None:
-        validation = augmented(validation, config, seed, train=False, masks=masks, classes=classes)
+        validation = augmented(validation, config, seed, train=False, masks=masks)
     return replace(
         dataset,
-        train=augmented(dataset.train, config, seed, train=True, masks=masks, classes=classes),
+        train=augmented(dataset.train, config, seed, train=True, masks=masks),
         validation=validation,
-        test=augmented(dataset.test, config, seed, train=False, masks=masks, classes=classes),
+        test=augmented(dataset.test, config, seed, train=False, masks=masks),
     )

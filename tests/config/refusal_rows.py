@@ -267,12 +267,6 @@ REFUSALS = [
     refusal("tracking.uri=[http://ann:p4ss@host]", "tracking.uri=", "ann:***@host"),
     # Tasks.
     refusal(
-        "task=segmentation dataset.augment=[{name:flip},{name:mixup}]",
-        "dataset.augment[1].name=mixup",
-        "needs the class numbers of its positions",
-        "remove the step",
-    ),
-    refusal(
         "task=segmentation dataset.image_size=[32,48]",
         "dataset.image_size=[32,48]",
         "needs the class numbers of its masks",

@@ -26,7 +26,7 @@ from tests.data.pictures import folder
 STEPS = [
     AugmentConfig("random_resized_crop", options={"size": [12, 12]}),
     AugmentConfig("flip"),
-    AugmentConfig("mixup"),
+    AugmentConfig("color", options={"brightness": 0.2}),
 ]
 
 

@@ -1,5 +1,7 @@
 """Images whose patches and labels are mixed."""
 
+import functools
+
 import numpy as np
 
 from tests.keras_examples import data
@@ -8,7 +10,7 @@ from tests.keras_examples.spec import Spec
 SPEC = Spec(
     title="CutMix data augmentation for image classification",
     trains="Adam; cross-entropy; accuracy",
-    overrides=["optimizer=adam", "task.classes=4", "dataset.augment=[{name: cutmix, alpha: 0.25}]"],
+    overrides=["optimizer=adam", "task.classes=4", "dataset.augment=[{_target_: {module}.cutmix, alpha: 0.25}]"],
     simplified=["a small residual network in place of ResNet-20"],
 )
 
@@ -27,8 +29,25 @@ def make_model(keras, input_shape, num_classes):
     return keras.Model(image, layers.Dense(num_classes)(layers.GlobalAveragePooling2D()(x)))
 
 
+@functools.cache
 def load():
     splits = data.images(channels=3)
     for arrays in splits.values():
         arrays["label"] = np.eye(4, dtype="float32")[arrays["label"]]
     return splits
+
+
+def cutmix(arrays, rng, alpha):
+    """Pastes a window of another training example, and mixes the labels by its area."""
+    images, labels = load()["train"].values()
+    other = rng.integers(len(images))
+    height, width = images.shape[1:3]
+    side = np.sqrt(1 - rng.beta(alpha, alpha))
+    top, left = rng.integers(height), rng.integers(width)
+    window = np.zeros((height, width, 1), "float32")
+    window[top : top + round(height * side), left : left + round(width * side)] = 1
+    share = window.mean(dtype="float32")
+    return {
+        "image": np.where(window, images[other], arrays["image"]),
+        "label": share * labels[other] + (1 - share) * arrays["label"],
+    }
