@@ -256,7 +256,7 @@ class Arithmetic:
         return layout.resolve(changed.layout, self.shapes(), changed.mesh.axes)
 
     def split(self, candidate: Candidate, placements: Mapping[str, Placement]) -> hybrid.Split | None:
-        """Returns the mesh on which a candidate's FSDP shards the most; None if it is the candidate's."""
+        """Returns the mesh on which a candidate's FSDP shards the most, see `hybrid.split`."""
         changed = self.changed(candidate)
         return hybrid.split(changed.layout, placements, changed.mesh.axes)
 
@@ -445,7 +445,7 @@ def explored(
             dropped.append(ranking.Dropped(start, INVALID, str(error)))
             continue
         hsdp = arithmetic.split(start, placements)
-        if hsdp is not None:
+        if hsdp is not None and hsdp.axes:
             detail = f"layout={start.layout}: {hsdp.reason}"
             dropped.append(ranking.Dropped(start, LINT, detail))
             start = replace(start, axes=tuple(hsdp.axes.items()))

@@ -174,7 +174,10 @@ def verdict(plan: Plan) -> list[str]:
         line += f"{_with(forecast.setting(forecast.peak_bytes))}, {size(abs(margin))} {word}"
     lines = []
     if forecast.undivided:
-        lines.append(f"{forecast.undivided}; shard over fewer with replicas: {mesh.override(forecast.split_axes)}")
+        fix = "use another number of devices"
+        if forecast.split_axes:
+            fix = f"shard over fewer with replicas: {mesh.override(forecast.split_axes)}"
+        lines.append(f"{forecast.undivided}; {fix}")
     lines.append(f"{line}; the largest part is {largest.kind}, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})")
     if forecast.verdict == MAY_FIT:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")

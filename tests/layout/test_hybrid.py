@@ -40,8 +40,8 @@ def split(axes: dict[str, int], layout: LayoutConfig = FSDP) -> hybrid.Split | N
         # Replicas that there are already stay.
         ({"replica": 2, "batch": 12}, {"replica": 6, "batch": 4}),
         ({"batch": 64}, None),
-        # No factor of 7 divides anything, so no other mesh is better.
-        ({"batch": 7}, None),
+        # No factor of 7 divides anything, so no other mesh is better, and the plan says why nothing is sharded.
+        ({"batch": 7}, {}),
     ],
 )
 def test_fsdp_shards_over_the_largest_factor_that_divides(
@@ -68,6 +68,10 @@ def test_the_reason_comes_before_the_verdict() -> None:
         "them whole; shard over fewer with replicas: mesh.axes={replica:3,batch:32}"
     )
     assert second.startswith("does not fit: 70.0 GiB of 1.00 GiB")
+    found = split({"batch": 7})
+    assert found is not None
+    forecast = a_forecast(capacity_bytes=GIB, undivided=found.reason, split_axes=found.axes)
+    assert rows.verdict(cases.plan(forecast=forecast))[0].endswith("stores them whole; use another number of devices")
 
 
 def test_both_axes_shard_the_examples() -> None:
