@@ -217,10 +217,13 @@ def summary(rows: Sequence[Result]) -> list[tuple[str, str]]:
     lines.append(
         ("verdicts of runs that ran", f"{verdicts.count('fits')} fits, {verdicts.count('may not fit')} may not fit")
     )
+    timed = [row for row in have if row.published_seconds]
+    factor = half_width(have)
     for card in sorted({row.card for row in have}):
-        share = fitted([row for row in have if row.published_seconds], card)
+        share = fitted(timed, card)
         if share:
-            lines.append((f"efficiency of {card}, all sources", f"{share:.3f}"))
+            value = f"{share:.3f}, range {share / factor:.2f} to {share * factor:.2f}"
+            lines.append((f"efficiency of {card}, all sources", value))
     compiled = [row for row in have if row.compiled_gib]
     errors = Errors.of((row.predicted_gib, row.compiled_gib or math.nan) for row in compiled)
     if errors:
