@@ -20,7 +20,7 @@ class Split:
     """Why FSDP shards little on the config's mesh, and a mesh on which it shards more.
 
     Attributes:
-      axes: size by mesh axis, of as many devices; empty: none is better, and the config's shards nothing.
+      axes: size by mesh axis, of as many devices; empty: none is better, and the config's shards few.
       replicated: variables that the batch axis does not divide, though a rule shards over it.
       total: variables that such rules match.
       size: of the config's batch axis.
@@ -41,7 +41,7 @@ class Split:
 
 
 def split(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> Split | None:
-    """Returns the mesh on which a device stores the least; None if it is the config's, and that shards something.
+    """Returns the mesh on which a device stores the least; None if it is the config's, and that shards most.
 
     Args:
       config: of the layout.
@@ -78,7 +78,7 @@ def split(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[s
         if stored < best:
             best = stored
             found = Split(split_axes, len(replicated), len(to_shard), size)
-    if found is None and len(replicated) == len(to_shard):
+    if found is None and 2 * len(replicated) > len(to_shard):
         return Split({}, len(replicated), len(to_shard), size)
     return found
 
