@@ -310,7 +310,7 @@ def make_private_cache(name: str) -> Path:
         raise FileNotFoundError(errno.ENOENT, "there is no home directory", "~/.cache") from error
     folder.parent.parent.mkdir(OWN_MODE, parents=True, exist_ok=True)
     for path in (folder.parent, folder):
-        with suppress(FileExistsError):
+        with suppress(FileExistsError, NotADirectoryError, FileNotFoundError):
             path.mkdir(stat.S_IRWXU)
     for path, problem in _problems_of_cache(folder):
         raise PermissionError(errno.EPERM, problem, str(path))
