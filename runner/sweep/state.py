@@ -28,6 +28,7 @@ from runner.errors import ConfigError, DataError, Refused, invalid
 from runner.host import folders, session, signals
 from runner.host.commands import command_module
 from runner.host.late import late
+from runner.host.quoting import unquoted
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome
 from runner.sweep.member import VALUES_FILE, Values, values_of, varied_tags, write_parent
 from runner.sweep.process import STOP_FILE
@@ -410,5 +411,6 @@ def varied_of(overrides: Sequence[str], keys: Sequence[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for override in overrides:
         key, _, value = override.partition("=")
-        values[key] = value
+        # Quotes are of the override: the text of `run_name='1.10'` is 1.10.
+        values[key] = unquoted(value)
     return {key.lstrip("+"): values[key] for key in keys if key in values}

@@ -65,10 +65,11 @@ def test_code_is_another_where_a_users_own_part_changed(
 def test_what_varies_is_what_has_several_values() -> None:
     arguments = ["dataset=digits", "dataset.batch_size=64,128", "+mesh.axes.model=choice(1,2)", "layout.rules=[a,b]"]
     assert varied_values(arguments) == {"dataset.batch_size": "64,128", "+mesh.axes.model": "choice(1,2)"}
-    job = ["dataset=digits", "dataset.batch_size=128", "+mesh.axes.model=1"]
-    assert varied_of(job, ["dataset.batch_size", "+mesh.axes.model"]) == {
+    job = ["dataset=digits", "dataset.batch_size=128", "+mesh.axes.model=1", "tracking.run_name='1.10'"]
+    assert varied_of(job, ["dataset.batch_size", "+mesh.axes.model", "tracking.run_name"]) == {
         "dataset.batch_size": "128",
         "mesh.axes.model": "1",
+        "tracking.run_name": "1.10",
     }
 
 
