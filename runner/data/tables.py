@@ -33,7 +33,11 @@ _OTHER_DELIMITERS = ";\t|"
 _MAX_REASON = 300
 # pandas stores a frame's index in columns of this name.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
-_READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, pa.ArrowException)
+_READ_ERRORS = (
+    *(OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, pa.ArrowException),
+    # What NumPy makes of a damaged header: a size that is no number, or more than the memory.
+    *(TypeError, OverflowError, MemoryError, RecursionError),
+)
 
 
 def read(path: Path, features: Sequence[str] | None = None, pad: Collection[str] = ()) -> dict[str, Column | Ragged]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -223,7 +224,18 @@ def test_a_truncated_file_or_one_of_another_kind_is_named() -> None:
     np.savez("whole.npz", a=np.arange(1000))
     whole = Path("whole.npz").read_bytes()
     np.save("array.npy", np.arange(3))
+
+    def with_shape(text: str) -> bytes:
+        with zipfile.ZipFile("made.npz", "w") as made:
+            header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {text}, }}\n".encode()
+            made.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64))
+        return Path("made.npz").read_bytes()
+
     for name, content, said in (
+        ("negative.npz", with_shape("(-1, 4)"), "negative.npz can't be read: "),
+        ("truth.npz", with_shape("(True, 4)"), "truth.npz can't be read: "),
+        ("huge.npz", with_shape("(4, 999999999999999)"), "huge.npz can't be read: "),
+        ("nested.npz", with_shape("(" * 900 + ")" * 900), "nested.npz can't be read: "),
         ("short.npz", whole[:-100], "short.npz can't be read: File is not a zip file"),
         ("damaged.npz", whole[:200] + bytes(50) + whole[250:], "damaged.npz can't be read: Bad CRC-32"),
         ("array.npz", Path("array.npy").read_bytes(), "array.npz is not a .npz archive; save it with numpy.savez"),
