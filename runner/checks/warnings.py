@@ -16,6 +16,8 @@ from runner.processes import place
 
 # A choice: with more virtual devices per core, a step waits for threads most of its time.
 _DEVICES_PER_CORE = 8
+# Address space in which the libraries run a small model. Measured: with 2 GiB they abort, with 4 GiB they don't.
+_LITTLE_MEMORY = 4 << 30
 
 
 def of_config(config: RunConfig) -> list[str]:
@@ -35,6 +37,7 @@ def of_config(config: RunConfig) -> list[str]:
             f"{devices} virtual devices on {available} {noun} show what a mesh "
             "computes, not how fast; use a smaller mesh, or estimate a large one with python -m runner.plan"
         )
+    warnings += _of_memory_limit()
     scheduled = place.scheduled()
     # A launcher such as torchrun or srun starts the command once per task.
     if config.cluster.name == "single" and scheduled is not None:
@@ -51,6 +54,20 @@ def of_config(config: RunConfig) -> list[str]:
     if early.metric is None:
         warnings += _no_effect("trainer.early_stopping", early)
     return warnings
+
+
+def _of_memory_limit() -> list[str]:
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return []
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY or limit >= _LITTLE_MEMORY:
+        return []
+    return [
+        f"`ulimit -v` limits the memory of this process to {limit / 2**30:.1f} GiB; a library that needs more may end "
+        "it with 'Aborted' and nothing else; raise the limit with ulimit -v unlimited"
+    ]
 
 
 def _no_effect(prefix: str, group: PlateauConfig | EarlyStoppingConfig) -> list[str]:

@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 _SHOWN_CHARACTERS = 600  # of an unexpected error; its traceback is in the log
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 # What a loader or a system call says without memory; what an engine says is in `runner.plan.exhausted`.
-_NO_MEMORY = ("failed to map segment", "Cannot allocate memory", "std::bad_alloc")
+_NO_MEMORY = ("failed to map segment", "Cannot allocate memory", "std::bad_alloc", "can't start new thread")
 Command = Callable[[RunConfig, DictConfig], None]
 
 

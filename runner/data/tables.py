@@ -115,6 +115,8 @@ def _array(where: Path | str, array: object) -> Column:
     # An archive with the suffix .npy, or another kind of file inside an archive, is not an array.
     if not isinstance(array, np.ndarray):
         raise DataError(f"{where} is not an array; save it with numpy.save or numpy.savez")
+    if 0 in array.shape[1:]:
+        raise DataError(f"{where} has the shape {array.shape}, so its examples have no values; save it again")
     return as_column(str(where), array)
 
 

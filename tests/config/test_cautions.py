@@ -20,6 +20,15 @@ def test_many_virtual_devices_a_core_are_warned_of(monkeypatch: pytest.MonkeyPat
     assert line.startswith("256 virtual devices on 2 cores show what a mesh computes, not how fast; ")
 
 
+def test_a_limit_of_memory_in_which_libraries_abort_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (3 << 29, resource.RLIM_INFINITY))
+    (line,) = cautions.of_config(config())
+    assert line.startswith("`ulimit -v` limits the memory of this process to 1.5 GiB; a library that needs more may")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4 << 30, resource.RLIM_INFINITY))
+    assert cautions.of_config(config()) == []
+
+
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "a,b", "SLURM_STEP_NUM_TASKS": "2"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}

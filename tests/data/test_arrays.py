@@ -233,6 +233,7 @@ def test_a_truncated_file_or_one_of_another_kind_is_named() -> None:
 
     for name, content, said in (
         ("negative.npz", with_shape("(-1, 4)"), "negative.npz can't be read: "),
+        ("empty.npz", with_shape("(4, 0)"), "empty.npz, a has the shape (4, 0), so its examples have no values"),
         ("truth.npz", with_shape("(True, 4)"), "truth.npz can't be read: "),
         ("huge.npz", with_shape("(4, 999999999999999)"), "huge.npz can't be read: "),
         ("nested.npz", with_shape("(" * 900 + ")" * 900), "nested.npz can't be read: "),
