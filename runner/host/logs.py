@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.host.outputs import warn
+from runner.host.outputs import warn, warnings_on
 from runner.host.secrets import scrub
 from runner.host.terminal import clean, note_incomplete
 
@@ -58,6 +58,8 @@ class MaskedFormatter(logging.Formatter):
 def quiet_native_log(path: Path) -> Iterator[None]:
     """Redirects native code's stderr into a file: TensorFlow's import reports there that it found no GPU.
 
+    The runner's own warnings are still printed.
+
     Args:
       path: file to append to; if it can't be written, the output is dropped.
     """
@@ -65,7 +67,7 @@ def quiet_native_log(path: Path) -> Iterator[None]:
     # Native code writes to the file descriptor, which replacing `sys.stderr` would not redirect.
     stderr = os.dup(2)
     try:
-        with _appending(path) as log:
+        with _appending(path) as log, warnings_on(stderr):
             os.dup2(log, 2)
             yield
     finally:

@@ -9,12 +9,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from runner.errors import PassingError, describe, passing
 from runner.host import stages
 from runner.host.signals import interruption
+from runner.host.terminal import clean
 
 logger = logging.getLogger(__name__)
+
+# Process-wide, as stderr is: copies of its descriptor while that is redirected, the terminal's first.
+_terminals: list[int] = []
 
 # Errors of a disk that is full, read-only, broken or not this user's. Any other error is a bug, and shows as one.
 _UNWRITABLE = {
@@ -97,6 +102,31 @@ def warn(line: str) -> None:
     """Prints a warning of one line on stderr."""
     stages.leave_line()
     print(f"warning: {line}", file=sys.stderr, flush=True)
+    # While native code's output goes into a log, so did this line.
+    if _terminals and _is_descriptor_2(sys.stderr):
+        with suppress(OSError):
+            os.write(_terminals[0], clean(f"warning: {line}\n").encode())
+
+
+@contextmanager
+def warnings_on(terminal: int) -> Iterator[None]:
+    """Prints warnings on a descriptor too, while that of stderr is redirected.
+
+    Args:
+      terminal: a copy of the descriptor of stderr.
+    """
+    _terminals.append(terminal)
+    try:
+        yield
+    finally:
+        _terminals.remove(terminal)
+
+
+def _is_descriptor_2(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == 2
+    except (OSError, ValueError):  # of memory, as a notebook's, or closed
+        return False
 
 
 def append_whole(path: Path, data: bytes, *, sync: bool = False) -> None:

@@ -511,3 +511,4 @@ def _print(console: Console, line: str) -> None:
 
 def _warn(console: Console, warning: str) -> None:
     _print(console, f"warning: {warning}")
+    logger.warning("%s", warning)

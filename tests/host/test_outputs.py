@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -63,6 +64,20 @@ def test_native_output_without_a_log_is_dropped(tmp_path: Path, capfd: pytest.Ca
         os.write(2, b"native words")
     os.write(2, b"ours")
     assert capfd.readouterr().err == "ours"
+
+
+def test_a_warning_is_on_the_terminal_and_in_the_log_while_native_output_is_in_the_log(tmp_path: Path) -> None:
+    code = (
+        "import os\nfrom pathlib import Path\nfrom runner.host import logs, outputs\n"
+        "with logs.quiet_native_log(Path('runner.log')):\n"
+        "    os.write(2, b'native words\\n')\n    outputs.warn('the store is slow')\noutputs.warn('it is gone')"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "warning: the store is slow\nwarning: it is gone\n"
+    assert (tmp_path / "runner.log").read_text() == "native words\nwarning: the store is slow\n"
 
 
 def test_a_job_whose_log_can_not_be_written_runs_to_its_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
