@@ -158,7 +158,8 @@ class MeshEngine(Engine, Generic[T]):
         if self._mixes_rows:
             batches = map(evaluation.without_padding, batches)
         with self._averaged_weights():
-            return evaluation.evaluate(task, batches, start, self._to_host, keep_outputs=keep_outputs)
+            found = evaluation.evaluate(task, batches, start, self._to_host, keep_outputs=keep_outputs)
+        return replace(found, mixes_rows=self._mixes_rows)
 
     def mixes_rows(self, batch: HostBatches) -> bool:
         """Returns whether an example's evaluation, or a loss that layers add, depends on the other rows of its batch.

@@ -26,8 +26,8 @@ from runner.export.write import KERAS_FILE, SAVED_MODEL, Written
 # operation; a wrong weight or a wrong input changes the answers by far more.
 TOLERANCE = 1e-5
 
-# Examples that the export predicts at once.
-_BATCH = 500
+# Examples that the export predicts at once, unless the model mixes them.
+BATCH = 500
 
 # Environment variables that the engine set for the devices of its own process.
 _MESH_VARIABLES = ("DTENSOR_", "PJRT_NPROC", "XLA_FLAGS")
@@ -131,6 +131,7 @@ def check(
     run: Array | Mapping[str, Array],
     log: Path,
     drawn: Collection[str] = (),
+    batch: int = BATCH,
 ) -> dict[str, Comparison]:
     """Loads an export in a fresh process, and compares its answers with the run's.
 
@@ -145,6 +146,7 @@ def check(
       run: outputs (N, ...) of the run; by name if the model has several.
       log: gets what the process prints.
       drawn: names of the answers that depend on random numbers, see `runner.export.drawn`.
+      batch: examples that are predicted at once.
 
     Returns:
       `SavedModel` and `model.keras` -> comparison, as far as they were written.
@@ -174,7 +176,7 @@ def check(
             "keras": keras_path,
             "library": library,
             "beside": list(written.beside),
-            "batch": _BATCH,
+            "batch": batch,
             "arrays": list(served_arrays),
             "inputs": list(inputs),
         }

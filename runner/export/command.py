@@ -24,7 +24,7 @@ from runner.engine.base import PlainModel
 from runner.errors import EngineError
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
-from runner.export.check import TOLERANCE, Comparison, Difference, check
+from runner.export.check import BATCH, TOLERANCE, Comparison, Difference, check
 from runner.export.drawn import drawn_answers
 from runner.export.signature import Served
 from runner.export.weights import WeightsInUse
@@ -42,6 +42,7 @@ from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking.attach import attach
 from runner.tracking.base import Attachment
+from runner.training import lengths
 from runner.training.checkpoint.recovery import versions
 from runner.training.checkpoint.resume import Previous
 from runner.training.display import result_table
@@ -91,7 +92,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         served = Served(DataSpec(task.arrays, task), data.encoding)
         examples = _examples(config, data, task)
         # Every process takes part in this one; process 0 writes.
-        outputs = _outputs(config, saved, served, examples, native_log)
+        outputs, batch = _outputs(config, saved, served, examples, native_log)
         if not team.is_first:
             return
         console.print_lines(device_lines)
@@ -101,7 +102,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 plain, written, drawn = _write(config, saved, served, unfinished, native_log)
             library = registry.keras_package(config.engine.name)
             with stages.stage("loading it again in a fresh process"):
-                compared = check(unfinished, written, library, served, examples, outputs, native_log, drawn)
+                compared = check(unfinished, written, library, served, examples, outputs, native_log, drawn, batch)
             console.print(result_table(_result_rows(config, saved, data, compared)))
             raise_if_different(compared)
             record = {
@@ -146,15 +147,22 @@ def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
 
 def _outputs(
     config: RunConfig, saved: Previous, served: Served, examples: Mapping[str, Array], native_log: Path
-) -> Array | Mapping[str, Array]:
-    """Returns the run's outputs (N, ...) for the examples, computed by its engine on its mesh; several by name."""
+) -> tuple[Array | Mapping[str, Array], int]:
+    """Computes the run's outputs for the examples by its engine on its mesh.
+
+    Returns:
+      The outputs (N, ...), several by name, and how many examples an export gets at once to answer the same.
+    """
     spec = served.spec
     arrays = served.standardized(examples)
     source = ArraySource({name: arrays[name] for name in spec.arrays}, spec.arrays)
     engine = restored(config, saved, spec, native_log)
     with stages.stage("computing the run's answers"):
         evaluation = evaluated(config, engine, spec.task, source, None, keep_outputs=True)
-    return evaluation.named_outputs or evaluation.outputs
+    batch = BATCH
+    if evaluation.mixes_rows:
+        batch = lengths.eval_examples(config, source.size, mixes_rows=True)
+    return evaluation.named_outputs or evaluation.outputs, batch
 
 
 def _first(outputs: Array | Mapping[str, Array]) -> Array | Mapping[str, Array]:

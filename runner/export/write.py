@@ -138,6 +138,9 @@ def _foreign(config: object, known: Collection[str]) -> Iterator[str]:
             yield name
     elif name is not None and "registered_name" in config and not _is_known(config, known):
         yield str(name)
+    if config.get("function_type") == "lambda":
+        # tf_keras's Lambda, which keeps its function as bytecode and does not load it.
+        yield "lambda"
     for value in config.values():
         yield from _foreign(value, known)
 

@@ -95,6 +95,7 @@ class Evaluation:
       outputs: float32 (examples, ...), the model's outputs in the order of the split; empty if they were not kept, or
         if there are several.
       named_outputs: outputs by name, see the function `named_outputs`, for a model with several outputs; else empty.
+      mixes_rows: whether they depend on which examples are together in a batch, see `Engine.mixes_rows`.
     """
 
     metrics: Mapping[str, float]
@@ -102,6 +103,7 @@ class Evaluation:
     totals: Mapping[str, Array]
     outputs: Array
     named_outputs: Mapping[str, Array] = field(default_factory=dict)
+    mixes_rows: bool = False
 
     @property
     def loss(self) -> float:

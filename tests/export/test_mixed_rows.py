@@ -1,0 +1,54 @@
+"""A model that mixes the rows of a batch is evaluated, and exported, in the batches of its run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import forks
+
+pytestmark = pytest.mark.slow
+
+# The Lambda is of plain Python: it serves both Keras's, and neither writes it into a Keras file that can be loaded.
+MODELS = """
+def build(keras, outputs):
+    layers = keras.layers
+    mixed = layers.Lambda(lambda x: x - 0.5 * x[::-1])
+    return keras.Sequential([keras.Input((6,)), layers.Dense(8, "tanh"), mixed, layers.Dense(outputs.units)])
+"""
+OPTIONS = "dataset=arrays dataset.path=data model=custom model._target_=models.build task.classes=3 mesh=single"
+SIZES = (
+    "dataset.batch_size=16 dataset.eval_batch_size=16 trainer.epochs=1 tracking=none trainer.checkpoint.folder=kept"
+)
+
+
+@pytest.mark.parametrize(("engine", "library"), [("jax", forks.JAX), ("keras_dtensor", forks.TENSORFLOW)])
+def test_an_evaluation_and_an_export_equal_the_run(tmp_path: Path, engine: str, library: str) -> None:
+    draw = np.random.default_rng(0)
+    (tmp_path / "models.py").write_text(MODELS)
+    (tmp_path / "data").mkdir()
+    # 18 examples of the test split leave a batch of two, which is not padded.
+    for split, size in (("train", 32), ("test", 18)):
+        label = draw.integers(0, 3, size).astype("int32")
+        np.savez(tmp_path / "data" / f"{split}.npz", x=draw.normal(size=(size, 6)).astype("float32"), label=label)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(forks.ROOT), str(tmp_path)])}
+
+    def start(module: str, *overrides: str) -> str:
+        arguments = [sys.executable, "-m", module, *overrides, f"hydra.run.dir={module}"]
+        done = forks.run(arguments, library=library, cwd=tmp_path, env=environment, timeout=300)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    start("runner", f"engine={engine}", *OPTIONS.split(), *SIZES.split())
+    run = json.loads((tmp_path / "runner" / "summary.json").read_text())
+    start("runner.evaluate", "run=latest", "trainer.checkpoint.folder=kept")
+    again = json.loads((tmp_path / "runner.evaluate" / "evaluate.json").read_text())
+    assert (again["loss"], again["accuracy"]) == (run["eval_loss"], run["eval_accuracy"])
+    said = start("runner.export", "run=latest", "trainer.checkpoint.folder=kept", "export.folder=export")
+    assert "left out model.keras" in said
+    assert "lambda" in said
