@@ -24,6 +24,7 @@ _MOVES = frozenset(
         *("baserandomlayer", "baseimageaugmentationlayer", "baseimagepreprocessinglayer"),
         *("getitem", "cast", "transpose", "expanddims", "squeeze", "flip", "reverse", "concat", "stack", "repeat"),
         *("tile", "broadcastto", "resize", "pad", "copy", "converttotensor"),
+        *("clip", "clipbyvalue", "rgbtograyscale", "grayscaletorgb"),
     )
 )
 _DIVIDE = frozenset(["truediv", "truedivide", "divide", "div", "realdiv"])
@@ -174,7 +175,8 @@ def _of_unordered(layers: Sequence[Any]) -> Verdict:
 def _of_function(layer: Any) -> Verdict:
     """Returns the verdict on the function of a Lambda, or on a layer of the user's without weights, by calling it.
 
-    Only one that gives NumPy arrays for NumPy arrays can be seen: the others may be traced here.
+    Raises:
+      UnreadableError: its result has no value, as in a build that is traced.
     """
     function = getattr(layer, "function", None)
     if function is None and not getattr(layer, "weights", True):
@@ -186,9 +188,10 @@ def _of_function(layer: Any) -> Verdict:
         bright = function(np.full((1, 4, 4, 3), 255.0, np.float32))
     except Exception:  # The user's code may raise anything.
         return False
-    if type(dark) is not np.ndarray or type(bright) is not np.ndarray:
+    if not hasattr(dark, "dtype"):
         return False
-    return _of_scale((bright.mean() - dark.mean()) / 255.0, dark.mean())
+    level = _mean(dark)
+    return _of_scale((_mean(bright) - level) / 255.0, level)
 
 
 def _of_graph(model: Any, tensors: Sequence[Any]) -> Verdict:

@@ -209,7 +209,7 @@ class Task(ABC):
         why = "" if self.scales_by_model else f" (task.scale_images={str(self.scale_images).lower()})"
         if self.scale_images is False:
             return f"images: bytes of 0 to 255{why or ', which the model rescales (task.scale_images=auto)'}"
-        return f"images: bytes divided by 255{why or ', as the model does not rescale them (task.scale_images=auto)'}"
+        return f"images: bytes divided by 255{why or ', as no first layer rescales them (task.scale_images=auto)'}"
 
     def inputs(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the model's inputs: the array of a single input, or several arrays by name; images as it takes them.

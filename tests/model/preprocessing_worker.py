@@ -52,6 +52,17 @@ class Computed(L.Layer):  # type: ignore[misc]
         return (x - 127.5) / 127.5
 
 
+def as_floats(x: Any) -> Any:
+    if keras.__name__ == "keras":
+        return keras.ops.cast(x, "float32")
+    return import_module("tensorflow").cast(x, "float32")
+
+
+class WithTensors(L.Layer):  # type: ignore[misc]
+    def call(self, x: Any) -> Any:
+        return as_floats(x) / 127.5 - 1.0
+
+
 class OwnRescaling(L.Rescaling):  # type: ignore[misc]
     pass
 
@@ -85,6 +96,10 @@ TAKE_BYTES: dict[str, Callable[[], Any]] = {
     "function of DenseNet": lambda: graph(APPLICATIONS.densenet.preprocess_input, conv()),
     "lambda of ResNet": lambda: graph(L.Lambda(APPLICATIONS.resnet50.preprocess_input), conv()),
     "lambda": lambda: graph(L.Lambda(lambda x: x / 255.0), conv()),
+    "lambda of tensors": lambda: graph(L.Lambda(lambda x: as_floats(x) / 255.0), conv()),
+    "lambda that casts": lambda: graph(L.Lambda(as_floats), L.Rescaling(1 / 255)),
+    "layer of tensors": lambda: graph(WithTensors(), conv()),
+    "function of MobileNetV2": lambda: graph(APPLICATIONS.mobilenet_v2.preprocess_input, application("MobileNetV2")),
     "EfficientNet": lambda: application("EfficientNetB0"),
     "ConvNeXt": lambda: graph(application("ConvNeXtTiny")),
     "MobileNetV3": lambda: keras.Sequential([flips(), application("MobileNetV3Small"), L.Flatten(), L.Dense(2)]),
@@ -104,6 +119,7 @@ TAKE_FRACTIONS: dict[str, Callable[[], Any]] = {
     "back to bytes": lambda: graph(L.Rescaling(255.0), L.Rescaling(1 / 255)),
     "cast": lambda: graph(L.Rescaling(1.0), conv()),
     "normalization of fractions": lambda: graph(L.Normalization(mean=[0.48, 0.46, 0.41], variance=[0.05] * 3)),
+    "widened by a lambda of tensors": lambda: graph(L.Lambda(lambda x: as_floats(x) * 2.0 - 1.0), conv()),
     "widened by operators": lambda: graph(lambda x: x * 2 - 1, conv()),
     "ConvNeXt without preprocessing": lambda: application("ConvNeXtTiny", include_preprocessing=False),
     "MobileNetV2": lambda: application("MobileNetV2"),

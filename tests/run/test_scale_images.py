@@ -75,7 +75,7 @@ def options(engine: str, mesh: str) -> list[str]:
     [
         ("jax", "batch8", 1 / 255, "auto", 1 / 255, "bytes of 0 to 255, which the model rescales"),
         ("keras_dtensor", "batch8", 1 / 255, "auto", 1 / 255, "bytes of 0 to 255, which the model rescales"),
-        ("jax", "single", 0.0, "auto", 1 / 255, "bytes divided by 255, as the model does not"),
+        ("jax", "single", 0.0, "auto", 1 / 255, "bytes divided by 255, as no first layer rescales them"),
         ("keras_dtensor", "single", 0.0, "false", 1.0, "bytes of 0 to 255 (task.scale_images=false)"),
         ("jax", "single", 1 / 127.5, "true", 1 / 255 / 127.5, "bytes divided by 255 (task.scale_images=true)"),
     ],
