@@ -230,7 +230,7 @@ class Reference(ABC):
             is_real = batch.arrays[WEIGHT][0] > 0
             arrays = {name: array[0][is_real] for name, array in batch.arrays.items()}
             loss_b, totals, added = self.evaluate(task.inputs(host, arrays), arrays)
-            if not examples and self._is_random(loss_b, task.inputs(host, arrays), arrays):
+            if not examples and self._is_random(loss_b, added, task.inputs(host, arrays), arrays):
                 self.assign(weights)
                 return {}
             added_sum += added * len(loss_b)
@@ -252,10 +252,11 @@ class Reference(ABC):
             metrics |= task.summary(sums)
         return {name: np.asarray([value]) for name, value in metrics.items() if math.isfinite(value)}
 
-    def _is_random(self, loss_b: Array, inputs: Inputs, batch: Mapping[str, Array]) -> bool:
-        """Returns whether an equal evaluation has other losses than these (B,), by more than rounding."""
-        again_b, _, _ = self.evaluate(inputs, batch)
-        return not np.allclose(again_b, loss_b, rtol=_EQUAL_CALLS, atol=0.0, equal_nan=True)
+    def _is_random(self, loss_b: Array, added: float, inputs: Inputs, batch: Mapping[str, Array]) -> bool:
+        """Returns whether an equal evaluation has other losses, (B,) or of layers, by more than rounding."""
+        again_b, _, again_added = self.evaluate(inputs, batch)
+        first, again = np.append(loss_b, added), np.append(again_b, again_added)
+        return not np.allclose(again, first, rtol=_EQUAL_CALLS, atol=0.0, equal_nan=True)
 
     def exact(self, arrays: Mapping[str, Array], noise: float) -> dict[str, Array]:
         """Takes gradients in float64 at the points where they may be zero up to rounding; empty if none may be.
