@@ -8,6 +8,7 @@ from tests.parity import data
 from tests.parity.row import Program, row
 
 ALL = "loss val_loss accuracy val_accuracy weights"
+BOTH = ("jax", "keras_dtensor")
 WHOLE = "dataset.remainder=drop"  # on data whose batches are whole, so that nothing is dropped
 
 
@@ -37,7 +38,7 @@ def convnet(keras: Any, *first: Any) -> Any:
     return stacked(keras, (8, 8, 1), *first, layers.Conv2D(4, 3, activation="tanh"), layers.Flatten())
 
 
-row("rescaling_of_bytes", data.images, always=True, engines=("jax", "keras_dtensor"))(
+row("rescaling_of_bytes", data.images, always=True, engines=BOTH)(
     lambda keras: classified(keras, convnet(keras, keras.layers.Rescaling(1 / 255)))
 )
 row("rescaling_of_floats", data.float_images)(
@@ -66,9 +67,17 @@ def normalization_layer(keras: Any) -> Program:
     return classified(keras, stacked(keras, (1,), layer))
 
 
+row("resizing_and_center_crop", data.images)(
+    lambda keras: classified(
+        keras,
+        convnet(keras, keras.layers.Resizing(10, 10), keras.layers.CenterCrop(8, 8), keras.layers.Rescaling(1 / 255)),
+    )
+)
+
+
 # Penalties and constraints. Penalties count in `loss` and `val_loss`.
 
-row("l2_regularizer", data.classes, always=True, engines=("jax", "keras_dtensor"))(
+row("l2_regularizer", data.classes, always=True, engines=BOTH)(
     lambda keras: classified(keras, dense(keras, kernel_regularizer=keras.regularizers.L2(0.05)))
 )
 for name, options in {
@@ -78,6 +87,7 @@ for name, options in {
     "orthogonal_regularizer": lambda keras: {"kernel_regularizer": keras.regularizers.OrthogonalRegularizer(0.01)},
     "max_norm": lambda keras: {"kernel_constraint": keras.constraints.MaxNorm(0.5)},
     "unit_norm": lambda keras: {"kernel_constraint": keras.constraints.UnitNorm()},
+    "min_max_norm": lambda keras: {"kernel_constraint": keras.constraints.MinMaxNorm(0.2, 0.6, rate=0.5)},
     "non_negative": lambda keras: {"bias_constraint": keras.constraints.NonNeg()},
 }.items():
     row(name, data.classes)(lambda keras, options=options: classified(keras, dense(keras, **options(keras))))
@@ -85,24 +95,31 @@ for name, options in {
 ACTIVITY = "an activity penalty would count the padding of the last batch"
 
 
-@row("activity_regularizer", data.whole_batches, WHOLE)
+@row("activity_regularizer", data.whole_batches, WHOLE, engines=BOTH)
 @row("activity_regularizer_of_partial_batch", data.classes, meant={"rejected": ACTIVITY})
 def activity_regularizer(keras: Any) -> Program:
     return classified(keras, dense(keras, activity_regularizer=keras.regularizers.L2(0.05)))
 
 
+def operations(keras: Any) -> Any:
+    """The functions of tensors, by the same names."""
+    return getattr(keras, "ops", keras.backend)
+
+
 def penalized(keras: Any) -> Any:
     """A layer that adds a loss of its outputs."""
 
+    ops = operations(keras)
+
     class Penalized(keras.layers.Layer):
         def call(self, x):
-            self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
+            self.add_loss(0.1 * ops.mean(ops.square(x)))
             return x
 
     return Penalized()
 
 
-row("add_loss", data.whole_batches, WHOLE)(
+row("add_loss", data.whole_batches, WHOLE, engines=BOTH)(
     lambda keras: classified(keras, stacked(keras, (6,), keras.layers.Dense(5), penalized(keras)))
 )
 
@@ -124,7 +141,7 @@ def no_loss(ops: Any, outputs: Any, batch: Any) -> Any:
 
 def less_mean(keras: Any) -> Any:
     """A layer that subtracts the mean of the batch."""
-    return keras.layers.Lambda(lambda t: t - keras.ops.mean(t, axis=0))
+    return keras.layers.Lambda(lambda t: t - operations(keras).mean(t, axis=0))
 
 
 STATISTICS = "batch statistics would count the padding of the last batch"
@@ -137,7 +154,7 @@ for name, arrays, overrides, more, layers in (
         layers.CategoryEncoding(5, output_mode="one_hot")]),
     ("activity_regularization_layer", data.whole_batches, "", {}, lambda layers: [
         layers.ActivityRegularization(l1=0.02)]),
-    ("batch_normalization", data.whole_batches, "", {}, lambda layers: [
+    ("batch_normalization", data.whole_batches, "", {"engines": BOTH}, lambda layers: [
         layers.Dense(8), layers.BatchNormalization(momentum=0.9)]),
     ("batch_normalization_of_partial_batch", data.classes, "", {"meant": {"rejected": STATISTICS}}, lambda layers: [
         layers.BatchNormalization()]),
@@ -153,7 +170,7 @@ for name, arrays, overrides, more, layers in (
     )
 
 
-@row("rows_of_a_batch_mixed", data.whole_batches, MIXED_EVALUATION, always=True)
+@row("rows_of_a_batch_mixed", data.whole_batches, MIXED_EVALUATION, always=True, engines=BOTH)
 @row("rows_of_a_partial_batch_mixed", data.classes, meant={"rejected": MIXED})
 def rows_of_a_batch_mixed(keras: Any) -> Program:
     return classified(keras, stacked(keras, (6,), keras.layers.Dense(8, "tanh"), less_mean(keras)))
@@ -212,7 +229,7 @@ def lora(keras: Any) -> Program:
     return classified(keras, model)
 
 
-@row("subclassed_model", data.classes)
+@row("subclassed_model", data.classes, engines=BOTH)
 def subclassed_model(keras: Any) -> Program:
     class Net(keras.Model):
         def __init__(self):

@@ -8,14 +8,14 @@ import numpy as np
 
 from tests.parity import data
 from tests.parity.row import Program, row
-from tests.parity.rows_layers import ALL, WHOLE, classified, dense
+from tests.parity.rows_layers import ALL, BOTH, WHOLE, classified, dense
 
 # Weights of examples and classes.
 
-row("class_weight", data.classes, "task.class_weights=[1.0,2.0,0.5]", always=True, engines=("jax", "keras_dtensor"))(
+row("class_weight", data.classes, "task.class_weights=[1.0,2.0,0.5]", always=True, engines=BOTH)(
     lambda keras: classified(keras, dense(keras), class_weight={0: 1.0, 1: 2.0, 2: 0.5})
 )
-row("sample_weight", data.weighted, "task.example_weight=importance", weight="importance")(
+row("sample_weight", data.weighted, "task.example_weight=importance", weight="importance", engines=BOTH)(
     lambda keras: classified(keras, dense(keras))
 )
 
@@ -110,7 +110,7 @@ def mean_squared_error(keras: Any) -> Program:
     return compiled(keras, "mse", "mae", keras.metrics.RootMeanSquaredError(), keras.metrics.R2Score())
 
 
-row("huber", data.numbers, "task=regression task.loss=huber task.delta=0.5", engines=("jax", "keras_dtensor"))(
+row("huber", data.numbers, "task=regression task.loss=huber task.delta=0.5", engines=BOTH)(
     lambda keras: compiled(keras, keras.losses.Huber(delta=0.5), "mae")
 )
 FAR = "task=regression optimizer.learning_rate=1e-9"
@@ -140,7 +140,7 @@ row("custom_loss", data.numbers, f"task=custom task._target_={__name__}.pinball_
 OUTPUTS = "task=several task.outputs={department:{name:classification},level:{name:regression,loss:huber,weight:0.3}}"
 
 
-@row("several_outputs", data.tickets, OUTPUTS, target=("department", "level"), engines=("jax", "keras_dtensor"))
+@row("several_outputs", data.tickets, OUTPUTS, target=("department", "level"), engines=BOTH)
 def several_outputs(keras: Any) -> Program:
     layers = keras.layers
     inputs = {"words": keras.Input((6,), name="words"), "customer": keras.Input((3,), name="customer")}
@@ -203,6 +203,13 @@ for name, overrides, optimizer in (
 row("accumulation", data.whole_batches, "trainer.accumulate_steps=2")(
     lambda keras: optimized(keras, keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), batch_size=8)
 )
+
+
+@row("accumulation_with_penalty", data.whole_batches, "trainer.accumulate_steps=2")
+def accumulation_with_penalty(keras: Any) -> Program:
+    program = classified(keras, dense(keras, kernel_regularizer="l2"), batch_size=8)
+    program.compile["optimizer"] = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    return program
 
 
 @row("ema_swapped_in_evaluations", data.classes, "optimizer.ema.decay=0.9")

@@ -39,12 +39,12 @@ def build(keras: Any, inputs: Any, outputs: Any, row: str) -> Any:
     model = ROWS[row].program(keras).model
     with np.load(f"{row}.start.npz") as start:
         model.set_weights(list(start.values()))
-    _paths[:] = _named(model)
+    _paths[:] = _named(model, keras)
     return model
 
 
-def _named(model: Any) -> list[str]:
-    if type(model).__module__.startswith("tf_keras"):
+def _named(model: Any, keras: Any) -> list[str]:
+    if keras.__name__ == "tf_keras":
         from runner.engine.dtensor.adapters.paths import named_variables
 
         return list(named_variables(model))
