@@ -15,6 +15,9 @@ import numpy as np
 from runner.data.base import Array, ArraySpec, Batch
 from runner.errors import ConfigError
 
+# How to give arrays of a loss one shape, if they were broadcast by mistake.
+BROADCAST = "arrays are broadcast, such as outputs [batch, 1] minus a target [batch]: give both one shape"
+
 # Examples per call: two are the fewest whose batch statistics differ from those of a single example.
 _REAL = 2
 _PADDING = 2
@@ -64,9 +67,9 @@ def check(call: Call, inputs: Mapping[str, ArraySpec], before: Mapping[str, Arra
       ConfigError: names the variable, or what else padding affects.
     """
     rng = np.random.default_rng(0)
-    real = _random_examples(inputs, rng, _REAL)
-    padding = _random_examples(inputs, rng, _PADDING)
-    other_padding = _random_examples(inputs, rng, _PADDING)
+    real = random_examples(inputs, rng, _REAL)
+    padding = random_examples(inputs, rng, _PADDING)
+    other_padding = random_examples(inputs, rng, _PADDING)
     first = call(_concatenated(real, padding))
     # The same call again, to measure the noise of equal calls.
     repeated = call(_concatenated(real, padding))
@@ -155,7 +158,7 @@ def invalid(subject: str) -> ConfigError:
     return ConfigError(f"dataset.remainder=pad: padding would count in {subject}; set dataset.remainder=drop")
 
 
-def _random_examples(inputs: Mapping[str, ArraySpec], rng: np.random.Generator, count: int) -> dict[str, Array]:
+def random_examples(inputs: Mapping[str, ArraySpec], rng: np.random.Generator, count: int) -> dict[str, Array]:
     """Returns random examples: normal floats, and integers 0 and 1.
 
     Every embedding table has these two rows.

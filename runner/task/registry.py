@@ -206,6 +206,12 @@ def compares_rows(config: TaskConfig) -> bool:
     return any(judging.options.get("whole_batch") for judging in (config, *output_tasks(config).values()))
 
 
+def key_of(config: TaskConfig) -> str:
+    """Returns the key and value that chose a task's loss, for errors."""
+    target = config.options.get("target")
+    return f"task._target_={target}" if target else f"task={config.name}"
+
+
 def check(config: TaskConfig) -> None:
     """Checks a task's options without a dataset.
 

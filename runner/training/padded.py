@@ -12,12 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from runner.config.schema import RunConfig
-from runner.config.schema_task import TaskConfig
 from runner.data.base import Array
 from runner.engine.base import Engine, HostBatches
 from runner.errors import ConfigError
 from runner.model import padding
-from runner.task.registry import compares_rows
+from runner.task.registry import compares_rows, key_of
 from runner.training import lengths
 from runner.training.feed import Examples
 
@@ -57,19 +56,11 @@ def check(config: RunConfig, engine: Engine, train: Examples) -> list[str]:
 def _warning(config: RunConfig) -> str:
     """Returns the warning of a loss that reads other rows; raises instead with gradient accumulation."""
     problem = "the loss of an example depends on other rows of its batch"
-    fix = (
-        "if you did not intend it, arrays are broadcast, such as outputs [batch, 1] minus a target [batch]: give both "
-        "one shape; if you did, set task.whole_batch=true"
-    )
+    fix = f"if you did not intend it, {padding.BROADCAST}; if you did, set task.whole_batch=true"
     steps = config.trainer.accumulate_steps
     if steps > 1:
         raise ConfigError(f"trainer.accumulate_steps={steps}: {problem}, which may be in other microbatches; {fix}")
-    return f"{_key(config.task)}: {problem}; {fix}"
-
-
-def _key(config: TaskConfig) -> str:
-    target = config.options.get("target")
-    return f"task._target_={target}" if target else f"task={config.name}"
+    return f"{key_of(config.task)}: {problem}; {fix}"
 
 
 def _batches(train: Examples, size: int, is_real: Array) -> Iterator[HostBatches]:

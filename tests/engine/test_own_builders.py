@@ -96,6 +96,38 @@ def linear(keras, outputs):
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
 
 
+def stock(inputs, outputs, layouts=None, seed=0):
+    import tf_keras
+
+    return linear(tf_keras, outputs)
+
+
+def mixing(outputs, layouts=None, seed=0):
+    import tensorflow as tf
+
+    from runner.model import core_modules
+
+    class Mixing(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = core_modules.mlp((3,), [4, outputs.units], layouts or {}, [(seed, 0), (seed, 1)])
+            self.layers = self.inner.layers
+
+        def __call__(self, x, training=False):
+            y = self.inner(x, training=training)
+            return y - tf.reduce_mean(y, axis=0)
+
+    return Mixing()
+
+
+def level(keras):
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+
+def broadcast(ops, outputs, batch):
+    return ops.mean(ops.square(outputs - ops.cast(batch["label"], "float32")), axis=-1)
+
+
 def loss(ops, outputs, batch):
     zero = batch["x"][:, 0] * 0
     return ops.sum(outputs, axis=-1) * zero / zero
@@ -103,22 +135,31 @@ def loss(ops, outputs, batch):
 
 JAX = "engine=jax"
 LANGUAGE = ["task=language_model", "task.vocabulary=50"]
+CORE = "engine=core_dtensor"
+BROADCAST = ["task=custom", "task._target_=own_builders.broadcast"]
+SPLIT = "trainer.accumulate_steps=2"
 TRAINED = {
     "towers": ("two", [JAX]),
     "plain": ("x", [JAX]),
     "causal": ("rows", [JAX, *LANGUAGE]),
     "text": ("tokens", [JAX]),
+    "mixing": ("x", [CORE]),
 }
 REJECTED = [
     ("masked", "tokens", [], 2, ["adds a dim by indexing", "; set engine=jax"]),
     ("towers", "two", [], 2, ["called with a, b, the model raised", "; set engine=jax"]),
     ("plain", "x", [], 2, ["engine=keras_dtensor: trains no Keras 3 model", "builds with keras; set engine=jax"]),
-    ("plain", "x", ["engine=core_dtensor"], 2, ["engine=core_dtensor: trains no Keras 3 model", "; set engine=jax"]),
+    ("plain", "x", [CORE], 2, ["engine=core_dtensor: trains no Keras 3 model", "; set engine=jax"]),
+    ("stock", "x", [CORE], 2, ["trains a tf.Module of dense `layers`, but", "Sequential; set engine=keras_dtensor"]),
+    ("mixing", "x", [CORE, "dataset.remainder=pad", "dataset.batch_size=20"], 2, ["; set dataset.remainder=drop"]),
     ("later", "x", [], 2, ["the builder returned a Keras 3 model", "; set engine=jax"]),
     ("mixed", "x", [], 2, ["; set engine=jax for a Keras 3 model"]),
     ("causal", "rows", [JAX, *LANGUAGE, "+model.preprocessor=true"], 2, ["GPT2CausalLM has a preprocessor", "=None"]),
     ("ids", "tokens", [JAX], 1, ["at step 1, before", "layer words (Embedding) gets the id 4", "from 0 to 19"]),
     ("divides", "x", [JAX], 1, ["at step 1, before", "an operation before layer head (Dense)", "a division by 0"]),
+    ("level", "x", BROADCAST, 2, ["_target_=own_builders.broadcast: the loss of", "arrays are broadcast, such as"]),
+    ("level", "x", [JAX, *BROADCAST, SPLIT], 2, [f"{SPLIT}: the loss of", "arrays are broadcast, such as"]),
+    ("level", "x", ["mesh=single", *BROADCAST, SPLIT], 2, [f"{SPLIT}: the loss of", "arrays are broadcast, such as"]),
     ("linear", "x", [JAX, "task=custom", "task._target_=own_builders.loss"], 1, ["so it comes from the loss"]),
 ]
 
@@ -177,3 +218,14 @@ def test_what_is_not_the_users_fault_is_one_line_that_is_right(
     for part in shown:
         assert part in line
     assert "write tf." not in line
+
+
+@pytest.mark.parametrize("extra", [[JAX], ["mesh=single"]], ids=["jax", "keras_dtensor"])
+def test_a_loss_whose_arrays_are_broadcast_is_a_warning_on_the_terminal_and_in_the_log(
+    folder: Path, extra: list[str]
+) -> None:
+    code, out, err = run(folder, "level", "x", [*extra, *BROADCAST])
+    assert code == 0, err
+    (line,) = [line for line in out.splitlines() if line.startswith("warning: task._target_=own_builders.broadcast: ")]
+    assert "arrays are broadcast, such as outputs [batch, 1] minus a target [batch]" in line
+    assert line.removeprefix("warning: ") in (folder / "run" / "runner.log").read_text()

@@ -25,8 +25,9 @@ from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.dtensor import canary, collectives
 from runner.engine.dtensor.adapters import Model, make_adapter
+from runner.engine.dtensor.adapters.probe import loss_reads_others
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, spec_of, unpack
-from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error
+from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error, pairs_error
 from runner.engine.dtensor.mesh import first_device_alone, make_devices, make_mesh
 from runner.engine.dtensor.packing import Packing, packing
 from runner.engine.dtensor.private import function_names, needs_autograph, uncast
@@ -46,6 +47,7 @@ from runner.model.builder import check_trainable
 from runner.optim import norms
 from runner.optim.paths import is_ema, owner_of
 from runner.optim.rules import make_rule
+from runner.task.registry import key_of
 
 logger = logging.getLogger(__name__)
 
@@ -256,6 +258,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             if not is_compile_error(str(error)):
                 raise
             logger.error("DTensor could not compile the step:\n%s", error)
+            if self._data.task.runs_user_code and loss_reads_others(self._adapter.plain(), self._data):
+                raise pairs_error(key_of(self._config.task)) from None
             graph = self._steps.graph
             operations = []
             if graph is not None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 
 from runner.errors import ConfigError
+from runner.model.padding import BROADCAST
 
 _USE_JAX = "engine=jax, which computes it"
 # Part of an operation's type -> what works instead. The first match counts: MaxPoolWithArgmax comes before MaxPool.
@@ -68,6 +69,19 @@ def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iter
     return ConfigError(
         f"layout and model don't fit: DTensor can't compile operation {kind or '(unnamed)'}{where} as it is sharded "
         f"({_reason(text)}); use {_alternative(kind)}"
+    )
+
+
+def pairs_error(key: str) -> ConfigError:
+    """Returns the error for a step that DTensor could not compile, whose loss depends on other rows of the batch.
+
+    Args:
+      key: of the loss, with its value.
+    """
+    return ConfigError(
+        f"{key}: the loss of an example depends on other rows of its batch, and DTensor can't compile it as it is "
+        f"sharded; if you did not intend it, {BROADCAST}; if you did, "
+        "take the other rows from ops.all_rows, or set engine=jax"
     )
 
 

@@ -375,7 +375,7 @@ class Steps:
 
     def _added(self) -> list[tf.Tensor]:
         """Returns the losses that layers added in the latest call; rejects all but scalars, as tf_keras does."""
-        losses = [tf.cast(loss, tf.float32) for loss in self._model.losses]
+        losses = [tf.cast(loss, tf.float32) for loss in getattr(self._model, "losses", ())]
         for loss in losses:
             if loss.shape.rank:
                 raise ConfigError(

@@ -14,6 +14,7 @@ from runner.data.base import Array
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.engine.dtensor.adapters.base import Model
 from runner.engine.dtensor.adapters.paths import named_variables
+from runner.engine.dtensor.adapters.probe import check_kept
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
@@ -71,12 +72,14 @@ class CoreAdapter:
         """Checks a module's outputs, and its layers' names.
 
         Raises:
-          ConfigError: the outputs are not what the task needs, or two layers have one name.
+          ConfigError: the outputs are not what the task needs, two layers have one name, or padding would count.
         """
         # Names first: two layers of one name would be one variable in what follows.
         check_paths(self.variables(model), config.model)
         # A batch of one example is enough for the shape of the outputs.
         self._data.task.check(self.layer_outputs(1)[-1].shape)
+        if self.lets_users_place:
+            check_kept(model, self.variables(model), config, self._data)
 
     def batch_statistics(self, model: Model) -> int:
         """Returns 0: a module's own code does not tell."""
@@ -115,10 +118,12 @@ class CoreAdapter:
     def _call(self, layouts: Mapping[str, dtensor.Layout]) -> Model:
         model = self._build(None, layouts)
         check_not_keras_3(model, self._config)
-        if not isinstance(model, tf.Module) or not hasattr(model, "layers"):
+        layers = getattr(model, "layers", [None])
+        is_dense = all(hasattr(layer, "kernel") for layer in layers)
+        if not isinstance(model, tf.Module) or isinstance(model, tf_keras.Model) or not is_dense:
             raise ConfigError(
-                f"model._target_={self._config.target}: engine=core_dtensor trains a tf.Module with `layers`, but "
-                f"this builder returned {type(model).__name__}; set model=mlp_core or engine=keras_dtensor"
+                f"model._target_={self._config.target}: engine=core_dtensor trains a tf.Module of dense `layers`, "
+                f"but this builder returned {type(model).__name__}; set engine=keras_dtensor or model=mlp_core"
             )
         module: Model = model
         return module

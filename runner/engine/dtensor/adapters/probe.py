@@ -1,4 +1,4 @@
-"""Trial calls of a plain tf_keras model.
+"""Trial calls of a plain model.
 
 Which variables a training call changes, and whether an evaluation does.
 """
@@ -7,24 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tf_keras
 
+from runner import arrays
 from runner.config.schema import RunConfig
-from runner.data.base import Array, Batch
+from runner.data.base import WEIGHT, Array, Batch
 from runner.engine.base import as_called
 from runner.engine.dtensor.arrays import host_values
 from runner.engine.dtensor.masks import masks_from_scope
 from runner.engine.mappings import map_values, without
 from runner.model import contract, padding, scope
-from runner.task.base import DataSpec
+from runner.task.base import LOSS, DataSpec
 
 Variables = Mapping[str, tf.Variable]
 
 
-def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, data: DataSpec) -> None:
+def check_kept(model: tf.Module, variables: Variables, config: RunConfig, data: DataSpec) -> None:
     """Checks what calls of a model leave in variables without gradients.
 
     A model of tf_keras's own layers is not called, unless batches are padded and it has such variables.
@@ -53,7 +54,7 @@ def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, d
         training = scope.Scope(config.trainer.seed, tf.constant(0))
         with _unchanged(variables), scope.enter(training), masks_from_scope(model):
             outputs = model(_model_inputs(batch), training=True)
-            losses = [loss.numpy() for loss in model.losses]
+            losses = [loss.numpy() for loss in getattr(model, "losses", ())]
             return padding.CallResult(
                 host_values(kept), losses, [output.numpy() for output in tf.nest.flatten(outputs)]
             )
@@ -62,8 +63,32 @@ def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, d
     padding.check(call, data.inputs, before, config.trainer.accumulate_steps)
 
 
+def loss_reads_others(model: tf.Module, data: DataSpec) -> bool:
+    """Returns whether the task's loss of an example depends on others of its batch; false if the loss can't be called.
+
+    Args:
+      model: plain, of one device; called in inference mode.
+      data: what the engine is built for.
+    """
+    ops = arrays.of(tf)
+    task = data.task
+    batch = padding.random_examples(data.arrays, np.random.default_rng(0), 4)
+    batch[WEIGHT] = np.ones(4, np.float32)
+    tensors = map_values(tf.constant, batch)
+
+    def loss(outputs: Any, count: int) -> dict[str, Array]:
+        first = tf.nest.map_structure(lambda x: tf.cast(x, tf.float32)[:count], outputs)
+        return {LOSS: task.loss(ops, first, {name: x[:count] for name, x in tensors.items()}).numpy()[:2]}
+
+    try:
+        outputs = task.reduced(ops, model(task.inputs(ops, tensors), training=False), tensors)
+        return padding.reads_others(loss(outputs, 4), loss(outputs, 2))
+    except Exception:  # A user's code may raise anything for random values.
+        return False
+
+
 def _check_evaluation(
-    model: tf_keras.Model, variables: Variables, kept: Variables, config: RunConfig, data: DataSpec
+    model: tf.Module, variables: Variables, kept: Variables, config: RunConfig, data: DataSpec
 ) -> None:
     """Checks that a call with training=False changes no variable."""
     before = host_values(kept)
