@@ -20,12 +20,16 @@ MODELS = """
 import numpy as np
 
 
-def build(keras, input_shape, num_classes, first=0.0):
+def build(keras, input_shape, num_classes, first=0.0, tensors=False):
     weights = np.random.default_rng(1).normal(size=(int(np.prod(input_shape)), num_classes))
     start = keras.initializers.Constant(weights.astype("float32") / 8)
     image = x = keras.Input(input_shape)
     if first:
-        x = keras.layers.Rescaling(first)(keras.layers.RandomFlip(seed=0)(x))
+        cast = (keras.ops if hasattr(keras, "ops") else keras.backend).cast
+        rescaled = keras.layers.Rescaling(first)
+        if tensors:
+            rescaled = keras.layers.Lambda(lambda x: cast(x, "float32") * first)
+        x = rescaled(keras.layers.RandomFlip(seed=0)(x))
     x = keras.layers.Flatten()(x)
     return keras.Model(image, keras.layers.Dense(num_classes, kernel_initializer=start)(x))
 """
@@ -75,6 +79,8 @@ def options(engine: str, mesh: str) -> list[str]:
     [
         ("jax", "batch8", 1 / 255, "auto", 1 / 255, "bytes of 0 to 255, which the model rescales"),
         ("keras_dtensor", "batch8", 1 / 255, "auto", 1 / 255, "bytes of 0 to 255, which the model rescales"),
+        ("jax", "single", 1 / 255, "auto", 1 / 255, "bytes of 0 to 255, which the model rescales"),
+        ("keras_dtensor", "single", 1 / 255, "auto", 1 / 255, "bytes of 0 to 255, which the model rescales"),
         ("jax", "single", 0.0, "auto", 1 / 255, "bytes divided by 255, as no first layer rescales them"),
         ("keras_dtensor", "single", 0.0, "false", 1.0, "bytes of 0 to 255 (task.scale_images=false)"),
         ("jax", "single", 1 / 127.5, "true", 1 / 255 / 127.5, "bytes divided by 255 (task.scale_images=true)"),
@@ -84,7 +90,9 @@ def test_a_model_that_rescales_its_images_gets_their_bytes(
     tmp_path: Path, engine: str, mesh: str, first: float, chosen: str, factor: float, said: str
 ) -> None:
     image, label = prepare(tmp_path)
-    own = [*options(engine, mesh), f"+model.first={first}", f"task.scale_images={chosen}"]
+    # A Lambda of the engine's tensors on one device, a layer of Keras on eight.
+    own = [*options(engine, mesh), f"+model.first={first}", f"+model.tensors={mesh == 'single'}"]
+    own.append(f"task.scale_images={chosen}")
     done = start(tmp_path, engine, "runner", *own, "trainer.checkpoint.enabled=false")
     assert f"images: {said}" in done.stdout
     found = json.loads((tmp_path / "run" / "summary.json").read_text())["eval_loss"]

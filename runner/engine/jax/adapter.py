@@ -274,7 +274,9 @@ class Keras3Factory:
             model = builder.call(self._builder, self._config, finish=self._with_variables, keras=keras, **arguments)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
         model = builder.with_named_outputs(model, keras, self._data)
-        preprocessing.settle(self._data.task, [model])
+        # Functions of tensors give values, also in a build that is traced.
+        with jax.ensure_compile_time_eval():
+            preprocessing.settle(self._data.task, [model])
         if self._config.trainable is not None:
             tuning.freeze_others(model, self._config.trainable)
         return model

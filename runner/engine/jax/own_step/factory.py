@@ -144,7 +144,8 @@ class OwnStepFactory:
             except Exception as error:  # A user's class may raise anything.
                 raise ConfigError(f"{KEY}={path}: build raised {reason(error)}; fix it") from error
             parts = parts_of(step, path)
-        preprocessing.settle(self._task, parts.models.values())
+        with jax.ensure_compile_time_eval():
+            preprocessing.settle(self._task, parts.models.values())
         return parts
 
     def _arguments(self, step: Any, path: str) -> dict[str, Any]:
