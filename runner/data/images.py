@@ -119,7 +119,8 @@ def _check_scale(image: Image.Image) -> Array:
     if image.mode not in _16_BIT_MODES:
         # Pillow keeps the upper 8 bits of colors of 16 bits. A file that is read, as for its EXIF, has no tiles left.
         has_wide_colors = any(";16" in str(tile[-1]) for tile in getattr(image, "tile", ()))
-        if has_wide_colors and 0 < int(np.asarray(image).max(initial=0)) < 1 << (_TOO_FEW_BITS - 8):
+        # Without alpha, which is opaque in most files.
+        if has_wide_colors and 0 < int(np.asarray(image.convert("RGB")).max(initial=0)) < 1 << (_TOO_FEW_BITS - 8):
             raise ValueError(f"its 16-bit colors use 12 bits or fewer; scale them to 65535, {fix}")
         return np.zeros(0, np.int64)
     values = np.asarray(image).astype(np.int64)

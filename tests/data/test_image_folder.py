@@ -111,6 +111,9 @@ UNSCALED = {
     "12 bits of TIFF": encoded((DEEP * 64).astype(np.uint16), "TIFF"),
     "10 bits": encoded((DEEP * 16).astype(np.uint16), "PNG"),
     "12 bits of color": cv2.imencode(".png", np.stack([DEEP * 64] * 3, -1).astype(np.uint16))[1].tobytes(),
+    "12 bits of color and alpha": cv2.imencode(
+        ".png", np.stack([*[DEEP * 64] * 3, np.full((8, 8), 65535)], -1).astype(np.uint16)
+    )[1].tobytes(),
     "postscript": encoded(picture(8, 8), "EPS"),
 }
 

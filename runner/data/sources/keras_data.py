@@ -46,30 +46,32 @@ def way_in(returned: object) -> str:
     return "change its return value"
 
 
-def _split(content: object, where: str) -> object:
+def _split(content: Any, where: str) -> object:
     if _is_pair(content):
         return _named(content, where)
     if _has_base(content, "PyDataset", "keras") or _has_base(content, "Sequence", "keras", "tf_keras", "tensorflow"):
-        return _joined(_indexed(content), where)
+        try:
+            # Those of Keras 3 may have `num_batches` in place of a length, and no end.
+            count = content.num_batches if hasattr(type(content), "num_batches") else len(content)
+        except Exception as error:  # of the user's code
+            raise DataError(f"{where}: its number of batches can't be read: {describe(error)}") from error
+        if count is None:
+            raise DataError(f"{where} is a dataset without an end; give it __len__, or return arrays by name")
+        return _joined((content[number] for number in range(count)), where)
     if _has_base(content, "DatasetV2", "tensorflow"):
         try:
-            len(content)  # type: ignore[arg-type]
+            len(content)
         except TypeError as error:
             raise DataError(
                 f"{where} is a tf.data.Dataset without a known length; end it with .take(n) and "
                 ".apply(tf.data.experimental.assert_cardinality(n)), or return arrays by name"
             ) from error
-        return _joined(content.as_numpy_iterator(), where)  # type: ignore[attr-defined]
+        return _joined(content.as_numpy_iterator(), where)
     return content
 
 
 def _has_base(value: object, name: str, *packages: str) -> bool:
     return any(base.__name__ == name and base.__module__.partition(".")[0] in packages for base in type(value).__mro__)
-
-
-def _indexed(content: Any) -> Iterator[object]:
-    for number in range(len(content)):
-        yield content[number]
 
 
 def _is_array(value: object) -> bool:
