@@ -114,7 +114,7 @@ class Binary(OfSigmoids):
         weights = class_weights.resolve(options.class_weights, names, data, self._count_examples)
         if weights is not None:
             self._class_weights = weights
-            self.constants = {class_weights.CONSTANT: weights}
+            self.constants = class_weights.constants(options.class_weights, weights)
         # The thresholds of the areas are first, then the one of the predictions, then those of the config.
         of_area = thresholds.of_area(options.auc_thresholds)
         self._area_rows = slice(0, len(of_area))

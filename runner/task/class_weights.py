@@ -55,6 +55,11 @@ def resolve(
     return [float(weight) for weight in setting]
 
 
+def constants(setting: Any, weights: Sequence[float]) -> dict[str, Sequence[float]]:
+    """Returns the weights among `Task.constants`; none if the config lists them, which a resumed run may change."""
+    return {CONSTANT: weights} if setting == _BALANCED else {}
+
+
 def balanced(examples: Array) -> list[float]:
     """Returns examples / (classes * examples of the class); classes without examples don't count and have 1.
 

@@ -150,7 +150,7 @@ class Classification(Supervised):
         self._loss = losses.chosen(options.loss, options.loss_options, activation)
         if weights is not None:
             self._class_weights = np.asarray(weights, np.float32)
-            self.constants = {**self.constants, class_weights.CONSTANT: weights}
+            self.constants |= class_weights.constants(options.class_weights, weights)
 
     def _target_has_probabilities(self, spec: ArraySpec) -> bool:
         """Returns whether the target has one probability per class, rather than an integer label.

@@ -150,7 +150,7 @@ class Positions(PerPosition):
         weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_labels)
         if weights is not None:
             self._class_weights = np.asarray(weights, np.float32)
-            self.constants = {**self.constants, class_weights.CONSTANT: weights}
+            self.constants |= class_weights.constants(options.class_weights, weights)
 
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
         """Returns the name of the target, an array of one integer per position."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from runner.config import schema_task, values
 from runner.config.options import output_tasks, task_options
 from runner.config.schema_task import TaskConfig
+from runner.errors import invalid
 from runner.host.late import late
 from runner.task.metrics import LOSS_NAME, MINIMIZE
 
@@ -248,7 +249,10 @@ def make_task(
     task = entry(config).import_module().make(config, task_options(config), data)
     task.scales_by_model = config.scale_images == "auto"
     if not task.scales_by_model:
-        task.scale_images = bool(config.scale_images)
+        task.decide_scaling(scale=bool(config.scale_images))
+        if task.scale_images and not task.byte_images:
+            problem = "has no effect, as no input is an image of bytes"
+            raise invalid("task.scale_images", True, problem=problem, fix="remove it, or scale the data")
     elif base.SCALED in data.constants:
         task.decide_scaling(scale=bool(data.constants[base.SCALED][0]))
     return task

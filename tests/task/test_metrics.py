@@ -326,6 +326,14 @@ def test_balanced_class_weights_are_scikit_learns_and_are_kept() -> None:
     assert again.constants == task.constants
 
 
+def test_balanced_weights_in_place_of_listed_ones_are_computed_in_a_resumed_run() -> None:
+    specs = {"x": ArraySpec((2,), "float32"), "label": ArraySpec((), "int32")}
+    train = ArraySource({"x": np.zeros((4, 2), np.float32), "label": np.array([0, 0, 0, 1], np.int32)}, specs)
+    listed = make_task(cases.config("classification", class_weights=[1.0, 9.0]), specs, train)
+    resumed = make_task(cases.config("classification", class_weights="balanced"), specs, train, listed.constants)
+    assert resumed.constants["class_weights"] == pytest.approx([4 / 6, 2.0])
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -538,3 +539,10 @@ def test_an_export_of_probabilities_has_no_logits() -> None:
         outputs = make_task(config(name, from_logits=False), {"x": X, "label": label}).predictions(ops, shares)
         assert "logits" not in outputs
         np.testing.assert_array_equal(outputs["probabilities"], shares)
+
+
+def test_scaling_of_images_that_a_dataset_does_not_have_is_rejected() -> None:
+    specs = {"x": X, "label": NAMED}
+    make_task(replace(config("classification"), scale_images=False), specs)
+    with pytest.raises(ConfigError, match=r"task\.scale_images=true: has no effect, as no input is an image of bytes"):
+        make_task(replace(config("classification"), scale_images=True), specs)
