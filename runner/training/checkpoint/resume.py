@@ -5,7 +5,8 @@ The order of a resume, with the reason for each place:
 1. `open_previous`, before anything else of the run: the run is found, locked, found once more under the lock, checked
    for a process that still runs it, and its checkpoint is verified byte by byte. Until the lock is taken, another
    process may still change the run. All of it takes no framework, so an error is reported within a second.
-2. `check_order`, in the same call: the config must see the same examples in the same order.
+2. `check_order`, in the same call: the config must see the same examples in the same order, and `check_examples` in
+   the same form.
 3. `check_data`, when the data is loaded: its SHA-256 is what the checkpoint records.
 4. `check_unfinished`, when the task is known: the run has the task's metrics, and steps are left to train. Up to here
    nothing was changed, and the run's record in the tracking store was not opened; there, a rejected config would show
@@ -61,6 +62,9 @@ _ORDER = (
     "trainer.limit_train_batches",
     "trainer.overfit_batches",
 )
+
+# The keys that decide what an example is. A branch may change them.
+_EXAMPLE = ("dataset.standardize", "dataset.sequence_length", "dataset.documents", "dataset.pack")
 
 # The datasets of a mixture. Their weights may change in a resumed run.
 _PARTS = "dataset.parts"
@@ -173,6 +177,7 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
         previous = _open_named(config, content, locks)
         if previous is not None:
             check_order(previous.checkpoint, content)
+            check_examples(previous.checkpoint, content)
         return previous
     if config.branch is not None:
         key = "branch"
@@ -209,6 +214,8 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
         if fast is not None:
             previous = replace(previous, checkpoint=fast, is_fast=True)
     check_order(previous.checkpoint, content)
+    if not previous.branches:
+        check_examples(previous.checkpoint, content)
     return previous
 
 
@@ -326,6 +333,28 @@ def _part_windows(settings: Mapping[str, Any]) -> dict[str, object]:
 
 def _shown(value: object) -> object:
     return "null" if value is None else value
+
+
+def check_examples(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
+    """Checks that a run that continues makes the same examples of its data.
+
+    Args:
+      checkpoint: that the run continues from.
+      content: the resolved config.
+
+    Raises:
+      ConfigError: names the first key that differs.
+    """
+    before = dict(flatten(checkpoint.about["config"]))
+    now = dict(flatten(content))
+    for key in _EXAMPLE:
+        if before.get(key, now.get(key)) != now.get(key):
+            raise invalid(
+                key,
+                now.get(key),
+                problem=f"the run has trained on examples with {key}={_shown(before[key])}",
+                fix=f"leave out {key}, or start a new run",
+            )
 
 
 def check_data(checkpoint: Checkpoint, digest: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -165,6 +167,16 @@ def test_a_config_with_other_examples_is_rejected(folder: Path) -> None:
     resume.check_order(found, {**before, "mesh": {"axes": {"batch": 2}}})
     with pytest.raises(ConfigError, match=r"dataset.batch_size=32: the run has trained with .*=64"):
         resume.check_order(found, {**before, "dataset": {"batch_size": 32, "name": "mnist"}})
+
+
+def test_a_run_continues_with_examples_of_the_same_form() -> None:
+    recorded = {"standardize": True, "sequence_length": 32}
+    found = cast(reading.Checkpoint, SimpleNamespace(about={"config": {"dataset": recorded}}))
+    # An earlier version has not recorded all of them.
+    resume.check_examples(found, {"dataset": {**recorded, "pack": True}})
+    for key, value in (("standardize", False), ("sequence_length", 16)):
+        with pytest.raises(ConfigError, match=rf"dataset\.{key}=.*: the run has trained on examples with .*; leave"):
+            resume.check_examples(found, {"dataset": {**recorded, key: value}})
 
 
 @pytest.mark.parametrize("left", [None, b"", b"{"], ids=["lost", "empty", "torn"])
