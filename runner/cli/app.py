@@ -102,11 +102,12 @@ def run_command(command: Command, end: Callable[[int], int] | None = None) -> in
         try:
             opened.arguments = tuple(secrets.hide_arguments(sys.argv[1:]))
             # Checked before recorded overrides are looked for, and once more with them.
-            arguments = command_line.arranged(opened.arguments)
+            typed = opened.arguments
+            arguments = command_line.arranged(typed)
             member.join(os.environ)
             arguments = checkpoint_arguments.expand(resume.expand(arguments))
             opened.arguments = tuple(command_line.arranged(arguments))
-            code = EXIT_DONE if _run(command, opened) else EXIT_FAILED
+            code = EXIT_DONE if _run(_Task(command, typed), opened) else EXIT_FAILED
         except (Refused, Exception) as raised:
             error = raised
             if isinstance(raised, Refused):  # carries an error out of a callback
@@ -153,13 +154,12 @@ def _find_modules_of_the_user() -> None:
         sys.path.append(folder)
 
 
-def _run(command: Command, opened: session.Session) -> bool:
+def _run(task: _Task, opened: session.Session) -> bool:
     """Runs the command, or a sweep of it to its end, however that comes.
 
     Returns:
       Whether all jobs of a sweep passed; True where there was none.
     """
-    task = _Task(command)
     # Hydra makes the callback that calls this, so it can't be handed a closure any other way.
     opened.prepare_run = task.prepare
     register_resolvers()
@@ -204,14 +204,15 @@ class _Task:
     Hydra prints an exception of its task in its own way, so that the task stores it instead.
     """
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, typed: Sequence[str]) -> None:
         self._command = command
+        self._typed = typed
         self._prepared: Prepared | None = None
         self.error: Exception | None = None
 
     def prepare(self, composed: DictConfig) -> None:
         """Prepares the run; Hydra's callback calls this with the composed config."""
-        self._prepared = prepare(composed)
+        self._prepared = prepare(composed, self._typed)
 
     def run(self, composed: DictConfig) -> None:
         """Runs the command; Hydra calls this when it has made the run's folder."""

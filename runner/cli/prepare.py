@@ -16,6 +16,7 @@ from omegaconf import DictConfig, open_dict, read_write
 from runner.checks import hardware as checks_hardware
 from runner.checks import task as checks_task
 from runner.checks.composed import convert
+from runner.config import short_keys
 from runner.config.convert import flatten, resolved
 from runner.config.durations import seconds_of
 from runner.config.hydra_node import directory, without_hydra
@@ -83,11 +84,12 @@ class Prepared:
         self.claim.withdraw(files)
 
 
-def prepare(composed: DictConfig) -> Prepared:
+def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> Prepared:
     """Checks a run's config and claims its folder.
 
     Args:
       composed: what Hydra composed, its own part included.
+      typed: the command line, without the overrides of a recorded run.
 
     Raises:
       ConfigError: the config is invalid, or the folder is not ours to write into.
@@ -96,6 +98,7 @@ def prepare(composed: DictConfig) -> Prepared:
     module = command_module()
     config = convert(without_hydra(composed))
     checks_hardware.check_command(config, module)
+    short_keys.check_read(typed, command_module(""), config)
     if module != _DATA_MODULE:
         checks_task.check(config)
     subdir = _subdir(composed)

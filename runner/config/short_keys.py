@@ -1,9 +1,11 @@
-"""Keys that one command accepts beside the key itself, such as `step=` of `runner.verify`."""
+"""Typed keys: those that a command ignores, and those that it accepts beside the key itself, such as `step=`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runner.config.schema import RunConfig
 from runner.errors import invalid
 
 
@@ -28,6 +30,43 @@ _SHORT_KEYS = {
     "step": _ShortKey("replay.step", "runner.verify", "set trainer.steps=100, or name a checkpoint: run=latest@100"),
     "against": _ShortKey("replay.against", "runner.verify", "set run=latest, or resume=latest to continue a run"),
 }
+# Group -> the only command that reads it.
+_OF_COMMAND = {
+    "advise": "runner.advise",
+    "evaluate": "runner.evaluate",
+    "export": "runner.export",
+    "generate": "runner.generate",
+    "replay": "runner.verify",
+}
+_OF_VERIFICATION = ("against", "verify")
+# Keys of `tracking` that only a record has.
+_OF_RECORDS = ("experiment", "run_name", "tags")
+
+
+def check_read(arguments: Sequence[str], module: str, config: RunConfig) -> None:
+    """Checks that no key is typed that this command ignores. A preset and a recorded run may have any.
+
+    Args:
+      arguments: as typed, flags among them.
+      module: of the command, such as `runner.generate`; empty: it is not known.
+      config: of the arguments.
+
+    Raises:
+      ConfigError: there is such a key.
+    """
+    for text in arguments:
+        name, _, value = text.lstrip("+~").partition("=")
+        group, dot, key = name.partition(".")
+        owner = _OF_COMMAND.get(group, module)
+        if module and dot and not module.startswith(owner):
+            fix = f"remove {name}, or run python -m {owner}"
+            raise invalid(name, value, problem=f"only python -m {owner} reads it", fix=fix)
+        if group == "tracking" and key.startswith(_OF_RECORDS) and config.tracking.name == "none":
+            problem = "has no effect with tracking=none, which records nothing"
+            raise invalid(name, value, problem=problem, fix=f"remove {name} or tracking=none")
+        if dot and group in _OF_VERIFICATION and module == "runner" and not config.trainer.verify_first:
+            problem = "a run reads it with trainer.verify_first=true only"
+            raise invalid(name, value, problem=problem, fix=f"add it, remove {name}, or run python -m runner.verify")
 
 
 def typed_argument(text: str, module: str) -> str:

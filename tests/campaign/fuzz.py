@@ -44,6 +44,7 @@ _TEXT = (
     *("dataset.sequence_length=32", *(word for word in _BASE[1:] if word != "dataset.download=false")),
 )
 _PROMPT = "generate.prompt=def"
+_READ_BY = {"verify.steps=2": "runner.verify", "export.folder=export": "runner.export"}  # rejected elsewhere
 _ONE = "hydra.mode=RUN"  # whatever an option says
 _CANARIES = {"data.csv": "1,2\n", "keep/notes.txt": "notes\n", "run.txt": "mine\n", ".hidden": "too\n"}
 
@@ -105,6 +106,7 @@ class _Campaign:
         place = self._folder / str(number) / "work"
         lay_out(place)
         base = (*_TEXT, _PROMPT) if line.command == WRITES else _BASE
+        base = tuple(word for word in base if _READ_BY.get(word, line.command) == line.command)
         arguments = line.arguments(base if line.is_sweep else (*base, _ONE))
         shown = " ".join(["-m", line.command, *line.arguments(())]).replace("\n", "\\n")
         name = f"{number}: {shown[:300]}"
@@ -119,7 +121,7 @@ class _Campaign:
             return self._in_place(place, line, arguments)
         answerer = self._answerers.get()
         try:
-            answer = answerer.ask(place, arguments)
+            answer = answerer.ask(place, line.command, arguments)
         finally:
             self._answerers.put(answerer)
         ended = Ended(answer["code"], answer["out"], answer["err"])
@@ -168,7 +170,8 @@ class _Campaign:
         if first:
             place = self._folder / ("saved_text" if writes else "saved")
             place.mkdir()
-            ended = _run("runner", ["engine=jax", *(_TEXT if writes else _BASE)], place)
+            base = [word for word in (_TEXT if writes else _BASE) if word not in _READ_BY]
+            ended = _run("runner", ["engine=jax", *base], place)
             (record,) = place.glob("checkpoints/*/run.json")
             assert ended.code == 0, ended.err
             made.set_result(str(record.parent))
@@ -268,16 +271,16 @@ class _Answerer:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def ask(self, place: Path, arguments: list[str]) -> dict[str, Any]:
+    def ask(self, place: Path, command: str, arguments: list[str]) -> dict[str, Any]:
         """Returns what `fuzz_worker.answer` found."""
         if self._process is None:
-            command = [sys.executable, "-m", "tests.campaign.fuzz_worker"]
+            worker = [sys.executable, "-m", "tests.campaign.fuzz_worker"]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            self._process = subprocess.Popen(command, cwd=forks.ROOT, env=_environment(place), **pipes)
+            self._process = subprocess.Popen(worker, cwd=forks.ROOT, env=_environment(place), **pipes)
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps({"cwd": str(place), "args": arguments}) + "\n")
+        process.stdin.write(json.dumps({"cwd": str(place), "command": command, "args": arguments}) + "\n")
         process.stdin.flush()
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)

@@ -1,7 +1,7 @@
 """Answers command lines one by one: whether the config is refused, without running any command.
 
-It reads `{"cwd": ..., "args": [...]}` a line, and writes what `tests.refusal_worker.refuse` found of it, with the
-heavy modules that are imported by then, and the config that a command would have been given.
+It reads `{"cwd": ..., "command": ..., "args": [...]}` a line, and writes what `tests.refusal_worker.refuse` found of
+it, with the heavy modules that are imported by then, and the config that a command would have been given.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 from dataclasses import asdict
 from typing import Any
+from unittest.mock import patch
 
 from tests import refusal_worker
 
@@ -48,7 +49,8 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         os.chdir(asked["cwd"])
-        told.write(json.dumps(answer(asked["args"])) + "\n")
+        with patch("runner.cli.prepare.command_module", return_value=asked["command"]):
+            told.write(json.dumps(answer(asked["args"])) + "\n")
         told.flush()
 
 

@@ -4,6 +4,9 @@ import pytest
 
 from runner.cli import command_line
 from runner.cli.command_line import arranged
+from runner.config.schema import RunConfig, TrackingConfig
+from runner.config.schema_trainer import TrainerConfig
+from runner.config.short_keys import check_read
 from runner.errors import ConfigError
 
 
@@ -26,3 +29,28 @@ def test_a_command_has_its_own_short_keys_and_rejects_those_of_others(
         assert arranged([full]) == [full]
         with pytest.raises(ConfigError, match=f"only python -m {module} has this key; {fix}"):
             arranged([short])
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("evaluate.split=train", "evaluate.split=train: only python -m runner.evaluate reads it; remove eval"),
+        ("+generate.prompt=a", "generate.prompt=a: only python -m runner.generate reads it"),
+        ("replay.step=3", "replay.step=3: only python -m runner.verify reads it"),
+        ("tracking.run_name=a", "tracking.run_name=a: has no effect with tracking=none, .*; remove tracking.run_"),
+        ("verify.steps=3", "verify.steps=3: a run reads it with trainer.verify_first=true only"),
+        ("against.engine=jax", "against.engine=jax: a run reads it with trainer.verify_first=true only"),
+        ("++tracking.tags.note=a", "tracking.tags.note=a: has no effect with tracking=none"),
+    ],
+)
+def test_a_typed_key_that_the_command_ignores_is_rejected(typed: str, said: str) -> None:
+    config = RunConfig(tracking=TrackingConfig(name="none"))
+    with pytest.raises(ConfigError, match=said):
+        check_read(["mesh=single", typed], "runner", config)
+    reader = said.rpartition("python -m ")[2].partition(" ")[0].partition(";")[0]
+    verifies = RunConfig(trainer=TrainerConfig(verify_first=True))
+    check_read([typed, "tracking.copy_to=a"], reader if "only python" in said else "runner", verifies)
+    # A user's program may call any command.
+    check_read(["evaluate.split=train", "verify.steps=3"], "", config)
+    # Hydra's own groups and options are not keys of a command.
+    check_read(["evaluate=default", "tracking=none", "hydra.run.dir=a"], "runner", config)
