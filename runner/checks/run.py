@@ -89,7 +89,7 @@ def check(config: RunConfig) -> RunConfig:
     _check_batches(config)
     trainer = config.trainer
     if trainer.on_nan == "restore":
-        checks_optimizer.check_restores(config.optimizer, trainer.nan_rate_factor, trainer.nan_restores)
+        checks_optimizer.check_restores(config.optimizer, *trainer.restores)
     return config
 
 

@@ -122,7 +122,13 @@ def _check_effects(config: TrainerConfig) -> None:
     features = [
         (config.on_nan == "restore", "trainer", config, ("nan_rate_factor", "nan_restores"), "on_nan=restore"),
         (config.profile.start is not None, "trainer.profile", config.profile, ("steps",), "profile.start=10"),
-        (checkpoint.enabled, "trainer.checkpoint", checkpoint, ("every_steps", "keep"), "checkpoint.enabled=true"),
+        (
+            checkpoint.enabled,
+            "trainer.checkpoint",
+            checkpoint,
+            ("every_steps", "every_minutes", "keep", "fast_folder"),
+            "checkpoint.enabled=true",
+        ),
         (
             checkpoint.fast_folder is not None,
             "trainer.checkpoint",
@@ -133,12 +139,14 @@ def _check_effects(config: TrainerConfig) -> None:
     ]
     for is_on, prefix, group, keys, needed in features:
         for key in () if is_on else changed(group, keys):
-            raise invalid(
-                f"{prefix}.{key}",
-                getattr(group, key),
-                problem=f"has no effect without trainer.{needed}",
-                fix=f"set trainer.{needed}, or remove {prefix}.{key}",
-            )
+            value = getattr(group, key)
+            if value is not None:  # which is off too
+                raise invalid(
+                    f"{prefix}.{key}",
+                    value,
+                    problem=f"has no effect without trainer.{needed}",
+                    fix=f"set trainer.{needed}, or remove {prefix}.{key}",
+                )
 
 
 def _check_restore(config: TrainerConfig) -> None:

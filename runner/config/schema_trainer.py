@@ -25,7 +25,7 @@ class CheckpointConfig:
         outputs/checkpoints.
       fast_folder: another folder, on a fast disk or in memory (/dev/shm), for the last state of a run, saved more
         often than in `folder`; null: none. A resumed run takes the newer one of both. It may be local to each machine.
-      fast_every_minutes: minutes between checkpoints in `fast_folder`.
+      fast_every_minutes: minutes between checkpoints in `fast_folder`; null: 2.
     """
 
     enabled: bool = True
@@ -37,7 +37,7 @@ class CheckpointConfig:
     best: str | None = "auto"
     folder: str | None = stored_path(None, example="outputs/checkpoints")
     fast_folder: str | None = file_path(None, example="/dev/shm/checkpoints")
-    fast_every_minutes: float = number(2.0, above=0.0, unit="minutes")
+    fast_every_minutes: float | None = number(None, above=0.0, unit="minutes", example=2.0)
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class TrainerConfig:
       progress: `auto` (a progress bar on a terminal, lines elsewhere), `bar`, `lines` or `none`.
       on_nan: at a NaN or Inf loss: `stop` fails the run, `restore` goes back to the last good checkpoint and continues
         with a lower learning rate, `continue` ignores it.
-      nan_rate_factor: `on_nan=restore`: factor on the learning rate per restore.
-      nan_restores: `on_nan=restore`: maximum number of restores; the next NaN or Inf loss fails the run.
+      nan_rate_factor: `on_nan=restore`: factor on the learning rate per restore; null: 0.5.
+      nan_restores: `on_nan=restore`: maximum number of restores, after which a NaN or Inf loss fails the run; null: 3.
       verify_first: compare the mesh with one device before training, and fail the run on a mismatch.
       checkpoint: when the state is saved; also at the end of a run and when a signal ends it.
       profile: profiler trace of a few steps.
@@ -125,8 +125,13 @@ class TrainerConfig:
     progress: str = choice("auto", "auto", "bar", "lines", "none")
     on_nan: str = choice("stop", "stop", "restore", "continue")
     # With a factor of 1 the restored run would compute the same NaN again.
-    nan_rate_factor: float = number(0.5, above=0.0, below=1.0)
-    nan_restores: int = integer(3, at_least=1)
+    nan_rate_factor: float | None = number(None, above=0.0, below=1.0, example=0.5)
+    nan_restores: int | None = integer(None, at_least=1, example=3)
     verify_first: bool = False
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
+
+    @property
+    def restores(self) -> tuple[float, int]:
+        """The factor on the learning rate per restore of `on_nan=restore`, and the maximum number of restores."""
+        return self.nan_rate_factor or 0.5, self.nan_restores or 3

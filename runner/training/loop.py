@@ -387,9 +387,10 @@ def _restore(training: _Training, error: NotFiniteError) -> None:
         raise NotFiniteError(1, error.loss, trainer.on_nan, cause) from error
     if trainer.on_nan != "restore":
         raise error
-    if len(recorder.history.restores) >= trainer.nan_restores:
+    rate_factor, most = trainer.restores
+    if len(recorder.history.restores) >= most:
         raise EngineError(
-            f"the loss is {error.loss} at step {error.step} after {trainer.nan_restores} restores "
+            f"the loss is {error.loss} at step {error.step} after {most} restores "
             "(trainer.nan_restores); lower optimizer.learning_rate or trainer.nan_rate_factor"
         ) from error
     checkpoint = hooks.saver.go_back(error.step - 1)
@@ -401,7 +402,7 @@ def _restore(training: _Training, error: NotFiniteError) -> None:
     # A call that is still running would overwrite the state that is loaded.
     recorder.wait()
     load(training.engine, checkpoint)
-    factor = recorder.restore_factor(training.step) * trainer.nan_rate_factor
+    factor = recorder.restore_factor(training.step) * rate_factor
     training.step = checkpoint.step
     recorder.go_back(Restore(error.step, training.step, factor), checkpoint.history())
     hooks.forget(training.step)

@@ -417,6 +417,14 @@ REFUSALS = [
     refusal("name=latest", "name=latest", "must not be a word that selects other runs"),
     refusal("trainer.on_nan=resume", "trainer.on_nan=resume", "stop, restore, continue", "did you mean restore?"),
     refusal("trainer.nan_restores=9", "trainer.nan_restores=9", "no effect without trainer.on_nan=restore"),
+    # A typed value counts, although it is the one that null stands for.
+    refusal("trainer.nan_restores=3", "trainer.nan_restores=3", "no effect without trainer.on_nan=restore"),
+    refusal(
+        "trainer.checkpoint.enabled=false trainer.checkpoint.every_minutes=1",
+        "trainer.checkpoint.every_minutes=1.0",
+        "no effect without trainer.checkpoint.enabled=true",
+    ),
+    refusal("tracking=none tracking.run_name=a", "tracking.run_name=a", "no effect with tracking=none"),
     refusal("trainer.nan_rate_factor=0.1", "trainer.nan_rate_factor=0.1", "set trainer.on_nan=restore, or remove"),
     refusal("trainer.profile.steps=5", "trainer.profile.steps=5", "no effect without trainer.profile.start=10"),
     refusal(

@@ -27,6 +27,8 @@ from runner.training.checkpoint.runs import SavedRun
 from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
 from runner.training.recorder import MetricRecorder
 
+_FAST_MINUTES = 2.0  # unless trainer.checkpoint.fast_every_minutes is set
+
 
 class TieredSaver(Saver):
     """Saves in the run's own folder as its config says, and in between in the fast folder."""
@@ -123,7 +125,7 @@ def with_fast_tier(
     """
     if config.fast_folder is None:
         return durable
-    options = replace(config, every_steps=None, every_minutes=config.fast_every_minutes, keep=1)
+    options = replace(config, every_steps=None, every_minutes=config.fast_every_minutes or _FAST_MINUTES, keep=1)
     # The fast folder forgets most checkpoints, so the history is that of the run's own folder.
     history = durable.lineage
     group = groups.of_folder("the fast tier", _folder(options, run), team)
