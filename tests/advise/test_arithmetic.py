@@ -8,6 +8,7 @@ from typing import Any, cast
 from runner.advise import arithmetic, ranking
 from runner.advise.arithmetic import Arithmetic
 from runner.advise.candidates import Allowed, Candidate
+from runner.layout.hybrid import Split
 from tests.advise.test_candidates import planned
 
 OPEN = Allowed(("batch",), ("fsdp",), ("none", "full"), (1, 2), ("float32",))
@@ -25,7 +26,7 @@ class Search:
     def placed(self, _: Candidate) -> dict[str, Any]:
         return {}
 
-    def split(self, *_: object) -> None:
+    def split(self, *_: object) -> Split | None:
         return None
 
     def lint(self, *_: object) -> None:
@@ -86,3 +87,13 @@ def test_the_most_saving_candidate_whose_state_does_not_fit_is_planned_once() ->
     options = [(entry.candidate.remat, entry.candidate.accumulate) for entry in found]
     assert sorted(options, key=str) == [("full", 1), ("full", 2), ("none", 1)]
     assert {entry.reason for entry in dropped} == {arithmetic.STATE}
+
+
+def test_fsdp_over_devices_that_divide_nothing_is_planned_with_replicas() -> None:
+    axes = {"replica": 2, "batch": 4}
+    search = Search({("none", 1): ranking.FITS}, state_fits=True)
+    search.split = lambda *_: Split(axes, replicated=3, total=3, size=8)  # type: ignore[method-assign]
+    found, dropped = arithmetic.explored(cast("Arithmetic", search), 8, OPEN, print)
+    assert {entry.candidate.axes for entry in found} == {tuple(axes.items())}
+    (reason,) = [entry.detail for entry in dropped if entry.reason == arithmetic.LINT]
+    assert reason.startswith("layout=fsdp: axis 'batch' of size 8 divides no dim of 3 of the 3 variables")

@@ -27,7 +27,7 @@ def run(module: str, folder: Path, *words: str, code: int = 0) -> str:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     done = forks.run(command, library="jax", cwd=folder.parent, env=environment, timeout=600)
     assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
-    return str(done.stdout)
+    return str(done.stdout) + (str(done.stderr) if code else "")
 
 
 def overrides(candidate: dict[str, Any]) -> list[str]:
@@ -64,8 +64,13 @@ def test_a_candidates_figures_are_those_of_its_plan(tmp_path: Path) -> None:
 
 def test_devices_that_are_too_small_for_every_candidate_are_exit_code_1(tmp_path: Path) -> None:
     words = (*MODEL, BATCH, "hardware=h100", "hardware.memory_gib=0.001", "plan.compiler=arithmetic", "devices=2")
+    words = (*words, "hardware.node_devices=1", "hardware.network_gb_s=null")
     shown = run("runner.advise", tmp_path / "advice", *words, code=1)
     assert "does not fit" in shown
+    assert "the best: " not in shown
+    assert not (tmp_path / "advice" / "conf").exists()
+    assert "its weights and optimizer state alone need" in shown
+    assert "warning: hardware.network_gb_s=null: 2 devices of hardware=h100 are 2 nodes of 1" in shown
 
 
 def test_the_advised_command_lets_jax_reserve_what_it_needs(tmp_path: Path) -> None:

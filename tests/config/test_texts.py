@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from runner.checks.composed import convert
@@ -11,6 +12,7 @@ from runner.config.compose import compose
 from runner.config.convert import typed_config
 from runner.config.texts import kept
 from runner.errors import ConfigError
+from runner.sweep.state import arguments_of
 from runner.training.checkpoint.arguments import value_of
 
 LIKE_NUMBERS = ("1.10", "83e2010", "12e4567", "1_0", "true", "False", "0x10", "1:30", "nan", "-5", "1e5", "007", "1.")
@@ -23,6 +25,20 @@ def test_a_key_of_text_has_the_text_that_was_typed(text: str) -> None:
     found = (config.tracking.run_name, config.tracking.experiment, config.tracking.tags["note"], config.sweep.name)
     assert (*found, config.name, config.resume) == (text,) * 6
     assert value_of(arranged([f"resume={text}"]), "resume") == text
+    # Hydra reads the command line itself, without `compose`.
+    read = OverridesParser.create().parse_override(arranged([f"name={text}"])[0]).value()
+    assert str(read) == text
+
+
+def test_a_sweep_that_a_preset_defines_keeps_texts() -> None:
+    sweeper = {"params": {"tracking.run_name": "1.10,2.20", "trainer.seed": "1,2"}}
+    config = OmegaConf.create({"hydra": {"sweeper": sweeper, "overrides": {"task": []}}})
+    assert arguments_of(config) == ["tracking.run_name='1.10','2.20'", "trainer.seed=1,2"]
+
+
+def test_a_run_may_be_called_null() -> None:
+    assert value_of(arranged(["resume='null'"]), "resume") == "null"
+    assert value_of(arranged(["resume=null"]), "resume") == ""
 
 
 @pytest.mark.parametrize(
