@@ -66,7 +66,8 @@ def check_read(arguments: Sequence[str], module: str, config: RunConfig) -> None
             raise invalid(name, value, problem=problem, fix=f"remove {name} or tracking=none")
         if dot and group in _OF_VERIFICATION and module == "runner" and not config.trainer.verify_first:
             problem = "a run reads it with trainer.verify_first=true only"
-            raise invalid(name, value, problem=problem, fix=f"add it, remove {name}, or run python -m runner.verify")
+            fix = f"set trainer.verify_first=true, remove {name}, or run python -m runner.verify"
+            raise invalid(name, value, problem=problem, fix=fix)
 
 
 def typed_argument(text: str, module: str) -> str:

@@ -28,7 +28,7 @@ from runner.config.convert import flatten
 from runner.config.schema import AUTO, RunConfig
 from runner.data.base import Encoding
 from runner.engine.base import Engine
-from runner.errors import EXIT_DONE, ConfigError, invalid
+from runner.errors import EXIT_DONE, ConfigError, invalid, shown
 from runner.host.stores.urls import place
 from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.processes.team import current
@@ -352,7 +352,7 @@ def check_examples(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
             raise invalid(
                 key,
                 now.get(key),
-                problem=f"the run has trained on examples with {key}={_shown(before[key])}",
+                problem=f"the run has trained on examples with {key}={shown(before[key])}",
                 fix=f"leave out {key}, or start a new run",
             )
 
