@@ -9,7 +9,7 @@ from typing import Any, Literal
 from runner.engine.base import ProgramCost
 from runner.plan import limits
 
-# Version of plan.json. A file of another version is not read.
+# Version of plan.json.
 FORMAT = 1
 # A depth of a forecast: shapes and shardings, without a compiler.
 ARITHMETIC = "arithmetic"

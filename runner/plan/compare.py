@@ -9,7 +9,6 @@ from typing import Any
 
 from runner.host import tables
 from runner.plan import rows
-from runner.plan.base import FORMAT
 from runner.plan.rates import PHASES
 from runner.sweep.jobs import Job
 
@@ -67,14 +66,11 @@ def varying(overrides: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _description(folder: Path) -> dict[str, str]:
-    """Returns the figures of a job's plan by name; empty if it has no plan of this release's format."""
+    """Returns the figures of a job's plan by name; empty if it has no plan."""
     path = folder / "plan.json"
     if not path.is_file():
         return {}
     plan = json.loads(path.read_text())
-    # Other formats have other keys.
-    if plan.get("format") != FORMAT:
-        return {}
 
     def total(kind: str) -> int:
         per_device: int = plan["totals"][kind]["bytes_per_device"]
@@ -92,13 +88,12 @@ def _description(folder: Path) -> dict[str, str]:
     crossing_groups = []
     for group in plan["traffic"]:
         groups_by_phase[group["phase"]].append(group)
-        # Earlier releases wrote plans without processes, and none of their groups crosses any.
-        if group.get("crosses"):
+        if group["crosses"]:
             crossing_groups.append(group)
     for phase, groups in groups_by_phase.items():
         lines[f"{phase} collectives"] = _summed(groups)
     lines["all collectives"] = _summed(plan["traffic"])
-    if plan.get("processes", 1) > 1:
+    if plan["processes"] > 1:
         lines["between processes"] = _summed(crossing_groups)
     lines["compute"] = f"{rows.operations(plan['flops_per_device'])}, {rows.duration(plan['compute_seconds'])}"
     return lines

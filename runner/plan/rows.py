@@ -308,10 +308,7 @@ def _link(plan: Plan, group: Traffic) -> str:
 
 def network(plan: Plan) -> str:
     """Returns what a plan's network joins, in words."""
-    # A plan.json of an earlier version tells nodes from processes by its forecast only.
-    if plan.rates.joins_nodes or plan.forecast is not None:
-        return NODES
-    return NETWORK
+    return NODES if plan.rates.joins_nodes else NETWORK
 
 
 def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:

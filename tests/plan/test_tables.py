@@ -121,18 +121,6 @@ def test_plans_stand_side_by_side_and_a_failed_job_says_so(tmp_path: Path) -> No
     assert held["forward collectives"] == ("2: 0.98 KiB, 1 ms", "failed")
 
 
-def test_a_plan_of_an_earlier_release_without_processes_is_compared(tmp_path: Path) -> None:
-    job = Job(0, ("layout=fsdp",), tmp_path)
-    write_files(cases.plan(), tmp_path)
-    plan = json.loads((tmp_path / "plan.json").read_text())
-    del plan["processes"], plan["crossing"]
-    for group in plan["traffic"]:
-        del group["crosses"]
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    held = {row[0]: row[1:] for row in compare.comparison([job]).rows}
-    assert held["all collectives"] == ("3: 1.46 KiB, 3 ms",)
-
-
 def test_virtual_devices_share_the_rates_of_their_machine() -> None:
     one = rates(PlanConfig(), MeshConfig(axes={"batch": 1}))
     eight = rates(PlanConfig(), MeshConfig(axes={"batch": 4, "model": 2}))
