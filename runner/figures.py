@@ -49,7 +49,7 @@ _AXES = (("#DEEEFA", "#2176BD"), ("#FCE2EE", "#CD4C8C"), ("#FFF6D0", "#E9B01C"),
 
 # Sizes that keep a picture readable at the width of a page.
 # Examples per row, and the characters of a name below one.
-EXAMPLES_PER_ROW = 6
+_EXAMPLES_PER_ROW = 6
 _LONGEST_NAME = 17
 # Curves with fewer points have markers: their lines alone would hide how few points there are.
 _MANY_POINTS = 12
@@ -599,8 +599,8 @@ def examples(path: Path, images: Array, captions: Sequence[tuple[str, str]], tit
       title: above all.
     """
     count = len(images)
-    columns = min(EXAMPLES_PER_ROW, max(count, 3))
-    rows = max(-(-count // EXAMPLES_PER_ROW), 1)
+    columns = min(_EXAMPLES_PER_ROW, max(count, 3))
+    rows = max(-(-count // _EXAMPLES_PER_ROW), 1)
     lines = max((f"{black}\n{red}".strip("\n").count("\n") + 1 for black, red in captions), default=1)
     step = 1.0 + 0.14 * lines
     figure, axes = subplots(1, 1, (1.55 * columns + 0.2, 1.55 * step * rows + 0.6))
@@ -608,8 +608,8 @@ def examples(path: Path, images: Array, captions: Sequence[tuple[str, str]], tit
     axes.axis("off")
     axes.set_title(title, fontsize=10)
     for index, (image, (black, red)) in enumerate(zip(images, captions, strict=True)):
-        x = index % EXAMPLES_PER_ROW + 0.04
-        y = index // EXAMPLES_PER_ROW * step
+        x = index % _EXAMPLES_PER_ROW + 0.04
+        y = index // _EXAMPLES_PER_ROW * step
         image_at(axes, image, (x, x + 0.92, y + 0.92, y))
         axes.text(x + 0.46, y + 0.95, black, ha="center", va="top", fontsize=8)
         offset = 0.14 * (black.count("\n") + 1)
