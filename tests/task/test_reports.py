@@ -10,7 +10,7 @@ from matplotlib import image as files
 from sklearn import metrics as sklearn
 
 from runner.data.base import ArraySource, ArraySpec
-from runner.figures import Curve, against, curves, examples
+from runner.figures import Curve, against, curves, examples, short
 from runner.task import pictures as draw
 from runner.task.base import Report, Task
 from runner.task.pictures import confusion
@@ -235,10 +235,10 @@ def test_the_table_of_positions_has_scikit_learns_numbers_and_images_are_drawn(t
 
 
 def test_a_name_is_cut_to_the_width_that_it_is_drawn_with() -> None:
-    assert draw.short("a" * 17) == "a" * 17
-    assert draw.short("a" * 18) == "a" * 16 + "\u2026"
-    assert draw.short("\u65e5" * 8) == "\u65e5" * 8
-    assert draw.short("\u65e5" * 9) == "\u65e5" * 8 + "\u2026"
+    assert short("a" * 17) == "a" * 17
+    assert short("a" * 18) == "a" * 16 + "\u2026"
+    assert short("\u65e5" * 8) == "\u65e5" * 8
+    assert short("\u65e5" * 9) == "\u65e5" * 8 + "\u2026"
 
 
 NAMES = [
