@@ -521,7 +521,7 @@ def _draw_shards(axes: Axes, mesh: Mapping[str, int], row: Sharded, middle: floa
     for sheet in reversed(range(1, min(replicas, _SHEETS + 1))):
         corner = (left + 0.04 * sheet, top - 0.03 * sheet)
         axes.add_patch(Rectangle(corner, width, height, facecolor="#F4F4F4", edgecolor="#A0A0A0", lw=0.7))
-    is_fine = len(across) > _FINE or len(down) > _FINE // 4
+    is_fine = len(across) > _FINE or len(down) > _FINE // 8
     for (index, one), (column, other) in itertools.product(enumerate(down), enumerate(across)):
         color = of_shard(mesh, {**one, **other})
         corner = (left + width * column / len(across), top + height * index / len(down))
