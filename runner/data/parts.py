@@ -24,7 +24,7 @@ _TARGET = "_target_"
 # Keys that a part may have, apart from its weight. All others are of the whole mixture: its batches, order,
 # augmentation, standardization and workers.
 _KEYS = (
-    *("name", "builder", "path", "features", "train", "validation", "test", "data_dir", "download", "mirror"),
+    *("name", "builder", "path", "features", "train", "validation", "test", "data_dir", "download"),
     *("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents"),
     *("image_size", "channels", "skip_broken", "cache_mib", "shuffle_window", "pad", "pad_length", "pack"),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from runner.config.schema_data import DatasetConfig
 from runner.errors import DataError, invalid
 from runner.host.stores import client, mirror
 from runner.host.stores.urls import ObjectPath, is_url
@@ -59,3 +61,12 @@ def check_stored(key: str, url: str, content: str) -> None:
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+def data_dir(config: DatasetConfig) -> Path:
+    """Returns the folder of prepared data.
+
+    It is `dataset.data_dir`, else $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+    """
+    folder = config.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return Path(folder).expanduser().absolute()

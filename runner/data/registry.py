@@ -97,6 +97,8 @@ SOURCES: dict[str, SourceEntry] = {
         is_users_data=True,
         check=checks_source.check_images,
     ),
+    "mnist": SourceEntry(f"{_FOLDER}.mnist"),
+    "fashion_mnist": SourceEntry(f"{_FOLDER}.mnist"),
     "mixture": SourceEntry(f"{_FOLDER}.mixture", keys=("parts",), tokens="maybe", is_users_data=True),
     "parquet": SourceEntry(
         f"{_FOLDER}.parquet",

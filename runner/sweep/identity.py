@@ -44,7 +44,6 @@ _IGNORED_KEYS = frozenset(
         "engine.intra_op_threads",
         "dataset.data_dir",
         "dataset.download",
-        "dataset.mirror",
         "dataset.prefetch",
         "dataset.workers",
         "dataset.worker_kind",

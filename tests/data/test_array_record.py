@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from array_record.python import array_record_module as module
 
 from runner.config import values
 from runner.config.schema_data import DatasetConfig
@@ -17,13 +18,11 @@ from runner.data import checks as checks_data
 from runner.data import loading
 from runner.data.base import Array, Dataset, Rows
 from runner.data.sampler import train_plan
+from runner.data.sources import array_record
+from runner.data.sources import example_message as message
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
 from tests.data.pictures import encoded, picture
-
-module = pytest.importorskip("array_record.python.array_record_module", reason="an extra")
-message = pytest.importorskip("runner.data.sources.example_message")
-array_record = pytest.importorskip("runner.data.sources.array_record")
 
 # More than one block of the scan.
 SIZE = 300

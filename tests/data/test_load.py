@@ -3,8 +3,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.machinery
 import importlib.util
-import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -14,30 +12,28 @@ from runner.config import search_path
 from runner.config.schema import DatasetConfig
 from runner.config.search_path import options_in
 from runner.data import selection
+from runner.data.base import ArraySource, ArraySpec, FullDataset
 from runner.data.loading import load
-from runner.data.sources.tfds import cache, child
 from runner.errors import ConfigError, DataError
-from tests.data.conftest import ROOT, FakeCache, python
+from tests.data.conftest import ROOT
 
 
-def config(root: Path, **keys: object) -> DatasetConfig:
-    return DatasetConfig(data_dir=str(root), **keys)  # type: ignore[arg-type]
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """100 examples of train, whose pixels state their row, and 30 of test."""
+    for split, first, count in (("train", 0, 100), ("test", 100, 30)):
+        rows = np.arange(first, first + count, dtype=np.uint8)
+        images = np.broadcast_to(rows[:, None, None, None], (count, 4, 4, 1))
+        np.savez(tmp_path / f"{split}.npz", image=images, label=(rows - first).astype(np.int32) % 10)
+    return tmp_path
 
 
-def test_importing_and_reading_the_cache_import_no_tensorflow(fake_cache: FakeCache) -> None:
-    fake_cache.write()
-    code = (
-        "import json, sys; from runner.data.loading import load; from runner.config.schema import DatasetConfig;"
-        "load(DatasetConfig(data_dir=sys.argv[1]));"
-        "print(json.dumps(sorted({'tensorflow','tensorflow_datasets','sklearn','mlflow'} & set(sys.modules))))"
-    )
-    out, err = python(code, str(fake_cache.root)).communicate()
-    assert json.loads(out) == [], err
+def config(path: Path, **keys: object) -> DatasetConfig:
+    return DatasetConfig(name="arrays", path=str(path), **keys)  # type: ignore[arg-type]
 
 
-def test_selections_hold_the_examples_that_their_expressions_name(fake_cache: FakeCache) -> None:
-    fake_cache.write()
-    dataset = load(config(fake_cache.root, train="train[10:20]+test[-2:]", test="test[:50%]"))
+def test_selections_hold_the_examples_that_their_expressions_name(files: Path) -> None:
+    dataset = load(config(files, train="train[10:20]+test[-2:]", test="test[:50%]"))
     assert dataset.train.arrays["image"][:, 0, 0, 0].tolist() == [*range(10, 20), 128, 129]
     assert dataset.train.arrays["label"].tolist() == [*range(10), 8, 9]
     assert dataset.test.arrays["image"][:, 0, 0, 0].tolist() == list(range(100, 115))
@@ -45,98 +41,28 @@ def test_selections_hold_the_examples_that_their_expressions_name(fake_cache: Fa
     assert dataset.train.arrays["label"].dtype == np.int32
 
 
-def test_large_selections_stay_on_disk_and_small_ones_are_read(
-    fake_cache: FakeCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_cache.write()
-    assert not isinstance(load(config(fake_cache.root)).train.arrays["image"], np.memmap)
-    monkeypatch.setattr(selection, "RAM_BYTES", 1000)
-    dataset = load(config(fake_cache.root, test="test[5:25]"))
-    assert isinstance(dataset.train.arrays["image"], np.memmap)
-    assert not dataset.train.arrays["image"].flags.writeable
-    assert not isinstance(dataset.test.arrays["image"], np.memmap)
-
-
-def test_the_digest_covers_images_labels_and_nothing_else(fake_cache: FakeCache) -> None:
-    fake_cache.write()
-    first = load(config(fake_cache.root, train="train[:5]")).digest
-    fake_cache.write(version="4.0.0")
-    assert load(config(fake_cache.root)).digest == first
-    fake_cache.write(version="5.0.0", labels=np.zeros(100, np.int32))
-    assert load(config(fake_cache.root)).digest != first
-
-
-def test_the_newest_version_is_used_unless_one_is_named(fake_cache: FakeCache) -> None:
-    for version in ("3.0.1", "3.0.10", "3.0.9"):
-        fake_cache.write(version=version)
-    assert load(config(fake_cache.root)).version == "3.0.10"
-    assert load(config(fake_cache.root, name="mnist:3.0.9")).version == "3.0.9"
-
-
-def test_a_bare_name_means_the_default_config_only(fake_cache: FakeCache) -> None:
-    fake_cache.write(name="emnist", config="letters", default_config=False)
-    assert load(config(fake_cache.root, name="emnist/letters")).name == "emnist/letters"
-    assert cache.find(fake_cache.root, cache.Request("emnist")) is None
-    fake_cache.write(name="emnist", config="byclass")
-    assert load(config(fake_cache.root, name="emnist")).name == "emnist/byclass"
-
-
-def test_sizes_are_cached_apart(fake_cache: FakeCache) -> None:
-    assert fake_cache.write(image_size=[4, 4]).name == "mnist-3.0.1-4x4"
-    assert cache.find(fake_cache.root, cache.Request("mnist")) is None
-    assert load(config(fake_cache.root, image_size=[4, 4])).train.arrays["image"].shape == (100, 4, 4, 1)
-
-
-def test_data_dir_falls_back_to_the_environment(fake_cache: FakeCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_cache.write()
-    monkeypatch.setenv("TFDS_DATA_DIR", str(fake_cache.root))
-    assert load(DatasetConfig()).source == "a test"
-
-
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
         ({"train": "train[5]"}, "dataset.train=train[5]:"),
         ({"test": "valid"}, "there is no split valid, the splits are train, test; set dataset.test=test"),
-        ({"name": "namespace:thing"}, "dataset.name=namespace:thing:"),
-        ({"name": "../elsewhere"}, "dataset.name=../elsewhere:"),
     ],
 )
-def test_values_that_cannot_work_are_rejected_in_one_line(
-    fake_cache: FakeCache, keys: dict[str, object], said: str
-) -> None:
-    fake_cache.write()
+def test_values_that_cannot_work_are_rejected_in_one_line(files: Path, keys: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(config(fake_cache.root, **keys))
+        load(config(files, **keys))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_examples_whose_labels_are_withheld_are_rejected(fake_cache: FakeCache) -> None:
-    fake_cache.write(labels=np.array([0, 1, -1], np.int32))
-    assert load(config(fake_cache.root, train="train[:2]")).train.size == 2
+def test_examples_whose_labels_are_withheld_are_rejected() -> None:
+    label = np.array([0, 1, -1], np.int32)
+    train = ArraySource({"label": label}, {"label": ArraySpec((), "int32", names=("ant", "bee"))})
+    full = FullDataset("insects", "", {"train": train}, "", "a test")
+    keys = {"name": "tfds", "test": "train[:1]"}
+    assert selection.make_dataset(full, DatasetConfig(train="train[:2]", **keys), 0).train.size == 2  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="labels are withheld"):
-        load(config(fake_cache.root))
-
-
-def test_a_truncated_array_is_named_with_the_folder_to_remove(fake_cache: FakeCache) -> None:
-    folder = fake_cache.write()
-    path = folder / "train" / "images.npy"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DataError, match="delete that folder"):
-        load(config(fake_cache.root))
-
-
-def test_a_pickled_array_is_not_unpickled(fake_cache: FakeCache, tmp_path: Path) -> None:
-    class Mine:
-        def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-            return Path.touch, (tmp_path / "executed",)
-
-    folder = fake_cache.write()
-    np.save(folder / "train" / "labels.npy", np.array([Mine()], object), allow_pickle=True)
-    with pytest.raises(DataError, match="corrupted"):
-        load(config(fake_cache.root))
-    assert not (tmp_path / "executed").exists()
+        selection.make_dataset(full, DatasetConfig(**keys), 0)  # type: ignore[arg-type]
 
 
 def test_digits_enlarged_past_memory_are_rejected_before_they_are_made() -> None:
@@ -179,25 +105,6 @@ def test_digits_that_scikit_learn_does_not_contain_are_an_error_in_one_line(
         load(DatasetConfig(name="digits"))
 
 
-def test_a_child_that_dies_becomes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "_START", "import os, sys; print('the last words', file=sys.stderr); os._exit(7)")
-    with pytest.raises(DataError, match=r"preparing mnist failed with exit code 7: the last words") as caught:
-        load(config(tmp_path))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_child_ends_when_its_stdin_does_as_it_does_with_its_parent() -> None:
-    code = "from runner.data.sources.tfds.worker import _end_with_parent as end; print('up', flush=True); end()"
-    process = python(code)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.5)
-    process.stdin.close()
-    assert process.wait(10) == 1
-
-
 # `synthetic` is a preset of `custom` with keys of its own callable.
 PRESETS = [name for name in options_in(ROOT / "conf" / "dataset") if name != "synthetic"]
 
@@ -227,9 +134,9 @@ def test_presets_set_keys_of_the_schema_and_comment_on_each(name: str) -> None:
     assert all(" # " in line for line in lines[3:])
 
 
-def test_digits_are_enlarged_by_repeating_pixels(tmp_path: Path) -> None:
-    small = load(config(tmp_path, name="digits")).train.arrays["image"]
-    large = load(config(tmp_path, name="digits", image_size=[16, 28])).train.arrays["image"]
+def test_digits_are_enlarged_by_repeating_pixels() -> None:
+    small = load(DatasetConfig(name="digits")).train.arrays["image"]
+    large = load(DatasetConfig(name="digits", image_size=[16, 28])).train.arrays["image"]
     assert large.shape == (len(small), 16, 28, 1)
     assert (large[:, ::2, [0, 4, 7, 11, 14, 18, 21, 25]] == small).all()
     assert (large[:, 0::2] == large[:, 1::2]).all()

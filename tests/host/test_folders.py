@@ -32,8 +32,6 @@ ALLOWED = {
     "runner/data/sources/file_records.py": "a list that it has just written under a name of its own",
     "runner/data/sources/prepared.py": "publishes a folder that it has just made, named by its digest, under its lock",
     "runner/data/sources/text/store.py": "folders of tokens that it names by their digest, under its lock",
-    "runner/data/sources/tfds/mirror/preparation.py": "publishes a folder that it has just made, under its lock",
-    "runner/data/sources/tfds/cache.py": "publishes a folder that it made, in a place made free by `folders`",
     "runner/export/write.py": "the Keras file that it has just written into a folder that it made",
     "runner/processes/secret.py": "a part of a secret under a random name, which it made",
     "runner/export/folder.py": "a folder of a random name that it made; the target where an export wrote all of it",

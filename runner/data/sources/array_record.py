@@ -204,7 +204,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     """
     assert config.path is not None
     files = {}
-    for split, paths in _find(config.path).items():
+    for split, paths in find(config.path).items():
         files[split] = [ArrayRecordTable(path) for path in paths]
     classes: dict[Path, Mapping[str, tuple[str, ...]]] = {}
     for table in chain.from_iterable(files.values()):
@@ -221,7 +221,7 @@ def location(config: DatasetConfig) -> str:
     return places.location(config.path)
 
 
-def _find(path: str) -> Mapping[str, Sequence[Path]]:
+def find(path: str) -> Mapping[str, Sequence[Path]]:
     """Returns the files of each split.
 
     Raises:

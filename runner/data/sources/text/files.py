@@ -6,6 +6,7 @@ import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,11 @@ from runner.host.late import late
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from runner.data.sources import array_record
 else:
-    # Takes a second to import, and only .parquet and .arrow files need it.
+    # Takes a second to import, and only files with columns need it.
+    array_record = late("runner.data.sources.array_record")
     pa = late("pyarrow")
     pq = late("pyarrow.parquet")
 
@@ -83,6 +87,9 @@ def pieces(inputs: Sequence[TextInput], column: str) -> Iterator[Piece]:
                     yield from _split([text])
             elif suffix == ".parquet":
                 for text in _read_parquet(text_input, column):
+                    yield from _split([text])
+            elif suffix.startswith(".array_record"):
+                for text in _read_array_record(text_input, column):
                     yield from _split([text])
             elif suffix == ".arrow":
                 for text in _read_arrow(text_input, column):
@@ -228,6 +235,14 @@ def _read_arrow(path: Path, column: str) -> Iterator[str]:
             yield from _texts(path, column, (batch.select([column]) for batch in stream))
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
+
+
+def _read_array_record(path: Path, column: str) -> Iterator[str]:
+    """Yields the text of each record of a file that TFDS has prepared."""
+    table = array_record.ArrayRecordTable(path)
+    _check_column(path, column, table.names)
+    batches = (table.read(number, [column]).to_batches() for number in range(len(table.lengths)))
+    return _texts(path, column, chain.from_iterable(batches))
 
 
 def _check_column(path: Path, column: str, columns: Sequence[str]) -> None:

