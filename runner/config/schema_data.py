@@ -112,7 +112,7 @@ class DatasetConfig:
         every image is gray, else 3.
       augment: augmentation steps, in order.
       workers: threads or processes that decode and augment; null: by the number of cores; 0: only the prefetching one.
-      worker_kind: `thread`, `process` (Grain) or `auto`: processes for slow Python code.
+      worker_kind: `thread`, or `process` (Grain), for slow Python code of your own.
       skip_broken: skip and count files that can't be decoded; false: the first one fails the run.
       cache_mib: Parquet files: memory for decoded row groups, in MiB; one row group is kept in any case.
       shuffle_window: Parquet files: row groups whose examples are shuffled together, after the row groups were put
@@ -156,7 +156,7 @@ class DatasetConfig:
     channels: int | None = choice(None, 1, 3, 4)
     augment: list[AugmentConfig] = field(default_factory=list)
     workers: int | None = integer(None, at_least=0)
-    worker_kind: str = choice("auto", "auto", "thread", "process")
+    worker_kind: str = choice("thread", "thread", "process")
     skip_broken: bool = False
     cache_mib: int = integer(1024, at_least=1, unit="MiB")
     shuffle_window: int | None = integer(None, at_least=1, unit="row groups", example=16)

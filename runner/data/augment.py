@@ -101,13 +101,6 @@ class Augmented:
         return self.source.size
 
     @cached_property
-    def holds_gil(self) -> bool:
-        """True if a step or the source runs a user's Python code."""
-        if any(isinstance(step, CustomStep) for step in self.steps):
-            return True
-        return any(isinstance(part, ExampleSource) and part.holds_gil for part in sources(self.source))
-
-    @cached_property
     def _uses_original_images(self) -> bool:
         """True if a step resizes the images, so that the source need not do so first."""
         return any(step.options.sets_size for step in self.steps)

@@ -91,11 +91,6 @@ class ExampleSource(DataSource, Protocol):
     Workers can share its work.
     """
 
-    @property
-    def holds_gil(self) -> bool:
-        """True if making an example runs Python code that keeps the GIL."""
-        ...
-
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
         """Returns the arrays of one example.
 

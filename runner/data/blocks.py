@@ -180,11 +180,9 @@ class ImageExamples(ABC):
 
     Attributes:
       decoders: of the columns of images.
-      holds_gil: False, because decoding releases the GIL.
     """
 
     decoders: Mapping[str, ImageDecoder] = field(default_factory=dict)
-    holds_gil: bool = False
 
     @abstractmethod
     def example_name(self, row: int) -> str:

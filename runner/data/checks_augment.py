@@ -45,7 +45,7 @@ def check(config: DatasetConfig) -> None:
         return
     if config.workers == 0:
         problem = "must be at least 1 with dataset.worker_kind=process"
-        raise invalid("dataset.workers", 0, problem=problem, fix="set dataset.worker_kind=auto")
+        raise invalid("dataset.workers", 0, problem=problem, fix="set dataset.worker_kind=thread")
     if importlib.util.find_spec("grain") is None:
         raise invalid(
             "dataset.worker_kind",

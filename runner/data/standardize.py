@@ -195,7 +195,7 @@ def _standardized_source(source: DataSource, statistics: Mapping[str, Statistics
         pieces = [(_standardized_source(piece, statistics), rows) for piece, rows in source.pieces]
         return replace(source, pieces=pieces, specs=specs)
     if isinstance(source, ExampleSource):
-        return StandardizedExamples(source, specs, statistics, source.holds_gil)
+        return StandardizedExamples(source, specs, statistics)
     return Standardized(source, specs, statistics)
 
 
@@ -261,7 +261,6 @@ class StandardizedExamples:
     inner: ExampleSource
     specs: Mapping[str, ArraySpec]
     statistics: Mapping[str, Statistics]
-    holds_gil: bool
 
     @property
     def size(self) -> int:

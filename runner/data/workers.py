@@ -9,15 +9,10 @@ number and kind of workers change no bit.
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import logging
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Protocol, Self
-
-import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.augment import Augmented, sources, write_examples
@@ -25,15 +20,8 @@ from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, 
 from runner.errors import DataError, invalid
 from runner.host import cores
 
-logger = logging.getLogger(__name__)
-
 # Examples per task of a worker. Fewer cost more for handing tasks over; more would share a batch unevenly.
 _CHUNK = 16
-# Seconds of Python code per example from which worker processes pay off. Cheaper examples are made faster by threads
-# than processes start and return them. docs/pipeline.md promises this limit.
-_SLOW_S = 0.005
-# Examples that are timed for that decision.
-_TIMED_EXAMPLES = 3
 
 
 # Writes some examples into arrays, in this process or in another one; see `runner.data.augment.write_examples`.
@@ -194,8 +182,7 @@ class Workers:
     def _writer(self, source: Augmented) -> WriteExamples:
         """Returns the function that makes examples, in this thread or a worker process."""
         kind = self._config.worker_kind
-        is_threaded = kind == "thread" or not self._count
-        if is_threaded or (kind == "auto" and not _needs_processes(source)):
+        if kind == "thread" or not self._count:
             return write_examples
         if self._processes is None:
             # Imported by name, because it imports Grain, an optional extra that threads do not need.
@@ -203,17 +190,14 @@ class Workers:
             processes: Processes = module.Processes(self._count, self._seed)
             self._processes = processes
         reason = self._processes.pickling_error(source)
-        if not reason:
-            return self._processes.make
-        if kind == "process":
+        if reason:
             raise invalid(
                 "dataset.worker_kind",
                 kind,
                 problem=f"the dataset can't be sent to a process ({reason})",
                 fix="define it in a module, or set dataset.worker_kind=thread",
             )
-        logger.warning("using threads as data workers: the dataset can't be sent to a process (%s)", reason)
-        return write_examples
+        return self._processes.make
 
     def _submit(self, task: Callable[[], None]) -> Future[None]:
         if not self._count:
@@ -241,15 +225,3 @@ def one_at_a_time(source: DataSource) -> bool:
     Workers can share the work of such a source.
     """
     return isinstance(source, Augmented) or any(isinstance(part, ExampleSource) for part in sources(source))
-
-
-def _needs_processes(source: Augmented) -> bool:
-    """Returns whether processes pay off: for slow Python code that keeps the GIL."""
-    if not source.holds_gil or importlib.util.find_spec("grain") is None:
-        return False
-    count = min(_TIMED_EXAMPLES, source.size)
-    # CPU time of this thread: code that waits for a disk or a network releases the GIL, so threads suffice for it.
-    start = time.thread_time()
-    write_examples(source, 0, np.arange(count), empty_arrays(source.specs, count))
-    seconds = time.thread_time() - start
-    return seconds / max(count, 1) > _SLOW_S

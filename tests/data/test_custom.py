@@ -141,7 +141,6 @@ def test_an_object_is_read_by_index_and_keeps_the_shape_and_type_of_its_first_ex
     }
     assert data.specs["image"].is_image
     assert isinstance(data.train, ExampleSource)
-    assert data.train.holds_gil
     found = data.train.read(np.array([7, 0, 7]))
     assert found["image"][:, 0, 0, 0].tolist() == [7, 0, 7]
     assert found["vector"].tolist() == [[7, 0.5], [0, 0.5], [7, 0.5]]

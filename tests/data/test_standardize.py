@@ -98,7 +98,6 @@ class Examples:
     inner: DataSource
     has_columns: bool
     read_sizes: list[int] = field(default_factory=list)
-    holds_gil: bool = False
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:

@@ -69,13 +69,11 @@ class CustomExamples:
       examples: the object.
       specs: of its first example; every other one must have the same.
       where: its name in messages.
-      holds_gil: its `__getitem__` is Python code.
     """
 
     examples: IndexedExamples
     specs: Mapping[str, ArraySpec]
     where: str
-    holds_gil: bool = True
 
     @property
     def size(self) -> int:

@@ -48,7 +48,6 @@ class ImageFolder:
       image_size: height and width of the resized images.
       channels: 1, 3 or 4.
       specs: of `image` and `label`.
-      holds_gil: False, because decoding releases the GIL.
     """
 
     root: Path
@@ -57,7 +56,6 @@ class ImageFolder:
     image_size: tuple[int, int]
     channels: int
     specs: Mapping[str, ArraySpec]
-    holds_gil: bool = False
 
     @property
     def size(self) -> int:
