@@ -24,8 +24,6 @@ REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removed
 
 # Every file that removes or moves files, and why that can't hit what is not ours.
 ALLOWED = {
-    "runner/advise/compiled.py": "publishes a file that it has just written, into the cache of plans",
-    "runner/advise/preset.py": "a file that it has just written into its own run's new folder",
     "runner/host/stores/cache.py": "copies and folders of its own in the cache, by the form of their names",
     "runner/host/stores/mirror.py": "folders of its own in the cache, by the form of their names, under their lock",
     "runner/training/checkpoint": "checkpoints and records in a run's own folder",
