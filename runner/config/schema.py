@@ -401,11 +401,9 @@ class AgainstConfig:
 
     Attributes:
       engine: another engine on the same mesh and layout; null: one device.
-      processes: 1: compare a run in several processes with a single process that has the whole mesh.
     """
 
     engine: str | None = None
-    processes: int | None = choice(None, 1, example=1)
 
 
 @dataclass(frozen=True)

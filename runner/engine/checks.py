@@ -126,22 +126,16 @@ def _check_state(config: EngineConfig) -> None:
 
 
 def check_processes(config: RunConfig) -> None:
-    """Checks `against.processes`; the devices of the mesh are settled.
+    """Checks that one process can have the mesh of `against.engine`; the devices of the mesh are settled.
 
     Raises:
-      ConfigError: a single process can't have the mesh, or has it anyway.
+      ConfigError: it can't.
     """
-    key = "against.processes"
-    other = config.against.processes
-    if other is None:
-        return
+    other = config.against.engine
     # One process can simulate any number of CPU devices, but does not reach the GPUs of other machines.
-    if mesh.device_kind(config.mesh) != "cpu":
-        problem = "needs virtual CPU devices, as one process must have the whole mesh"
-        raise invalid(key, other, problem=problem, fix="set mesh.device=cpu")
-    if place.count(config.cluster) == 1:
-        problem = "needs a run in several processes to compare with"
-        raise invalid(key, other, problem=problem, fix=f"set cluster=local too, or remove {key}")
+    if other is not None and place.count(config.cluster) > 1 and mesh.device_kind(config.mesh) != "cpu":
+        problem = "needs virtual CPU devices, as it has the whole mesh in one process"
+        raise invalid("against.engine", other, problem=problem, fix="set mesh.device=cpu, or cluster=single")
 
 
 def check_outputs(config: RunConfig, *, has_several: bool) -> None:

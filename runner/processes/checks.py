@@ -72,14 +72,10 @@ def _check_engines(config: RunConfig, single_process_engines: Collection[str]) -
     TensorFlow's servers ignore the address that they are given and listen on all interfaces. They authenticate nobody
     and run every graph that they are sent, which may read and write the user's files.
     """
-    engines = {"engine": config.engine.name}
-    if config.against.engine is not None and config.against.processes is None:
-        engines["against.engine"] = config.against.engine
-    for key, engine in engines.items():
-        if engine in single_process_engines:
-            problem = "trains in one process only"
-            fix = f"set {key}=jax, or cluster=single" if key == "engine" else f"remove {key}, or set cluster=single"
-            raise invalid(key, engine, problem=problem, fix=fix)
+    engine = config.engine.name
+    if engine in single_process_engines:
+        problem = "trains in one process only"
+        raise invalid("engine", engine, problem=problem, fix="set engine=jax, or cluster=single")
 
 
 def machines(config: ClusterConfig, kind: str) -> int:

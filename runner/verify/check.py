@@ -50,7 +50,7 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
     team = current()
     if not team.is_first:
         shared = _shared_folder(team)
-        places = _child_places(config, team)
+        places = _child_places(team)
         run_children(list(places), shared, folder, worker, concurrency=1, places=places)
         return None
     # Several processes may be on several machines: of these, the run's folder is the one that all of them reach.
@@ -59,7 +59,7 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
         shared = Path(name).absolute()
         write_request(shared, make_request(config, data))
         _shared_folder(team, shared)
-        places = _child_places(config, team)
+        places = _child_places(team)
         results = run_children(sides(config), shared, folder, worker, concurrency=_concurrency(config), places=places)
         verification = compare_sides(config, shared, results)
         failed_kinds = {check.kind for check in verification.failed}
@@ -79,22 +79,18 @@ def _shared_folder(team: Team, folder: Path | None = None) -> Path:
     return Path(team.broadcast("verify's folder", lambda: str(folder)))
 
 
-def _child_places(config: RunConfig, team: Team) -> dict[str, Place]:
-    """Returns, by side that computes in several processes, the place of this process's child.
+def _child_places(team: Team) -> dict[str, Place]:
+    """Returns, by side that computes in several processes, which the mesh does, the place of this process's child.
 
     Args:
-      config: checked.
       team: the processes, each of which has its children.
     """
     if not isinstance(team, Member):
         return {}
-    distributed = ["mesh"]
-    if parity(config) and config.against.processes is None:
-        distributed.append("against")
-    # Each side is a cluster of its own, with a port and a secret that process 0 chooses.
-    own = {side: (team.address, free_port(team.address), secrets.token_hex(16)) for side in distributed}
-    addresses = team.broadcast("verify's processes", lambda: own)
-    return {side: Place(team.index, team.count, *addresses[side]) for side in distributed}
+    # The children are a cluster of their own, with a port and a secret that process 0 chooses.
+    own = (team.address, free_port(team.address), secrets.token_hex(16))
+    address = team.broadcast("verify's processes", lambda: own)
+    return {"mesh": Place(team.index, team.count, *address)}
 
 
 def _concurrency(config: RunConfig) -> int:

@@ -1,4 +1,4 @@
-"""Parity: the comparison of two engines on one mesh, or of a mesh in several processes with one process."""
+"""Parity: the comparison of two engines on one mesh."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Parity:
     Attributes:
       first: engine whose single device gives initial weights and tolerances.
       second: engine that is compared with it.
-      processes: in how many processes each computes.
+      processes: in how many processes the first engine computes; the second one has one.
     """
 
     first: str
     second: str
-    processes: tuple[int, int] = (1, 1)
+    processes: int = 1
 
     @property
     def names(self) -> tuple[str, str]:
         """The engines, with their numbers of processes where these differ."""
-        if self.processes[0] == self.processes[1]:
+        if self.processes == 1:
             return self.first, self.second
-        return _in_processes(self.first, self.processes[0]), _in_processes(self.second, self.processes[1])
+        return f"{self.first} in {self.processes} processes", f"{self.second} in 1 process"
 
     @property
     def sides(self) -> tuple[str, str]:
@@ -53,33 +53,25 @@ class Parity:
     def basis(self) -> str:
         """Returns the conditions under which the two are compared, in words."""
         first, second = self.names
-        basis = (
+        return (
             f"compared: {first} and {second} on the same mesh and layout, both from the initial weights that "
-            f"{self.first} draws, with the same batches and dropout masks"
+            f"{self.first} draws, with the same batches and dropout masks; {_VARIANCE[1:]} is not compared if "
+            "tf_keras and Keras 3 define it differently"
         )
-        if self.first != self.second:
-            basis += f"; {_VARIANCE[1:]} is not compared if tf_keras and Keras 3 define it differently"
-        return basis
-
-
-def _in_processes(engine: str, count: int) -> str:
-    return f"{engine} in 1 process" if count == 1 else f"{engine} in {count} processes"
 
 
 def parity(config: RunConfig) -> Parity | None:
     """Returns the parity that a config asks for; None: the mesh is compared with one device."""
-    against = config.against
-    if against.engine is None and against.processes is None:
+    other = config.against.engine
+    if other is None:
         return None
-    count = place.count(config.cluster)
-    # Without `against.processes`, both engines compute in the processes of the run.
-    other_count = count if against.processes is None else against.processes
-    return Parity(config.engine.name, against.engine or config.engine.name, (count, other_count))
+    return Parity(config.engine.name, other, place.count(config.cluster))
 
 
 def second_config(config: RunConfig) -> RunConfig:
     """Returns the config of the side that is compared with the first engine."""
-    name = config.against.engine or config.engine.name
-    # Without `against`: this side is an ordinary run, of the other engine or in one process.
-    cluster = config.cluster if config.against.processes is None else ClusterConfig()
-    return replace(config, engine=replace(config.engine, name=name), cluster=cluster, against=AgainstConfig())
+    name = config.against.engine
+    assert name is not None
+    # Without `against`: this side is an ordinary run of the other engine. Only one engine has several processes.
+    engine = replace(config.engine, name=name)
+    return replace(config, engine=engine, cluster=ClusterConfig(), against=AgainstConfig())

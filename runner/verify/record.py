@@ -141,6 +141,4 @@ def _stage_title(config: RunConfig) -> str:
     count = current().count
     if count > 1:
         title += f" in {count} processes"
-    if config.against.processes:
-        title += " and in one"
     return title

@@ -76,7 +76,6 @@ REFUSALS = [
     refusal("trainer.checkpoint.folder=/", "trainer.checkpoint.folder=/", "must not be the root of the file system"),
     refusal("export.folder=/tmp/..", "export.folder=/tmp/..", "must not be the root of the file system"),
     refusal("trainer.checkpoint.folder='~no_one/a'", "there is no user 'no_one'; use an absolute path, or ./~no_one"),
-    refusal("cluster=local against.processes=2", "against.processes=2: must be 1 or null; set against.processes=1"),
     refusal(f"trainer.checkpoint.folder=a/{'long' * 100}", "trainer.checkpoint.folder=a/longlong", "255 bytes"),
     refusal(f"dataset.data_dir={'long' * 100}", "dataset.data_dir=longlong", "255 bytes"),
     # Metrics that no run logs, and the wrong way to look for the best.

@@ -81,11 +81,6 @@ REFUSALS = [
     ),
     refusal("mesh=batch2 cluster=local", "engine=keras_dtensor", "trains in one process only", "set engine=jax"),
     refusal("mesh=batch2 cluster=local engine=core_dtensor model=mlp_core", "engine=core_dtensor", "set engine=jax"),
-    refusal(
-        "mesh=batch2 cluster=local engine=jax against.engine=keras_dtensor",
-        "against.engine=keras_dtensor",
-        "remove against.engine",
-    ),
     # The rest of the group.
     refusal("mesh=batch2 cluster=local cluster.timeout=0", "cluster.timeout=0.0", "from 1 to 1e+06 seconds"),
     refusal("mesh=batch2 cluster=local cluster.timeout=nan", "cluster.timeout=nan", "from 1 to 1e+06 seconds"),

@@ -136,7 +136,7 @@ def test_a_job_that_is_about_to_end_is_queued_again_and_goes_on_as_the_same_run(
     assert status(tmp_path) == "KILLED"
     slurm.start_again(job)
     slurm.until(job, "COMPLETED", LONGEST_S)
-    assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path)), asked=1)
+    assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path), "exp1"), asked=1)
 
 
 def test_a_sweeps_job_of_two_tasks_is_one_run_and_not_the_same_run_twice(slurm: Slurm, tmp_path: Path) -> None:
