@@ -164,8 +164,6 @@ def test_the_words_of_classification_are_seen(word: str) -> None:
 NAMED = {
     "arrays.py": "has the cross-entropies that the libraries have themselves",
     "config/schema_task.py": "says what the options of the tasks are",
-    "config/schema_keras_losses.py": "says what the options of their losses are",
-    "config/schema_keras_metrics.py": "says what the options of their metrics are",
     "training/metric_history.py": "reads checkpoints of a release that knew no other task",
 }
 

@@ -7,9 +7,11 @@ from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data import checks_text, registry
+from runner.engine import registry as engines
 from runner.errors import ConfigError, invalid
 from runner.model import gpt_options
 from runner.task import registry as tasks
+from runner.task.losses import OF_EVERY_ENGINE
 
 
 def check(config: RunConfig) -> None:
@@ -28,6 +30,7 @@ def check(config: RunConfig) -> None:
         _check_masks(dataset, task)
     _check_microbatches(config)
     _check_rows(config)
+    _check_of_keras(config)
     is_text = checks_text.is_text(dataset)
     if is_text and entry.predicts == "example":
         raise invalid(
@@ -65,6 +68,21 @@ def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
             problem=f"blends pixels, but task={task.name} needs the class numbers of its masks as they are",
             fix=f"set dataset.augment=[{{name: resize, size: [{height}, {width}]}}] on images and masks of one size",
         )
+
+
+def _check_of_keras(config: RunConfig) -> None:
+    """Checks that an engine without Keras 3 has the losses and metrics of the task."""
+    if engines.has_keras_3(config.engine.name):
+        return
+    for own in (output_tasks(config.task) or {"": config.task}).values():
+        for key, given in (("metrics", own.options.get("metrics")), ("loss", own.options.get("loss"))):
+            if given and not (key == "loss" and given in OF_EVERY_ENGINE):
+                raise invalid(
+                    f"task.{key}",
+                    given,
+                    problem=f"is Keras 3's, which engine={config.engine.name} does not have",
+                    fix=f"set engine=jax, or remove task.{key}",
+                )
 
 
 def _check_microbatches(config: RunConfig) -> None:

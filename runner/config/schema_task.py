@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.fields import IDENTIFIER, Problem, checked, empty_problem, entries, integer, number
-from runner.config.schema_keras_metrics import metrics_problem
 from runner.errors import shown
 
 
@@ -90,6 +89,25 @@ def _class_weights_problem(weights: object) -> str | None:
     return None
 
 
+def _metrics_problem(metrics: object) -> str | None:
+    """Returns what is wrong with the form of `task.metrics`, or None; names and options are checked with the task."""
+    if isinstance(metrics, Mapping):
+        listed_metrics: list[object] = [{name: options} for name, options in metrics.items()]
+    elif isinstance(metrics, list):
+        listed_metrics = metrics
+    else:
+        return "must be a list of metrics, or a mapping from metrics to their options"
+    for metric in listed_metrics:
+        if isinstance(metric, str):
+            continue
+        if not isinstance(metric, Mapping) or len(metric) != 1:
+            return f"each must be the name of a metric, or {{name: {{option: value}}}}, not {shown(metric)}"
+        ((name, options),) = metric.items()
+        if not isinstance(options, Mapping) and options is not None:
+            return f"the options of {name} must be {{option: value}}, not {shown(options)}"
+    return None
+
+
 def _mapping_problem(options: object) -> str | None:
     """Returns what is wrong with the options of a loss, or None; their names and values are checked with the task."""
     if isinstance(options, dict):
@@ -132,7 +150,7 @@ class ClassificationOptions:
     from_logits: bool = True
     loss: str | None = None
     loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
+    metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 def _thresholds_problem(thresholds: object) -> str | None:
@@ -179,7 +197,7 @@ class BinaryOptions:
     from_logits: bool = True
     loss: str | None = None
     loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
+    metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
@@ -212,7 +230,7 @@ class PositionsOptions:
     from_logits: bool = True
     loss: str | None = None
     loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
+    metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
@@ -241,7 +259,7 @@ class MultilabelOptions:
     from_logits: bool = True
     loss: str | None = None
     loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
+    metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
@@ -262,7 +280,7 @@ class RegressionOptions:
     standardize: bool = False
     from_logits: bool = False
     loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
+    metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
-from runner.config import schema_keras_metrics
-from runner.config.schema_keras_metrics import KerasMetric
 from runner.config.schema_task import BinaryOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import did_you_mean, invalid
@@ -38,18 +36,9 @@ _POSITIVES = "positives"
 _EXAMPLES = "examples"
 
 
-def _own_metrics(options: BinaryOptions) -> dict[str, Sequence[KerasMetric]]:
-    """Returns the task's own metrics, and the Keras metrics that each equals."""
-    threshold = options.threshold
-    own: dict[str, Sequence[KerasMetric]] = {
-        "accuracy": (schema_keras_metrics.BinaryAccuracy(threshold=threshold), schema_keras_metrics.Accuracy()),
-        "f1": [schema_keras_metrics.F1Score(average=average, threshold=threshold) for average in ("macro", "micro")],
-        "precision": (schema_keras_metrics.Precision(thresholds=[threshold]),),
-        "recall": (schema_keras_metrics.Recall(thresholds=[threshold]),),
-        "auc": (schema_keras_metrics.AUC(num_thresholds=options.auc_thresholds),),
-        "auc_pr": (schema_keras_metrics.AUC(num_thresholds=options.auc_thresholds, curve="PR"),),
-    }
-    return own | thresholds.own_metrics(options.thresholds)
+def _own_metrics(options: BinaryOptions) -> list[str]:
+    """Returns the names of the task's own metrics."""
+    return ["accuracy", "f1", "precision", "recall", "auc", "auc_pr", *thresholds.names(options.thresholds)]
 
 
 def directions(options: BinaryOptions) -> dict[str, str]:
@@ -71,7 +60,7 @@ def check(options: BinaryOptions) -> None:
       ConfigError: a value is invalid.
     """
     thresholds.check_names(options.thresholds)
-    losses.check_chosen(options.loss, options.loss_options, "binary")
+    losses.check_chosen(options.loss, options.loss_options)
     keras_metrics.requested(options.metrics, keras_metrics.LABELS, _own_metrics(options))
 
 
@@ -101,7 +90,7 @@ class Binary(OfSigmoids):
         self.outputs = OutputSpec(1, self.class_names[1:])
         self.step_metrics = step_metrics(options)
         activation = losses.SIGMOID if options.from_logits else None
-        self._loss = losses.chosen(options.loss, options.loss_options, activation)
+        self._loss = losses.of_model(options.loss, options.loss_options, activation)
         self._keras_metrics = KerasMetrics(
             options.metrics,
             keras_metrics.LABELS,
@@ -247,7 +236,7 @@ class Binary(OfSigmoids):
         for row, threshold in enumerate(self._options.thresholds, 1):
             metrics[thresholds.named("precision", threshold)] = float(others.precision()[row])
             metrics[thresholds.named("recall", threshold)] = float(others.recall()[row])
-        return {**metrics, **self._keras_metrics.results(totals, metrics)}
+        return {**metrics, **self._keras_metrics.results(totals)}
 
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one output."""

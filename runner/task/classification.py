@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
-from runner.config import schema_keras_metrics
-from runner.config.schema_keras_metrics import KerasMetric
 from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import invalid
@@ -19,8 +17,7 @@ from runner.host.late import late
 from runner.task import class_names, class_weights, keras_metrics, losses, probabilities
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output, not_logits
-from runner.task.keras_metrics import KerasMetrics
-from runner.task.keras_sums import Compared, is_in_top
+from runner.task.keras_metrics import Compared, KerasMetrics
 from runner.task.metrics import MAXIMIZE
 from runner.task.supervised import (
     Supervised,
@@ -51,21 +48,9 @@ _LONGEST = 12
 _ROUNDING = 1e-2
 
 
-def _own_metrics(options: ClassificationOptions) -> dict[str, Sequence[KerasMetric]]:
-    """Returns the task's own metrics, and the Keras metrics that each equals."""
-    own: dict[str, Sequence[KerasMetric]] = {
-        "accuracy": (
-            schema_keras_metrics.Accuracy(),
-            schema_keras_metrics.CategoricalAccuracy(),
-            schema_keras_metrics.SparseCategoricalAccuracy(),
-        )
-    }
-    if options.top_k is not None:
-        own[f"top_{options.top_k}"] = (
-            schema_keras_metrics.TopKCategoricalAccuracy(k=options.top_k),
-            schema_keras_metrics.SparseTopKCategoricalAccuracy(k=options.top_k),
-        )
-    return own
+def _own_metrics(options: ClassificationOptions) -> list[str]:
+    """Returns the names of the task's own metrics."""
+    return ["accuracy"] if options.top_k is None else ["accuracy", f"top_{options.top_k}"]
 
 
 def directions(options: ClassificationOptions) -> dict[str, str]:
@@ -91,7 +76,7 @@ def check(options: ClassificationOptions) -> None:
     count = len(classes) if isinstance(classes, list) else classes
     if count is not None:
         _check_top_k(options.top_k, count)
-    losses.check_chosen(options.loss, options.loss_options, "classification")
+    losses.check_chosen(options.loss, options.loss_options)
     keras_metrics.requested(options.metrics, keras_metrics.CLASSES, _own_metrics(options))
 
 
@@ -147,7 +132,7 @@ class Classification(Supervised):
         self.constants = {class_names.CONSTANT: [len(self.class_names)]}
         weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_examples)
         activation = losses.SOFTMAX if options.from_logits else None
-        self._loss = losses.chosen(options.loss, options.loss_options, activation)
+        self._loss = losses.of_model(options.loss, options.loss_options, activation)
         if weights is not None:
             self._class_weights = np.asarray(weights, np.float32)
             self.constants |= class_weights.constants(options.class_weights, weights)
@@ -334,7 +319,7 @@ class Classification(Supervised):
             totals["examples"] = ops.sum(label_bc, axis=0)
             totals["predicted"] = counted(ops, batch, predicted_bc, [0])
         if self._options.top_k is not None:
-            in_top_b = is_in_top(ops, outputs, label_bc, self._options.top_k)
+            in_top_b = _is_in_top(ops, outputs, label_bc, self._options.top_k)
             totals["top_k"] = counted(ops, batch, in_top_b, [0])
         return {**totals, **self._keras_metrics.totals(ops, lambda: self._compared(ops, outputs, batch))}
 
@@ -357,7 +342,7 @@ class Classification(Supervised):
         metrics = {"accuracy": float(right.sum()) / count}
         if self._options.top_k is not None:
             metrics[f"top_{self._options.top_k}"] = float(totals["top_k"]) / count
-        return {**metrics, **self._keras_metrics.results(totals, metrics)}
+        return {**metrics, **self._keras_metrics.results(totals)}
 
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one logit per class."""
@@ -437,6 +422,14 @@ def _by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         matrix = as_counts(totals["confusion"])
         return np.diag(matrix), matrix.sum(1), matrix.sum(0)
     return as_counts(totals["right"]), as_counts(totals["examples"]), as_counts(totals["predicted"])
+
+
+def _is_in_top(ops: Arrays, outputs: Tensor, label_bc: Tensor, k: int) -> Tensor:
+    """Returns bool (B,): the label's output is finite, and fewer than k of the outputs (B, C) are larger."""
+    is_label = ops.greater(label_bc, 0.0)
+    label_output = ops.sum(ops.where(is_label, outputs, ops.zeros_like(outputs)), axis=-1, keepdims=True)
+    larger = ops.sum(ops.cast(ops.greater(outputs, label_output), "float32"), axis=-1)
+    return ops.logical_and(ops.less(larger, float(k)), ops.isfinite(ops.sum(label_output, axis=-1)))
 
 
 def _ratio(part: int, whole: int) -> float | None:

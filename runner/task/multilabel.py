@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
-from runner.config import schema_keras_metrics
-from runner.config.schema_keras_metrics import KerasMetric
 from runner.config.schema_task import MultilabelOptions, TaskConfig
 from runner.data.base import Array, DataSource, column
 from runner.errors import invalid
@@ -37,24 +35,11 @@ _ABOVE = "above"
 _POSITIVE_ABOVE = "positive_above"
 
 
-def _own_metrics(options: MultilabelOptions) -> dict[str, Sequence[KerasMetric]]:
-    """Returns the task's own metrics, and the Keras metrics that each equals."""
-    threshold = options.threshold
-    own: dict[str, Sequence[KerasMetric]] = {
-        "f1_micro": (schema_keras_metrics.F1Score(average="micro", threshold=threshold),),
-        "f1_macro": (schema_keras_metrics.F1Score(average="macro", threshold=threshold),),
-        "exact_match": (),
-        "accuracy": (schema_keras_metrics.BinaryAccuracy(threshold=threshold), schema_keras_metrics.Accuracy()),
-        "precision": (schema_keras_metrics.Precision(thresholds=[threshold]),),
-        "recall": (schema_keras_metrics.Recall(thresholds=[threshold]),),
-    }
-    if options.auc_thresholds is not None:
-        count = options.auc_thresholds
-        own["auc"] = (schema_keras_metrics.AUC(num_thresholds=count),)
-        own["auc_pr"] = (schema_keras_metrics.AUC(num_thresholds=count, curve="PR"),)
-        own["auc_macro"] = (schema_keras_metrics.AUC(num_thresholds=count, multi_label=True),)
-        own["auc_pr_macro"] = (schema_keras_metrics.AUC(num_thresholds=count, curve="PR", multi_label=True),)
-    return own | thresholds.own_metrics(options.thresholds)
+def _own_metrics(options: MultilabelOptions) -> list[str]:
+    """Returns the names of the task's own metrics."""
+    areas = () if options.auc_thresholds is None else ("auc", "auc_pr", "auc_macro", "auc_pr_macro")
+    own = ("f1_micro", "f1_macro", "exact_match", "accuracy", "precision", "recall", *areas)
+    return [*own, *thresholds.names(options.thresholds)]
 
 
 def directions(options: MultilabelOptions) -> dict[str, str]:
@@ -76,7 +61,7 @@ def check(options: MultilabelOptions) -> None:
       ConfigError: a value is invalid.
     """
     thresholds.check_names(options.thresholds)
-    losses.check_chosen(options.loss, options.loss_options, "multilabel")
+    losses.check_chosen(options.loss, options.loss_options)
     keras_metrics.requested(options.metrics, keras_metrics.LABELS, _own_metrics(options))
 
 
@@ -102,7 +87,7 @@ class Multilabel(OfSigmoids):
         self.outputs = OutputSpec(len(self.label_names), self.label_names)
         self.step_metrics = step_metrics(options)
         activation = losses.SIGMOID if options.from_logits else None
-        self._loss = losses.chosen(options.loss, options.loss_options, activation)
+        self._loss = losses.of_model(options.loss, options.loss_options, activation)
         self._keras_metrics = KerasMetrics(
             options.metrics,
             keras_metrics.LABELS,
@@ -243,7 +228,7 @@ class Multilabel(OfSigmoids):
             for row, threshold in enumerate(self._options.thresholds):
                 metrics[thresholds.named("precision", threshold)] = float(precision[row])
                 metrics[thresholds.named("recall", threshold)] = float(recall[row])
-        return {**metrics, **self._keras_metrics.results(totals, metrics)}
+        return {**metrics, **self._keras_metrics.results(totals)}
 
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one logit per label."""

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
-from runner.config import schema_keras_metrics
-from runner.config.schema_keras_metrics import KerasMetric
 from runner.config.schema_task import PositionsOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, Batch, DataSource, column
 from runner.data.packing import LABEL_WEIGHT, is_of_packing
@@ -21,8 +19,7 @@ from runner.host.late import late
 from runner.layout.axes import SEQUENCE
 from runner.task import class_names, class_weights, keras_metrics, losses, probabilities
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
-from runner.task.keras_metrics import KerasMetrics
-from runner.task.keras_sums import Compared, iou, mean_iou
+from runner.task.keras_metrics import Compared, KerasMetrics
 from runner.task.metrics import MAXIMIZE
 from runner.task.per_position import PerPosition, spatial_shape
 from runner.task.supervised import read_columns, roles
@@ -47,17 +44,7 @@ _LABELS = "labels"
 _PREDICTED = "predicted"
 
 
-# The task's own metrics, and the Keras metrics that each equals. Keras's F1 counts a class without any label and
-# prediction as 0; here it is not part of the mean.
-_OWN_METRICS: Mapping[str, Sequence[KerasMetric]] = {
-    "accuracy": (
-        schema_keras_metrics.Accuracy(),
-        schema_keras_metrics.CategoricalAccuracy(),
-        schema_keras_metrics.SparseCategoricalAccuracy(),
-    ),
-    "mean_iou": (schema_keras_metrics.MeanIoU(), schema_keras_metrics.OneHotMeanIoU()),
-    "f1_macro": (),
-}
+_OWN_METRICS = ("accuracy", "mean_iou", "f1_macro")
 
 
 def directions(options: PositionsOptions) -> dict[str, str]:
@@ -79,7 +66,7 @@ def check(options: PositionsOptions) -> None:
       ConfigError: a value is invalid.
     """
     # The schema has checked the others, and none depends on another.
-    losses.check_chosen(options.loss, options.loss_options, "positions")
+    losses.check_chosen(options.loss, options.loss_options)
     _check_loss_of_examples(options)
     keras_metrics.requested(options.metrics, keras_metrics.CLASSES, _OWN_METRICS)
 
@@ -123,7 +110,7 @@ class Positions(PerPosition):
         self._options = options
         self._label_smoothing = options.label_smoothing
         activation = losses.SOFTMAX if options.from_logits else None
-        self._loss = losses.chosen(options.loss, options.loss_options, activation)
+        self._loss = losses.of_model(options.loss, options.loss_options, activation)
         if options.loss is not None and options.loss in losses.OF_EXAMPLES:
             self._loss_of_examples = losses.named(options.loss, options=options.loss_options)
         self.label = self._check_target(data.arrays)
@@ -254,8 +241,10 @@ class Positions(PerPosition):
 
         Per example: a float32 sum over a whole batch of large images would not be exact.
         """
-        own = self._own_totals(ops, outputs, batch)
-        return {**own, **self._keras_metrics.totals(ops, lambda: self._compared(ops, outputs, batch))}
+        of_keras = self._keras_metrics.totals(ops, lambda: self._compared(ops, outputs, batch))
+        # Of the whole batch, with a dim for `addends`.
+        batch_sums = {name: ops.expand_dims(value, 0) for name, value in of_keras.items()}
+        return {**self._own_totals(ops, outputs, batch), **batch_sums}
 
     def _own_totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the sums of the task's own metrics; see `totals`."""
@@ -288,7 +277,6 @@ class Positions(PerPosition):
             weight=self.counts(ops, batch),
             logits=outputs if has_logits else None,
             example_weight=self._example_weights(ops, batch),
-            by_example=True,
         )
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
@@ -298,10 +286,10 @@ class Positions(PerPosition):
         count = max(float(occurs.sum()), 1.0)
         metrics = {
             "accuracy": float(ratio(right.sum(), labels.sum())),
-            "mean_iou": mean_iou(right, labels, predicted),
+            "mean_iou": float(_iou(right, labels, predicted).sum() / count),
             "f1_macro": float(_f1(right, labels, predicted).sum() / count),
         }
-        return {**metrics, **self._keras_metrics.results(totals, metrics)}
+        return {**metrics, **self._keras_metrics.results(totals)}
 
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one logit per class for each position."""
@@ -379,6 +367,11 @@ def _by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
     return totals[_RIGHT], totals[_LABELS], totals[_PREDICTED]
 
 
+def _iou(right: Array, labels: Array, predicted: Array) -> Array:
+    """Returns intersection over union per class (Jaccard index), 0 without any label or prediction."""
+    return ratio(right, labels + predicted - right)
+
+
 def _f1(right: Array, labels: Array, predicted: Array) -> Array:
     """Returns the F1 score per class, which is the Dice coefficient, 0 without any label or prediction."""
     return ratio(2.0 * right, labels + predicted)
@@ -386,7 +379,7 @@ def _f1(right: Array, labels: Array, predicted: Array) -> Array:
 
 def _class_table(names: Sequence[str], right: Array, labels: Array, predicted: Array) -> Table:
     """Returns IoU, F1 (Dice), precision and recall of each class; None if it has no labels or predictions."""
-    iou_of_classes = iou(right, labels, predicted)
+    iou_of_classes = _iou(right, labels, predicted)
     f1 = _f1(right, labels, predicted)
     rows: list[tuple[Cell, ...]] = []
     for index, name in enumerate(names):

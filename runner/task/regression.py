@@ -11,8 +11,6 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor
 from runner.arrays import of as numpy_functions
-from runner.config import schema_keras_metrics
-from runner.config.schema_keras_metrics import KerasMetric
 from runner.config.schema_task import RegressionOptions, TaskConfig
 from runner.data.base import Array, DataSource
 from runner.errors import invalid
@@ -20,8 +18,7 @@ from runner.host.late import late
 from runner.task import keras_metrics, losses
 from runner.task.base import BRIGHTEST, Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData, is_bytes
 from runner.task.checks import check_output
-from runner.task.keras_metrics import KerasMetrics
-from runner.task.keras_sums import Compared
+from runner.task.keras_metrics import Compared, KerasMetrics
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import Supervised, columns, counted, is_real, read_columns, required_train_split, roles
 
@@ -34,12 +31,7 @@ else:
 _MOST_SHOWN = 10
 
 
-# The task's own metrics, and the Keras metrics that each equals.
-_OWN_METRICS: Mapping[str, Sequence[KerasMetric]] = {
-    "mae": (schema_keras_metrics.MeanAbsoluteError(),),
-    "rmse": (schema_keras_metrics.RootMeanSquaredError(),),
-    "r2": (schema_keras_metrics.R2Score(),),
-}
+_OWN_METRICS = {"mae": MINIMIZE, "rmse": MINIMIZE, "r2": MAXIMIZE}
 
 
 def _targets(options: RegressionOptions) -> str:
@@ -50,8 +42,7 @@ def _targets(options: RegressionOptions) -> str:
 
 def directions(options: RegressionOptions) -> dict[str, str]:
     """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    metrics = {"mae": MINIMIZE, "rmse": MINIMIZE, "r2": MAXIMIZE}
-    return {**metrics, **keras_metrics.directions(options.metrics, _targets(options), _OWN_METRICS)}
+    return {**_OWN_METRICS, **keras_metrics.directions(options.metrics, _targets(options), _OWN_METRICS)}
 
 
 def step_metrics(options: RegressionOptions) -> tuple[str, ...]:
@@ -67,7 +58,7 @@ def check(options: RegressionOptions) -> None:
       ConfigError: a value is invalid, or a standardized target changes the meaning of the loss.
     """
     losses.check(options.loss)
-    losses.check_options(options.loss, options.loss_options, own_keys=("delta",))
+    losses.check_options(options.loss_options, own_keys=("delta",))
     if options.from_logits and options.loss not in losses.WITH_LOGITS:
         raise invalid(
             "task.from_logits",
@@ -75,7 +66,7 @@ def check(options: RegressionOptions) -> None:
             problem=f"must be false with task.loss={options.loss}, which takes no logits",
             fix=f"remove task.from_logits, or set task.loss={losses.WITH_LOGITS[0]}",
         )
-    if options.standardize and options.loss in losses.NOT_SHIFT_INVARIANT:
+    if options.standardize and options.loss not in losses.SHIFT_INVARIANT:
         raise invalid(
             "task.standardize",
             True,
@@ -299,7 +290,7 @@ class Regression(Supervised):
             "rmse": float(np.sqrt(totals["squared"].sum() / count)),
             "r2": float(np.mean(self._r2(totals))),
         }
-        return {**metrics, **self._keras_metrics.results(totals, metrics)}
+        return {**metrics, **self._keras_metrics.results(totals)}
 
     def _r2(self, totals: Mapping[str, Array]) -> Array:
         """Returns 1 - squared errors / squares about the mean (K,); for a constant column 1 without errors, else 0."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from runner.arrays import Arrays, Tensor
 from runner.data.base import Array, ArraySpec
 from runner.task import probabilities
-from runner.task.keras_sums import Compared
+from runner.task.keras_metrics import Compared
 from runner.task.supervised import Roles, Supervised, is_real
 
 

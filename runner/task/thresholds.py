@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.config import schema_keras_metrics
-from runner.config.schema_keras_metrics import KerasMetric
 from runner.data.base import Array
 from runner.errors import invalid
 
@@ -53,13 +51,9 @@ def named(metric: str, threshold: float) -> str:
     return f"{metric}_{round(threshold, _DIGITS):g}"
 
 
-def own_metrics(thresholds: Sequence[float]) -> dict[str, Sequence[KerasMetric]]:
-    """Returns the metrics of a task at thresholds of its config, and the Keras metrics that each equals."""
-    own: dict[str, Sequence[KerasMetric]] = {}
-    for threshold in thresholds:
-        own[named("precision", threshold)] = (schema_keras_metrics.Precision(thresholds=[threshold]),)
-        own[named("recall", threshold)] = (schema_keras_metrics.Recall(thresholds=[threshold]),)
-    return own
+def names(thresholds: Sequence[float]) -> list[str]:
+    """Returns the names of a task's metrics at thresholds of its config."""
+    return [named(metric, threshold) for threshold in thresholds for metric in ("precision", "recall")]
 
 
 def check_names(thresholds: Sequence[float]) -> None:
@@ -119,45 +113,10 @@ class Counts:
         right = self.true_positives + self.negatives - self.false_positives
         return ratio(right, np.asarray(self.positives + self.negatives))
 
-    def area(self, curve: str, summation: str) -> float:
-        """Returns the area under a curve; thresholds must ascend.
-
-        Args:
-          curve: `ROC`: recall over the false positive rate; `PR`: precision over recall; `PRGAIN`: their gains.
-          summation: heights between two thresholds: `interpolation`, the smaller one (`minoring`) or the larger one
-            (`majoring`).
-        """
-        if curve == "PR" and summation == "interpolation":
-            return self.area_under_precision_recall()
-        if curve == "ROC":
-            x, y = self.false_positive_rate(), self.recall()
-        elif curve == "PR":
-            x, y = self.recall(), self.precision()
-        else:
-            x, y = self._gains()
-        if summation == "minoring":
-            heights = np.minimum(y[:-1], y[1:])
-        elif summation == "majoring":
-            heights = np.maximum(y[:-1], y[1:])
-        else:
-            heights = (y[:-1] + y[1:]) / 2.0
-        return float(np.sum((x[:-1] - x[1:]) * heights))
-
     def area_under_roc(self) -> float:
         """Returns the area under recall over the false positive rate, by trapezoids; thresholds must ascend."""
-        return self.area("ROC", "interpolation")
-
-    def _gains(self) -> tuple[Array, Array]:
-        """Returns the gains of recall, at least 0, and of precision; 0 and 1 without true positives.
-
-        Flach and Kull, Precision-Recall-Gain Curves (2015).
-        """
-        scale = ratio(np.asarray(self.positives), np.asarray(self.negatives))
-        false_negatives = self.positives - self.true_positives
-        has_true = self.true_positives > 0
-        recall_gain = np.where(has_true, 1.0 - scale * ratio(false_negatives, self.true_positives), 0.0)
-        precision_gain = np.where(has_true, 1.0 - scale * ratio(self.false_positives, self.true_positives), 1.0)
-        return np.maximum(recall_gain, 0.0), precision_gain
+        rate, recall = self.false_positive_rate(), self.recall()
+        return float(np.sum((rate[:-1] - rate[1:]) * (recall[:-1] + recall[1:]) / 2.0))
 
     def area_under_precision_recall(self) -> float:
         """Returns the area under precision over recall; thresholds must ascend.

@@ -20,7 +20,7 @@ import yaml
 
 from runner import errors
 from runner.cli import command_line
-from runner.config import schema, schema_keras_losses, schema_keras_metrics, schema_keras_optimizers, schema_task
+from runner.config import schema, schema_keras_optimizers, schema_task
 from runner.config.build import type_in_words
 from runner.config.fields import Constraint, constraint_of
 from runner.config.search_path import options_in
@@ -218,7 +218,6 @@ def _group(group: str) -> list[str]:
     if group == "optimizer":
         lines += _keras_options("optimizers", schema_keras_optimizers.OPTIONS)
     if group == "task":
-        lines += _keras_options("losses", schema_keras_losses.OPTIONS)
         lines += _keras_metrics()
     return lines
 
@@ -249,18 +248,12 @@ def _default(spec: Field[Any]) -> str:
 
 
 def _keras_metrics() -> list[str]:
-    """Returns the metrics that `task.metrics` takes, and their options."""
-    lines = ["#### Keras metrics", "", "| class | name in logs | better | targets | meaning |"]
-    lines.append("|---|---|---|---|---|")
+    """Returns the metrics that `task.metrics` takes."""
+    lines = ["#### Keras metrics", "", "| class | name in logs | better | targets |", "|---|---|---|---|"]
     for name, kind in KINDS.items():
         better = "larger" if kind.direction == "maximize" else "smaller"
-        says = (inspect.getdoc(schema_keras_metrics.OPTIONS[name]) or "").partition("\n\n")[0]
-        lines.append(f"| `{name}` | `{kind.name}` | {better} | {', '.join(kind.targets)} | {cell(says)} |")
-    base = schema_keras_metrics.KerasMetric
-    shared = tuple(spec.name for spec in fields(base))
-    every = _keras_options("metrics", {"every class": base})
-    options = _keras_options("metrics", schema_keras_metrics.OPTIONS, shared)
-    return [*lines, "", *every[:-1], *options[4:]]
+        lines.append(f"| `{name}` | `{kind.name}` | {better} | {', '.join(kind.targets)} |")
+    return [*lines, ""]
 
 
 def _values(key: Key, files: int) -> str:

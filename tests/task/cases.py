@@ -11,6 +11,7 @@ import numpy as np
 from runner.config.schema_task import OPTIONS, TaskConfig
 from runner.data.base import WEIGHT, ArraySpec
 from runner.task.base import Task
+from runner.task.losses import OF_EVERY_ENGINE
 from runner.task.registry import make_task
 
 Arrays = dict[str, np.ndarray]
@@ -84,46 +85,9 @@ def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
     return batch, whole
 
 
-# Keras metrics, of every kind of sums, that some cases have too.
-_SUMS: Sequence[Any] = (
-    "MeanSquaredError",
-    # Of few thresholds: an output within rounding of one may be counted on either side of it.
-    {"AUC": {"num_thresholds": 20, "multi_label": True, "name": "auc_of_each"}},
-    {"Precision": {"thresholds": [0.3, 0.7], "class_id": 0, "name": "precision_of_0"}},
-    {"RecallAtPrecision": {"precision": 0.5, "num_thresholds": 20}},
-    {"F1Score": {"threshold": 0.45, "average": "weighted"}},
-    {"AUC": {"thresholds": [0.23, 0.61], "curve": "PRGAIN", "name": "auc_of_gains"}},
-)
-# Not of large logits: their sigmoids are equal, or differ by rounding only.
-_LARGEST: Mapping[str, Any] = {"Recall": {"top_k": 1, "name": "recall_of_largest"}}
-_OF_CLASSES: Sequence[Any] = (
-    *_SUMS,
-    "CategoricalCrossentropy",
-    {"TopKCategoricalAccuracy": {"k": 2}},
-    "MeanIoU",
-    {"MeanIoU": {"ignore_class": 1, "name": "iou_without_1"}},
-    _LARGEST,
-)
-_OF_LABELS: Sequence[Any] = (*_SUMS, "BinaryCrossentropy", {"BinaryIoU": {"threshold": 0.45}})
-_METRICS: Mapping[str, Sequence[Any]] = {
-    "examples weighted": (*_OF_CLASSES, {"KLDivergence": {"weighted": True}}),
-    "probabilities": _OF_CLASSES,
-    "binary weighted": (*_OF_LABELS, {"Recall": {"weighted": True, "name": "weighted_recall"}}),
-    "labels": (*_OF_LABELS, _LARGEST),
-    "positions ignored [3, 4, 1]": _OF_CLASSES,
-    "positions of examples [2, 3, 2]": (*_OF_CLASSES, {"CosineSimilarity": {"weighted": True}}),
-    "binary_crossentropy of logits [2, 3]": _OF_LABELS,
-    "mean_squared_error [3]": ("LogCoshError", "Hinge", {"MeanAbsoluteError": {"weighted": True}}),
-}
-
-
 def make() -> dict[str, Case]:
     """Returns all cases by name."""
-    made = _classification() | _binary() | _multilabel() | _positions() | _regression() | _shares() | _sequences()
-    for name, metrics in _METRICS.items():
-        task = made[name].config
-        made[name] = replace(made[name], config=replace(task, options=task.options | {"metrics": list(metrics)}))
-    return made
+    return _classification() | _binary() | _multilabel() | _positions() | _regression() | _shares() | _sequences()
 
 
 def _classification() -> dict[str, Case]:
@@ -364,6 +328,11 @@ def _multilabel() -> dict[str, Case]:
     }
 
 
+def libraries(loss: str) -> tuple[str, ...]:
+    """Returns the libraries that compute a loss."""
+    return ("tensorflow", "jax.numpy") if loss in OF_EVERY_ENGINE else ("jax.numpy",)
+
+
 def _regression() -> dict[str, Case]:
     rng = np.random.default_rng(3)
     x = rng.normal(size=(REAL, 2)).astype(np.float32)
@@ -385,7 +354,9 @@ def _regression() -> dict[str, Case]:
             if weights is None:
                 made = config("regression", loss=name, **options)
             kept = specs if weights is not None else {key: specs[key] for key in ("x", "y")}
-            found[f"{name} {list(shape)}"] = Case(made, kept, batch, whole, loss, options, target, weights)
+            found[f"{name} {list(shape)}"] = Case(
+                made, kept, batch, whole, loss, options, target, weights, libraries=libraries(name)
+            )
     return found
 
 
@@ -421,7 +392,14 @@ def _shares() -> dict[str, Case]:
             specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec(shape, "float32")}
             kind = "logits" if options else "outputs"
             found[f"{name} of {kind} {list(shape)}"] = Case(
-                config("regression", loss=name, **options), specs, batch, whole, loss, options, target
+                config("regression", loss=name, **options),
+                specs,
+                batch,
+                whole,
+                loss,
+                options,
+                target,
+                libraries=libraries(name),
             )
         # Keras 3 alone has these. It takes class numbers for the first; the second is summed over the example here.
         numbers = classes.argmax(-1).astype(np.int32)

@@ -5,7 +5,7 @@ With `OUT.json METRICS COUNT`, those of two cases, as two outputs of one model h
 
 from __future__ import annotations
 
-import inspect
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from runner import arrays
 from runner.task.keras_metrics import KINDS
-from tests.task import keras_metric_cases
+from runner.task.registry import make_task
+from tests.task import cases, keras_metric_cases
 from tests.task.keras_metric_cases import MetricCase
+from tests.task.test_metrics import evaluated
 
 CLASSES, IGNORED = 4, 255
+BATCH_SIZES = (17, 1000)
 # Metrics that Keras gives class numbers.
 _OF_NUMBERS = (
     "SparseCategoricalAccuracy",
@@ -102,17 +106,19 @@ def _value(metric: Any, kind: str, target: np.ndarray, prediction: np.ndarray, w
     return metric.result()
 
 
-def signatures() -> dict[str, dict[str, Any]]:
-    """Returns the arguments of Keras's classes with their defaults; without a default they are `required`."""
-    import keras
-
-    found: dict[str, dict[str, Any]] = {}
-    for kind in KINDS:
-        arguments = inspect.signature(getattr(keras.metrics, kind).__init__).parameters
-        found[kind] = {}
-        for name, argument in arguments.items():
-            found[kind][name] = "required" if argument.default is inspect.Parameter.empty else argument.default
-    return found
+def of_task(case: MetricCase, batch_size: int) -> dict[str, np.ndarray]:
+    """Returns the values of a case's metrics by name, as an evaluation in padded batches has them."""
+    jax = importlib.import_module("jax")
+    config = cases.config(case.task, example_weight=case.example_weight, metrics=list(case.metrics), **case.options)
+    task = make_task(config, case.specs)
+    totals = jax.jit(lambda outputs, batch: task.totals(arrays.of(jax.numpy), outputs, batch))
+    found = evaluated(task, case.arrays, case.outputs, batch_size, totals).metrics
+    values = {}
+    for kind, content in case.listed():
+        name = content.get("name", KINDS[kind].name)
+        several = [found[key] for key in (f"{name}_0.3", f"{name}_0.7") if key in found]
+        values[name] = np.asarray(several or found[name])
+    return values
 
 
 def main(out: str) -> None:
@@ -170,7 +176,8 @@ def main(out: str) -> None:
     found["positions accuracy"] = np.asarray(accuracy.result())
     for case_name, case in keras_metric_cases.make().items():
         found |= {f"{case_name}|{name}": value for name, value in of_case(case).items()}
-    found["signatures"] = np.asarray(json.dumps(signatures()))
+        for size in BATCH_SIZES:
+            found |= {f"{case_name}|{name}|{size}": value for name, value in of_task(case, size).items()}
     np.savez(out, **found)
 
 

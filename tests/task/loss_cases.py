@@ -15,7 +15,6 @@ from tests.task.cases import CLASSES, REAL, WEIGHTS, Case, config, padded
 def make() -> dict[str, Case]:
     """Keras's losses with options, instead of the cross-entropy of a task."""
     rng = np.random.default_rng(9)
-    of_jax = ("jax.numpy",)
     x = rng.normal(size=(REAL, 2)).astype(np.float32)
     own = rng.uniform(0.1, 2.0, REAL).astype(np.float32)
     label = rng.integers(0, CLASSES, REAL).astype(np.int32)
@@ -43,7 +42,7 @@ def make() -> dict[str, Case]:
         given: np.ndarray,
         told: Mapping[str, Any],
         weights: np.ndarray | None = None,
-        libraries: tuple[str, ...] = ("tensorflow", "jax.numpy"),
+        libraries: tuple[str, ...] = ("jax.numpy",),
         **options: Any,
     ) -> Case:
         names = tuple("abcde") if task == "classification" else ()
@@ -89,7 +88,6 @@ def make() -> dict[str, Case]:
             *(label, shares, label, {"q": 0.7}),
             from_logits=False,
             loss_options={"q": 0.7},
-            libraries=of_jax,
         ),
         "binary focal": case(
             *("binary", binary_focal_name, "BinaryFocalCrossentropy", binary, logits[:, :1], binary_flags),
@@ -109,7 +107,6 @@ def make() -> dict[str, Case]:
             *("multilabel", "tversky", "Tversky", flags, chances, flags, {"alpha": 0.3, "beta": 0.9, "axis": 1}),
             from_logits=False,
             loss_options={"alpha": 0.3, "beta": 0.9},
-            libraries=of_jax,
         ),
         # Keras's mean with weights is over all positions.
         "positions focal": replace(of_positions, terms=float(grid.size)),
@@ -118,7 +115,6 @@ def make() -> dict[str, Case]:
                 *("positions", "dice", "Dice", known, grid_shares, grid_one_hot, {"axis": (1, 2, 3)}),
                 from_logits=False,
                 classes=CLASSES,
-                libraries=of_jax,
             ),
             # A step's mean is over the positions, of which each example has six.
             terms=float(grid.size),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,11 +18,14 @@ from runner.task.registry import make_task, metric_directions, step_metric_names
 from tests.task import cases
 
 OPS = arrays.of(np)
+Totals = Callable[[np.ndarray, cases.Arrays], cases.Arrays]  # of outputs and a batch
 SPECS = {"x": ArraySpec((1,), "float32")}
 ODD_BATCHES = (1, 7, 64, 1000)  # examples of the batches that a split is cut into
 
 
-def evaluated(task: Task, arrays: cases.Arrays, outputs: np.ndarray, batch_size: int) -> Evaluation:
+def evaluated(
+    task: Task, arrays: cases.Arrays, outputs: np.ndarray, batch_size: int, totals_of: Totals | None = None
+) -> Evaluation:
     """Returns the evaluation of whole arrays in batches, the last one padded with outputs of NaN."""
     sums: dict[str, np.ndarray] = {}
     for at in range(0, len(outputs), batch_size):
@@ -32,7 +36,7 @@ def evaluated(task: Task, arrays: cases.Arrays, outputs: np.ndarray, batch_size:
         batch[WEIGHT] = (np.arange(batch_size) < real).astype(np.float32)
         given = np.where(batch[WEIGHT].reshape(-1, *[1] * (outputs.ndim - 1)) > 0, outputs[rows], np.nan)
         with np.errstate(invalid="ignore"):
-            totals = task.totals(OPS, given.astype(np.float32), batch)
+            totals = (totals_of or partial(task.totals, OPS))(given.astype(np.float32), batch)
         totals = {name: np.asarray(total) for name, total in totals.items()}
         assert {total.dtype for total in totals.values()} == {np.dtype("float32")}
         addends = task.addends({name: total.astype(np.float64) for name, total in totals.items()})

@@ -53,72 +53,28 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("positions", classes=1), "task.classes=1"),
     (config("positions", label_smoothing=1.0), "task.label_smoothing=1.0"),
     (config("positions", class_weights=[1.0, -1.0]), "not -1.0"),
-    (config("classification", metrics=["accuracy"]), "task.metrics=accuracy: is a metric of the task already; remove"),
+    (config("classification", metrics=["accuracy"]), "task.metrics=accuracy: is not a Keras metric; did you mean"),
     (config("classification", metrics=[{"AUC": 3}]), "the options of AUC must be {option: value}, not 3"),
     (config("classification", metrics=[3]), "each must be the name of a metric"),
     (config("binary", metrics=["top_k_categorical_accuracy"]), "did you mean TopKCategoricalAccuracy?"),
-    (config("binary", metrics=["BinaryAccuracy", "MeanIoU"]), "MeanIoU: is for task=classification or task=positions"),
-    (config("binary", metrics=["F1Score"]), "set task.metrics.F1Score.threshold=0.5"),
-    (config("binary", threshold=0.3, metrics=["Recall"]), "the task has a metric recall of its own, with other"),
-    (config("binary", metrics=[{"Recall": {"thresholds": [0.3, 1.2]}}]), "must be from 0 to 1, not 1.2"),
-    (config("multilabel", metrics=["AUC", {"AUC": {"curve": "PR"}}]), "two metrics are called auc; give one a name"),
+    (config("binary", metrics=["BinaryAccuracy", "MeanIoU"]), "MeanIoU: does not fit the targets of the task"),
+    (config("binary", metrics=["Recall"]), "task.metrics=Recall: there is a metric recall already; remove it, or"),
+    (config("multilabel", metrics=["AUC", {"AUC": {"curve": "PR"}}]), "there is a metric auc already; remove it, or"),
     (config("multilabel", metrics={"AUC": {"name": "a b"}}), "task.metrics.AUC.name=a b"),
-    (config("multilabel", metrics=["RecallAtPrecision"]), "task.metrics.RecallAtPrecision.precision is required"),
-    (
-        config("binary", metrics=[{"AUC": {"curve": "PR"}}]),
-        "task.metrics=[{AUC:{curve:PR}}]: auc is another metric of the task, which logs this one as auc_pr; remove it "
-        "and use eval/auc_pr, or give one a name, as in task.metrics=[{AUC:{curve:PR,name:my_auc}}]",
-    ),
-    (
-        config("binary", thresholds=[0.3], metrics=[{"Precision": {"thresholds": [0.3]}}]),
-        "precision is another metric of the task, which logs this one as precision_0.3; remove it",
-    ),
-    (
-        config("multilabel", auc_thresholds=200, metrics=[{"AUC": {"multi_label": True}}]),
-        "auc is another metric of the task, which logs this one as auc_macro; remove it and use eval/auc_macro",
-    ),
     (
         config("binary", thresholds=[0.3], metrics=[{"Recall": {"thresholds": [0.3, 0.7]}}]),
-        "the task logs recall_0.3 already; remove the threshold from task.thresholds or from task.metrics",
+        "there is a metric recall_0.3 already",
     ),
-    (config("binary", metrics=[{"Precision": {"thresholds": 0.3}}]), "task.metrics=[{Precision:{thresholds:0.3}}]"),
-    (config("binary", metrics=[{"Accuracy": {"weighted": True}}]), "Accuracy can't be weighted; use BinaryAccuracy"),
-    (
-        config("classification", metrics=["AUCC"]),
-        "task.metrics=AUCC: is not a Keras metric; did you mean AUC? The task has CategoricalAccuracy, ",
-    ),
-    (
-        config("binary", metrics=[{"AUC": {"from_logits": True}}]),
-        "task.metrics.AUC.from_logits=true: the task itself knows whether the model returns logits; remove it",
-    ),
-    (
-        config("positions", metrics=[{"SparseCategoricalCrossentropy": {"ignore_class": 1}}]),
-        "task.metrics.SparseCategoricalCrossentropy.ignore_class=1: Keras leaves the class out of the divisor only",
-    ),
-    (config("multilabel", metrics=[{"Precision": {"top_k": 0}}]), "task.metrics.Precision.top_k=0: must be"),
-    (config("multilabel", metrics=[{"AUC": {"thresholds": [0.3, 2]}}]), "must be from 0 to 1, not 2"),
-    (
-        config("multilabel", metrics=[{"AUC": {"label_weights": [0, 0.0]}}]),
-        "task.metrics.AUC.label_weights=[0.0,0.0]: must have a weight of at least 0 per label, and one above 0",
-    ),
-    (config("regression", metrics=["AUC"]), "task=regression with a loss of probabilities"),
-    (config("regression", metrics=[{"R2Score": {"weighted": True}}]), "task.metrics.R2Score.weighted=true"),
-    (config("classification", loss="dicee"), "did you mean dice?"),
-    (
-        config("binary", loss="CTC"),
-        "task.loss=CTC: aligns labels with steps, which task=binary can't; set engine=jax task=custom",
-    ),
+    (config("binary", metrics=[{"AUC": {"from_logits": True}}]), "task.metrics.AUC.from_logits=true: is set by the"),
+    (config("binary", metrics=[{"AUC": {"weighted": 1}}]), "task.metrics.AUC.weighted=1: must be true or false"),
+    (config("regression", metrics=["AUC"]), "task.metrics=AUC: does not fit"),
+    (config("regression", metrics=["R2Score"]), "task.metrics=R2Score: Keras's float32 sums lose"),
+    (config("binary", loss="CTC"), "task.loss=CTC: "),
     (config("classification", loss_options={"gamma": 3.0}), "task.loss_options={gamma:3.0}: needs task.loss; set"),
-    (config("multilabel", loss="hinge", loss_options={"gamma": 3.0}), "task.loss=hinge has no options"),
-    (
-        config("binary", loss="binary_focal_crossentropy", loss_options={"gama": 3.0}),
-        "task.loss_options.gama: unknown key",
-    ),
     (
         config("binary", loss="binary_focal_crossentropy", loss_options={"label_smoothing": 0.1}),
         "task.loss_options.label_smoothing=0.1: is a key of the task; set task.label_smoothing=0.1",
     ),
-    (config("regression", loss="tversky", loss_options={"alpha": -1.0}), "task.loss_options.alpha=-1.0: must be at"),
     (config("regression", loss="huber", loss_options={"delta": 2.0}), "is a key of the task; set task.delta=2.0"),
     (config("regression", loss="tversky", loss_options=3), "task.loss_options=3: must be a mapping"),
     (
@@ -130,13 +86,13 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("regression", loss="poisson", standardize=True), "task.standardize=true"),
     (
         config("regression", loss="sparse_categorical_crossentropy"),
-        "task.loss=sparse_categorical_crossentropy: compares class numbers with probabilities",
+        "task.loss=sparse_categorical_crossentropy: does not compare numbers",
     ),
     (
         config("regression", loss="CTC"),
-        "task.loss=CTC: aligns labels with steps, which task=regression can't; set engine=jax task=custom",
+        "task.loss=CTC: does not compare numbers with numbers; set engine=jax task=custom",
     ),
-    (config("regression", loss="Circle"), "compares the rows of a batch"),
+    (config("regression", loss="Circle"), "a loss that reads the batch"),
     (config("regression", loss="MeanSquaredError"), "set task.loss=mean_squared_error"),
     (config("regression", loss="kld"), "set task.loss=kl_divergence"),
     (config("multilabel", thresholds=[0.3, 0.3000001]), "must differ in their first 6 digits"),
@@ -169,12 +125,6 @@ def test_an_option_that_cannot_work_is_refused_without_a_dataset(made: TaskConfi
     assert "\n" not in str(refused.value)
 
 
-def test_a_metric_that_the_task_logs_under_the_same_name_is_logged_once() -> None:
-    own = metric_directions(config("binary", thresholds=[0.3], auc_thresholds=200))
-    metrics = ["AUC", {"AUC": {"curve": "PR", "name": "auc_pr"}}, "Precision", {"Recall": {"thresholds": 0.5}}]
-    assert metric_directions(config("binary", thresholds=[0.3], auc_thresholds=200, metrics=metrics)) == own
-
-
 def test_one_threshold_may_be_a_number_as_in_keras() -> None:
     added = {"Recall": {"thresholds": 0.3, "name": "found"}}
     found = metric_directions(config("binary", metrics=[added]))
@@ -198,21 +148,6 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
         config("classification", metrics=[{"Precision": {"class_id": 3}}]),
         {"x": X, "label": NAMED},
         "task.metrics.Precision.class_id=3: the target has 3 classes, 0 to 2",
-    ),
-    (
-        config("classification", metrics=[{"Recall": {"top_k": 4}}]),
-        {"x": X, "label": NAMED},
-        "task.metrics.Recall.top_k=4: the target has 3 classes; set at most 3, or remove it",
-    ),
-    (
-        config("classification", metrics=[{"AUC": {"label_weights": [1.0, 2.0]}}]),
-        {"x": X, "label": NAMED},
-        "task.metrics.AUC.label_weights=[1.0,2.0]: needs one weight per class or label of the target, 3",
-    ),
-    (
-        config("classification", metrics=[{"MeanIoU": {"ignore_class": 255}}]),
-        {"x": X, "label": NAMED},
-        "task.metrics.MeanIoU.ignore_class=255: the target has 3 classes, 0 to 2; name one of these; task=positions",
     ),
     (
         config("classification", metrics=[{"IoU": {"target_class_ids": [0, 5]}}]),

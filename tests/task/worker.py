@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -16,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from runner import arrays
-from runner.config.schema_keras_losses import OPTIONS
 from runner.data.base import WEIGHT
-from runner.task.losses import without_case
 from tests.task import cases, loss_cases
 from tests.task.functions import CALLS
 
@@ -92,17 +88,6 @@ def mesh_numbers(case: cases.Case, mesh: Any) -> Arrays:
     return {name: dtensor.unpack(value)[0] for name, value in whole.items()}
 
 
-def signatures() -> dict[str, dict[str, Any]]:
-    """Returns the arguments of Keras's losses with options, and their defaults, by the names of their functions."""
-    keras = importlib.import_module("keras")
-    classes = {without_case(name): value for name, value in vars(keras.losses).items() if isinstance(value, type)}
-    found: dict[str, dict[str, Any]] = {}
-    for name in OPTIONS:
-        arguments = inspect.signature(classes[without_case(name)].__init__).parameters
-        found[name] = {key: value.default for key, value in arguments.items() if key != "self"}
-    return found
-
-
 def main(library: str, out: str, place: str = "") -> None:
     """Writes the numbers of every case, and of every function of the namespace."""
     module = importlib.import_module(library)
@@ -117,8 +102,6 @@ def main(library: str, out: str, place: str = "") -> None:
         if library not in case.libraries:
             continue
         found |= {f"{name}: {key}": np.asarray(value) for key, value in numbers(case).items()}
-    if library == "jax.numpy":
-        found["signatures"] = np.asarray(json.dumps(signatures()))
     ops = arrays.of(module)
     for name, call in CALLS.items():
         found[f"function: {name}"] = np.asarray(call(ops))
