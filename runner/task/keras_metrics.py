@@ -272,6 +272,9 @@ class KerasMetrics:
                     problem="needs weights of the examples",
                     fix="set task.example_weight, or remove it",
                 )
+            if metric.kind in ("F1Score", "FBetaScore") and metric.options.get("threshold") is None and size == 1:
+                problem = "the largest output is always positive, as there is one column"
+                raise invalid(f"{metric.key}.threshold", None, problem=problem, fix="set a threshold, such as 0.5")
             # An index that is out of range would be the last one in JAX.
             for option in ("class_id", "target_class_ids"):
                 chosen = metric.options.get(option, 0) if metric.kind != "BinaryIoU" else 0
@@ -302,7 +305,7 @@ class KerasMetrics:
             self._made = [_instance(ops.keras, metric, self._size, has_logits) for metric in self._requested]
         totals = {}
         for metric, instance in zip(self._requested, self._made, strict=True):
-            state = [variable.value * 0 for variable in instance.variables]
+            state = [np.zeros(variable.shape, variable.dtype) for variable in instance.variables]
             weight = compared.weights(ops, by_example_weight=metric.weighted)
             try:
                 state = instance.stateless_update_state(state, **_arguments(ops, metric.kind, compared, weight))
@@ -354,9 +357,10 @@ def _instance(keras: ModuleType, metric: Requested, size: int, has_logits: bool)
     weight = np.zeros(1, np.float32)
     compared = Compared(zeros, zeros, weight, logits=zeros if has_logits else None)
     try:
-        instance = getattr(keras.metrics, kind)(**options)
-        # Some classes make their variables at their first batch, which can't be in a compiled program.
+        # Not in a program that is compiled, whose values could not be variables.
         with importlib.import_module("jax").ensure_compile_time_eval():
+            instance = getattr(keras.metrics, kind)(**options)
+            # Some classes make their variables at their first batch.
             instance.update_state(**_arguments(arrays.of(np), kind, compared, weight))
             found = np.size(instance.result())
     except (AttributeError, TypeError, ValueError) as error:

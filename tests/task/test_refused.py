@@ -142,7 +142,7 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (
         config("regression", loss="binary_crossentropy", metrics=["F1Score"]),
         {"x": X, "target": ArraySpec((), "float32")},
-        "task.metrics.F1Score.threshold=null: the largest output is always positive, as the target has one column",
+        "task.metrics.F1Score.threshold=null: the largest output is always positive, as there is one column",
     ),
     (
         config("classification", metrics=[{"Precision": {"class_id": 3}}]),

@@ -93,6 +93,8 @@ def written(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize(("engine", "mesh"), PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_of_task_equals_one_device(tmp_path: Path, kind: str, engine: str, mesh: str) -> None:
+    if kind == "crossentropy" and engine != "jax":
+        pytest.skip("a loss of Keras 3")
     written(tmp_path, kind)
     model = [] if "model=mlp" in KINDS[kind] else ["model=custom"]
     data = ["dataset=arrays", "dataset.path=data.npz", "dataset.batch_size=32", "tracking=none", "verify.steps=3"]
