@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from runner.task.losses import OF_EVERY_ENGINE
 from tests.keras_examples.spec import Example
 
 STEPS = ["plan", "verify on batch8", "verify on batch4_model2", "train", "evaluate", "export"]
@@ -48,6 +49,10 @@ def engines_of(example: Example) -> list[str]:
 
 def why_not_dtensor(example: Example) -> str:
     """What the example uses that `engine=keras_dtensor` does not have; empty: nothing that shows in its files."""
+    for override in example.spec.overrides:
+        key, _, value = override.partition("=")
+        if key == "task.metrics" or (key == "task.loss" and value not in OF_EVERY_ENGINE):
+            return f"`{override}` needs `engine=jax`"
     for override in ONLY_JAX:
         if override in example.spec.overrides:
             return f"`{override}` needs `engine=jax`"
