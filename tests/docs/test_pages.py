@@ -69,6 +69,7 @@ OTHERS = (
     "cd",
     "source",
     "docker",
+    "curl",
 )
 
 
