@@ -19,7 +19,7 @@ _MOST = 48
 # Characters that fit.
 _TITLE = 110
 _PATH = 44
-_GIB = 1 << 30
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 # A limit of so many times the memory is not drawn: the bar would be too short to read.
 _BEYOND = 20
 _COMPUTE = "compute"
@@ -80,8 +80,10 @@ def memory(plan: Plan) -> figures.Bars:
         limit = 0
     elif limit:
         heading += " (red line)"
-    bar = [(name, count / _GIB) for name, count in amounts.items()]
-    return figures.Bars(heading, "GiB", {"": bar}, _colored(parts), limit / _GIB)
+    unit = size(max(total_bytes, limit)).split()[1]
+    bytes_of_unit = 1024 ** _UNITS.index(unit)
+    bar = [(name, count / bytes_of_unit) for name, count in amounts.items()]
+    return figures.Bars(heading, unit, {"": bar}, _colored(parts), limit / bytes_of_unit)
 
 
 def capacity_bytes(plan: Plan) -> int:
