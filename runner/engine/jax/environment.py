@@ -53,9 +53,6 @@ def prepare_environment(config: RunConfig) -> None:
     Args:
       config: a checked config. What the environment says already is kept, except for too few threads.
     """
-    if config.engine.compilation_cache:
-        # Here and not where it is made: what the engine's own libraries say then goes to the log.
-        _warn_of_cache()
     os.environ["KERAS_BACKEND"] = "jax"
     # XLA's C++ log goes by this name too.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -110,15 +107,13 @@ def cache_folder() -> str | None:
     Returns:
       The folder; None if it can't be made, or if others may have written to it.
     """
+    problem = folders.why_not_private(_CACHE)
+    if problem is not None:
+        if current().is_first:
+            warn(f"{problem}, so compiled programs are not cached; set engine.compilation_cache=false to silence this")
+        return None
     try:
         return str(folders.make_private_cache(_CACHE))
     except OSError as error:
         logger.info("compiled programs are not cached: %s %s", error.filename, error.strerror)
         return None
-
-
-def _warn_of_cache() -> None:
-    """Warns of a cache that `cache_folder` will not use."""
-    problem = folders.why_not_private(_CACHE)
-    if problem is not None and current().is_first:
-        warn(f"{problem}, so compiled programs are not cached; set engine.compilation_cache=false to silence this")
