@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
-from tests.campaign import mutations, processes, survive
+from tests.campaign import mutations
 from tests.campaign.base import NAMES, Campaign, tell
 
 
@@ -28,7 +28,6 @@ def main() -> int:
         help="how many cases; each campaign has a number of its own; mutations: a scene",
     )
     parser.add_argument("--seed", type=int, default=0, help="decides what the cases are")
-    parser.add_argument("--first", type=int, default=1, help="processes, survive: number of the first case")
     for key in asdict(mutations.Options()):
         parser.add_argument(f"--{key}", default="", help=f"mutations: the only {key}, else all")
     chosen = parser.parse_args()
@@ -39,14 +38,6 @@ def main() -> int:
             if name == "mutations":
                 broken += tell(name, mutations.run(chosen.cases or 0, chosen.seed, Path(folder), options), sys.stdout)
                 mutations.report(sys.stdout)
-                continue
-            if name == "processes":
-                found = processes.run(chosen.cases or processes.CASES, chosen.seed, Path(folder), chosen.first)
-                broken += tell(name, found, sys.stdout)
-                continue
-            if name == "survive":
-                found = survive.run(chosen.cases or survive.CASES, chosen.seed, Path(folder), chosen.first)
-                broken += tell(name, found, sys.stdout)
                 continue
             campaign = cast(Campaign, importlib.import_module(f"tests.campaign.{name}"))
             cases = campaign.run(chosen.cases or campaign.CASES, chosen.seed, Path(folder))

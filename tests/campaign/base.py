@@ -12,13 +12,6 @@ NAMES = (
     "fuzz",
     "corruption",
     "storage",
-    "server",
-    "processes",
-    "survive",
-    "strangers",
-    "foreign",
-    "names",
-    "growth",
     "mutations",
 )
 

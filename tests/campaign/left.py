@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from runner.host.stores.urls import ObjectPath, Place
+from runner.host.stores.urls import Place
 from runner.training.checkpoint import files, index, storage
 from runner.training.checkpoint.reading import Checkpoint
-from tests.campaign import losing_store
 
 _RATES, _USAGE, _GOODPUT = "throughput/", "system/", "goodput/"
 _TIMES = (_RATES, _USAGE, _GOODPUT)  # metrics that measure time
@@ -91,8 +90,6 @@ def left_in(folder: Path, uri: str, name: str = "", checkpoints: Place | None = 
 
 def _left_over(place: Place) -> list[str]:
     """Returns the names of files that belong to no checkpoint and no record."""
-    if isinstance(place, ObjectPath):
-        return losing_store.left_over(place)
     return [path.name for path in place.rglob("*") if _LEFT_OVER.fullmatch(path.name)]
 
 

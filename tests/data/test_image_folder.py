@@ -16,7 +16,6 @@ from runner.data.loading import load
 from runner.data.sources import file_records, image_folder, image_scan
 from runner.errors import ConfigError, DataError
 from tests import forks
-from tests.campaign import growth_base
 from tests.data.pictures import encoded, folder, picture
 
 
@@ -373,10 +372,3 @@ def test_files_are_listed_in_order_with_links_to_files_and_without_what_is_hidde
     assert ("b/linked.png", "b") in listed
     assert ("c/k.png", "c") in listed
     assert not [file for file, _ in listed if file.startswith("b/linked/")]
-
-
-def test_a_second_start_makes_few_calls_for_each_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_records, "_CLOCK_TICK_NS", -(10**12))  # as if they had been written long ago
-    photos = folder(tmp_path / "photos", count=400, size=(20, 20))
-    whole(photos)
-    assert growth_base.calls(lambda: whole(photos)) < 40 * 400

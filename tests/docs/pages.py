@@ -2,9 +2,8 @@
 
 The words after a fence give the kind of a block. `sh` are commands that the test runs in order. `sh title="Needs: a
 Slurm cluster"` are commands that need something that a test does not have. `sh title="Exits with 1"` are commands that
-may fail with that code. `python name.py` is a file that the reader writes. A block without words is output, which a
-test compares with what is printed (tests/docs/outputs.py). `text title="Needs: a GPU"` is output that no test can
-print, and `text` is a list or a formula.
+may fail with that code. `python name.py` is a file that the reader writes. A block without words is output,
+and so is `text title="Needs: a GPU"`. `text` is a list or a formula.
 """
 
 from __future__ import annotations

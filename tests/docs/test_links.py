@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.docs import bug_report, links, pages
+from tests.docs import links
 
 
 @pytest.mark.parametrize("path", links.texts(), ids=lambda path: path.stem)
@@ -19,26 +18,6 @@ def test_links_to_other_hosts_are_well_formed(path: Path) -> None:
 def test_each_known_host_is_linked_to() -> None:
     addresses = [address for path in links.texts() for _, address in links.external(path.read_text())]
     assert {address.split("/")[2] for address in addresses} == links.HOSTS
-
-
-@pytest.mark.parametrize("number", sorted(number for number, one in bug_report.REPORTS.items() if one.issue))
-def test_a_known_issue_is_linked_in_the_row_of_its_bug(number: int) -> None:
-    row = re.search(rf"^\| \[{number}\]\(#.*$", pages.path_of("bugs").read_text(), flags=re.M)
-    assert row
-    upstream = bug_report.REPORTS[number]
-    name = upstream.repository.partition("/")[2]
-    assert (f"{name} {upstream.issue}", bug_report.place(number)) in links.external(row[0])
-
-
-def test_a_row_of_a_bug_links_to_issues_of_the_owners_of_what_is_reported() -> None:
-    owners = {upstream.repository.partition("/")[0] for upstream in bug_report.REPORTS.values()}
-    rows = re.findall(r"^\| \[\d+\]\(#.*$", pages.path_of("bugs").read_text(), flags=re.M)
-    addresses = [address for row in rows for _, address in links.external(row)]
-    assert len(addresses) >= 7
-    for address in addresses:
-        owner, number = address.split("/")[3], address.split("/")[-1]
-        assert owner in owners, address
-        assert number.isdigit(), address
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""README and the pages: each command line is composed and checked; `-m nightly` runs the commands of each page."""
+"""README and the pages: each command line is composed and checked."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from runner.host.stores import client, mirror
 from runner.host.stores.urls import ObjectPath
 from runner.processes import place
-from tests import forks
-from tests.docs import composing, examples, following, outputs, pages, reference, site
+from tests.docs import composing, examples, pages, reference, site
 from tests.docs.pages import ROOT, Command
 from tests.nightly import nightly_except
 from tests.refusals import Refusal, refuse_all
@@ -274,104 +271,6 @@ def test_readmes_commands_need_no_extra_that_it_does_not_install() -> None:
     assert extras_of(pages.command_of(["python", "-m", "runner", "experiment=jax_guide"])) == {"jax"}
 
 
-def test_the_overview_of_the_evidence_counts_what_the_pages_list() -> None:
-    text = pages.path_of("evidence").read_text()
-    layers = pages.path_of("layers").read_text()
-    equal = re.search(r"^\| equal to stock Keras \| (\d+) \| (\d+) \|", layers, flags=re.M)
-    assert equal
-    assert f"{equal[1]} cases with `keras_dtensor` and {equal[2]} with `jax`" in text
-    verdict = re.compile(r"^\|.*\| (verified|not supported|inconclusive|planned) \|", flags=re.M)
-    models = Counter(verdict.findall(pages.path_of("models").read_text()))
-    assert f"{models['verified']} of {models.total()} runs verified, {models['not supported']} not supported" in text
-    hub = Counter(verdict.findall(pages.path_of("keras_hub_models").read_text()))
-    assert f"{hub['verified']} of {hub.total()} verified, {hub['not supported']} not supported" in text
-    bugs = pages.path_of("bugs").read_text()
-    count = len(re.findall(r"^## [0-9]+[.]", bugs, flags=re.M))
-    assert f"{count}, of which {bugs.count(', silently |')} are" in text
-    for page in (pages.README, "index", "bugs"):
-        named = re.findall(r"\b(\d+) bugs\b", pages.path_of(page).read_text())
-        assert named == [str(count)], page
-
-
-def test_the_overview_of_the_mutants_counts_what_their_page_lists() -> None:
-    counted = r"\| (\d+) of (\d+) \| \d+% \| (\d+) of (\d+) \| (\d+) \| \d+% \|$"
-    text = pages.path_of("campaigns").read_text()
-    rows = [list(map(int, row)) for row in re.findall(r"^\| `\w+` \| `\w+` " + counted, text, flags=re.M)]
-    whole = re.search(r"^\| all \| both " + counted, text, flags=re.M)
-    assert whole
-    assert list(map(int, whole.groups())) == [sum(column) for column in zip(*rows, strict=True)]
-    detected, verified = f"{whole[1]} of {whole[2]}", f"{whole[3]} of {whole[4]}"
-    assert (
-        f"{detected} detected on three networks, {verified} unmodified verified"
-        in pages.path_of("evidence").read_text()
-    )
-    explained = " ".join(pages.path_of("how_verify_works").read_text().split())
-    assert f"detected {detected} mutants, and {verified} runs of unmodified engines were verified" in explained
-
-
 def test_every_picture_is_shown_somewhere() -> None:
     shown = {Path(link).name for page in pages.names() for link in pages.links(page)}
     assert {path.name for path in (ROOT / "docs/images").rglob("*.*")} <= shown
-
-
-# Running the commands of the pages.
-
-
-def test_every_shown_plan_has_a_test() -> None:
-    verdicts = ("fits: ", "does not fit: ")
-    shown = Counter(
-        page for page in pages.names() for kind, text in pages.blocks(page) if not kind and text.startswith(verdicts)
-    )
-    assert shown == Counter({**following.PLANS, pages.README: 1})
-    assert {page: len(following.shown_plans(page)) for page in following.PLANS} == following.PLANS
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("page", "number"), following.NUMBERED_PLANS)
-def test_a_plan_prints_what_a_page_shows(page: str, number: int, tmp_path: Path) -> None:
-    command, lines = following.shown_plans(page)[number]
-    if following.lacks(command):
-        pytest.skip(command.needs)
-    pages.write_files(page, tmp_path)
-    # "1,200 images of 64 x 64 bytes in 4 classes"
-    np.savez(tmp_path / "scans.npz", scan=np.zeros((1200, 64, 64), "uint8"), label=np.arange(1200) % 4)
-    words = [sys.executable, *command.words[1:], f"hydra.run.dir={tmp_path}/out"]
-    done = forks.run(words, library=forks.JAX, cwd=tmp_path, env={**os.environ, "COLUMNS": "220"}, timeout=600)
-    assert done.returncode == 0, done.stderr
-    printed = {line.rstrip() for line in done.stdout.splitlines()}
-    assert [line for line in lines if line.rstrip() not in printed] == []
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("page", following.EXAMPLES)
-def test_an_example_runs_and_writes_its_plot(page: str, tmp_path: Path) -> None:
-    picture, engine, mesh = following.EXAMPLES[page]
-    following.follow(page, tmp_path, engine, mesh)
-    (run,) = [path for path in tmp_path.glob("out-*-runner") if (path / picture).exists()][:1]
-    assert (run / picture).stat().st_size > 10_000
-
-
-def test_each_question_has_commands_their_output_and_limits() -> None:
-    assert len(following.QUESTIONS) == 7
-    for page in following.QUESTIONS:
-        text = pages.path_of(page).read_text()
-        title, _, rest = text.partition("\n\n")
-        assert title.endswith("?"), page
-        assert "\n> **Limits.** " in rest.partition("\n## ")[0], page
-        assert following.followed(page), page
-        assert [shown for kind, shown in pages.blocks(page) if not kind], page
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("page", following.QUESTIONS)
-def test_the_commands_of_a_question_print_what_its_page_shows(page: str, tmp_path: Path) -> None:
-    printed = following.follow(page, tmp_path)
-    assert outputs.missing_lines(page, printed) == []
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("page", following.RUN)
-def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
-    composing.give_data(tmp_path)
-    printed = following.follow(page, tmp_path)
-    assert outputs.missing_lines(page, printed) == []

@@ -14,7 +14,6 @@ import pytest
 
 from runner.engine.jax import environment
 from tests import forks
-from tests.engine import cases
 from tests.engine.jax_runs import FAST_CODE
 
 ROOT = Path(__file__).parents[2]
@@ -39,12 +38,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache, which others can look into but not write to."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def prepare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Does what a command does before it imports JAX, in an environment of its own."""
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    environment.prepare_environment(cases.config({"batch": 1}))
 
 
 def test_the_folder_is_made_once_and_only_for_this_user(cache: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests import forks
-from tests.campaign import faults
 from tests.proc import place_of
+from tests.processes import working_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sockets are found in /proc")
 
@@ -66,7 +66,7 @@ def test_a_run_of_two_processes_listens_on_loopback_alone(tmp_path: Path) -> Non
     quiet_since = time.monotonic()
     while time.monotonic() < deadline and process.poll() is None:
         before = set(addresses)
-        for there in faults.there(tmp_path):
+        for there in working_in.there(tmp_path):
             addresses |= listening(there.pid)
         if addresses != before:
             quiet_since = time.monotonic()
@@ -75,7 +75,7 @@ def test_a_run_of_two_processes_listens_on_loopback_alone(tmp_path: Path) -> Non
             break
         time.sleep(_POLL_S)
     code = process.poll()
-    faults.end(tmp_path)
+    working_in.end(tmp_path)
     process.wait()
     assert code is None, (tmp_path / "said").read_text()
     assert addresses

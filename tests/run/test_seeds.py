@@ -1,0 +1,42 @@
+"""The figures of the three documents that the project was created from, by the commands that README and pages show."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import forks
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.nightly
+
+
+def summary(folder: Path, library: str, *words: str) -> dict[str, float]:
+    """Returns the summary of a run of the command with some words."""
+    command = [sys.executable, "-m", "runner", *words, f"hydra.run.dir={folder / 'run'}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = forks.run(command, library=library, cwd=folder, env=environment, timeout=900)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return json.loads((folder / "run" / "summary.json").read_text())
+
+
+def test_readmes_first_command_ends_at_the_keras_tutorials_accuracy(tmp_path: Path) -> None:
+    found = summary(tmp_path, forks.TENSORFLOW, "mesh=batch8", "model=mlp")
+    assert found["eval_accuracy"] == pytest.approx(0.970, abs=0.005)
+
+
+def test_the_core_tutorial_ends_at_the_figures_of_its_page(tmp_path: Path) -> None:
+    """Train loss and accuracy, test loss and accuracy of the third epoch: sums of float32, which processors round."""
+    found = summary(tmp_path, forks.TENSORFLOW, "experiment=core_tutorial")
+    assert found["eval_loss"] == pytest.approx(0.478, abs=0.01)
+    assert found["eval_accuracy"] == pytest.approx(0.876, abs=0.005)
+
+
+def test_the_guide_to_distributed_training_with_jax_ends_at_0_985(tmp_path: Path) -> None:
+    found = summary(tmp_path, forks.JAX, "experiment=jax_guide")
+    assert found["eval_accuracy"] == pytest.approx(0.985, abs=0.003)
