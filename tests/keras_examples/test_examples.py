@@ -108,6 +108,8 @@ PASSING = [example for example in EXAMPLES if page.passes(example, "jax", _ended
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("example", PASSING, ids=lambda example: example.path)
-def test_an_example_passes_every_step(example: Example, tmp_path: Path) -> None:
-    ended = measure(example, "jax", tmp_path, 600, only=[], passed={})
-    assert ended == dict.fromkeys(page.STEPS, "ok")
+def test_an_example_equals_one_device(example: Example, tmp_path: Path) -> None:
+    """Every tenth does all that the page measures; the others are verified, which trains too."""
+    steps = page.STEPS if PASSING.index(example) % 10 == 0 else ["verify"]
+    ended = measure(example, "jax", tmp_path, 600, only=steps, passed={})
+    assert {step: ended[step] for step in steps} == dict.fromkeys(steps, "ok")
