@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runner.config import schema_keras_optimizers, schema_task
+from runner.config import schema_task
 from runner.config.build import build, fields_of, unknown_key
 from runner.config.schema import (
     RULE_FIELDS,
@@ -23,10 +23,9 @@ from runner.config.schema import (
     ScheduleConfig,
     TaskConfig,
 )
-from runner.config.schema_keras_optimizers import KerasOptions
 from runner.config.schema_task import OutputConfig
 from runner.config.values import check_name
-from runner.errors import ConfigError, invalid, shown
+from runner.errors import ConfigError, invalid
 
 _TARGET = "_target_"
 # Key of a task that is made of others.
@@ -55,10 +54,8 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
     if group == "optimizer":
         if isinstance(content.get("schedule"), dict):
             content = content | {"schedule": _schedule(content["schedule"])}
-        if content.get("class_name") is not None:
+        if content.get("class_name") is not None or _TARGET in content:
             return _optimizer(content)
-        if _TARGET in content:
-            return _optimizer_of_function(content)
         for name in _NOT_IN_YAML:
             if name in content:
                 raise unknown_key(f"optimizer.{name}", _yaml_keys(OptimizerConfig))
@@ -68,11 +65,6 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
 def task_options(config: TaskConfig) -> Any:
     """Returns the options of a task as the dataclass of its name."""
     return build(schema_task.OPTIONS[config.name], config.options, "task")
-
-
-def keras_options(config: OptimizerConfig) -> KerasOptions:
-    """Returns the options of a class of Keras's optimizers as the class's dataclass."""
-    return build(schema_keras_optimizers.OPTIONS[config.class_name or ""], config.options, "optimizer")
 
 
 def _with_options(
@@ -275,37 +267,26 @@ def output_tasks(config: TaskConfig) -> dict[str, TaskConfig]:
     return tasks
 
 
-# Arguments of Keras's optimizers that are keys of ours, the same for every optimizer.
+# Arguments of Keras's optimizers that are the run's own here, the same for every optimizer -> what to do.
 _OWN_FORMS = {
-    "clipnorm": "optimizer.clip.norm",
-    "global_clipnorm": "optimizer.clip.global_norm",
-    "clipvalue": "optimizer.clip.value",
-    "use_ema": "optimizer.ema.decay",
-    "ema_momentum": "optimizer.ema.decay",
-    "gradient_accumulation_steps": "trainer.accumulate_steps",
+    "clipnorm": "set optimizer.clip.norm",
+    "global_clipnorm": "set optimizer.clip.global_norm",
+    "clipvalue": "set optimizer.clip.value",
+    "use_ema": "set optimizer.ema.decay",
+    "ema_momentum": "set optimizer.ema.decay",
+    "ema_overwrite_frequency": "set optimizer.ema.decay",
+    "gradient_accumulation_steps": "set trainer.accumulate_steps",
+    "loss_scale_factor": "remove it: the loss is always float32",
 }
 
 
 def _optimizer(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys of `optimizer` with those of its class in `options`."""
-    name = str(content["class_name"])
-    check_name("optimizer.class_name", name, schema_keras_optimizers.OPTIONS)
-    kind = schema_keras_optimizers.OPTIONS[name]
-    allowed = list(fields_of(kind))
-    shared = [key for key in _yaml_keys(OptimizerConfig) if key not in RULE_FIELDS]
-    own_values, options = _divided(content, shared)
-    for key, value in options.items():
-        if key in _OWN_FORMS:
-            problem = "is the same for every optimizer here and has a key of its own"
-            raise invalid(f"optimizer.{key}", value, problem=problem, fix=f"set {_OWN_FORMS[key]}={shown(value)}")
-        if key not in allowed:
-            raise unknown_key(f"optimizer.{key}", [*shared, *allowed], of=f"optimizer.class_name={name}")
-    typed = build(kind, options, "optimizer")
-    return {**own_values, "class_name": name, "options": asdict(typed)}
-
-
-def _optimizer_of_function(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys of `optimizer` with the arguments of its function in `options`."""
+    """Returns the keys of `optimizer` with the arguments of its class or function in `options`."""
+    if content.get("class_name") is not None:
+        for key, fix in _OWN_FORMS.items():
+            if key in content:
+                problem = "is not an option of the class here, but of the run"
+                raise invalid(f"optimizer.{key}", content[key], problem=problem, fix=fix)
     shared = [key for key in _yaml_keys(OptimizerConfig) if key not in RULE_FIELDS]
     return _with_options("optimizer", OptimizerConfig, content, own=shared)
 

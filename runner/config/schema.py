@@ -371,7 +371,6 @@ class OptimizerConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     clip: ClipConfig = field(default_factory=ClipConfig)
     ema: EmaConfig = field(default_factory=EmaConfig)
-    # `runner.config.schema_keras_optimizers` has the classes and their options.
     class_name: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     groups: list[GroupConfig] = field(default_factory=list)

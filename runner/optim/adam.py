@@ -62,7 +62,6 @@ ADAM = OptimizerEntry(
     keys=("beta_1", "beta_2", "epsilon"),
     make_rule=_make_rule,
     keras_class="Adam",
-    keras_slots={"m": "_momentums", "v": "_velocities"},
     bug_keys=("frozen_step", "reread_slots"),
 )
 ADAMW = replace(ADAM, keys=(*ADAM.keys, "weight_decay"), keras_class="AdamW", bug_keys=())

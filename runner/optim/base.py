@@ -85,21 +85,18 @@ class OptimizerEntry:
 
     Attributes:
       keys: keys of the config group `optimizer` that the rule uses; each must have a value, and others must be null.
-      make_rule: (config, functions of the arrays) -> update rule.
+      make_rule: (config, functions of the arrays) -> update rule. None: an engine that computes with JAX runs the
+        optimizer itself, and no other engine has it.
       keras_class: name of the stock optimizer in `keras.optimizers` with the same formula, for comparison. Its
-        arguments have the names of `keys`.
-      keras_slots: slot -> attribute of the stock optimizer, in tf_keras and Keras 3 alike, that lists the same values
-        per variable, with the same sign and scale.
+        arguments have the names of `keys`, and its state in `runner.optim.keras_classes` those of the rule's slots.
       bug_keys: keys that reproduce a known bug of this optimizer; false by default.
-      is_transformation: the optimizer is the Optax transformation that `optimizer._target_` returns, and has no rule.
-      is_keras_class: the optimizer is the class of Keras that `optimizer.class_name` names; `keras_class` and
-        `keras_slots` are those of `runner.optim.keras_classes`, and not every class has a rule.
+      is_transformation: the optimizer is the Optax transformation that `optimizer._target_` returns.
+      is_keras_class: the optimizer is the class of Keras that `optimizer.class_name` names.
     """
 
-    keys: tuple[str, ...]
-    make_rule: Callable[[OptimizerConfig, Arrays], Rule]
-    keras_class: str
-    keras_slots: Mapping[str, str]
+    keys: tuple[str, ...] = ()
+    make_rule: Callable[[OptimizerConfig, Arrays], Rule] | None = None
+    keras_class: str = ""
     bug_keys: tuple[str, ...] = ()
     is_keras_class: bool = False
     is_transformation: bool = False

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
-from runner.config import values
-from runner.config.options import keras_options
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
 from runner.config.values import as_float32, changed, check_finite, check_name
-from runner.errors import ConfigError, invalid, shown
+from runner.errors import invalid, shown
 from runner.host import import_path
 from runner.optim import groups, transformation
-from runner.optim.keras_classes import check_rule
+from runner.optim.keras_classes import CLASSES
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.rules import RULE_KEYS
 from runner.optim.schedules import (
@@ -71,24 +69,26 @@ def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
 
     Args:
       config: whose single values are checked.
-      runs_keras_3: every engine of the run can run an optimizer of Keras 3 itself.
+      runs_keras_3: every engine of the run computes with JAX, and so can run an optimizer of Keras 3 or Optax.
 
     Raises:
       ConfigError: the first problem.
     """
     check_name("optimizer.name", config.name, RULE_KEYS)
-    _check_class(config, runs_keras_3=runs_keras_3)
-    if OPTIMIZERS[config.name].is_transformation:
-        transformation.check(config, runs_keras_3=runs_keras_3)
+    entry = OPTIMIZERS[config.name]
+    _check_class(config)
+    if entry.make_rule is None and not runs_keras_3:
+        raise invalid("optimizer", config.name, problem="needs an engine that computes with JAX", fix="set engine=jax")
+    if entry.is_transformation:
+        transformation.check(config)
     elif config.target:
         problem = f"optimizer={config.name} calls no function"
         fix = "set optimizer=optax, or remove the key"
         raise invalid("optimizer._target_", config.target, problem=problem, fix=fix)
     _check_rule_keys(config)
     weight_decay = config.weight_decay
-    if OPTIMIZERS[config.name].is_keras_class:
-        weight_decay = config.options["weight_decay"]
-    groups.check(config, has_weight_decay=bool(weight_decay))
+    # What a class of Keras has by default, Keras knows.
+    groups.check(config, has_weight_decay=bool(weight_decay) or entry.is_keras_class)
     largest_factor = max([1.0, *(group.rate for group in config.groups if group.rate is not None)])
     largest_rate = config.learning_rate * largest_factor
     if weight_decay and weight_decay * largest_rate >= 1:
@@ -105,13 +105,18 @@ def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
         )
     _check_bug_keys(config)
     if config.nesterov and not config.momentum:
-        raise _nesterov_without_momentum()
+        raise invalid(
+            "optimizer.nesterov",
+            True,
+            problem="needs a momentum, but optimizer.momentum is 0",
+            fix="set optimizer.momentum=0.9 or optimizer.nesterov=false",
+        )
     _check_clip(config.clip)
     _check_schedule(config.schedule)
 
 
-def _check_class(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
-    """Checks the class of Keras and its options."""
+def _check_class(config: OptimizerConfig) -> None:
+    """Checks the name of the class of Keras; Keras checks its options."""
     key = "optimizer.class_name"
     if not OPTIMIZERS[config.name].is_keras_class:
         if config.class_name is not None:
@@ -120,21 +125,8 @@ def _check_class(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
         return
     if config.class_name is None:
         raise invalid(key, None, problem="optimizer=keras needs a class", fix=f"set {key}=AdamW")
-    options = keras_options(config)
-    values.check(options, "optimizer")
-    if getattr(options, "nesterov", False) and not getattr(options, "momentum", 0.0):
-        raise _nesterov_without_momentum()
-    if not runs_keras_3:
-        check_rule(config, asdict(type(options)()))
-
-
-def _nesterov_without_momentum() -> ConfigError:
-    return invalid(
-        "optimizer.nesterov",
-        True,
-        problem="needs a momentum, but optimizer.momentum is 0",
-        fix="set optimizer.momentum=0.9 or optimizer.nesterov=false",
-    )
+    check_name(key, config.class_name, CLASSES)
+    check_finite(config.options, "optimizer")
 
 
 def _check_bug_keys(config: OptimizerConfig) -> None:

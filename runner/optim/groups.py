@@ -94,8 +94,6 @@ def parts(by_path: Mapping[str, Settings]) -> dict[tuple[float, int], list[str]]
 
 def without_decay(config: OptimizerConfig) -> OptimizerConfig:
     """Returns the config of an update rule without weight decay."""
-    if "weight_decay" in config.options:
-        return replace(config, options=config.options | {"weight_decay": None})
     if config.weight_decay:
         return replace(config, weight_decay=0.0)
     return config

@@ -10,16 +10,14 @@ from collections.abc import Mapping
 
 from runner.optim.adam import ADAM, ADAMW
 from runner.optim.base import OptimizerEntry
-from runner.optim.keras_classes import KERAS
 from runner.optim.rmsprop import RMSPROP
 from runner.optim.sgd import SGD
-from runner.optim.transformation import OPTAX
 
 OPTIMIZERS: Mapping[str, OptimizerEntry] = {
     "adam": ADAM,
     "adamw": ADAMW,
     "sgd": SGD,
     "rmsprop": RMSPROP,
-    "keras": KERAS,
-    "optax": OPTAX,
+    "keras": OptimizerEntry(is_keras_class=True),
+    "optax": OptimizerEntry(is_transformation=True),
 }

@@ -38,5 +38,4 @@ RMSPROP = OptimizerEntry(
     keys=("rho", "momentum", "epsilon", "centered"),
     make_rule=_make_rule,
     keras_class="RMSprop",
-    keras_slots={"velocity": "_velocities", "average": "_average_gradients", "momentum": "_momentums"},
 )

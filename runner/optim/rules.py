@@ -32,7 +32,9 @@ def make_rule(config: OptimizerConfig, ops: ModuleType) -> Rule:
       config: name and numbers.
       ops: the module of the tensors, `tensorflow`, `jax.numpy` or `numpy`.
     """
-    return OPTIMIZERS[config.name].make_rule(config, arrays.of(ops))
+    make = OPTIMIZERS[config.name].make_rule
+    assert make is not None, "checked: only engines with JAX get an optimizer without a rule"
+    return make(config, arrays.of(ops))
 
 
 class GroupedRule:

@@ -37,5 +37,4 @@ SGD = OptimizerEntry(
     keys=("momentum", "nesterov"),
     make_rule=_make_rule,
     keras_class="SGD",
-    keras_slots={"momentum": "momentums"},
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from runner.config.schema import ClipConfig, OptimizerConfig
 from runner.optim import groups
 from runner.optim.base import Slot
-from runner.optim.keras_classes import CLASSES, KerasSlot, initial_value
+from runner.optim.keras_classes import CLASSES, rejected
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.schedules import SCHEDULES, decay_span, learning_rate
 
@@ -96,8 +95,16 @@ def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType
     if steps_before and not isinstance(schedule, float):
         schedule = _later(schedule, steps_before, keras.optimizers.schedules)
     arguments["learning_rate"] = schedule
-    make = getattr(keras.optimizers, config.class_name or OPTIMIZERS[config.name].keras_class)
-    return make(**arguments)
+    make = getattr(keras.optimizers, class_of(config))
+    try:
+        return make(**arguments)
+    except (TypeError, ValueError) as error:
+        raise rejected(config, error) from error
+
+
+def class_of(config: OptimizerConfig) -> str:
+    """Returns the name of Keras's class."""
+    return config.class_name or OPTIMIZERS[config.name].keras_class
 
 
 def keras_arguments(config: OptimizerConfig) -> dict[str, Any]:
@@ -120,22 +127,24 @@ def keras_slots(
       optimizer: built, of tf_keras or Keras 3.
       ranks: path of each trainable variable -> its number of dims, in the order in which the optimizer was built.
     """
-    entry = OPTIMIZERS[config.name]
-    if entry.is_transformation:
+    if OPTIMIZERS[config.name].is_transformation:
         by_slot: list[tuple[Slot, dict[str, Any]]] = optimizer.by_slot
         return by_slot
-    known = {name: KerasSlot((attribute,)) for name, attribute in entry.keras_slots.items()}
-    if entry.is_keras_class:
-        known = dict(CLASSES[config.class_name or ""].slots)
     found = []
-    for name, slot in known.items():
-        attribute = next(filter(partial(hasattr, optimizer), slot.attributes), None)
-        if attribute is None:
+    for name, slot in CLASSES[class_of(config)].items():
+        state = getattr(optimizer, slot.attribute, [])
+        initial = slot.initial
+        if isinstance(initial, str):
+            initial = float(getattr(optimizer, initial))
+        if hasattr(state, "dtype"):
+            # Of the whole optimizer, of which parameter groups make several: the first variable tells them apart.
+            owner = next(iter(ranks))
+            found.append((Slot(name, {}, initial, {owner: ()}, "float32"), {owner: state}))
             continue
         variables = {}
         dims = {}
         # Not strict: the list is empty if the optimizer keeps no such state.
-        for (path, rank), variable in zip(ranks.items(), getattr(optimizer, attribute), strict=False):
+        for (path, rank), variable in zip(ranks.items(), state, strict=False):
             dims_of_slot = list(range(rank))
             if slot.without is not None:
                 # Keras has a scalar without a meaning in place of a factored moment of a vector.
@@ -147,7 +156,7 @@ def keras_slots(
             variables[path] = variable
             dims[path] = tuple(dims_of_slot)
         if variables:
-            found.append((Slot(name, dims, initial_value(slot, config.options)), variables))
+            found.append((Slot(name, dims, initial), variables))
     return found
 
 

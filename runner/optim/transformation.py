@@ -7,12 +7,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from runner.arrays import Arrays
 from runner.config.schema import OptimizerConfig
 from runner.config.values import check_finite
 from runner.errors import ConfigError, invalid
 from runner.host import import_path
-from runner.optim.base import OptimizerEntry, Rule
 
 _KEY = "optimizer._target_"
 _PACKAGE = "optax"
@@ -20,18 +18,15 @@ _PACKAGE = "optax"
 _RATE = "learning_rate"
 
 
-def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
+def check(config: OptimizerConfig) -> None:
     """Checks the function and its arguments without importing it.
 
     Args:
       config: the config of the optimizer `optax`.
-      runs_keras_3: every engine of the run computes with JAX.
 
     Raises:
       ConfigError: the first problem.
     """
-    if not runs_keras_3:
-        raise invalid("optimizer", config.name, problem="needs an engine that computes with JAX", fix="set engine=jax")
     if importlib.util.find_spec(_PACKAGE) is None:
         problem = "needs optax, which is not installed"
         raise invalid("optimizer", config.name, problem=problem, fix="pip install -e '.[optax]'")
@@ -80,16 +75,3 @@ def _parameters(function: Callable[..., object]) -> list[str]:
         return list(inspect.signature(function).parameters)
     except ValueError:
         return []
-
-
-def _no_rule(config: OptimizerConfig, xp: Arrays) -> Rule:  # noqa: ARG001
-    raise AssertionError("checks reject optimizer=optax where a rule is needed")
-
-
-OPTAX = OptimizerEntry(
-    keys=(),
-    make_rule=_no_rule,
-    keras_class="",
-    keras_slots={},
-    is_transformation=True,
-)

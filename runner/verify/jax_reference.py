@@ -27,7 +27,6 @@ from runner.engine.jax.private import all_layers, forget_added_losses, in_float3
 from runner.engine.jax.randomness import seed_indices
 from runner.model import scope
 from runner.optim import groups
-from runner.optim.keras_classes import CLASSES
 from runner.optim.paths import slot_path
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.stock import StockPart, stock_parts
@@ -75,9 +74,6 @@ class JaxReference(Reference):
             self.parts = stock_parts(config.optimizer, request.total_steps, keras, self.settings)
         for part in self.parts:
             part.build(variables, self.settings)
-        self._from_step = {}
-        if OPTIMIZERS[config.optimizer.name].is_keras_class:
-            self._from_step = dict(CLASSES[config.optimizer.class_name or ""].from_step)
         values = {path: variable.value for path, variable in variables.items()}
         self._kinds = set_dtypes(self._model, variables, config.engine.state)
         self._initial_values = {path: jnp.asarray(value, self._kinds[path].dtype) for path, value in values.items()}
@@ -136,11 +132,6 @@ class JaxReference(Reference):
             iterations = part.optimizer.iterations
             own_step = max(step - part.freeze_steps, 0)
             self._optimizer_values[id(iterations)] = jnp.asarray(own_step, iterations.dtype)
-            # Numbers that Keras keeps as variables, and that a run computes from the step and does not store.
-            for attribute, function in self._from_step.items():
-                variable = getattr(part.optimizer, attribute)
-                value = function(self._request.config.optimizer.options, np.float32(own_step), arrays.of(np))
-                self._optimizer_values[id(variable)] = jnp.asarray(value, variable.dtype)
         for slot, variables in self.slot_variables:
             for path, variable in variables.items():
                 key = slot_path(slot.name, path)

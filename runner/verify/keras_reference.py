@@ -23,9 +23,7 @@ from runner.errors import ConfigError
 from runner.layout import mesh
 from runner.model import scope, target
 from runner.optim import groups
-from runner.optim.keras_classes import CLASSES
 from runner.optim.paths import slot_path
-from runner.optim.registry import OPTIMIZERS
 from runner.optim.stock import stock_parts
 from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request
@@ -74,9 +72,6 @@ class KerasReference(Reference):
             self.parts = stock_parts(optimizer, request.total_steps, tf_keras, self.settings)
             for part in self.parts:
                 part.build(self._trainable, self.settings)
-        self._from_step = {}
-        if OPTIMIZERS[optimizer.name].is_keras_class:
-            self._from_step = dict(CLASSES[optimizer.class_name or ""].from_step)
         self._optimizer_start = [[variable.numpy() for variable in part.optimizer.variables] for part in self.parts]
         # A Python number is a constant of a program, so each stock optimizer has one.
         self._apply = tf.function(self._traced_apply)
@@ -198,24 +193,7 @@ class KerasReference(Reference):
     def apply_part(self, number: int, gradients: list[Array]) -> None:
         """Updates the weights of one stock optimizer."""
         with tf.device(self._device):
-            apply = self._apply
-            if self._from_step:
-                self._set_from_step(self.parts[number].optimizer)
-                apply = self._traced_apply
-            apply(number, list(map(tf.constant, gradients)))
-
-    def _set_from_step(self, stock: tf_keras.optimizers.Optimizer) -> None:
-        """Sets a stock optimizer's numbers that are functions of the step.
-
-        tf_keras's Nadam keeps them outside of its variables and counts in Python. In a graph it therefore multiplies
-        its product of momenta several times per step, so that it is computed eagerly here.
-        """
-        step = int(stock.iterations.numpy())
-        for attribute, function in self._from_step.items():
-            options = self._request.config.optimizer.options
-            product = function(options, np.float32(step), arrays.of(np))
-            getattr(stock, attribute).assign(product)
-        stock._u_product_counter = step + 1
+            self._apply(number, list(map(tf.constant, gradients)))
 
     def variables(self) -> dict[str, Array]:
         """Returns every variable by canonical path."""

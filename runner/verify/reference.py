@@ -18,7 +18,6 @@ import numpy as np
 
 from runner.arrays import of as array_functions
 from runner.data.base import WEIGHT, Array
-from runner.engine import registry
 from runner.engine.base import HostBatches
 from runner.optim import groups, norms, rules
 from runner.optim.base import Slot
@@ -340,9 +339,7 @@ class Reference(ABC):
         found = []
         for part in self.parts:
             found += keras_slots(config.optimizer, part.optimizer, {path: weights[path].ndim for path in part.paths})
-        entry = OPTIMIZERS[config.optimizer.name]
-        runs_itself = entry.is_keras_class and registry.has_keras_3(config.engine.name)
-        if runs_itself or entry.is_transformation:
+        if OPTIMIZERS[config.optimizer.name].make_rule is None:
             return found
         # A stock optimizer may keep what our update rule does not, such as SGD's `momentum` without momentum: that is
         # not compared.

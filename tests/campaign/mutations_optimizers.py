@@ -12,7 +12,7 @@ from tests.campaign.mutations_hooks import Gradients, Hooks, Tensor, Way, first_
 
 
 class _Changed:
-    """A module, such as `keras.ops`, with one attribute replaced."""
+    """A module, such as `jax.numpy`, with one attribute replaced."""
 
     def __init__(self, module: Any, name: str, value: Any) -> None:
         self._module, self._name, self._value = module, name, value
@@ -21,56 +21,13 @@ class _Changed:
         return self._value if name == self._name else getattr(self._module, name)
 
 
-def of_class(module: str, name: str, change: Callable[..., Tensor]) -> Way:
-    """Replaces a function of `keras.ops` for one of Keras 3's optimizers: (hooks, sound, *arguments) -> result."""
-
-    def way(hooks: Hooks, _: str) -> None:
-        optimizer = importlib.import_module(f"keras.src.optimizers.{module}")
-        sound = getattr(optimizer.ops, name)
-
-        def changed(*given: Any, **named: Any) -> Tensor:
-            return change(hooks, sound, *given, **named)
-
-        hooks.patches.put(optimizer, "ops", _Changed(optimizer.ops, name, changed))
-
-    return way
-
-
-def over_one_shard(hooks: Hooks, sound: Callable[..., Tensor], x: Tensor, **named: Any) -> Tensor:
-    """Takes a sum or a norm of the first half of the entries."""
-    return sound(x * first_half(hooks.ops.shape(x)), **named)
-
-
-def rms_of_one_shard(_: Hooks, sound: Callable[..., Tensor], x: Tensor, **named: Any) -> Tensor:
-    """Takes a mean over a whole array over the first half of its rows; other means are right."""
-    if named or not x.shape or x.shape[0] < 2:
-        return sound(x, **named)
-    return sound(x[: x.shape[0] // 2])
-
-
-def row_means_of_one_shard(_: Hooks, sound: Callable[..., Tensor], x: Tensor, **named: Any) -> Tensor:
-    """Takes the means of a factored moment's rows over the columns of the first device."""
-    if named.get("axis") != -1 or named.get("keepdims"):
-        return sound(x, **named)
-    return sound(x[..., : x.shape[-1] // 2], **named)
-
-
-def means_over_the_other_dim(_: Hooks, sound: Callable[..., Tensor], x: Tensor, **named: Any) -> Tensor:
-    """Takes each factored moment of a square matrix over the dim that the other one is over: no shape tells."""
-    axis = named.get("axis")
-    is_square = len(x.shape) == 2 and x.shape[0] == x.shape[1]
-    if axis is None or not is_square:
-        return sound(x, **named)
-    return sound(x, **{**named, "axis": -3 - axis})
-
-
 def norm_of_one_shard_in_muon(hooks: Hooks, _: str) -> None:
     """Muon divides each matrix by the norm of its first half, as if that were all of it."""
     optimizer = importlib.import_module("runner.engine.jax.muon")
     sound = optimizer.jnp.linalg.norm
 
     def changed(x: Tensor, **named: Any) -> Tensor:
-        return over_one_shard(hooks, sound, x, **named)
+        return sound(x * first_half(hooks.ops.shape(x)), **named)
 
     linalg = _Changed(optimizer.jnp.linalg, "norm", changed)
     hooks.patches.put(optimizer, "jnp", _Changed(optimizer.jnp, "linalg", linalg))

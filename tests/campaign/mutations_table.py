@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +10,7 @@ from tests.campaign import mutations_layers as layers
 from tests.campaign import mutations_optimizers as optimizers
 from tests.campaign import mutations_resumes as resumes
 from tests.campaign import mutations_ways as ways
-from tests.campaign.mutations_hooks import Tensor, Way
+from tests.campaign.mutations_hooks import Way
 
 ENGINES = ("jax", "keras_dtensor")
 # Networks with one class per example.
@@ -241,25 +240,7 @@ _LOSSES = (
 )
 
 
-def _of_class(
-    optimizer: str, name: str, operation: str, way: Callable[..., Tensor], network: str, path: str = ""
-) -> Mutation:
-    """Returns a mutation of one operation of a class of Keras that only `engine=jax` runs, with its own setting."""
-    return _m(name, optimizers.of_class(optimizer, operation, way), network, optimizer, path, engines="jax")
-
-
 _CLASSES = (
-    _of_class(
-        "adafactor",
-        "factored moments over the wrong dim",
-        "mean",
-        optimizers.means_over_the_other_dim,
-        "tokens",
-        "square/kernel",
-    ),
-    _of_class("adafactor", "factored moment over one shard", "mean", optimizers.row_means_of_one_shard, "tokens"),
-    _of_class("adafactor", "root mean square of one shard", "mean", optimizers.rms_of_one_shard, "tokens"),
-    _of_class("lamb", "norms of one shard in Lamb", "sum", optimizers.over_one_shard, "mlp"),
     _m("norm of one shard in Muon", optimizers.norm_of_one_shard_in_muon, "mlp", "muon", engines="jax"),
     _m("products of each shard in Muon", optimizers.orthogonalized_by_shard, "mlp", "muon", engines="jax"),
 )

@@ -149,14 +149,7 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         networks=("mlp",),
     ),
-    # Classes of Keras whose formula is not elementwise, each with state, norms and products right across shards.
-    "adafactor": Setting(
-        "batch4_model2",
-        "fsdp_megatron",
-        ("optimizer=keras", "optimizer.class_name=Adafactor", "optimizer.learning_rate=0.02"),
-        networks=("tokens",),
-        engines=("jax",),
-    ),
+    # Classes of Keras whose updates use norms or products of whole variables.
     "lamb": Setting(
         "batch4_model2",
         "fsdp_megatron",

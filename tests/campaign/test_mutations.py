@@ -32,7 +32,6 @@ def test_broken_engines_are_caught_and_the_sound_one_is_verified(tmp_path: Path,
 
 # What a scene breaks in addition to gradients, in words that are found in the names of its mutations.
 NEW_KINDS = {
-    ("tokens", "jax", "adafactor"): "factored|root mean",
     ("mlp", "jax", "lamb"): "Lamb",
     ("mlp", "jax", "muon"): "Muon",
     ("mlp", "jax", "groups"): "group|frozen|norm",

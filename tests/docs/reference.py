@@ -11,8 +11,8 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -20,7 +20,7 @@ import yaml
 
 from runner import errors
 from runner.cli import command_line
-from runner.config import schema, schema_keras_optimizers, schema_task
+from runner.config import schema, schema_task
 from runner.config.build import type_in_words
 from runner.config.fields import Constraint, constraint_of
 from runner.config.search_path import options_in
@@ -215,36 +215,9 @@ def _group(group: str) -> list[str]:
         kind, says = typed.get(name, ("", ""))
         lines.append(f"| `{group}.{name}` | {cell(kind)} | {_values(key, len(files))} | {cell(says or key.says)} |")
     lines.append("")
-    if group == "optimizer":
-        lines += _keras_options("optimizers", schema_keras_optimizers.OPTIONS)
     if group == "task":
         lines += _keras_metrics()
     return lines
-
-
-def _keras_options(what: str, kinds: Mapping[str, type], shared: tuple[str, ...] = ()) -> list[str]:
-    """Returns the options of each class of `optimizer=keras` or `task.metrics`, without those that all share."""
-    lines = [f"#### Options of Keras {what}", "", "| class | option | type | default | meaning |"]
-    lines.append("|---|---|---|---|---|")
-    for name, kind in kinds.items():
-        says: dict[str, str] = {}
-        # From the base on, so that what a class says of an inherited option counts.
-        for base in reversed(kind.__mro__[:-1]):
-            says |= attributes(base)
-        specs = {spec.name: spec for spec in fields(kind)}
-        for key, allowed_values, _ in described(kind):
-            if key not in shared:
-                says_key = cell(says[key])
-                lines.append(f"| `{name}` | `{key}` | {cell(allowed_values)} | {_default(specs[key])} | {says_key} |")
-    return [*lines, ""]
-
-
-def _default(spec: Field[Any]) -> str:
-    """Returns the default of an option as a table's cell."""
-    value = spec.default if spec.default_factory is MISSING else spec.default_factory()
-    if value is MISSING:
-        return "required"
-    return code(errors.shown(value))
 
 
 def _keras_metrics() -> list[str]:

@@ -116,7 +116,6 @@ def compared(config: RunConfig, steps: int) -> dict[str, Any]:
         "off": off,
         "missing": missing + [key for key in expected if is_slot(key) and key not in state],
         "slots": {path: list(value.shape) for path, value in first_slots.items()},
-        "begun": {path: [float(value.min()), float(value.max())] for path, value in first_slots.items() if value.size},
         "specs": {path: [str(axis) for axis in told[path].spec] for path in first_slots},
         "bytes": {path: [plan[path], told[path].bytes_per_device, _held(engine, path)] for path in told},
         "resumed": [path for path, value in state.items() if not np.array_equal(value, after[path])],

@@ -99,4 +99,4 @@ def test_groups_on_a_mesh_equal_stock_optimizers_of_each_group() -> None:
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_groups_on_dtensor_equal_stock_optimizers_of_each_group() -> None:
-    check(work("batch4_model2", GROUPED, steps=4, engine="keras_dtensor"))
+    check(work("batch4_model2", GROUPED[:1], steps=4, engine="keras_dtensor"))

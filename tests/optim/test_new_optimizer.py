@@ -27,7 +27,7 @@ def _make_rule(config, xp):
     return Rule(("trace",), update, elementwise=True)
 
 
-HEAVY_BALL = OptimizerEntry(("momentum",), _make_rule, keras_class="SGD", keras_slots={})
+HEAVY_BALL = OptimizerEntry(("momentum",), _make_rule, keras_class="SGD")
 """
 YAML = """
 name: heavy_ball

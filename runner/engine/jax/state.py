@@ -142,7 +142,7 @@ class StateTree:
                 if first_slots is not None:
                     break
                 values = []
-                for path, kind in zip(slot.dims, kinds, strict=True):
+                for path, kind in zip(slot.paths, kinds, strict=True):
                     if slot.initial is None:
                         values.append(jnp.copy(weights[path]).astype(kind.dtype))
                     else:

@@ -13,14 +13,13 @@ import jax.numpy as jnp
 import keras
 from jax.sharding import Mesh
 
-from runner import arrays
 from runner.config.schema import OptimizerConfig
 from runner.engine.jax import private
 from runner.engine.jax.muon import DividedMuon
 from runner.optim import groups, rules, transformation
 from runner.optim.base import Slot, whole_slots
 from runner.optim.groups import Settings
-from runner.optim.keras_classes import CLASSES
+from runner.optim.keras_classes import rejected
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.stock import keras_arguments, keras_slots
 
@@ -284,7 +283,7 @@ def _dims_of(shape: tuple[int, ...], variable: tuple[int, ...]) -> tuple[int, ..
 class _KerasOptimizer:
     """An optimizer of Keras 3, by its `stateless_apply`.
 
-    Its step count, learning rate and other numbers that are functions of the step are computed, and not stored.
+    Its step count and learning rate are computed, and not stored.
 
     Attributes:
       slots: kinds of state that it has.
@@ -306,22 +305,23 @@ class _KerasOptimizer:
           mesh: that the variables are sharded by.
         """
         self._variables = list(variables.values())
-        self._class = CLASSES[config.class_name or ""]
-        self._options = config.options
+        self._config = config
         self._rate = _TracedRate()
         arguments = keras_arguments(config)
         # As stock Keras has a number or a schedule: Adafactor limits the rate only if it is a number.
         arguments["learning_rate"] = config.learning_rate
         if config.schedule.name != "constant" or config.schedule.warmup_steps:
             arguments["learning_rate"] = self._rate
-        if config.class_name == "Muon":
-            self._optimizer = DividedMuon(**arguments)
-            self._optimizer.mesh = mesh
-        else:
-            self._optimizer = getattr(keras.optimizers, config.class_name or "")(**arguments)
-        if excluded:
-            self._optimizer.exclude_from_weight_decay(var_list=excluded)
-        private.build_abstractly(self._optimizer, self._variables)
+        make = DividedMuon if config.class_name == "Muon" else getattr(keras.optimizers, config.class_name or "")
+        try:
+            self._optimizer = make(**arguments)
+            if config.class_name == "Muon":
+                self._optimizer.mesh = mesh
+            if excluded:
+                self._optimizer.exclude_from_weight_decay(var_list=excluded)
+            private.build_abstractly(self._optimizer, self._variables)
+        except (TypeError, ValueError) as error:
+            raise rejected(config, error) from error
         self.slots: list[Slot] = []
         self._slot_variables: list[list[keras.Variable]] = []
         for slot, slot_variables in keras_slots(config, self._optimizer, _ranks(variables)):
@@ -337,15 +337,16 @@ class _KerasOptimizer:
         if isinstance(optimizer._learning_rate, keras.Variable):
             values[id(optimizer._learning_rate)] = rate
         self._rate.value = rate
-        for attribute, function in self._class.from_step.items():
-            values[id(getattr(optimizer, attribute))] = function(self._options, done, arrays.of(jnp))
         for variables, slot_values in zip(self._slot_variables, slots, strict=True):
             for variable, value in zip(variables, slot_values, strict=True):
                 values[id(variable)] = value
         # What is left are Keras's placeholders for state that a variable does not have.
         in_order = [values.get(id(variable), jnp.zeros(variable.shape)) for variable in optimizer.variables]
-        with private.in_float32([*self._variables, *optimizer.variables]):
-            new_weights, new_in_order = optimizer.stateless_apply(in_order, gradients, weights)
+        try:
+            with private.in_float32([*self._variables, *optimizer.variables]):
+                new_weights, new_in_order = optimizer.stateless_apply(in_order, gradients, weights)
+        except (TypeError, ValueError) as error:
+            raise rejected(self._config, error) from error
         indices = {id(variable): index for index, variable in enumerate(optimizer.variables)}
         new_slots = []
         for variables in self._slot_variables:
