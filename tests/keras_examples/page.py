@@ -9,7 +9,7 @@ from tests.keras_examples.spec import Example
 STEPS = ["plan", "verify on batch8", "verify on batch4_model2", "train", "evaluate", "export"]
 OUTCOMES = ["every step, nothing lost", "every step, something lost", "does not work", "not run"]
 # Overrides that need engine=jax; the checks say so too.
-ONLY_JAX = ("task=step", "optimizer=optax")
+ONLY_JAX = ("task=step", "optimizer=keras", "optimizer=optax")
 
 _HEAD = """\
 # Keras's published examples
