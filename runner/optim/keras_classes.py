@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from runner.config.schema import OptimizerConfig
@@ -59,13 +60,21 @@ CLASSES: Mapping[str, Mapping[str, KerasSlot]] = {
 }
 
 
-def rejected(config: OptimizerConfig, error: Exception) -> ConfigError:
-    """Returns an error of Keras about the options of a class as one of the config.
+@contextmanager
+def options_checked(config: OptimizerConfig) -> Iterator[None]:
+    """Turns an error of Keras about options of a class into a line that names the one that Keras names, or else all.
 
-    It names the option that Keras names, or else all of them.
+    Raises:
+      ConfigError: Keras rejects an option.
     """
-    text = " ".join(str(error).split())
-    assignments = {key: f"optimizer.{key}={shown(value)}" for key, value in config.options.items()}
-    named = [key for key in assignments if re.search(rf"\b{re.escape(key)}\b", text)]
-    blamed = ", ".join(assignments[key] for key in named[:1] or assignments)
-    return ConfigError(f"{blamed or f'optimizer.class_name={config.class_name}'}: Keras rejects it: {text}")
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        # Without options it is not the config's fault, but for example that of a constraint of the model.
+        if not config.options:
+            raise
+        text = " ".join(str(error).split())
+        assignments = {key: f"optimizer.{key}={shown(value)}" for key, value in config.options.items()}
+        named = [key for key in assignments if re.search(rf"\b{re.escape(key)}\b", text)]
+        blamed = ", ".join(assignments[key] for key in named[:1] or assignments)
+        raise ConfigError(f"{blamed}: Keras rejects it: {text}; see keras.io/api/optimizers") from error

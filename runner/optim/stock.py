@@ -12,7 +12,7 @@ import numpy as np
 from runner.config.schema import ClipConfig, OptimizerConfig
 from runner.optim import groups
 from runner.optim.base import Slot
-from runner.optim.keras_classes import CLASSES, rejected
+from runner.optim.keras_classes import CLASSES, options_checked
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.schedules import SCHEDULES, decay_span, learning_rate
 
@@ -95,14 +95,12 @@ def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType
     if steps_before and not isinstance(schedule, float):
         schedule = _later(schedule, steps_before, keras.optimizers.schedules)
     arguments["learning_rate"] = schedule
-    make = getattr(keras.optimizers, class_of(config))
-    try:
+    make = getattr(keras.optimizers, _class_of(config))
+    with options_checked(config):
         return make(**arguments)
-    except (TypeError, ValueError) as error:
-        raise rejected(config, error) from error
 
 
-def class_of(config: OptimizerConfig) -> str:
+def _class_of(config: OptimizerConfig) -> str:
     """Returns the name of Keras's class."""
     return config.class_name or OPTIMIZERS[config.name].keras_class
 
@@ -131,7 +129,7 @@ def keras_slots(
         by_slot: list[tuple[Slot, dict[str, Any]]] = optimizer.by_slot
         return by_slot
     found = []
-    for name, slot in CLASSES[class_of(config)].items():
+    for name, slot in CLASSES[_class_of(config)].items():
         state = getattr(optimizer, slot.attribute, [])
         initial = slot.initial
         if isinstance(initial, str):

@@ -11,13 +11,13 @@ from typing import Any
 from tests import forks
 
 ROOT = Path(__file__).parents[2]
-# Axes, and a layout that shards every kernel over all of them. Its rules name the axis `model`, so each mesh has it.
+# Axes, and a layout that shards every kernel over all of them, whose rules name the axis `model`.
 MESHES = {
     "batch8": ({"batch": 8, "model": 1}, "fsdp_megatron"),
     "batch4_model2": ({"batch": 4, "model": 2}, "fsdp_megatron"),
+    # With replicated weights, DTensor updates all variables as one vector.
+    "packed": ({"batch": 2}, "replicated"),
 }
-# With replicated weights, DTensor updates all variables as one vector.
-_PACKED = {"packed": ({"batch": 2}, "replicated")}
 # Rates at which the loss falls within a few steps; the others are at 0.01. At that rate, Adam and RMSprop make whole
 # steps of gradients that are rounding and nothing else.
 RATES = {"Adadelta": 1.0, "Adagrad": 0.05, "Ftrl": 0.1, "SGD": 0.02}
@@ -80,7 +80,7 @@ def named(run: dict[str, Any]) -> str:
 def work(mesh: str, runs: list[dict[str, Any]], steps: int, engine: str = "jax", **more: Any) -> Any:
     """Runs the worker and returns what it prints: run -> see `keras_worker.compared`."""
     with_rates = [{"rate": RATES.get(run.get("class_name", ""), 0.01), **run} for run in runs]
-    axes, layout = (MESHES | _PACKED)[mesh]
+    axes, layout = MESHES[mesh]
     request = {"axes": axes, "layout": layout, "engine": engine, "steps": steps, "runs": with_rates} | more
     command = [sys.executable, "-m", "tests.optim.keras_worker", json.dumps(request)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -8,7 +8,7 @@ import pytest
 
 from runner.errors import ConfigError
 from runner.notebook.composing import compose
-from runner.optim.keras_classes import rejected
+from runner.optim.keras_classes import options_checked
 from tests.optim.keras_runs import RUNS, named, work
 
 # Float32 sums of the same terms in another order stay within this after a few steps, relative to an array's largest
@@ -51,9 +51,10 @@ def test_invalid_classes_and_options_are_rejected_in_one_line(overrides: list[st
 def test_an_error_of_keras_is_one_line_that_names_the_option(said: str, line: str) -> None:
     options = ("+optimizer.beta_1=0.95", "+optimizer.rho=0.9")
     config = compose("engine=jax", "optimizer=keras", "optimizer.class_name=Lion", *options).optimizer
-    message = str(rejected(config, ValueError(said)))
-    assert message.startswith(line)
-    assert "\n" not in message
+    with pytest.raises(ConfigError) as error, options_checked(config):
+        raise ValueError(said)
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)
 
 
 def off(found: Any) -> dict[str, float]:

@@ -7,7 +7,7 @@ import pytest
 from runner.errors import ConfigError
 from runner.notebook.composing import compose
 from runner.optim.paths import is_slot, owner_of, slot_path
-from tests.optim.keras_runs import MESHES, work
+from tests.optim.keras_runs import work
 from tests.optim.test_keras_classes import off
 
 _OPTAX = ("engine=jax", "optimizer=optax")
@@ -68,9 +68,8 @@ def test_state_of_the_whole_optimizer_has_a_path_and_no_owner() -> None:
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.parametrize("mesh", MESHES)
-def test_a_transformation_on_a_mesh_equals_the_same_on_one_device(mesh: str) -> None:
-    found = work(mesh, RUNS, steps=50)
+def test_a_transformation_on_a_mesh_equals_the_same_on_one_device() -> None:
+    found = work("batch4_model2", RUNS, steps=8)
     assert off(found) == {}
     for result in found.values():
         assert result["resumed"] == []

@@ -19,7 +19,7 @@ from runner.engine.jax.muon import DividedMuon
 from runner.optim import groups, rules, transformation
 from runner.optim.base import Slot, whole_slots
 from runner.optim.groups import Settings
-from runner.optim.keras_classes import rejected
+from runner.optim.keras_classes import options_checked
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.stock import keras_arguments, keras_slots
 
@@ -313,15 +313,13 @@ class _KerasOptimizer:
         if config.schedule.name != "constant" or config.schedule.warmup_steps:
             arguments["learning_rate"] = self._rate
         make = DividedMuon if config.class_name == "Muon" else getattr(keras.optimizers, config.class_name or "")
-        try:
+        with options_checked(config):
             self._optimizer = make(**arguments)
             if config.class_name == "Muon":
                 self._optimizer.mesh = mesh
             if excluded:
                 self._optimizer.exclude_from_weight_decay(var_list=excluded)
             private.build_abstractly(self._optimizer, self._variables)
-        except (TypeError, ValueError) as error:
-            raise rejected(config, error) from error
         self.slots: list[Slot] = []
         self._slot_variables: list[list[keras.Variable]] = []
         for slot, slot_variables in keras_slots(config, self._optimizer, _ranks(variables)):
@@ -342,11 +340,8 @@ class _KerasOptimizer:
                 values[id(variable)] = value
         # What is left are Keras's placeholders for state that a variable does not have.
         in_order = [values.get(id(variable), jnp.zeros(variable.shape)) for variable in optimizer.variables]
-        try:
-            with private.in_float32([*self._variables, *optimizer.variables]):
-                new_weights, new_in_order = optimizer.stateless_apply(in_order, gradients, weights)
-        except (TypeError, ValueError) as error:
-            raise rejected(self._config, error) from error
+        with private.in_float32([*self._variables, *optimizer.variables]), options_checked(self._config):
+            new_weights, new_in_order = optimizer.stateless_apply(in_order, gradients, weights)
         indices = {id(variable): index for index, variable in enumerate(optimizer.variables)}
         new_slots = []
         for variables in self._slot_variables:
