@@ -12,13 +12,11 @@ import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data import places, ragged, tables
-from runner.data.base import Array, Encoding, FullDataset
+from runner.data.base import Array, ArraySource, Encoding, FullDataset
 from runner.data.checks_source import TABLE_SUFFIXES
 from runner.data.encode import Column, StringColumn, check_lengths, cleaned, encode, join_names
 from runner.data.ragged import Ragged
-from runner.data.sources import table_cache
 from runner.data.sources.split_names import canonical_splits
-from runner.data.sources.table_cache import ParsedTables
 from runner.errors import ConfigError, DataError, did_you_mean, invalid
 
 # Split -> its files.
@@ -43,20 +41,14 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     assert config.path is not None
     path = places.local(config.path)
     files = _find_files(path)
-    lengths: Mapping[str, int] = {}
-    # Files of lists are not text, so `dataset.pad` needs no cache.
-    if _is_worth_caching(files) and not config.pad:
-        parsed = _load_cached(files, config, encoding)
-    else:
-        parsed, lengths = _parse(files, config, encoding)
-    categories = dict(parsed.categories)
+    splits, used = _parse(files, config, encoding)
     return FullDataset(
         name=path.absolute().name,
         version="",
-        splits=dict(parsed.splits),
+        splits=splits,
         digest=_digest(files),
         source=places.shown(config.path),
-        encoding=replace(encoding or Encoding(), categories=categories, lengths=lengths),
+        encoding=used,
     )
 
 
@@ -104,43 +96,8 @@ def _all_files(files: Files) -> list[Path]:
     return list(chain.from_iterable(files.values()))
 
 
-def _is_worth_caching(files: Files) -> bool:
-    """Returns whether the files are text that takes noticeable time to parse."""
-    all_files = _all_files(files)
-    suffixes = {file.suffix.lower() for file in all_files}
-    if suffixes != {".csv"}:
-        return False
-    try:
-        return sum(file.stat().st_size for file in all_files) >= table_cache.MIN_BYTES
-    except OSError:
-        # Reading the file raises the same error, with its name.
-        return False
-
-
-def _load_cached(files: Files, config: DatasetConfig, encoding: Encoding | None) -> ParsedTables:
-    all_files = _all_files(files)
-    try:
-        stats_before = table_cache.stats(all_files)
-        # The digest of the data ignores what does not change it, such as the name of a split's only file.
-        names = []
-        for split, split_files in files.items():
-            names.append((split, [file.name for file in split_files]))
-        categories = None
-        if encoding is not None:
-            categories = encoding.categories
-        key = [_digest(files), names, config.features, categories]
-    except OSError:
-        return _parse(files, config, encoding)[0]
-    return table_cache.load_or_parse(
-        table_cache.folder(),
-        key,
-        parse=lambda: _parse(files, config, encoding)[0],
-        is_unchanged=lambda: table_cache.stats(all_files) == stats_before,
-    )
-
-
-def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> tuple[ParsedTables, Mapping[str, int]]:
-    """Returns the arrays, and the steps of those that `dataset.pad` names."""
+def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> tuple[dict[str, ArraySource], Encoding]:
+    """Returns the arrays of each split, and how they were encoded."""
     pad = config.pad or {}
     columns: dict[str, dict[str, Column | Ragged]] = {}
     where = {}
@@ -163,7 +120,7 @@ def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> tu
     recorded = encoding.lengths if encoding else {}
     arrays, lengths = ragged.padded(columns, pad, config.pad_length, recorded, pack=config.pack)
     sources, used = encode(arrays, where, encoding)
-    return ParsedTables(sources, used.categories), lengths
+    return sources, replace(used, lengths=lengths)
 
 
 def _unknown_feature(name: str, files: Files) -> ConfigError:
