@@ -39,8 +39,6 @@ SEED = 1
 SECONDS = 20.0
 # Rows per piece that is written.
 PIECE = ROW_GROUP
-# The cache of those that do not keep the whole table, as a share of the decoded table.
-SHARE = 4
 
 
 def make(folder: Path, rows: int) -> None:
@@ -116,18 +114,12 @@ def library(*, shuffled: bool) -> Callable[[], Iterator[int]]:
     return read
 
 
-def contenders(rows: int) -> dict[str, Callable[[], Iterator[int]]]:
+def contenders() -> dict[str, Callable[[], Iterator[int]]]:
     """Returns what is compared, by name."""
-    decoded_mib = rows * (COLUMNS + 1) * 4 // (1 << 20)
-    small = max(1, decoded_mib // SHARE)
-    window = max(1, small * (1 << 20) // (ROW_GROUP * (COLUMNS + 1) * 4) - 1)
-    parquet = {"name": "parquet", "path": "table.parquet"}
     return {
         "arrays, CSV": ours(name="arrays", path="table.csv"),
         "arrays, Parquet": ours(name="arrays", path="table.parquet"),
-        "parquet, all in the cache": ours(**parquet, cache_mib=decoded_mib + 1),
-        "parquet, a quarter, windows": ours(**parquet, cache_mib=small, shuffle_window=window),
-        "parquet, a quarter, exact": ours(**parquet, cache_mib=small),
+        "parquet, exact": ours(name="parquet", path="table.parquet"),
         "PyArrow, in the file's order": pyarrow_in_order,
         "huggingface, Arrow, exact": ours(name="huggingface", path="saved"),
         "datasets, shuffled": library(shuffled=True),
@@ -143,9 +135,9 @@ def peak_bytes() -> int:
     raise OSError("/proc/self/status has no VmHWM")
 
 
-def measure(name: str, rows: int) -> None:
+def measure(name: str) -> None:
     """Runs one contender in this process and prints its figures as JSON."""
-    reading = contenders(rows)[name]()
+    reading = contenders()[name]()
     before = peak_bytes()
     began = time.perf_counter()
     next(reading)
@@ -167,7 +159,7 @@ def main() -> None:
     parser.add_argument("--measure", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        measure(options.measure, options.rows)
+        measure(options.measure)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -183,11 +175,11 @@ def main() -> None:
         for file in ("table.csv", "table.parquet"):
             print(f"{file}: {(folder / file).stat().st_size / (1 << 20):,.0f} MiB")
         print("| reads | first start (s) | examples per second | peak memory (MiB) |\n|---|---|---|---|")
-        for contender in contenders(options.rows):
+        for contender in contenders():
             is_possible = has_library or contender.startswith(("arrays", "parquet", "PyArrow"))
             if options.only not in contender or not is_possible:
                 continue
-            command = [sys.executable, "-m", "benchmarks.sources", "--rows", str(options.rows), "--measure", contender]
+            command = [sys.executable, "-m", "benchmarks.sources", "--measure", contender]
             out = subprocess.run(command, cwd=name, env=environment, check=True, stdout=subprocess.PIPE, text=True)
             start, rate, memory = json.loads(out.stdout.splitlines()[-1])
             print(f"| {contender} | {start:.1f} | {rate:,.0f} | {memory:,.0f} |", flush=True)

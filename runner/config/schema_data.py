@@ -114,9 +114,6 @@ class DatasetConfig:
       workers: threads or processes that decode and augment; null: by the number of cores; 0: only the prefetching one.
       worker_kind: `thread`, or `process` (Grain), for slow Python code of your own.
       skip_broken: skip and count files that can't be decoded; false: the first one fails the run.
-      cache_mib: Parquet files: memory for decoded row groups, in MiB; one row group is kept in any case.
-      shuffle_window: Parquet files: row groups whose examples are shuffled together, after the row groups were put
-        into a random order; null: all, so every order of the examples is equally likely.
       parts: mixture: its datasets, each with `name`, the keys of that dataset, and `weight` (default 1): its share of
         the training examples, relative to the other weights.
       prefetch: batches prefetched, in device calls.
@@ -158,8 +155,6 @@ class DatasetConfig:
     workers: int | None = integer(None, at_least=0)
     worker_kind: str = choice("thread", "thread", "process")
     skip_broken: bool = False
-    cache_mib: int = integer(1024, at_least=1, unit="MiB")
-    shuffle_window: int | None = integer(None, at_least=1, unit="row groups", example=16)
     parts: list[dict[str, Any]] = checked(
         [],
         whole=_parts_problem,

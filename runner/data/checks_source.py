@@ -86,7 +86,6 @@ def check_parquet(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is none, or can't be read.
     """
-    _check_window(config)
     if _is_stored(config, _PARQUET):
         return
     with _readable(config):
@@ -106,7 +105,6 @@ def check_huggingface(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is none, or can't be read.
     """
-    _check_window(config)
     if _is_stored(config, _HUGGINGFACE):
         return
     with _readable(config):
@@ -144,16 +142,6 @@ def check_array_record(config: DatasetConfig) -> None:
             if file.is_file() and not ARRAY_RECORD_FILE.fullmatch(file.name):
                 fix = "write it with array_record.python.array_record_module.ArrayRecordWriter"
                 raise invalid("dataset.path", config.path, problem=f"must be {_ARRAY_RECORDS}", fix=fix)
-
-
-def _check_window(config: DatasetConfig) -> None:
-    if config.shuffle_window is not None and not config.shuffle:
-        raise invalid(
-            "dataset.shuffle_window",
-            config.shuffle_window,
-            problem="needs dataset.shuffle=true",
-            fix="remove it, or set dataset.shuffle=true",
-        )
 
 
 def check_custom(config: DatasetConfig) -> None:

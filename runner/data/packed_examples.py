@@ -28,7 +28,6 @@ from runner.data.base import (
     read_all,
 )
 from runner.data.packing import LABEL, LABEL_WEIGHT, POSITIONS, SEGMENTS, WholeDocuments, step_lengths
-from runner.data.sampler import StoredBlocks, stored_blocks
 from runner.errors import DataError, listed
 
 KEY = "dataset.pack"
@@ -97,7 +96,6 @@ class PackedExamples:
       members: int64 (N,), the examples of all rows, row by row.
       starts: int64 (R + 1,), where the members of each row start and end.
       tokens: the array that the label is made of; None: the dataset has a target.
-      blocks: int64 (R,), the source's block that all examples of a row are in; None: it has no blocks.
     """
 
     source: DataSource
@@ -106,7 +104,6 @@ class PackedExamples:
     members: Rows
     starts: Rows
     tokens: str | None
-    blocks: StoredBlocks | None
 
     @property
     def size(self) -> int:
@@ -144,12 +141,6 @@ class PackedExamples:
             packed[LABEL][place] = examples[self.tokens][member_of_step, next_position] * has_next
             packed[LABEL_WEIGHT][place] *= has_next
         return packed
-
-    def stored_blocks(self, rows: Rows) -> StoredBlocks | None:
-        """Returns the blocks of some rows; None if the source is not stored in blocks."""
-        if self.blocks is None:
-            return None
-        return replace(self.blocks, numbers=self.blocks.numbers[rows])
 
     def in_memory(self) -> DataSource:
         """Returns the rows as arrays if the source's are in memory or mapped and they are small, else this source."""
@@ -189,28 +180,14 @@ def _packed(
     specs, tokens = _row_specs(source.specs, padding)
     (length,) = specs[SEGMENTS].shape
     lengths = _lengths(source)
-    blocks = stored_blocks(source, np.arange(source.size))
-    groups = [np.arange(source.size)]
-    if blocks is not None:
-        # Rows are packed within a block, so that reading one decodes one block only.
-        bounds = np.flatnonzero(np.diff(blocks.numbers)) + 1
-        groups = np.split(np.arange(source.size), bounds)
-    members: list[Rows] = []
-    numbers: list[int] = []
-    for group in groups:
-        # An example without steps has nothing to learn from, and no row.
-        group = group[lengths[group] > 0]
-        rows = best_fit(lengths[group], length)
-        members += [group[row] for row in rows]
-        if blocks is not None and rows:
-            numbers += [int(blocks.numbers[group[0]])] * len(rows)
+    # An example without steps has nothing to learn from, and no row.
+    examples = np.flatnonzero(lengths)
+    members = [examples[row] for row in best_fit(lengths[examples], length)]
     if not members:
         raise DataError(f"{KEY}: no example of split {split} has a step; fix the data, or select other examples")
-    if blocks is not None:
-        blocks = replace(blocks, numbers=np.array(numbers, np.int64))
     counts = [len(row) for row in members]
     starts = np.cumsum([0, *counts]).astype(np.int64)
-    rows_of_split = PackedExamples(source, specs, padding, np.concatenate(members), starts, tokens, blocks)
+    rows_of_split = PackedExamples(source, specs, padding, np.concatenate(members), starts, tokens)
     steps = int(lengths.sum())
     about = (
         f"{selection.get(split, split)}: {source.size:,} examples in {len(members):,} rows of {length:,} steps, "

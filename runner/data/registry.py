@@ -102,14 +102,14 @@ SOURCES: dict[str, SourceEntry] = {
     "mixture": SourceEntry(f"{_FOLDER}.mixture", keys=("parts",), tokens="maybe", is_users_data=True),
     "parquet": SourceEntry(
         f"{_FOLDER}.parquet",
-        keys=("path", "features", "channels", "cache_mib", "shuffle_window", "pad", "pad_length", "pack"),
+        keys=("path", "features", "channels", "pad", "pad_length", "pack"),
         tokens="maybe",
         is_users_data=True,
         check=checks_source.check_parquet,
     ),
     "huggingface": SourceEntry(
         f"{_FOLDER}.huggingface",
-        keys=("path", "features", "channels", "cache_mib", "shuffle_window", "pad", "pad_length", "pack"),
+        keys=("path", "features", "channels", "pad", "pad_length", "pack"),
         tokens="maybe",
         is_users_data=True,
         check=checks_source.check_huggingface,

@@ -5,7 +5,6 @@ Imports NumPy only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -69,29 +68,6 @@ class Ordered(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class StoredBlocks:
-    """The blocks in which a source stores some examples; a block is read as a whole.
-
-    Attributes:
-      numbers: int64 (n,), the block of each example; those of one block are next to each other.
-      count: blocks of the source.
-      window: blocks that are shuffled together; None: all.
-    """
-
-    numbers: Indices
-    count: int
-    window: int | None
-
-
-def stored_blocks(source: DataSource, rows: Indices) -> StoredBlocks | None:
-    """Returns the blocks of some rows; None if the source does not store its examples in blocks."""
-    blocks_of: Callable[[Indices], StoredBlocks | None] | None = getattr(source, "stored_blocks", None)
-    if blocks_of is None:
-        return None
-    return blocks_of(rows)
-
-
 def order_of(source: DataSource, draw: Draw) -> Indices:
     """Returns the order of a source's examples in one epoch.
 
@@ -104,10 +80,7 @@ def order_of(source: DataSource, draw: Draw) -> Indices:
     """
     if isinstance(source, Ordered):
         return source.epoch_order(draw)
-    blocks = stored_blocks(source, np.arange(source.size))
-    if blocks is None or blocks.window is None:
-        return shuffled(draw, source.size)
-    return shuffled_in_windows(draw, blocks.numbers, blocks.window)
+    return shuffled(draw, source.size)
 
 
 def shuffled(draw: Draw, size: int) -> Indices:
@@ -115,36 +88,6 @@ def shuffled(draw: Draw, size: int) -> Indices:
     if not draw.shuffle:
         return np.arange(size, dtype=np.int64)
     return draw.generator().permutation(size).astype(np.int64, copy=False)
-
-
-def shuffled_in_windows(draw: Draw, blocks: Indices, window: int) -> Indices:
-    """Returns an order that reads each block of examples in one go.
-
-    The blocks are put into a random order, and the examples of every `window` blocks in a row are shuffled together.
-
-    Args:
-      draw: seed and epoch.
-      blocks: int64 (size,), the block of each example; examples of one block are next to each other.
-      window: blocks that are shuffled together, at least 1. If there are no more, the order is that of `shuffled`.
-
-    Returns:
-      int64 (size,), a permutation.
-    """
-    size = len(blocks)
-    starts = np.flatnonzero(np.diff(blocks, prepend=-1))
-    if not draw.shuffle or len(starts) <= window:
-        return shuffled(draw, size)
-    stops = np.append(starts[1:], size)
-    rng = draw.generator()
-    block_order = rng.permutation(len(starts))
-    order = np.empty(size, np.int64)
-    done = 0
-    for first in range(0, len(starts), window):
-        ranges = [np.arange(starts[block], stops[block]) for block in block_order[first : first + window]]
-        rows = np.concatenate(ranges)
-        order[done : done + len(rows)] = rng.permutation(rows)
-        done += len(rows)
-    return order
 
 
 def steps_in_epoch(size: int, batch_size: int, remainder: str) -> int:

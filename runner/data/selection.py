@@ -23,7 +23,6 @@ from runner.data.base import (
     take,
 )
 from runner.data.packing import step_lengths
-from runner.data.sampler import StoredBlocks, stored_blocks
 from runner.data.splits import Slice, fix_of, parse_split, resolve
 from runner.errors import invalid, listed
 
@@ -82,23 +81,6 @@ class Selection:
             for name, array in examples.items():
                 arrays[name][positions] = array
         return arrays
-
-    def stored_blocks(self, rows: Rows) -> StoredBlocks | None:
-        """Returns the blocks of some rows, or None unless every source is stored in blocks."""
-        starts = np.cumsum([0, *(len(source_rows) for _, source_rows in self.pieces)])
-        piece_of_row = np.searchsorted(starts, rows, side="right") - 1
-        numbers = np.empty(len(rows), np.int64)
-        count = 0
-        window = None
-        for piece, (source, source_rows) in enumerate(self.pieces):
-            positions = np.flatnonzero(piece_of_row == piece)
-            blocks = stored_blocks(source, source_rows[rows[positions] - starts[piece]])
-            if blocks is None:
-                return None
-            numbers[positions] = blocks.numbers + count
-            count += blocks.count
-            window = blocks.window
-        return StoredBlocks(numbers, count, window)
 
     def step_lengths(self, rows: Rows) -> Rows | None:
         """Returns the numbers of steps of some examples, or None unless every source knows them."""

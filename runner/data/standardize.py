@@ -21,7 +21,6 @@ from runner.data.base import (
     Rows,
     column,
 )
-from runner.data.sampler import StoredBlocks, stored_blocks
 from runner.data.selection import Selection
 from runner.errors import invalid
 
@@ -249,10 +248,6 @@ class Standardized:
         """Returns one complete array of the source, or None; those to standardize are never complete."""
         return _unscaled_column(self.inner, self.statistics, name)
 
-    def stored_blocks(self, rows: Rows) -> StoredBlocks | None:
-        """Returns the blocks of some rows of the source."""
-        return stored_blocks(self.inner, rows)
-
 
 @dataclass(frozen=True, eq=False)
 class StandardizedExamples:
@@ -287,7 +282,3 @@ class StandardizedExamples:
     def column(self, name: str) -> Array | None:
         """Returns one complete array of the source, or None; those to standardize are never complete."""
         return _unscaled_column(self.inner, self.statistics, name)
-
-    def stored_blocks(self, rows: Rows) -> StoredBlocks | None:
-        """Returns the blocks of some rows of the source."""
-        return stored_blocks(self.inner, rows)

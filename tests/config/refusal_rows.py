@@ -347,7 +347,6 @@ REFUSALS = [
         ".parquet",
     ),
     refusal("dataset=huggingface dataset.path=ylecun/mnist", "dataset.path=ylecun/mnist", "nothing is downloaded"),
-    refusal("+dataset.shuffle_window=4", "dataset.shuffle_window=4", "set dataset=parquet"),
     refusal("+dataset.pack=true", "dataset.pack=true", "examples have one size", "dataset.tokenizer=bytes"),
     refusal(
         "dataset=arrays dataset.path=. +dataset.pad_length=5",

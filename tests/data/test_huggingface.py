@@ -19,8 +19,8 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import checks as checks_data
 from runner.data import loading
 from runner.data.base import Dataset, Encoding
-from runner.data.blocks import EncodedImages, join_blocks
 from runner.data.sampler import train_plan
+from runner.data.table_rows import EncodedImages, join_blocks
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
 from tests.data.pictures import encoded, picture
@@ -254,32 +254,27 @@ def test_classes_in_another_order_than_the_runs_or_another_files_are_errors() ->
 
 
 @pytest.mark.parametrize(
-    ("path", "keys", "problem"),
+    ("path", "problem"),
     [
         (
             "ylecun/mnist",
-            {},
             "nothing is downloaded; run `hf download --repo-type dataset ylecun/mnist --local-dir mnist`, then set "
             "dataset.path=mnist",
         ),
-        ("nowhere", {}, "does not exist"),
-        ("notes.txt", {}, "dataset.path=notes.txt: must be a folder that save_to_disk wrote"),
-        ("both", {}, "dataset.path=both: has the same split in several folders (both/a, both/b)"),
-        ("plain", {"shuffle_window": 3}, "dataset.shuffle_window=3: is for Parquet files"),
+        ("nowhere", "does not exist"),
+        ("notes.txt", "dataset.path=notes.txt: must be a folder that save_to_disk wrote"),
+        ("both", "dataset.path=both: has the same split in several folders (both/a, both/b)"),
     ],
 )
-def test_invalid_paths_and_keys_are_rejected(path: str, keys: dict[str, object], problem: str) -> None:
+def test_invalid_paths_are_rejected(path: str, problem: str) -> None:
     Path("notes.txt").write_text("none")
     table = pa.table({"x": [1.0, 2.0]})
     for configuration in ("a", "b"):
         folder = Path("both", configuration)
         folder.mkdir(parents=True)
         pa.parquet.write_table(table, folder / "train-00000-of-00001.parquet")
-    Path("plain").mkdir()
-    with pa.ipc.new_file("plain/train.arrow", table.schema) as writer:
-        writer.write_table(table)
     with pytest.raises(ConfigError) as error:
-        read(path, features=None, **keys)
+        read(path, features=None)
     assert problem in str(error.value)
 
 

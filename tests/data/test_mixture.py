@@ -183,7 +183,7 @@ def test_images_of_files_and_of_arrays_are_mixed_and_augmented() -> None:
     files = [encoded(pixels, "PNG") for pixels in pictures]
     pq.write_table(pa.table({"image": files, "label": [0, 1] * 6}), "a.parquet", row_group_size=4)
     np.savez("b.npz", image=np.stack(pictures), label=np.arange(12) % 2)
-    entries: list[dict[str, object]] = [{"name": "parquet", "path": "a.parquet", "shuffle_window": 2}]
+    entries: list[dict[str, object]] = [{"name": "parquet", "path": "a.parquet"}]
     entries.append({"name": "arrays", "path": "b.npz", "train": "train[3:]"})
     with opened(DatasetConfig(workers=2), 0) as workers:
         data = read(entries)

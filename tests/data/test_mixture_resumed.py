@@ -1,4 +1,4 @@
-"""A mixture, with a part that is read in windows of row groups, is resumed in the middle of an epoch bit for bit."""
+"""A mixture is resumed in the middle of an epoch bit for bit."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def test_a_run_on_a_mixture_killed_inside_an_epoch_has_the_same_parameters_after
         x = rng.normal(size=(rows, 4)).astype(np.float32)
         table = pa.table({"x": list(x), "label": (x.sum(1) > 0).astype(np.int32)})
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=8)
-    windows = "{name: parquet, path: a.parquet, shuffle_window: 2, test: 'train[:8]'}"
-    exact = "{name: parquet, path: b.parquet, weight: 3, test: 'train[:8]'}"
-    options = ["mesh=batch2", "dataset=mixture", f"dataset.parts=[{windows}, {exact}]", "dataset.standardize=true"]
+    first = "{name: parquet, path: a.parquet, test: 'train[:8]'}"
+    second = "{name: parquet, path: b.parquet, weight: 3, test: 'train[:8]'}"
+    options = ["mesh=batch2", "dataset=mixture", f"dataset.parts=[{first}, {second}]", "dataset.standardize=true"]
     resumed.compare(tmp_path, 13, 5, options)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,9 @@ import pytest
 from runner.config import values
 from runner.config.schema_data import DatasetConfig
 from runner.data import checks as checks_data
-from runner.data.base import ArraySource, ArraySpec, Dataset, Encoding, column
+from runner.data.base import Dataset, Encoding, column
 from runner.data.loading import load
-from runner.data.packed_examples import PackedExamples, best_fit, packed_dataset
-from runner.data.sampler import Draw, StoredBlocks, order_of
+from runner.data.packed_examples import best_fit
 from runner.errors import ConfigError, DataError
 from tests.data.test_ragged import task_of
 
@@ -134,46 +130,6 @@ def test_splits_are_parts_of_the_examples_and_not_of_the_rows() -> None:
     assert data.test.read(np.arange(data.test.size))["tokens"].tolist() == [[6, 2, 8, 7, 0]]
 
 
-@dataclass(frozen=True, eq=False)
-class Blocks:
-    """Examples that are stored in blocks of four."""
-
-    arrays: ArraySource
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return self.arrays.specs
-
-    @property
-    def size(self) -> int:
-        return self.arrays.size
-
-    def read(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        return self.arrays.read(rows)
-
-    def stored_blocks(self, rows: np.ndarray) -> StoredBlocks:
-        return StoredBlocks(rows // 4, 3, 1)
-
-
-def test_a_row_is_of_one_block_so_that_a_window_reads_each_block_once() -> None:
-    lengths = np.array([1, 3, 2, 2, 2, 1, 1, 4, 0, 3])
-    segments = (np.arange(4) < lengths[:, None]).astype(np.int32)
-    tokens = segments * np.arange(1, 11)[:, None].astype(np.int32)
-    specs = {name: ArraySpec((4,), "int32") for name in ("tokens", "segments")}
-    source = Blocks(ArraySource({"tokens": tokens, "segments": segments}, specs))
-    config = DatasetConfig(name="custom", pad={"tokens": 0}, pack=True)
-    packed = packed_dataset(Dataset("x", "", source, source, None, "", ""), config).train
-    assert isinstance(packed, PackedExamples)
-    rows = packed.read(np.arange(packed.size))["tokens"]
-    assert rows.tolist() == [[1, 2, 2, 2], [3, 3, 4, 4], [5, 5, 6, 7], [8, 8, 8, 8], [10, 10, 10, 0]]
-    for epoch in range(4):
-        order = order_of(packed, Draw(0, epoch)).tolist()
-        blocks = [[0, 0, 1, 1, 2][row] for row in order]
-        assert sorted(order) == [0, 1, 2, 3, 4]
-        # The rows of a block are next to each other.
-        assert len(list(groupby(blocks))) == 3
-
-
 def test_padded_arrays_are_not_standardized_because_padding_would_count() -> None:
     keys = {"pad": {"x": 0.0, "label": 0}, "standardize": True, "pack": False}
     assert opened("vectors", **keys).train.read(np.array([1]))["x"][0, :, 0].tolist() == [4.5, 4.5, 0, 0, 0]
@@ -264,16 +220,6 @@ def test_lists_in_files_that_do_not_fit_name_the_place(
     content = saved(kind) | defaults | keys
     with pytest.raises(error, match=message):
         opened(**content).train.read(np.array([0, 2]))
-
-
-def test_rows_of_different_row_groups_share_no_packed_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("cache").absolute()))
-    table = pa.table({"tokens": pa.array(TOKENS, pa.list_(pa.int32()))})
-    pq.write_table(table, "groups.parquet", row_group_size=3)
-    data = opened(name="parquet", path="groups.parquet", target="", shuffle_window=1)
-    rows = data.train.read(np.arange(data.train.size))["tokens"].tolist()
-    assert rows == [[3, 1, 2, 4, 9], [2, 5, 1, 1, 3], [6, 2, 8, 0, 0], [7, 5, 5, 5, 5], [9, 9, 8, 0, 0]]
-    assert {tuple(order_of(data.train, Draw(0, epoch)).tolist()[:1]) for epoch in range(20)} > {(4,)}
 
 
 def test_the_documents_of_a_text_are_packed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`dataset=parquet`: the arrays of `dataset=arrays`, with a bounded number of row groups in memory."""
+"""`dataset=parquet`: the arrays of `dataset=arrays`, of a mapped Arrow file."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.data import blocks, images, loading, tables
 from runner.data import checks as checks_data
-from runner.data.base import Array, Dataset, DataSource, Encoding
-from runner.data.sampler import Draw, shuffled, shuffled_in_windows, train_plan
-from runner.data.sources import table_blocks
+from runner.data import images, loading, tables
+from runner.data.base import Array, Dataset, Encoding
+from runner.data.sampler import train_plan
+from runner.data.sources import stored_tables
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
 from tests.data.conftest import python
@@ -71,20 +69,6 @@ def same(ours: dict[str, Array], theirs: dict[str, Array]) -> None:
         assert np.array_equal(array, theirs[name]), name
 
 
-def decoded(source: DataSource, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Returns a list to which every decoded block of a source is added."""
-    assert isinstance(source, blocks.BlockSource)
-    numbers: list[int] = []
-    original = source.decode_block
-
-    def counted(number: int, name: str | None) -> blocks.Block:
-        numbers.append(number)
-        return original(number, name)
-
-    monkeypatch.setitem(source.__dict__, "decode_block", counted)
-    return numbers
-
-
 @pytest.mark.parametrize("keys", [{}, {"standardize": True}, {"holdout": 0.25, "train": "train[:80%]+train[90%:]"}])
 def test_every_split_specs_and_digest_are_those_of_dataset_arrays(keys: dict[str, object]) -> None:
     for split, rows in {"train": 100, "validation": 20, "test": 30}.items():
@@ -129,85 +113,8 @@ def test_categories_are_the_recorded_ones() -> None:
     assert other.train.read(np.arange(2))["kind"].tolist() == [0, 0]
     assert other.specs["kind"].names == ("boat", "flat", "house")
     pq.write_table(pa.table({"kind": ["car"]}), "car.parquet")
-    with pytest.raises(DataError, match=r"car.parquet, row group 1, kind: row 1 is 'car', which is not a category"):
+    with pytest.raises(DataError, match=r"car.parquet, row 1, kind: row 1 is 'car', which is not a category"):
         read("car.parquet", encoding).train.read(np.arange(1))
-
-
-def test_a_batch_decodes_each_row_group_once_and_cached_ones_are_used_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    write()
-    source = read().train
-    # One decoded row group has 8 x (4 + 4 + 4 + 12 + 1) bytes, and the cache room for three of them.
-    monkeypatch.setattr(source.cache, "_max_bytes", 600)  # type: ignore[attr-defined]
-    numbers = decoded(source, monkeypatch)
-    rows = np.arange(0, 40)[::-1]
-    source.read(rows)
-    assert sorted(numbers) == [0, 1, 2, 3, 4]
-    numbers.clear()
-    source.read(np.arange(8, 40))
-    assert numbers == [1], "2, 3 and 4 were decoded last, and are read before 1 is decoded"
-
-
-def test_a_row_group_that_is_larger_than_the_cache_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    write()
-    source = read().train
-    monkeypatch.setattr(source.cache, "_max_bytes", 1)  # type: ignore[attr-defined]
-    numbers = decoded(source, monkeypatch)
-    for _ in range(3):
-        source.read(np.array([1, 3]))
-    assert numbers == [0]
-    source.read(np.array([9, 1]))
-    assert numbers == [0, 1], "the cached one is read first"
-
-
-@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12), window=st.integers(1, 5), epoch=st.integers(0, 3))
-def test_a_windowed_order_is_a_permutation_of_whole_blocks(sizes: list[int], window: int, epoch: int) -> None:
-    numbers = np.repeat(np.arange(len(sizes)), sizes)
-    draw = Draw(7, epoch)
-    order = shuffled_in_windows(draw, numbers, window)
-    assert sorted(order.tolist()) == list(range(len(numbers)))
-    assert np.array_equal(order, shuffled_in_windows(draw, numbers, window))
-    if len(sizes) <= window:
-        assert np.array_equal(order, shuffled(draw, len(numbers)))
-        return
-    # The blocks in the order in which an epoch begins to read them; every window of them is read before the next.
-    blocks_in_order = list(dict.fromkeys(numbers[order].tolist()))
-    done = 0
-    while blocks_in_order:
-        # The first example of a block may be anywhere in its window, so the window is found by its examples.
-        count = min(window, len(blocks_in_order))
-        in_window = set(blocks_in_order[:count])
-        total = sum(sizes[number] for number in in_window)
-        assert set(numbers[order[done : done + total]].tolist()) == in_window
-        blocks_in_order = blocks_in_order[count:]
-        done += total
-
-
-@pytest.mark.parametrize("keys", [{}, {"standardize": True}, {"train": "train[13:91]", "holdout": 0.2}])
-def test_a_shuffle_window_decodes_each_row_group_once_per_epoch(
-    keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(rows=400)
-    data = read(shuffle_window=4, **keys)
-    source = data.train
-    while not isinstance(source, blocks.BlockSource):
-        source = source.pieces[0][0] if hasattr(source, "pieces") else source.inner  # type: ignore[attr-defined]
-    monkeypatch.setattr(source.cache, "_max_bytes", 5 * GROUP * 25)
-    orders = []
-    for epoch in range(2):
-        numbers = decoded(source, monkeypatch)
-        source.cache._blocks.clear()
-        source.cache._bytes = 0
-        plan = train_plan(data.train.size, batch_size=6, seed=1, epoch=epoch, source=data.train, remainder="pad")
-        orders.append(plan.indices[plan.weights > 0])
-        for indices in plan.indices:
-            data.train.read(indices)
-        # Padding reads row 0.
-        assert len(numbers) <= len(set(numbers)) + 1
-        assert sorted(orders[-1].tolist()) == list(range(data.train.size))
-    assert not np.array_equal(*orders)
-    whole = train_plan(data.train.size, batch_size=6, seed=1, epoch=1, source=data.train)
-    rest = train_plan(data.train.size, batch_size=6, seed=1, epoch=1, source=data.train, start_step=5)
-    assert np.array_equal(whole.indices[5:], rest.indices)
 
 
 def images_table(sizes: list[tuple[int, int]], gray: bool = False) -> tuple[pa.Table, list[Array]]:
@@ -337,10 +244,6 @@ def test_a_feature_is_the_column_of_its_exact_name() -> None:
     [
         ({"path": "nowhere.parquet"}, "does not exist, but must be a .parquet file"),
         ({"path": "houses.csv"}, "dataset.path=houses.csv: must be a .parquet file"),
-        ({"cache_mib": 0}, "dataset.cache_mib=0: must be at least 1"),
-        ({"shuffle_window": 0}, "dataset.shuffle_window=0: must be at least 1"),
-        ({"shuffle_window": 2, "shuffle": False}, "dataset.shuffle_window=2: needs dataset.shuffle=true"),
-        ({"name": "arrays", "shuffle_window": 2}, "dataset=arrays has no such key; remove dataset.shuffle_window"),
     ],
 )
 def test_invalid_keys_are_rejected(keys: dict[str, object], problem: str) -> None:
@@ -351,34 +254,19 @@ def test_invalid_keys_are_rejected(keys: dict[str, object], problem: str) -> Non
     assert problem in str(error.value)
 
 
-def test_a_window_that_the_cache_has_no_room_for_is_rejected_and_an_exact_shuffle_of_more_warns(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pq.write_table(pa.table({"x": np.arange(1 << 20, dtype=np.float32)}), "a.parquet", row_group_size=1 << 17)
-    with pytest.raises(ConfigError) as error:
-        read("a.parquet", cache_mib=2, shuffle_window=4, standardize=False)
-    assert "5" not in str(error.value).partition(":")[0]
-    assert "set dataset.cache_mib=3 or dataset.shuffle_window=3" in str(error.value)
-    read("a.parquet", cache_mib=3, shuffle_window=4, standardize=False)
-    assert not caplog.records
-    read("a.parquet", cache_mib=3, standardize=False)
-    assert "the data has 4 MiB decoded, but dataset.cache_mib=3" in caplog.text
-    assert "set dataset.shuffle_window=5" in caplog.text
-
-
 def test_the_second_start_reads_only_files_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     write("data/a.parquet")
     write("data/b.parquet")
-    monkeypatch.setattr(table_blocks, "latest_recordable_ns", lambda: 1 << 62)
+    monkeypatch.setattr(stored_tables, "latest_recordable_ns", lambda: 1 << 62)
     first = read("data", standardize=False)
     scanned: list[str] = []
-    add = table_blocks.ScannedTable.add
+    add = stored_tables.ScannedTable.add
 
-    def counted(self: table_blocks.ScannedTable, content: pa.Table, where: str, pad: tuple[str, ...]) -> None:
+    def counted(self: stored_tables.ScannedTable, content: pa.Table, where: str, pad: tuple[str, ...]) -> None:
         scanned.append(where)
         add(self, content, where, pad)
 
-    monkeypatch.setattr(table_blocks.ScannedTable, "add", counted)
+    monkeypatch.setattr(stored_tables.ScannedTable, "add", counted)
     second = read("data", standardize=False)
     assert not scanned
     assert (second.digest, second.specs) == (first.digest, first.specs)
@@ -396,41 +284,40 @@ from runner.config.schema_data import DatasetConfig
 from runner.data.loading import load
 from runner.data.sampler import train_plan
 
-def peak():
+def own():
+    # Without the pages of mapped files, which the system takes back when it needs them.
     for line in open("/proc/self/status"):
-        if line.startswith("VmHWM"):
+        if line.startswith("RssAnon"):
             return int(line.split()[1]) << 10
 
-before = peak()
+before = peak = own()
 data = load(DatasetConfig(**json.loads(sys.argv[1])))
 plan = train_plan(data.train.size, batch_size=1024, seed=0, epoch=0, source=data.train)
 total = 0.0
 for indices in plan.indices:
     total += float(data.train.read(indices)["x"].sum(dtype=np.float64))
-print(json.dumps([peak() - before, total]))
+    peak = max(peak, own())
+print(json.dumps([peak - before, total]))
 """
 
 
 @pytest.mark.nightly
-def test_memory_is_bounded_by_the_cache_and_not_by_the_file() -> None:
-    cache, group = 48, 1 << 13
+def test_memory_is_bounded_and_not_by_the_file() -> None:
     peaks = []
     for name, groups in {"a": 12, "b": 48}.items():
         schema = pa.schema({"x": pa.list_(pa.float32(), 256)})
         total = 0.0
         with pq.ParquetWriter(f"{name}.parquet", schema) as writer:
             for number in range(groups):
-                content = np.random.default_rng(number).random((group, 256), np.float32)
+                content = np.random.default_rng(number).random((1 << 13, 256), np.float32)
                 total += float(content.sum(dtype=np.float64))
                 vectors = pa.FixedSizeListArray.from_arrays(pa.array(content.ravel()), 256)
                 writer.write_table(pa.table({"x": vectors}, schema=schema))
-        keys = {"name": "parquet", "path": f"{name}.parquet", "test": "train[:1]", "cache_mib": cache}
-        out, err = python(MEMORY, json.dumps({**keys, "shuffle_window": 4})).communicate()
+        keys = {"name": "parquet", "path": f"{name}.parquet", "test": "train[:1]"}
+        out, err = python(MEMORY, json.dumps(keys)).communicate()
         peak, found = json.loads(out or err)
         assert found == pytest.approx(total, rel=1e-9)
         peaks.append(peak / (1 << 20))
-    # The cache; the row group of 8 MiB that is decoded, which takes five times its size (measured); and what PyArrow's
-    # and NumPy's allocators keep. The first file has twice the size of the cache, the second one eight times.
-    assert peaks[0] < cache + 5 * 8 + 96, peaks
-    # The order of the 294,912 further examples takes 8 bytes each, several times while it is drawn.
-    assert peaks[1] < peaks[0] + 24, peaks
+    # The row group of 8 MiB that is converted, which takes five times its size (measured), and what PyArrow's and
+    # NumPy's allocators keep. The second file has 384 MiB.
+    assert peaks[1] < 5 * 8 + 96 + 24, peaks

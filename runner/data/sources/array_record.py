@@ -24,7 +24,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import images, places
 from runner.data.base import Encoding, FullDataset, Rows
 from runner.data.checks_source import ARRAY_RECORD_FILE, ARRAY_RECORD_SUFFIXES
-from runner.data.sources import split_files, table_blocks
+from runner.data.sources import split_files, stored_tables
 from runner.data.sources.example_message import Example
 from runner.data.sources.split_names import canonical_splits
 from runner.errors import DataError
@@ -212,7 +212,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         # The names are those of a folder, so they are read once.
         if folder not in classes:
             classes[folder] = _classes(table)
-    return table_blocks.load(files, config, encoding, classes)
+    return stored_tables.load(files, config, encoding, classes)
 
 
 def location(config: DatasetConfig) -> str:

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from runner.config.schema_data import DatasetConfig
 from runner.data import images, ragged
 from runner.data.base import IMAGE_DIMS, Array, ArraySpec
-from runner.data.blocks import Block, EncodedImages, ImageDecoder, block_bytes
 from runner.data.encode import (
     MAX_CATEGORIES,
     Column,
@@ -30,6 +29,7 @@ from runner.data.encode import (
 )
 from runner.data.packing import SEGMENTS
 from runner.data.sources.image_scan import common_size
+from runner.data.table_rows import Block, EncodedImages, ImageDecoder
 from runner.data.tables import convert_column, sequences
 from runner.errors import DataError
 
@@ -68,14 +68,10 @@ class ScannedTable:
 
     Attributes:
       rows: of the file.
-      bytes: of all decoded blocks.
-      largest: bytes of the largest decoded block.
       columns: by name.
     """
 
     rows: int = 0
-    bytes: int = 0
-    largest: int = 0
     columns: dict[str, ScannedColumn] = field(default_factory=dict)
 
     def add(self, table: pa.Table, where: str, pad: Collection[str] = ()) -> None:
@@ -89,7 +85,7 @@ class ScannedTable:
         Raises:
           DataError: a value is missing, or can't be represented; or rows have different shapes.
         """
-        decoded: dict[str, Array | EncodedImages] = {}
+        self.rows += table.num_rows
         for name in table.column_names:
             scanned = self.columns.setdefault(name, ScannedColumn())
             place = f"{where}, {name}"
@@ -99,23 +95,15 @@ class ScannedTable:
                 if len(steps):
                     _add_kind(scanned, place, array.shape[1:], str(array.dtype))
                 scanned.longest = max(scanned.longest, int(lengths.max(initial=0)))
-                decoded[name] = np.empty((len(lengths), scanned.longest, *array.shape[1:]), array.dtype)
                 continue
             content = _content(place, table.column(name))
             if isinstance(content, StringColumn):
                 _add_strings(scanned, place, content)
-                decoded[name] = np.empty(len(content), np.int32)
             elif isinstance(content, EncodedImages):
                 _add_images(scanned, place, content)
-                decoded[name] = content
             else:
                 array = numeric_array(place, content)
                 _add_kind(scanned, place, array.shape[1:], str(array.dtype))
-                decoded[name] = array
-        size = block_bytes(decoded)
-        self.rows += table.num_rows
-        self.bytes += size
-        self.largest = max(self.largest, size)
 
 
 def _add_kind(scanned: ScannedColumn, place: str, shape: Sequence[int], dtype: str) -> None:
@@ -168,8 +156,7 @@ def _content(place: str, column: pa.ChunkedArray) -> Column | EncodedImages:
     _, offsets, content = whole.buffers()
     starts = np.frombuffer(offsets, np.int64)[whole.offset : whole.offset + len(whole) + 1]
     data = np.frombuffer(content or b"", np.uint8)[starts[0] : starts[-1]]
-    # A copy for the same reason as in `Columns._numbers`.
-    return EncodedImages(data.copy(), starts - starts[0])
+    return EncodedImages(data, starts - starts[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +257,7 @@ class Columns:
                 f"{place} has the class {outside[0]}, but there are {count} classes, from 0; the labels may be "
                 "withheld: select a split with labels"
             )
-        # A copy, because a view would keep Arrow's memory, which the cache does not count.
+        # A copy, because Arrow's memory can't be written, which an augmentation may do.
         return array.astype(spec.dtype, copy=True)
 
 

@@ -14,21 +14,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.ipc
 
 from runner.config.schema_data import DatasetConfig
 from runner.data import places
-from runner.data.base import Encoding, FullDataset, Rows
+from runner.data.base import Encoding, FullDataset
 from runner.data.checks_source import ARROW_SUFFIXES, PARQUET_SUFFIXES
-from runner.data.sources import split_files, table_blocks
-from runner.data.sources.parquet import ParquetTable
+from runner.data.sources import split_files, stored_tables
+from runner.data.sources.arrow_table import ArrowTable, from_parquet
 from runner.data.sources.split_names import canonical_splits
 from runner.errors import DataError, invalid
 
@@ -37,97 +33,10 @@ _SPLITS = "dataset_dict.json"
 _STATE = "state.json"
 # Written into the library's cache: among others the names of the splits.
 _INFO = "dataset_info.json"
-# First bytes of Arrow's file format. Its stream format, which the library writes, has none.
-_FILE_FORMAT = b"ARROW1"
 # Metadata of a schema with the features of its columns.
 _FEATURES = b"huggingface"
 # Characters of a library's error that a message shows.
 _MAX_REASON = 300
-
-
-@dataclass(frozen=True)
-class ArrowTable:
-    """An Arrow file, memory-mapped.
-
-    Attributes:
-      path: the file.
-      block_name: what a block is called in messages.
-    """
-
-    path: Path
-    block_name: str = "record batch"
-
-    def __reduce__(self) -> tuple[type[ArrowTable], tuple[Path]]:
-        """Returns the file without its map, for another process."""
-        return ArrowTable, (self.path,)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the columns."""
-        return list(self.schema.names)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Types of the columns, with the metadata of the file."""
-        return self._content[0]
-
-    @cached_property
-    def lengths(self) -> list[int]:
-        """Rows of each record batch."""
-        return [batch.num_rows for batch in self._content[1]]
-
-    @cached_property
-    def _content(self) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-        try:
-            with self.path.open("rb") as file:
-                is_file_format = file.read(len(_FILE_FORMAT)) == _FILE_FORMAT
-            mapped = pa.memory_map(str(self.path))
-            if is_file_format:
-                reader = pa.ipc.open_file(mapped)
-                return reader.schema, [reader.get_batch(number) for number in range(reader.num_record_batches)]
-            stream = pa.ipc.open_stream(mapped)
-            return stream.schema, list(stream)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())[:_MAX_REASON]
-            raise DataError(f"{self.path} can't be read: {reason}") from error
-
-    def read(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """Returns some columns of a record batch."""
-        return pa.Table.from_batches([self._content[1][number].select(list(columns))])
-
-    def take(self, rows: Rows, columns: Sequence[str]) -> pa.Table:
-        """Returns some columns of some rows, sorted and each once."""
-        taken = {}
-        for name in columns:
-            column = self._table.column(name)
-            if len(rows) == 1:
-                # A slice copies nothing, and takes a fraction of the time of `take`.
-                taken[name] = column.slice(int(rows[0]), 1)
-            elif pa.types.is_primitive(column.type):
-                taken[name] = column.take(pa.array(rows))
-            else:
-                # Of columns of other types, `take` would first copy all record batches into one array.
-                taken[name] = self._take_by_batch(name, rows)
-        return pa.table(taken)
-
-    def _take_by_batch(self, name: str, rows: Rows) -> pa.ChunkedArray:
-        bounds = np.searchsorted(rows, self._starts)
-        pieces = []
-        # The record batches that have any of the rows.
-        for number in np.flatnonzero(np.diff(bounds)).tolist():
-            own = rows[bounds[number] : bounds[number + 1]] - self._starts[number]
-            pieces.append(self._content[1][number].column(name).take(pa.array(own)))
-        return pa.chunked_array(pieces)
-
-    @cached_property
-    def _table(self) -> pa.Table:
-        schema, batches = self._content
-        return pa.Table.from_batches(batches, schema)
-
-    @cached_property
-    def _starts(self) -> Rows:
-        """First row of each record batch, and the number of rows."""
-        return np.cumsum([0, *self.lengths])
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
@@ -144,17 +53,17 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     assert config.path is not None
     path = places.local(config.path)
     arrow = _arrow_files(path)
-    files: dict[str, list[ArrowTable | ParquetTable]] = {}
+    files: dict[str, list[ArrowTable]] = {}
     if arrow:
         for split, paths in arrow.items():
-            files[split] = [ArrowTable(file) for file in paths]
+            files[split] = [ArrowTable(file, file) for file in paths]
     else:
         found = split_files.find(config.path, PARQUET_SUFFIXES)
         _check_configurations(config, found)
         for split, paths in found.items():
-            files[split] = [ParquetTable(file) for file in paths]
+            files[split] = list(map(from_parquet, paths))
     classes = {table.path: _classes(table.schema) for tables in files.values() for table in tables}
-    return table_blocks.load(files, config, encoding, classes)
+    return stored_tables.load(files, config, encoding, classes)
 
 
 def location(config: DatasetConfig) -> str:

@@ -54,7 +54,6 @@ _ORDER = (
     "dataset.holdout",
     "dataset.batch_size",
     "dataset.shuffle",
-    "dataset.shuffle_window",
     "dataset.remainder",
     "dataset.image_size",
     "trainer.seed",
@@ -65,10 +64,6 @@ _ORDER = (
 
 # The keys that decide what an example is. A branch may change them.
 _EXAMPLE = ("dataset.standardize", "dataset.sequence_length", "dataset.documents", "dataset.pack")
-
-# The datasets of a mixture. Their weights may change in a resumed run.
-_PARTS = "dataset.parts"
-_PART_WINDOW = "shuffle_window"
 
 # If this key is null and the data has no test split, a share of the train split is taken for it.
 _SPLITS_TRAIN = "dataset.test"
@@ -304,31 +299,13 @@ def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
         differing.append(_SPLITS_TRAIN)
     if differing:
         key = differing[0]
-        raise _other_order(key, before.get(key), now.get(key), f"leave out {key}")
-    windows_before = _part_windows(before)
-    windows_now = _part_windows(now)
-    for key in windows_before | windows_now:
-        value = windows_before.get(key)
-        if value != windows_now.get(key):
-            raise _other_order(key, value, windows_now.get(key), f"set {_PART_WINDOW}: {_shown(value)} in that part")
-
-
-def _other_order(key: str, before: object, now: object, fix: str) -> ConfigError:
-    """Returns the error for a key that differs from the run's."""
-    return invalid(
-        key,
-        now,
-        problem=f"the run has trained with {key}={_shown(before)}, which decides the order of its examples",
-        fix=f"{fix}, or start a new run",
-    )
-
-
-def _part_windows(settings: Mapping[str, Any]) -> dict[str, object]:
-    """Returns the shuffle window of each part of a mixture, by its key; of a flat config."""
-    windows: dict[str, object] = {}
-    for number, part in enumerate(settings.get(_PARTS) or ()):
-        windows[f"{_PARTS}[{number}].{_PART_WINDOW}"] = part.get(_PART_WINDOW)
-    return windows
+        trained = f"{key}={_shown(before.get(key))}"
+        raise invalid(
+            key,
+            now.get(key),
+            problem=f"the run has trained with {trained}, which decides the order of its examples",
+            fix=f"leave out {key}, or start a new run",
+        )
 
 
 def _shown(value: object) -> object:

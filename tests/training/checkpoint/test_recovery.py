@@ -309,15 +309,7 @@ def test_a_damaged_best_is_rejected_and_with_early_stopping_the_best_is_opened(f
         ({}, {"holdout": 0.2}, "dataset.holdout=0.2"),
         ({"test": "test"}, {"test": None}, "dataset.test=null"),
         ({"_target_": "a.load"}, {"_target_": "b.load"}, "dataset._target_=b.load"),
-        ({"shuffle_window": 4}, {"shuffle_window": 8}, "dataset.shuffle_window=8"),
-        ({"shuffle_window": 4}, {"shuffle_window": None}, "dataset.shuffle_window=null"),
-        ({}, {"shuffle_window": None, "parts": []}, None),
-        ({"parts": [{"weight": 1}]}, {"parts": [{"weight": 3, "shuffle_window": None}]}, None),
-        (
-            {"parts": [{"path": "a"}, {"path": "b", "shuffle_window": 2}]},
-            {"parts": [{"path": "a"}, {"path": "b"}]},
-            r"dataset.parts\[1\].shuffle_window=null",
-        ),
+        ({"parts": [{"weight": 1}]}, {"parts": [{"weight": 3}]}, None),
     ],
 )
 def test_a_resumed_run_must_see_the_same_examples(

@@ -1,20 +1,19 @@
-"""Tables on disk that are read block by block: their scan, which is recorded, and their sources.
+"""Tables on disk that are read row by row: their scan, which is recorded, and their sources.
 
 The first start reads every file once, block by block: for its digest, for the strings of its categories, for the sizes
-of its images, and to find values that are missing. The result is recorded in ~/.cache/runner/blocks, so later starts
+of its images, and to find values that are missing. The result is recorded in ~/.cache/runner/tables, so later starts
 read only files that changed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,26 +21,21 @@ import pyarrow as pa
 from runner.config.schema_data import DatasetConfig
 from runner.data import places, ragged
 from runner.data.base import DataSource, Encoding, FullDataset, Rows
-from runner.data.blocks import Block, BlockCache, BlockSource, ImageBlockSource, ImageRowSource, RowSource, join_blocks
 from runner.data.encode import by_clean_name, cleaned, join_names
 from runner.data.packing import POSITIONS, SEGMENTS
 from runner.data.sources.columns import Columns, ScannedColumn, ScannedTable, combine
 from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
+from runner.data.table_rows import Block, ImageRowSource, RowSource, join_blocks
 from runner.data.tables import is_index
 from runner.errors import DataError, did_you_mean, invalid
 from runner.host.folders import cache_folder
 
-logger = logging.getLogger(__name__)
-
 # Version of the records. Increase it with `ScannedTable`, and with what the scan checks.
-_FORMAT = 1
-_MIB = 1 << 20
-# A shuffle window and the block after it: two windows meet within a batch.
-_BLOCKS_BESIDE_WINDOW = 1
+_FORMAT = 2
 
 
 class TableFile(Protocol):
-    """A file with one table, in blocks of rows."""
+    """A file with one table, in blocks of rows; a row can be read without decoding its block."""
 
     @property
     def path(self) -> Path:
@@ -70,11 +64,6 @@ class TableFile(Protocol):
           DataError: the file can't be read.
         """
         ...
-
-
-@runtime_checkable
-class RandomAccessFile(TableFile, Protocol):
-    """A file whose rows can be read without decoding their blocks."""
 
     def take(self, rows: Rows, columns: Sequence[str]) -> pa.Table:
         """Returns some columns of some rows.
@@ -112,36 +101,6 @@ class _Scanned:
 
 
 @dataclass(frozen=True, eq=False)
-class _SplitBlocks:
-    """The blocks of a split's files, numbered one after the other.
-
-    Attributes:
-      blocks: (file, number in the file) of each block with rows.
-      columns: of all files.
-    """
-
-    blocks: Sequence[tuple[TableFile, int]]
-    columns: Columns
-
-    @property
-    def lengths(self) -> list[int]:
-        """Rows of each block."""
-        return [file.lengths[number] for file, number in self.blocks]
-
-    def decode(self, number: int, name: str | None) -> Block:
-        """Returns a block, or one column of it."""
-        file, number_in_file = self.blocks[number]
-        names = self.columns.raw_names_of(name)
-        table = _renamed(file.read(number_in_file, list(names.values())), names)
-        return self.columns.decode(table, _place(file, number_in_file))
-
-    def place(self, number: int, row: int) -> str:
-        """Returns the name of a row for messages."""
-        file, number_in_file = self.blocks[number]
-        return f"{_place(file, number_in_file)}, row {row + 1}"
-
-
-@dataclass(frozen=True, eq=False)
 class _SplitRows:
     """The rows of a split's files, numbered one after the other.
 
@@ -150,7 +109,7 @@ class _SplitRows:
       columns: of all files.
     """
 
-    files: Sequence[RandomAccessFile]
+    files: Sequence[TableFile]
     columns: Columns
 
     @cached_property
@@ -187,12 +146,12 @@ def load(
 
     Args:
       files: of each split; at least one.
-      config: columns, image size, cache and shuffle window.
+      config: columns and image size.
       encoding: of the run that the data is read for; None: strings get their numbers here.
       classes: file or folder -> the classes that its metadata names.
 
     Raises:
-      ConfigError: there is no such column; images have several sizes; the shuffle window does not fit in the cache.
+      ConfigError: there is no such column; images have several sizes.
       DataError: a file can't be read, has a value that is missing, or differs from the others or from the run in its
         classes.
     """
@@ -206,19 +165,7 @@ def load(
     tables = {file: scan.table for file, scan in scans.items()}
     columns = combine(tables, config, encoding.categories, raw_names, clean_classes, encoding.lengths)
     lengths = {name: columns.specs[name].shape[0] for name in columns.padding}
-    cache = BlockCache(config.cache_mib * _MIB)
-    splits: dict[str, DataSource] = {}
-    for split, split_files in files.items():
-        splits[split] = _source(split, split_files, columns, config, cache)
-    if not all(isinstance(file, RandomAccessFile) for file in _all(files)):
-        _check_cache(config, tables)
-    elif config.shuffle_window is not None:
-        raise invalid(
-            "dataset.shuffle_window",
-            config.shuffle_window,
-            problem="is for Parquet files; Arrow files are shuffled exactly, because their rows are read alone",
-            fix="remove it",
-        )
+    splits = {split: _source(split_files, columns) for split, split_files in files.items()}
     return FullDataset(
         name=path.absolute().name,
         version="",
@@ -229,34 +176,15 @@ def load(
     )
 
 
-def _source(
-    split: str, files: Sequence[TableFile], columns: Columns, config: DatasetConfig, cache: BlockCache
-) -> DataSource:
-    random_access = [file for file in files if isinstance(file, RandomAccessFile) and any(file.lengths)]
-    if random_access:
-        rows = _SplitRows(random_access, columns)
-        size = int(rows.starts[-1])
-        if columns.decoders:
-            return ImageRowSource(columns.specs, size, rows.read, rows.place, columns.decoders)
-        return RowSource(columns.specs, size, rows.read, rows.place)
-    blocks = []
-    for file in files:
-        blocks += [(file, number) for number, length in enumerate(file.lengths) if length]
-    if not blocks:
+def _source(files: Sequence[TableFile], columns: Columns) -> DataSource:
+    with_rows = [file for file in files if any(file.lengths)]
+    if not with_rows:
         raise DataError(f"{files[0].path} has no examples")
-    stored = _SplitBlocks(blocks, columns)
-    make: Callable[..., BlockSource] = BlockSource
+    rows = _SplitRows(with_rows, columns)
+    size = int(rows.starts[-1])
     if columns.decoders:
-        make = partial(ImageBlockSource, decoders=columns.decoders)
-    return make(
-        columns.specs,
-        stored.lengths,
-        stored.decode,
-        stored.place,
-        cache,
-        name=split,
-        window=config.shuffle_window,
-    )
+        return ImageRowSource(columns.specs, size, rows.read, rows.place, columns.decoders)
+    return RowSource(columns.specs, size, rows.read, rows.place)
 
 
 def _all(files: Files) -> list[TableFile]:
@@ -359,7 +287,7 @@ def _scan_all(files: Files, path: Path, raw_names: Mapping[str, str], pad: Colle
     if pad:
         # Only then a scan knows the lengths of sequences.
         key += "\0\0" + "\0".join(sorted(pad))
-    records_path = cache_folder("blocks") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    records_path = cache_folder("tables") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     recorded = _read_records(records_path)
     scans = {}
     for file in _all(files):
@@ -403,36 +331,6 @@ def _read_records(path: Path) -> dict[str, _Scanned]:
     except (TypeError, KeyError, AttributeError):
         return {}
     return records
-
-
-def _check_cache(config: DatasetConfig, scans: Mapping[str, ScannedTable]) -> None:
-    """Rejects a shuffle window that the cache can't keep, and warns if every batch would decode many blocks."""
-    cache_bytes = config.cache_mib * _MIB
-    largest = max(scan.largest for scan in scans.values())
-    total = sum(scan.bytes for scan in scans.values())
-    window = config.shuffle_window
-    if window is not None:
-        needed = min(total, (window + _BLOCKS_BESIDE_WINDOW) * largest)
-        if needed > cache_bytes:
-            fix = f"set dataset.cache_mib={-(-needed // _MIB)}"
-            fitting = cache_bytes // largest - _BLOCKS_BESIDE_WINDOW
-            if fitting > 0:
-                fix += f" or dataset.shuffle_window={fitting}"
-            raise invalid(
-                "dataset.shuffle_window",
-                window,
-                problem=f"{window} row groups and the next one have {needed // _MIB:,} MiB decoded, but "
-                f"dataset.cache_mib={config.cache_mib}",
-                fix=fix,
-            )
-    elif config.shuffle and total > cache_bytes:
-        logger.warning(
-            "the data has %s MiB decoded, but dataset.cache_mib=%s: an exact shuffle decodes a row group for nearly "
-            "every example; to read each row group once per epoch, set dataset.shuffle_window=%s",
-            f"{total // _MIB:,}",
-            config.cache_mib,
-            max(1, cache_bytes // largest - _BLOCKS_BESIDE_WINDOW),
-        )
 
 
 def _digest(files: Files, scans: Mapping[str, _Scanned]) -> str:
