@@ -110,6 +110,7 @@ PASSING = [example for example in EXAMPLES if page.passes(example, "jax", _ended
 @pytest.mark.parametrize("example", PASSING, ids=lambda example: example.path)
 def test_an_example_equals_one_device(example: Example, tmp_path: Path) -> None:
     """Every tenth does all that the page measures; the others are verified, which trains too."""
-    steps = page.STEPS if PASSING.index(example) % 10 == 0 else ["verify"]
-    ended = measure(example, "jax", tmp_path, 600, only=steps, passed={})
-    assert {step: ended[step] for step in steps} == dict.fromkeys(steps, "ok")
+    only = ["verify"] if PASSING.index(example) % 10 else []
+    ended = measure(example, "jax", tmp_path, 600, only=only, passed={})
+    assert len(ended) == (2 if only else len(page.STEPS))
+    assert set(ended.values()) == {"ok"}
