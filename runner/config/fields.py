@@ -256,17 +256,6 @@ def stored_path(default: Text, *, example: str) -> Text:
     return declared
 
 
-def store_folder(default: Text, *, example: str) -> Text:
-    """Declares the URL of a folder in an object store, which need not exist.
-
-    Args:
-      default: of the key.
-      example: a value for error messages.
-    """
-    declared: Text = _declare(default, Constraint(test=store_folder_problem, rule="URL", example=example))
-    return declared
-
-
 def pattern(default: str, *, example: str) -> str:
     """Declares a regular expression.
 
@@ -380,13 +369,6 @@ def folder_problem(value: str) -> str | None:
     if urls.is_url(value):
         return urls.problem(value)
     return path_problem(value)
-
-
-def store_folder_problem(value: str) -> str | None:
-    """Returns why a string can't be the URL of a folder in an object store, or None."""
-    if not urls.is_url(value):
-        return "must be the URL of a folder in an object store"
-    return folder_problem(value)
 
 
 def pattern_problem(value: str) -> str | None:

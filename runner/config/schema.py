@@ -20,7 +20,6 @@ from runner.config.fields import (
     number,
     pattern,
     pattern_problem,
-    store_folder,
     stored_path,
     text,
 )
@@ -415,8 +414,6 @@ class TrackingConfig:
       experiment: MLflow experiment.
       run_name: name of the run; null: made of model, mesh and layout.
       tags: additional tags of the run.
-      copy_to: URL of a folder of an object store, such as `s3://bucket/runs`, which gets a copy of the run's folder,
-        every minute and at the end; null: none.
     """
 
     name: str = choice("mlflow", "mlflow", "none")
@@ -425,7 +422,6 @@ class TrackingConfig:
     experiment: str = text("runner", example="my_experiment")
     run_name: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
-    copy_to: str | None = store_folder(None, example="s3://bucket/runs")
 
 
 @dataclass(frozen=True)

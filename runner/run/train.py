@@ -41,7 +41,6 @@ from runner.processes.lifecycle import AgreedStop, finish_together
 from runner.processes.team import current
 from runner.record.tracked import ENDED, open_run, recorded
 from runner.run import again, lines
-from runner.run.copied import copied
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
 from runner.task import registry as task_registry
@@ -130,7 +129,6 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
                         ready = training.ready(readers)
             with required(folder):
                 (folder / "config.yaml").write_text(yaml_text)
-            until_recorded.enter_context(copied(folder, config.tracking.copy_to))
             tracker = until_recorded.enter_context(recorded(_tracker(config, content, command, run_id), console))
             if team.is_first:
                 with spared(str(folder / folders.MARK)):

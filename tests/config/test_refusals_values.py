@@ -33,8 +33,6 @@ REFUSALS = [
     refusal("++nosuch.canary={a:???}", "nosuch={canary:{a:???}}", "unknown group"),
     refusal("export.folder=memory://x", "export.folder=memory://x", "the memory of one process"),
     refusal("trainer.checkpoint.folder=memory://x/y", "trainer.checkpoint.folder=memory://x/y", "the memory of one"),
-    refusal("tracking.copy_to=memory://x/y", "tracking.copy_to=memory://x/y", "the memory of one"),
-    refusal("tracking.copy_to=runs", "tracking.copy_to=runs", "must be the URL", "s3://bucket/runs"),
     refusal("trainer.steps=3000000000", "trainer.steps=3000000000", "at most 2,147,483,647 (int32)"),
     refusal("trainer.steps=0", "trainer.steps=0", "at least 1", "set trainer.steps=1000"),
     refusal("trainer.evaluate_every_steps=0", "trainer.evaluate_every_steps=0", "at least 1"),

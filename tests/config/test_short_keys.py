@@ -49,7 +49,7 @@ def test_a_typed_key_that_the_command_ignores_is_rejected(typed: str, said: str)
         check_read(["mesh=single", typed], "runner", config)
     reader = said.rpartition("python -m ")[2].partition(" ")[0].partition(";")[0]
     verifies = RunConfig(trainer=TrainerConfig(verify_first=True))
-    check_read([typed, "tracking.copy_to=a"], reader if "only python" in said else "runner", verifies)
+    check_read([typed, "tracking.experiment=a"], reader if "only python" in said else "runner", verifies)
     # A user's program may call any command.
     check_read(["evaluate.split=train", "verify.steps=3"], "", config)
     # Hydra's own groups and options are not keys of a command.

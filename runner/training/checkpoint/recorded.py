@@ -76,7 +76,7 @@ _PLACE_NAMES = {
     "export": {"folder"},
     "generate": {"file"},
     "model": {"preset"},
-    "tracking": {"copy_to", "uri"},
+    "tracking": {"uri"},
     "trainer": {"fast_folder"},
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -127,29 +126,6 @@ def check_a_run(
     command_line = command("runner.runs", "clean", f"folder={root}", "uri=none", "run=exp1", "yes=true")
     done(command_line, folder, environment, library)
     assert not client.below(root / "exp1")
-
-
-def test_the_folder_of_a_run_is_copied_to_a_store_that_loses_requests(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = ObjectPath(f"s3://{BUCKET}", "runs")
-    client._store.cache_clear()
-    with object_server.proxied(Proxy(port, rejects=0.1)) as proxy:
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
-        folder = tmp_path / "first"
-        config = [*CONFIG, "engine=jax", "cluster=local", "cluster.processes=2", "mesh=batch2"]
-        places = [f"hydra.run.dir={folder}", f"trainer.checkpoint.folder={tmp_path}/checkpoints"]
-        command_line = command("runner", *config, *places, f"tracking.copy_to={root}")
-        done(command_line, tmp_path, proxy.environment(), forks.JAX)
-        copy = client.below(root / "first")
-        record = json.loads(client.read(root / "first" / "run-folder.json"))
-        local = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-        assert record["ended"] is True
-        assert set(record["files"]) == local
-        assert set(copy) == {"run-folder.json", *local}
-        assert client.read(root / "first" / "summary.json") == (folder / "summary.json").read_bytes()
-        assert "processes/1/runner.log" in local
 
 
 def _check_no_secret_is_recorded(folder: Path) -> None:

@@ -107,7 +107,6 @@ ELSEWHERE = [
     "model._target_=runner.cli.app.run_command",
     "model._target_=${oc.env:HOME}",
     "tracking.uri=http://evil",
-    "tracking.copy_to=s3://evil/runs",
     "++tracking={uri: 'http://evil'}",
     "dataset.data_dir=/tmp/evil",
     "dataset.path=/tmp/evil",
