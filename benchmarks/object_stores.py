@@ -2,7 +2,6 @@
 
     python -m benchmarks.object_stores                     # moto's server, see tests/object_server.py
     python -m benchmarks.object_stores --control           # also a second training with local checkpoints
-    python -m benchmarks.object_stores --fast /dev/shm/f   # also saves in a fast folder, and none in the store
     AWS_ENDPOINT_URL=... python -m benchmarks.object_stores --url s3://bucket/bench
 
 Trainings with the same config take turns of half a second (`benchmarks.turns`). A round has turns of each training
@@ -28,7 +27,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -68,7 +66,6 @@ _CONFIG = (
 # The trainings end with the benchmark, and evaluate nothing before.
 _LENGTH = ("trainer.steps=1000000", "trainer.evaluate_every_steps=1000000")
 _QUIET = ("tracking=none", "trainer.progress=none")
-_NEVER = 1_000_000
 
 # Steps of a turn from which a save is taken. The upload has the rest of the turn, and the turns after it.
 _BEFORE_SAVE = 10
@@ -85,10 +82,7 @@ _KEPT = 2
 
 _RESAMPLES = 2000
 
-# Minutes between two saves in the fast folder: one or two per round of three trainings.
-_FAST_MINUTES = 0.3
-
-LOCAL, STORE, CONTROL, FAST = "local", "store", "local again", "fast folder"
+LOCAL, STORE, CONTROL = "local", "store", "local again"
 
 
 @dataclass
@@ -244,12 +238,9 @@ def _overrides(name: str, scratch: Path, options: argparse.Namespace, store: _St
     """Returns the overrides of a training."""
     folder = scratch / name.replace(" ", "-")
     checkpoints = str(folder) if name in (LOCAL, CONTROL) else f"{store.url}/{folder.name}"
-    saving = [f"trainer.checkpoint.every_steps={_NEVER if name == FAST else options.every}"]
-    if name == FAST:
-        saving.append(f"trainer.checkpoint.fast_folder={json.dumps(str(Path(options.fast) / scratch.name))}")
-        saving.append(f"trainer.checkpoint.fast_every_minutes={_FAST_MINUTES}")
+    saving = f"trainer.checkpoint.every_steps={options.every}"
     places = [f"hydra.run.dir={json.dumps(str(folder))}", f"trainer.checkpoint.folder={json.dumps(checkpoints)}"]
-    return [*_CONFIG, *_LENGTH, *_QUIET, "trainer.checkpoint.every_minutes=null", *saving, *places]
+    return [*_CONFIG, *_LENGTH, *_QUIET, "trainer.checkpoint.every_minutes=null", saving, *places]
 
 
 def _take_turns(
@@ -280,8 +271,6 @@ def measure(names: list[str], options: argparse.Namespace, overrides: list[str],
     env = {**os.environ, **store.env}
     with tempfile.TemporaryDirectory(prefix="object-stores-") as scratch, ExitStack() as stack:
         trainees: dict[str, Trainee] = {}
-        if options.fast:
-            stack.callback(shutil.rmtree, Path(options.fast) / Path(scratch).name, ignore_errors=True)
         for name in names:
             of_training = [*_overrides(name, Path(scratch), options, store), *overrides]
             with _bound(store.cpus):
@@ -357,7 +346,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=6.0, help="length of the measurement, without the start")
     parser.add_argument("--every", type=int, default=12 * _TURN, help=f"steps between saves, a multiple of {_TURN}")
     parser.add_argument("--control", action="store_true", help="measure local checkpoints twice")
-    parser.add_argument("--fast", help="measure a fast folder too: this one")
     parser.add_argument("--shared", action="store_true", help="let the server use the CPUs of the trainings")
     parser.add_argument("--out", type=Path, help="file for the figures of all rounds")
     options, overrides = parser.parse_known_args()
@@ -367,8 +355,6 @@ def main() -> int:
     names = [LOCAL, STORE]
     if options.control:
         names.append(CONTROL)
-    if options.fast:
-        names.append(FAST)
     with ExitStack() as stack:
         if options.url:
             store = _Store(options.url, {}, os.sched_getaffinity(0))

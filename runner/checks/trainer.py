@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from runner.config.schema import OptimizerConfig
-from runner.config.schema_trainer import CheckpointConfig, TrainerConfig
+from runner.config.schema_trainer import TrainerConfig
 from runner.config.values import changed, check_name
 from runner.errors import invalid
-from runner.host.paths import outputs_dir
-from runner.host.stores.urls import is_url
 from runner.task.metrics import AUTO, default, selecting
 
 # Keys that each set the length of an epoch.
@@ -69,8 +66,6 @@ def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[
     _check_effects(config)
     if config.on_nan == "restore":
         _check_restore(config)
-    if config.checkpoint.fast_folder is not None:
-        _check_fast_folder(config.checkpoint, config.checkpoint.fast_folder)
 
 
 def check_length(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
@@ -126,15 +121,8 @@ def _check_effects(config: TrainerConfig) -> None:
             checkpoint.enabled,
             "trainer.checkpoint",
             checkpoint,
-            ("every_steps", "every_minutes", "keep", "fast_folder"),
+            ("every_steps", "every_minutes", "keep"),
             "checkpoint.enabled=true",
-        ),
-        (
-            checkpoint.fast_folder is not None,
-            "trainer.checkpoint",
-            checkpoint,
-            ("fast_every_minutes",),
-            "checkpoint.fast_folder=/dev/shm/checkpoints",
         ),
     ]
     for is_on, prefix, group, keys, needed in features:
@@ -165,24 +153,6 @@ def _check_restore(config: TrainerConfig) -> None:
             config.checkpoint.keep,
             problem="must be at least 2 with trainer.on_nan=restore, as the last checkpoint may have bad weights",
             fix="set trainer.checkpoint.keep=2",
-        )
-
-
-def _check_fast_folder(config: CheckpointConfig, fast_folder: str) -> None:
-    """Checks that the two folders of checkpoints are apart, because each removes its own old ones."""
-    if config.folder is not None and is_url(config.folder):
-        return
-    folder = outputs_dir() / "checkpoints"
-    if config.folder is not None:
-        folder = Path(config.folder).expanduser()
-    folder = folder.absolute().resolve()
-    fast = Path(fast_folder).expanduser().absolute().resolve()
-    if fast.is_relative_to(folder) or folder.is_relative_to(fast):
-        raise invalid(
-            "trainer.checkpoint.fast_folder",
-            fast_folder,
-            problem=f"must be apart from the folder of the checkpoints, {folder}",
-            fix="set trainer.checkpoint.fast_folder=/dev/shm/checkpoints",
         )
 
 

@@ -50,7 +50,6 @@ _KEYS_PER_PROCESS = (
     "cluster.coordinator",
     "cluster.secret_file",
     "tracking.uri",
-    "trainer.checkpoint.fast_folder",
 )
 
 
@@ -220,8 +219,6 @@ def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> di
         agreed["the number of devices"] = accelerators.find(kind).count
     for key in ("resume", "name", "branch", "run"):
         agreed[key] = getattr(config, key)
-    has_fast_folder = config.trainer.checkpoint.fast_folder is not None
-    agreed["whether trainer.checkpoint.fast_folder is set"] = has_fast_folder
     for key, value in flatten(resolved(config, without_hydra(composed))):
         if not key.startswith(_KEYS_PER_PROCESS):
             agreed[key] = value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.config.fields import choice, file_path, integer, number, stored_path
+from runner.config.fields import choice, integer, number, stored_path
 
 # The largest int64. Only steps are counted on devices, in int32.
 _LARGEST_INT64 = 2**63 - 1
@@ -23,9 +23,6 @@ class CheckpointConfig:
         first metric that is maximized, else the loss; null: keep no best checkpoint.
       folder: folder of the checkpoints of all runs, or a URL of an object store, such as `s3://bucket/folder`; null:
         outputs/checkpoints.
-      fast_folder: another folder, on a fast disk or in memory (/dev/shm), for the last state of a run, saved more
-        often than in `folder`; null: none. A resumed run takes the newer one of both. It may be local to each machine.
-      fast_every_minutes: minutes between checkpoints in `fast_folder`; null: 2.
     """
 
     enabled: bool = True
@@ -36,8 +33,6 @@ class CheckpointConfig:
     keep: int = integer(2, at_least=1)
     best: str | None = "auto"
     folder: str | None = stored_path(None, example="outputs/checkpoints")
-    fast_folder: str | None = file_path(None, example="/dev/shm/checkpoints")
-    fast_every_minutes: float | None = number(None, above=0.0, unit="minutes", example=2.0)
 
 
 @dataclass(frozen=True)

@@ -350,15 +350,12 @@ class Engine(Protocol):
         """
         ...
 
-    def shards(self, *, replicas: bool = False) -> dict[str, list[Shard]]:
+    def shards(self) -> dict[str, list[Shard]]:
         """Returns the distinct shards of variables and slots by canonical path.
 
         They are valid until the next step.
 
         With several processes each returns its own; together they return every shard once.
-
-        Args:
-          replicas: returns all distinct shards of this process's devices, also those that another process has too.
         """
         ...
 

@@ -431,21 +431,11 @@ REFUSALS = [
         "trainer.checkpoint.every_steps=9",
         "no effect without trainer.checkpoint.enabled=true",
     ),
-    refusal(
-        "trainer.checkpoint.fast_every_minutes=1",
-        "trainer.checkpoint.fast_every_minutes=1.0",
-        "no effect without trainer.checkpoint.fast_folder",
-    ),
     refusal("trainer.nan_rate_factor=1", "trainer.nan_rate_factor=1", "above 0 and below 1"),
     refusal(
         "trainer.on_nan=restore trainer.checkpoint.enabled=false", "trainer.on_nan=restore", "checkpoint.enabled=true"
     ),
     refusal("trainer.on_nan=restore trainer.checkpoint.keep=1", "trainer.checkpoint.keep=1", "must be at least 2"),
-    refusal(
-        "trainer.checkpoint.fast_folder=outputs/checkpoints/fast",
-        "trainer.checkpoint.fast_folder=outputs/checkpoints/fast",
-        "must be apart from the folder of the checkpoints",
-    ),
     refusal("trainer.early_stopping.metric=loss", "trainer.early_stopping.metric=loss", "eval/loss, eval/accuracy"),
     refusal("trainer.checkpoint.best=train/loss", "trainer.checkpoint.best=train/loss", "train/epoch_loss"),
     refusal("trainer.early_stopping.patience=0", "trainer.early_stopping.patience=0", "at least 1"),

@@ -69,15 +69,6 @@ def test_another_config_is_named_by_its_key(tmp_path: Path) -> None:
     assert lines == ["error: process 1 and process 0 differ in trainer.epochs: 3 and 2"] * 2
 
 
-def test_fast_folders_may_differ_but_all_processes_need_one(tmp_path: Path) -> None:
-    key = "trainer.checkpoint.fast_folder"
-    own, other = f"{key}={tmp_path}/a", f"{key}={tmp_path}/b"
-    lines = two(tmp_path / "both", [own, "trainer.epochs=2"], [other, "trainer.epochs=3"])
-    assert lines == ["error: process 1 and process 0 differ in trainer.epochs: 3 and 2"] * 2
-    lines = two(tmp_path / "one", [own], [])
-    assert lines == [f"error: process 1 and process 0 differ in whether {key} is set: false and true"] * 2
-
-
 def test_another_version_of_a_library_is_named(tmp_path: Path) -> None:
     other = tmp_path / "other" / "jax-0.0.9.dist-info"
     other.mkdir(parents=True)

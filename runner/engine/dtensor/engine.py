@@ -438,10 +438,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """Returns whole arrays of variables and slots."""
         return map_values(unpack, self._state.saved)
 
-    def shards(self, *, replicas: bool = False) -> dict[str, list[Shard]]:
+    def shards(self) -> dict[str, list[Shard]]:
         """Returns host copies of the distinct shards of variables and slots."""
-        # One process has every shard.
-        del replicas
         if self._reader is None:
             self._reader = StateReader(self._state.saved)
         return self._reader.shards()

@@ -41,7 +41,7 @@ from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, batch_shapes, call_numbers
 from runner.engine.jax.running import RUNNING
-from runner.engine.jax.shards import cached, local_shards, on_host, shards, variable_info
+from runner.engine.jax.shards import cached, on_host, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Evaluated, Step, Weights
 from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
@@ -499,10 +499,9 @@ class JaxEngine(MeshEngine[jax.Array]):
         # Copied, as the next step donates the memory that a view would show.
         return {path: np.array(self._to_host(array)) for path, array in self._tree.by_path(self._state).items()}
 
-    def shards(self, *, replicas: bool = False) -> dict[str, list[Shard]]:
+    def shards(self) -> dict[str, list[Shard]]:
         """Returns variables and slots in their different shards."""
-        read = local_shards if replicas else shards
-        return map_values(read, self._tree.by_path(self._state))
+        return map_values(shards, self._tree.by_path(self._state))
 
     def nan_of(self, batch: Batch) -> str:
         """Returns what makes the loss of a batch NaN or Inf with the initial weights, see `nan.cause`."""

@@ -95,16 +95,6 @@ def shards(array: jax.Array) -> list[Shard]:
     return own
 
 
-def local_shards(array: jax.Array) -> list[Shard]:
-    """Returns all different shards of an array that this process holds, as `shards` does."""
-    by_start: dict[tuple[int, ...], Shard] = {}
-    for shard in array.addressable_shards:
-        start = tuple(index.start or 0 for index in shard.index)
-        if start not in by_start:
-            by_start[start] = Shard(start, cast(Array, _ShardData(shard.data)), tuple(array.shape))
-    return list(by_start.values())
-
-
 def host_memory() -> AbstractContextManager[None]:
     """Makes arrays in the host's memory while the context lasts.
 

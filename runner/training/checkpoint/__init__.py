@@ -12,8 +12,6 @@ Saving:
 - `storage`: the folder of one checkpoint on disk.
 - `index`: the checkpoints of one run, the history that they belong to, and the best one.
 - `saver`: when the training loop saves, and the writer thread.
-- `tiers`: checkpoints in a fast folder between those of the run's own folder.
-- `groups`, `slices`, `local_tier`: the fast folder as a local disk of each machine.
 
 Runs:
 

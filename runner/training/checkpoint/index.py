@@ -154,14 +154,13 @@ class CheckpointIndex:
       steps: checkpoints of this history.
     """
 
-    def __init__(self, folder: Place, start: int, team: Team = ALONE, history: Lineage | None = None) -> None:
+    def __init__(self, folder: Place, start: int, team: Team = ALONE) -> None:
         """Lists a folder.
 
         Args:
           folder: the run's checkpoints.
           start: step that the run begins with.
           team: the processes of the run.
-          history: the lineage that this run writes; None: it follows from the folder's checkpoints and `start`.
         """
         self._folder = folder
         self._team = team
@@ -170,7 +169,7 @@ class CheckpointIndex:
 
         def listed() -> list[Any]:
             lineages = storage.lineages(folder)
-            lineage = resumed_lineage(lineages, start) if history is None else history
+            lineage = resumed_lineage(lineages, start)
             steps: list[int] = []
             superseded: list[int] = []
             for step, own in lineages.items():
@@ -295,35 +294,6 @@ class CheckpointIndex:
         except DamagedError:
             return False
         return True
-
-    def discard(self, but: int | None = None) -> list[str]:
-        """Removes all checkpoints of the folder, of every history.
-
-        Args:
-          but: step of one of this history that stays; None: none stays.
-
-        Returns:
-          One warning for each that could not be removed.
-        """
-
-        def remove() -> list[str]:
-            warnings: list[str] = []
-            for step in sorted(self._superseded | (self.steps - {but})):
-                place = storage.place(self._folder, step)
-                try:
-                    if not storage.remove(self._folder, step):
-                        storage.set_aside(place)
-                except FileNotFoundError:
-                    # It is gone already.
-                    continue
-                except OSError as error:
-                    warnings.append(f"could not remove {place}: {error}")
-            return warnings
-
-        warnings: list[str] = self._broadcast(remove)
-        self.steps &= {but}
-        self._superseded = set()
-        return warnings
 
     def give_up(self, step: int, *, damaged: bool) -> None:
         """Removes a checkpoint that no run may continue from; a damaged one is renamed instead."""

@@ -77,7 +77,6 @@ _PLACE_NAMES = {
     "generate": {"file"},
     "model": {"preset"},
     "tracking": {"uri"},
-    "trainer": {"fast_folder"},
 }
 
 # A resumed run saves in its own folder, whatever a foreign record says.

@@ -22,7 +22,7 @@ from runner.layout import mesh
 from runner.processes import lifecycle, restarts, slurm
 from runner.processes.team import current
 from runner.tracking import Tracker
-from runner.training.checkpoint import attempts, runs, tiers
+from runner.training.checkpoint import attempts, runs
 from runner.training.checkpoint.arguments import NAME, folder_of, recorded_overrides
 from runner.training.checkpoint.attempts import Journal
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
@@ -168,12 +168,9 @@ def saving(
         begun = begin_attempt(config, tracker, folder, previous, locks)
     run = begun.run
     start = 0
-    history = None
     tags = {_TAG: str(run.folder)}
     if previous is not None:
         start = previous.checkpoint.step
-        if previous.is_fast:
-            history = previous.history
         if previous.branches:
             tags[_ORIGIN] = f"{previous.run.id}@{start}"
     tracker.set_tags(tags)
@@ -192,8 +189,7 @@ def saving(
     # All processes fail alike, and process 0 says it for all.
     say = warn if team.is_first else _say_nothing
     take = take_state(engine, about)
-    durable = CheckpointSaver(options, run.folder, take, say, start, goal, team, history)
-    saver = tiers.with_fast_tier(options, run, durable, engine, about, say, start, team)
+    saver = CheckpointSaver(options, run.folder, take, say, start, goal, team)
     has_finished = False
     try:
         yield saver, begun.journal

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -34,11 +34,10 @@ from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.processes.team import current
 from runner.task.base import LOSS, SCALED, Task
 from runner.training import stopping
-from runner.training.checkpoint import index, named, runs, storage, tiers
+from runner.training.checkpoint import index, named, runs, storage
 from runner.training.checkpoint.arguments import folder_of, recorded_overrides
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING, Lineage
-from runner.training.checkpoint.manifest import read as read_manifest
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.lengths import RunLength
@@ -80,19 +79,15 @@ class Previous:
       run: its record, as it was left.
       checkpoint: of the run.
       branches: whether a new run begins with the checkpoint, and this run stays unchanged.
-      is_fast: whether the checkpoint is of the fast tier.
     """
 
     run: SavedRun
     checkpoint: Checkpoint
     branches: bool = False
-    is_fast: bool = False
 
     @cached_property
     def history(self) -> Lineage:
         """The lineage of the history that the resumed run writes."""
-        if self.is_fast:
-            return read_manifest(self.checkpoint.folder).went_back
         return index.resumed_lineage(storage.lineages(self.run.folder), self.checkpoint.step)
 
     @property
@@ -169,7 +164,7 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
       ConfigError: the checkpoint is damaged or of a newer format, the run is still running, or it saw other examples.
     """
     if config.resume == AUTO:
-        previous = _open_named(config, content, locks)
+        previous = _open_named(config, locks)
         if previous is not None:
             check_order(previous.checkpoint, content)
             check_examples(previous.checkpoint, content)
@@ -195,26 +190,22 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
         checkpoint = runs.open_checkpoint(key, run, step)
         opened.append(Previous(run, checkpoint, branches=key == "branch"))
         # Values of JSON only: that is what a broadcast can send.
-        return [str(run.folder), dict(run.record), str(checkpoint.folder), step is None]
+        return [str(run.folder), dict(run.record), str(checkpoint.folder)]
 
     # Process 0 finds and verifies; the others open the same checkpoint without hashing it again.
-    folder, record, checkpoint_folder, is_last = current().broadcast("the resumed run", find)
+    folder, record, checkpoint_folder = current().broadcast("the resumed run", find)
     if opened:
         previous = opened[0]
     else:
         checkpoint = Checkpoint(place(checkpoint_folder), trusted=True)
         previous = Previous(SavedRun(place(folder), record), checkpoint, branches=key == "branch")
-    if key == "resume" and is_last:
-        fast = _newer_in_fast_tier(config, content, previous.run, previous.checkpoint)
-        if fast is not None:
-            previous = replace(previous, checkpoint=fast, is_fast=True)
     check_order(previous.checkpoint, content)
     if not previous.branches:
         check_examples(previous.checkpoint, content)
     return previous
 
 
-def _open_named(config: RunConfig, content: Mapping[str, Any], locks: ExitStack) -> Previous | None:
+def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
     """Opens a named run at its last whole checkpoint; None: it has none, so it trains from the start.
 
     Raises:
@@ -246,17 +237,7 @@ def _open_named(config: RunConfig, content: Mapping[str, Any], locks: ExitStack)
     else:
         run = SavedRun(place(folder), record)
         checkpoint = Checkpoint(place(checkpoint_folder), trusted=True) if checkpoint_folder else None
-    fast = _newer_in_fast_tier(config, content, run, checkpoint)
-    if fast is not None:
-        return Previous(run, fast, is_fast=True)
     return None if checkpoint is None else Previous(run, checkpoint)
-
-
-def _newer_in_fast_tier(
-    config: RunConfig, content: Mapping[str, Any], run: SavedRun, checkpoint: Checkpoint | None
-) -> Checkpoint | None:
-    """Returns the checkpoint of the fast tier if it is newer than the last one of the run's own folder."""
-    return tiers.newer(config.trainer.checkpoint, content, run, checkpoint, current(), runs.print_line)
 
 
 def check_experiment(config: RunConfig, previous: Previous | None) -> None:

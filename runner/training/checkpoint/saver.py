@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +28,6 @@ from runner.training.checkpoint import index as checkpoint_index
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.index import BestRecord, CheckpointIndex
-from runner.training.checkpoint.manifest import Lineage
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.storage import Content
 from runner.training.recorder import MetricRecorder
@@ -156,7 +155,6 @@ class CheckpointSaver(Saver):
         start: int = 0,
         goal: Objective | None = None,
         team: Team = ALONE,
-        history: Lineage | None = None,
     ) -> None:
         """Starts the writer thread.
 
@@ -168,7 +166,6 @@ class CheckpointSaver(Saver):
           start: step that the run begins with, which is not saved again.
           goal: the metric that the best checkpoint is the best by; None: no best checkpoint is kept.
           team: the processes of the run, each of which has its own saver.
-          history: see `index.CheckpointIndex`.
         """
         self._goal = goal
         self._team = team
@@ -179,8 +176,8 @@ class CheckpointSaver(Saver):
         self._warn = warn
         # Before the index lists the folder: an earlier process may have left a checkpoint half replaced.
         if team.is_first:
-            self._clean()
-        self._index = CheckpointIndex(folder, start, team, history)
+            storage.clean(folder)
+        self._index = CheckpointIndex(folder, start, team)
         self._writes: deque[_Write] = deque()
         self._failed: Failure | None = None
         self._failed_best: Failure | None = None
@@ -198,26 +195,6 @@ class CheckpointSaver(Saver):
     def folder(self) -> Place:
         """The run's checkpoints."""
         return self._folder
-
-    @property
-    def lineage(self) -> Lineage:
-        """The lineage of the history that this run writes."""
-        return self._index.lineage
-
-    @property
-    def saved_step(self) -> int:
-        """The step of the last state that was handed to the writer, or that the run began with."""
-        return self._saved_step
-
-    def note_saved_elsewhere(self) -> None:
-        """Counts the minutes to the next save from now, because another tier has this state."""
-        self._saved_at = time.monotonic()
-
-    def discard(self, but: int | None = None) -> None:
-        """Removes all checkpoints of the folder, except that of the step `but` of this history."""
-        self._wait()
-        for warning in self._index.discard(but):
-            self._warn(warning)
 
     def begin(self, step: int, recorder: MetricRecorder) -> None:
         """Saves the state that a run begins with, unless it has that checkpoint, as a resumed run has."""
@@ -476,10 +453,6 @@ class CheckpointSaver(Saver):
         taken.set()
         return True
 
-    def _clean(self) -> None:
-        """Removes what an earlier process left unfinished."""
-        storage.clean(self._folder)
-
     def _written(self, content: Content, best: BestRecord | None) -> Failure | None:
         """Writes a state and removes old checkpoints; returns why it could not be written, None if it was."""
         try:
@@ -512,17 +485,13 @@ def _is_disk_full(error: BaseException) -> bool:
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
-def take_state(
-    engine: Engine, about: Mapping[str, Any], read: Callable[[], Mapping[str, Sequence[Shard]]] | None = None
-) -> Take:
+def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
     """Returns a function that copies an engine's state and the metrics into the content of a checkpoint.
 
     Args:
       engine: built.
       about: what every checkpoint of the run records: run, config, seed, versions and data.
-      read: returns the shards to be saved; None: `engine.shards`.
     """
-    read_shards = engine.shards if read is None else read
 
     def take(step: int, recorder: MetricRecorder) -> Content:
         # The metrics of calls that still run are read first: a checkpoint holds the metrics up to its own step. The
@@ -530,7 +499,7 @@ def take_state(
         with work.clock().doing(work.TRAINING):
             recorder.drain()
         now = {"saved_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "metrics": recorder.latest()}
-        shards: Mapping[str, Sequence[Shard]] = read_shards()
+        shards = engine.shards()
         # NumPy arrays are copies already and need no other.
         size = 0
         for shard in itertools.chain.from_iterable(shards.values()):

@@ -48,7 +48,7 @@ _LEFT_FOLDER = re.compile(r"\.unfinished-\d{9,}-\d+(-old)?", re.ASCII)
 _LEFT_FILE = re.compile(r"\.unfinished-(best|run)\.json(-\d+)?", re.ASCII)
 
 # Folder -> number of the next checkpoint that this process writes there, so that the processes of a run talk about the
-# same one. A folder has one writer thread; two tiers have two.
+# same one. A folder has one writer thread.
 _written: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 # What one process contributes to a manifest, as JSON: `files` and `arrays`, or `error` and `errno`.

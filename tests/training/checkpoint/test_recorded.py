@@ -137,7 +137,6 @@ ELSEWHERE = [
     "model.preset=hf://evil/model",
     "cluster.secret_file=/tmp/evil",
     "cluster.interface=eth0",
-    "trainer.checkpoint.fast_folder=/tmp/evil",
     "+task.outputs.age.outputs.of._target_=evil.loss",
     "export.folder=/tmp/evil",
     "+tracking.tags.x=${oc.env:HOME}",
