@@ -1,4 +1,4 @@
-"""CPU, memory, GPU use and input wait of a run's processes, logged by process 0 under the index of each process."""
+"""CPU, memory and GPU use of a run's processes, logged by process 0 under the index of each process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Mapping
 
 import psutil
 
-from runner.host import proc, work
+from runner.host import proc
 from runner.host.gpus import Gpus
 from runner.processes.team import Team
 from runner.training.recorder import LogPoints
 
 CPU = "cpu_percent"
 MEMORY = "memory_mb"
-INPUT_WAIT = "input_wait_percent"
 
 # Seconds between two measurements of a process.
 _EVERY_S = 5.0
@@ -41,11 +40,9 @@ class Usage:
 class ProcessUsage(Usage):
     """Measures this process every few seconds, and reports to process 0, which logs the new values of all.
 
-    The points are `system/process-<i>/cpu_percent`, of one core, and `system/process-<i>/input_wait_percent`, the
-    share of time that training waits for examples, both since the last measurement (the first: since the process
-    started), and `system/process-<i>/memory_mb`, resident; for GPUs see `runner.host.gpus`. MLflow shows metrics with
-    such names as system metrics. All processes wait for the slowest one in a collective, so the one that waits for its
-    input makes all slow.
+    The points are `system/process-<i>/cpu_percent`, of one core, since the last measurement (the first: since the
+    process started), and `system/process-<i>/memory_mb`, resident; for GPUs see `runner.host.gpus`. MLflow shows
+    metrics with such names as system metrics.
     """
 
     def __init__(self, team: Team, log: LogPoints, every_s: float = _EVERY_S, gpus: Gpus | None = None) -> None:
@@ -66,7 +63,6 @@ class ProcessUsage(Usage):
         self._gpus = gpus
         self._cpu = 0.0
         self._wall = float(self._process.create_time())
-        self._input_wait = 0.0
         # Process 0 alone has these: process -> its last values that are not logged, and the step of its last point.
         self._unlogged: dict[int, Mapping[str, float]] = {}
         self._logged: dict[int, int] = {}
@@ -78,7 +74,7 @@ class ProcessUsage(Usage):
             every_s = self._every_s if self._measured >= _FIRST else min(_FIRST_EVERY_S, self._every_s)
             self._due = now + every_s
             self._measured += 1
-            usage = {**self._shares_of_time(), MEMORY: self._process.memory_info().rss / 1e6}
+            usage = {CPU: self._cpu_percent(), MEMORY: self._process.memory_info().rss / 1e6}
             if self._gpus is not None:
                 usage |= self._gpus.measure()
             if self._team.is_first:
@@ -87,24 +83,15 @@ class ProcessUsage(Usage):
                 self._team.report(usage)
         self.finish(step)
 
-    def _shares_of_time(self) -> dict[str, float]:
-        """Returns percentages of the time since the last call.
-
-        They are of one core, that all threads of this process used, and of the main thread's time, in which it waited
-        for examples.
-        """
+    def _cpu_percent(self) -> float:
+        """Returns the CPU time of all threads since the last call, in percent of one core."""
         cpu_before = self._cpu
         wall_before = self._wall
-        input_wait_before = self._input_wait
         self._cpu = time.process_time()
         self._wall = time.time()
-        self._input_wait = work.clock().seconds().get(work.INPUT, 0.0)
         # The wall clock may be set back.
         seconds = max(self._wall - wall_before, 1e-3)
-        return {
-            CPU: 100.0 * (self._cpu - cpu_before) / seconds,
-            INPUT_WAIT: 100.0 * (self._input_wait - input_wait_before) / seconds,
-        }
+        return 100.0 * (self._cpu - cpu_before) / seconds
 
     def finish(self, step: int) -> None:
         """Logs the new values of each process that has no point at this step; see `Usage`."""

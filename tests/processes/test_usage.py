@@ -38,7 +38,7 @@ def test_each_process_has_points_of_its_own_and_none_twice_where_the_run_goes_on
     (experiment,) = [each for each in client.search_experiments() if each.name == "runner"]
     (only,) = client.search_runs([experiment.experiment_id])
     for process in range(2):
-        for name in ("cpu_percent", "input_wait_percent", "memory_mb"):
+        for name in ("cpu_percent", "memory_mb"):
             points = client.get_metric_history(only.info.run_id, f"system/process-{process}/{name}")
             steps = Counter(point.step for point in points)
             assert len(steps) >= 2, "of each sitting"

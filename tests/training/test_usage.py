@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from runner.host import work
 from runner.host.gpus import Gpus
 from runner.processes.team import Team
 from runner.training.usage import ProcessUsage
@@ -62,25 +61,10 @@ def test_a_single_process_logs_its_cpu_and_memory() -> None:
         pass
     usage.sample(3)
     found = {key: value for _, key, value in log.points}
-    names = ("cpu_percent", "input_wait_percent", "memory_mb")
+    names = ("cpu_percent", "memory_mb")
     assert set(found) == {f"system/process-0/{name}" for name in names}
     assert found["system/process-0/cpu_percent"] > 0
     assert held.nbytes / 1e6 < found["system/process-0/memory_mb"] < 1e5
-
-
-def test_a_process_that_waits_for_its_input_is_seen() -> None:
-    work.begin_command()
-    log = Log()
-    usage = ProcessUsage(Team(), log, every_s=0.0)
-    usage.sample(1)
-    for _ in work.clock().waiting((time.sleep(0.2) for _ in range(2)), work.INPUT):
-        pass
-    time.sleep(0.1)
-    usage.sample(2)
-    usage.sample(3)
-    waits = [value for _, key, value in log.points if key == "system/process-0/input_wait_percent"]
-    assert waits[0] == waits[2] == 0
-    assert 40 < waits[1] < 100, "four of five tenths of a second, on a machine that may be busy"
 
 
 def test_usage_is_measured_every_few_seconds_and_not_at_every_call() -> None:
@@ -116,7 +100,7 @@ def test_other_processes_report_to_process_0_and_log_nothing() -> None:
     usage.sample(1)
     usage.sample(2)
     usage.finish(3)
-    assert [sorted(each) for each in team.said] == [["cpu_percent", "input_wait_percent", "memory_mb"]]
+    assert [sorted(each) for each in team.said] == [["cpu_percent", "memory_mb"]]
     assert log.points == []
 
 
