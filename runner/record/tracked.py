@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from rich.console import Console
@@ -96,7 +95,6 @@ def open_run(
         listed=listed_params(content, options, typed_keys),
         resume_run_id=resume_run_id,
         parent_run_id=parent_run_id,
-        folder=Path(HydraConfig.get().runtime.output_dir),
     )
     _begin_page(tracker.page, config, options, command)
     tracker.show_page()

@@ -38,7 +38,6 @@ def open_tracker(
     resume_run_id: str | None = None,
     parent_run_id: str | None = None,
     root: Path | None = None,
-    folder: Path | None = None,
     finish_timeout_s: float = 30.0,
 ) -> Tracker:
     """Starts or resumes a run in the store that the config names.
@@ -55,8 +54,6 @@ def open_tracker(
       resume_run_id: a run to continue; its status becomes RUNNING again.
       parent_run_id: the run that the new one is nested in.
       root: folder whose `outputs` has the default store and unsent records; null: the project's.
-      folder: the run's own folder. Files that can't be uploaded now are uploaded later only if they are in it; null:
-        `root`.
       finish_timeout_s: `finish` gives up if the store has accepted nothing for so long.
 
     Returns:
@@ -75,7 +72,6 @@ def open_tracker(
             config,
             start.RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id, listed),
             root=root or project_root(),
-            folder=folder,
             resume_run_id=resume_run_id,
             finish_timeout_s=finish_timeout_s,
         )

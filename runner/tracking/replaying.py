@@ -6,25 +6,22 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from mlflow import MlflowClient
 
 from runner.errors import TrackingError
-from runner.host import key
 from runner.host.lock import locked
-from runner.host.paths import outputs_dir, project_root
+from runner.host.paths import project_root
 from runner.host.secrets import TRACKING, reveal
 from runner.tracking import unsent_folders
 from runner.tracking.location import default_uri, fingerprint
 from runner.tracking.mlflow_import import quiet
-from runner.tracking.private_copy import private_copy
 from runner.tracking.reason import reason
-from runner.tracking.records import Artifact, Point, Record
+from runner.tracking.records import Point, Record
 from runner.tracking.send import MlflowWriter, batches, is_retryable
-from runner.tracking.unsent import NOT_SIGNED, NotOursError, UnsentFile, append, lock_path, read, read_first_line
+from runner.tracking.unsent import NotOursError, UnsentFile, append, lock_path, read, read_first_line
 
 _REJECTED_SUFFIX = ".rejected.jsonl"
 # A start of a run waits for these attempts: enough for a short hiccup. A store that is unavailable for longer is tried
@@ -36,26 +33,6 @@ Value = TypeVar("Value")
 
 def _ignore(line: str) -> None:
     """Shows nothing."""
-
-
-def replay(path: Path, uri: str | None = None, warn: Callable[[str], None] = _ignore) -> int:
-    """Stores the records of a file that a person names, which may be unsigned.
-
-    See `_replay`.
-
-    Args:
-      path: a file of unsent records, of this release or the previous one.
-      uri: tracking URI; null: the one in the file, or the default one if that is the same store.
-      warn: shows one line to the user.
-
-    Returns:
-      The number of records in the file.
-
-    Raises:
-      TrackingError: the store rejects them or can't be reached; the file stays.
-      ValueError: it is not a file of unsent records, or not this user's.
-    """
-    return _replay(path, uri, warn, signed_only=False)
 
 
 def replay_all(root: Path, uri: str, warn: Callable[[str], None]) -> None:
@@ -78,7 +55,7 @@ def replay_all(root: Path, uri: str, warn: Callable[[str], None]) -> None:
         try:
             if json.loads(read_first_line(path))["store"] != fingerprint(uri):
                 continue
-            count = _replay(path, uri, warn, signed_only=True)
+            count = replay(path, uri, warn)
             if count:
                 warn(f"stored {count} saved records of run {path.stem}")
         except FileNotFoundError:
@@ -97,10 +74,7 @@ def _ignored_line(folder: Path, why: str, names: Sequence[str]) -> str:
     what = _printable(names[0])
     if len(names) > 1:
         what += f" and {len(names) - 1} more"
-    line = f"ignoring {what} in {folder}: {why}"
-    if why == NOT_SIGNED:
-        line += "; if you trust it, store it with: python -m runner.tracking.replay FILE"
-    return line
+    return f"ignoring {what} in {folder}: {why}"
 
 
 def _printable(name: str) -> str:
@@ -110,22 +84,29 @@ def _printable(name: str) -> str:
     return ascii(name)
 
 
-def _replay(path: Path, uri: str | None, warn: Callable[[str], None], *, signed_only: bool) -> int:
-    """Stores the records of a file and removes it.
-
-    What the run has already is not stored again.
+def replay(path: Path, uri: str | None = None, warn: Callable[[str], None] = _ignore) -> int:
+    """Stores the records of a file and removes it; what the run has already is not stored again.
 
     Records that the store rejects for good move to `<run id>.rejected.jsonl`.
+
+    Args:
+      path: a file of unsent records.
+      uri: tracking URI; null: the one in the file, or the default one if that is the same store.
+      warn: shows one line to the user.
+
+    Returns:
+      The number of records in the file.
+
+    Raises:
+      TrackingError: the store rejects them or can't be reached; the file stays.
+      ValueError: it is not a file of unsent records, or not this user's.
     """
     quiet()
     with locked(lock_path(path)):
         if not path.exists():
             # Another process was faster.
             return 0
-        secret = key.read_own(path.parent.parent)
-        unsent = read(path, secret)
-        if signed_only and not unsent.is_signed:
-            raise NotOursError(NOT_SIGNED)
+        unsent = read(path)
         client = MlflowClient(tracking_uri=uri or _uri_of(unsent.head))
         rejected, why = _store(client, unsent, path)
         summary = f"{len(rejected)} of {len(unsent.records)} records"
@@ -133,7 +114,7 @@ def _replay(path: Path, uri: str | None, warn: Callable[[str], None], *, signed_
             raise TrackingError(f"{path}: {summary} were rejected again, the file stays: {why}")
         if rejected:
             rejected_path = path.with_suffix(_REJECTED_SUFFIX)
-            append(rejected_path, unsent.head, rejected, secret if unsent.is_signed else b"")
+            append(rejected_path, unsent.head, rejected)
             warn(f"{summary} were rejected and saved in {rejected_path}: {why}")
         # Only now: until here, a process that dies leaves all records in one of the files.
         path.unlink()
@@ -161,10 +142,6 @@ def _store(client: MlflowClient, unsent: UnsentFile, path: Path) -> tuple[list[R
       TrackingError: the store can't be reached.
     """
     writer = MlflowWriter(client, unsent.head["run_id"])
-    # Releases that signed nothing named no folder either: their runs wrote into the project's outputs.
-    folder = outputs_dir()
-    if unsent.is_signed:
-        folder = Path(unsent.head["folder"])
     rejected: list[Record] = []
     why = ""
     try:
@@ -179,30 +156,13 @@ def _store(client: MlflowClient, unsent: UnsentFile, path: Path) -> tuple[list[R
     for batch in batches(records):
         is_retry = not (are_points_checked and isinstance(batch[0], Point))
         try:
-            with _ready_to_send(batch, folder) as ready:
-                _write_with_retries(writer, ready, is_retry=is_retry)
+            _write_with_retries(writer, batch, is_retry=is_retry)
         except Exception as error:
             if is_retryable(error):
                 raise _unavailable(path, error) from error
             rejected.extend(batch)
             why = why or reason(error)
     return rejected, why
-
-
-@contextmanager
-def _ready_to_send(batch: list[Record], folder: Path) -> Iterator[list[Record]]:
-    """Yields the batch, with a private copy of a file to upload.
-
-    Nobody can replace the copy while it is uploaded.
-    """
-    first = batch[0]
-    if not isinstance(first, Artifact):
-        yield batch
-        return
-    if not folder.is_absolute():
-        raise ValueError(f"{first.path} belongs to a run whose folder is unknown")
-    with private_copy(folder, Path(first.path)) as copy:
-        yield [Artifact(str(copy), first.folder)]
 
 
 def _unavailable(path: Path, error: Exception) -> TrackingError:

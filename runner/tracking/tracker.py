@@ -44,20 +44,18 @@ class MlflowTracker(Tracker):
 
     run_id: str
 
-    def __init__(self, store: Store, run_id: str, *, root: Path, folder: Path | None, finish_timeout_s: float) -> None:
+    def __init__(self, store: Store, run_id: str, *, root: Path, finish_timeout_s: float) -> None:
         """Starts the thread that stores what is logged.
 
         Args:
           store: the run's store.
           run_id: the run.
           root: the project's folder, in whose outputs unsent records are saved.
-          folder: the run's own folder; null: `root`.
           finish_timeout_s: `finish` gives up if the store has accepted nothing for so long.
         """
         self._store = store
         self.run_id = run_id
         self._root = root
-        self._folder = (folder or root).absolute()
         self._finish_timeout_s = finish_timeout_s
         self._run_writer = MlflowWriter(store.client, run_id)
         self._writer = AsyncWriter(self._run_writer, is_retryable=is_retryable, warn=warn)
@@ -281,7 +279,7 @@ class MlflowTracker(Tracker):
             kind = "rejected records"
             what_next = "to retry"
         try:
-            path = unsent.write_somewhere(self._root, name, self._store.uri, self.run_id, records, folder=self._folder)
+            path = unsent.write_somewhere(self._root, name, self._store.uri, self.run_id, records)
         except TrackingError as error:
             is_saved = False
             note = f"{len(records)} records are lost: the store is unavailable, and {error}"
@@ -298,7 +296,6 @@ def start_run(
     spec: RunSpec,
     *,
     root: Path,
-    folder: Path | None,
     resume_run_id: str | None,
     finish_timeout_s: float,
 ) -> Tracker:
@@ -324,7 +321,7 @@ def start_run(
             run_id = resume_run_id
         else:
             run_id = start.create(store, spec, root)
-        return MlflowTracker(store, run_id, root=root, folder=folder, finish_timeout_s=finish_timeout_s)
+        return MlflowTracker(store, run_id, root=root, finish_timeout_s=finish_timeout_s)
 
 
 def _now_ms() -> int:

@@ -15,11 +15,9 @@ from rich.console import Console
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from runner.errors import Interrupted, TrackingError
-from runner.host import key
 from runner.run.train import recorded
-from runner.tracking import Status, Tracker, replay, replaying, unsent, unsent_folders
-from runner.tracking.location import fingerprint
-from runner.tracking.records import Artifact, Ending, Point, Record, to_json
+from runner.tracking import Status, Tracker, replaying, unsent, unsent_folders
+from runner.tracking.records import Point, Record
 from runner.tracking.send import is_retryable
 from runner.tracking.store import open_store
 from tests.tracking.conftest import Opener
@@ -143,10 +141,10 @@ def test_a_line_that_its_writer_did_not_end_costs_no_other(
     unsent.write(path, uri, run_id, POINTS)
     with path.open("a") as file:
         file.write('{"kind": "point", "ke')
-    assert unsent.parse(path, path.read_bytes(), key.read_own(tmp_path / "outputs")).records == POINTS
+    assert unsent.read(path).records == POINTS
     more: list[Record] = [Point("loss", 9.0, 7, 9)]
     unsent.write(path, uri, run_id, more)
-    assert unsent.parse(path, path.read_bytes(), key.read_own(tmp_path / "outputs")).records == [*POINTS, *more]
+    assert unsent.read(path).records == [*POINTS, *more]
     opener(uri)
     assert [step for step, _ in rows("loss")] == [0, 1, 2, 3, 4, 9]
 
@@ -161,53 +159,6 @@ def test_a_folder_that_others_can_write_is_neither_read_nor_written(tmp_path: Pa
     assert tmp_path / "temporary" in path.parents
 
 
-def test_where_the_key_of_the_project_is_not_ours_alone_records_are_kept_in_the_users_own_folder(
-    opener: Opener, uri: str, rows: Rows, tmp_path: Path, elsewhere: Path
-) -> None:
-    run_id = opener(uri).run_id
-    assert run_id is not None
-    (tmp_path / "outputs").mkdir(exist_ok=True)
-    key.make(tmp_path / "outputs")
-    (tmp_path / "outputs" / key.NAME).chmod(0o644)
-    path = unsent.write_somewhere(tmp_path, f"{run_id}.jsonl", uri, run_id, POINTS)
-    assert path.parent == elsewhere
-    assert path.stat().st_mode & 0o077 == 0
-    opener(uri)
-    assert [step for step, _ in rows("loss")] == [0, 1, 2, 3, 4]
-
-
-def test_a_file_of_the_last_release_is_stored_by_who_names_it_only(
-    opener: Opener,
-    uri: str,
-    rows: Rows,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_id = opener(uri).run_id
-    page, private = tmp_path / "outputs" / "runs" / "a" / "page.txt", tmp_path / "private.txt"
-    page.parent.mkdir(parents=True)
-    page.write_text("a page")
-    private.write_text("private")
-    head = {"run_id": run_id, "uri": uri, "store": fingerprint(uri)}
-    records = [*POINTS, Artifact(str(page), ""), Artifact(str(private), "")]
-    path = unsent_folders.project_folder(tmp_path) / f"{run_id}.jsonl"
-    path.parent.mkdir(mode=0o700)
-    path.write_text("\n".join([json.dumps(head), *(to_json(record) for record in records), ""]))
-    capsys.readouterr()
-    opener(uri)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"tracking: ignoring {path.name} in {path.parent}: not signed with this project's key; ")
-    assert rows("loss") == []
-    assert replay.main([str(path)]) == 0
-    assert [step for step, _ in rows("loss")] == [0, 1, 2, 3, 4]
-    assert [info.path for info in MlflowClient(uri).list_artifacts(run_id)] == ["page.txt"]
-    said = capsys.readouterr().err
-    assert "1 of 7 records were rejected and saved in" in said
-    assert "is not below the run's folder" in said
-
-
 def test_a_file_that_others_can_write_is_not_stored_by_name_either(opener: Opener, uri: str, tmp_path: Path) -> None:
     run_id = opener(uri).run_id
     assert run_id is not None
@@ -217,27 +168,6 @@ def test_a_file_that_others_can_write_is_not_stored_by_name_either(opener: Opene
     with pytest.raises(ValueError, match="another user owns it, or can write to it"):
         replaying.replay(path, uri)
     assert path.exists()
-
-
-@pytest.mark.parametrize(
-    "record", [Ending("RUNNING", 1), Ending("ACTIVE", 1), Artifact("/x", "../other"), Artifact("/x", "/etc")]
-)
-def test_a_record_that_reaches_out_of_its_run_is_none(record: Record, tmp_path: Path) -> None:
-    path = tmp_path / "unsent" / "a.jsonl"
-    unsent.write(path, "sqlite:////x.db", "a", [record])
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"is not the status|is not a folder"):
-        replaying.replay(path)
-    assert path.read_bytes() == before
-
-
-def test_nothing_is_appended_to_a_file_that_is_not_signed(tmp_path: Path) -> None:
-    path = tmp_path / "unsent" / "a.jsonl"
-    path.parent.mkdir()
-    path.write_text(json.dumps({"run_id": "a", "uri": "u", "store": "s"}) + "\n")
-    with pytest.raises(PermissionError, match="not signed"):
-        unsent.write(path, "sqlite:////x.db", "a", POINTS)
-    assert len(path.read_text().splitlines()) == 1
 
 
 def test_the_files_of_one_run_are_stored_in_the_order_of_their_writing(tmp_path: Path, elsewhere: Path) -> None:
@@ -379,3 +309,14 @@ def test_what_a_failed_attempt_of_a_replay_stored_is_not_sent_again(
     assert replaying.replay(path, uri) == 2500
     assert sent == [1000, 1000, 500]
     assert rows("loss") == [(step, step / 8) for step in range(2500)]
+
+
+def test_a_link_is_not_followed_and_a_file_of_another_run_is_not_appended_to(tmp_path: Path) -> None:
+    folder = tmp_path / "unsent"
+    unsent.write(folder / "a.jsonl", "sqlite:////x.db", "a", POINTS)
+    (folder / "b.jsonl").symlink_to(folder / "a.jsonl")
+    with pytest.raises(unsent.NotOursError):
+        unsent.write(folder / "b.jsonl", "sqlite:////x.db", "b", POINTS)
+    with pytest.raises(ValueError, match="of another run"):
+        unsent.write(folder / "a.jsonl", "sqlite:////x.db", "b", POINTS)
+    assert unsent.read(folder / "a.jsonl").records == POINTS
