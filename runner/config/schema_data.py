@@ -14,7 +14,6 @@ from runner.config.fields import (
     file_path,
     integer,
     number,
-    stored_path,
     text,
 )
 
@@ -69,8 +68,7 @@ class DatasetConfig:
       name: `arrays`, `parquet`, `array_record`, `huggingface`, `image_folder`, `text`, `custom`, `mixture`, `digits`
         (scikit-learn's), `shakespeare`, `pydoc`, or the name of a TFDS builder.
       path: arrays, parquet, array_record, huggingface, image_folder, text: file or folder, for parquet, array_record
-        and text also a glob; relative to the current directory. Or the URL of one in an object store, such as
-        `s3://bucket/folder`, which is copied to this machine.
+        and text also a glob; relative to the current directory.
       target: custom: `_target_` in YAML; import path of a callable that returns the data.
       options: custom: its keyword arguments; in YAML they are written next to `_target_`.
       builder: TFDS: import path of your own builder class, instead of `name`.
@@ -121,7 +119,7 @@ class DatasetConfig:
 
     # Every name of a TFDS builder is valid too, so this is not a list of choices.
     name: str = "mnist"
-    path: str | None = stored_path(None, example="my_data")
+    path: str | None = file_path(None, example="my_data")
     target: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     builder: str | None = None

@@ -16,7 +16,6 @@ from runner.config.values import check_finite
 from runner.data import places
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import import_path
-from runner.host.stores.urls import is_url
 
 TABLE_SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
 PARQUET_SUFFIXES = (".parquet",)
@@ -42,8 +41,6 @@ def check_tables(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is missing or something else, or can't be read.
     """
-    if _is_stored(config, _TABLES):
-        return
     with _readable(config):
         path = _existing(config, _TABLES, example="houses.csv")
         if path.is_file() and path.suffix.lower() not in TABLE_SUFFIXES:
@@ -57,8 +54,6 @@ def check_images(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is missing or something else, or can't be read.
     """
-    if _is_stored(config, _IMAGES):
-        return
     with _readable(config):
         path = _existing(config, _IMAGES, example="photos")
         if not path.is_dir():
@@ -72,8 +67,6 @@ def check_texts(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is none, or can't be read.
     """
-    if _is_stored(config, _TEXTS):
-        return
     with _readable(config):
         path = _set_path(config, _TEXTS, example="notes.txt")
         if not matches(path):
@@ -86,8 +79,6 @@ def check_parquet(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is none, or can't be read.
     """
-    if _is_stored(config, _PARQUET):
-        return
     with _readable(config):
         path = _set_path(config, _PARQUET, example="houses.parquet")
         matched = matches(path)
@@ -105,8 +96,6 @@ def check_huggingface(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is none, or can't be read.
     """
-    if _is_stored(config, _HUGGINGFACE):
-        return
     with _readable(config):
         typed_path = _set_path(config, _HUGGINGFACE, example="pictures")
         path = Path(typed_path).expanduser()
@@ -131,8 +120,6 @@ def check_array_record(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is none, or can't be read.
     """
-    if _is_stored(config, _ARRAY_RECORDS):
-        return
     with _readable(config):
         path = _set_path(config, _ARRAY_RECORDS, example="pictures.array_record")
         matched = matches(path)
@@ -185,14 +172,6 @@ def _readable(config: DatasetConfig) -> Iterator[None]:
     except OSError as error:
         problem = f"can't be read ({error.strerror})"
         raise invalid("dataset.path", config.path, problem=problem, fix="check its permissions") from error
-
-
-def _is_stored(config: DatasetConfig, content: str) -> bool:
-    """Returns whether the data is in an object store, where it must exist; reading it shows which files it has."""
-    if config.path is None or not is_url(config.path):
-        return False
-    places.check_stored("dataset.path", config.path, content)
-    return True
 
 
 def _set_path(config: DatasetConfig, content: str, example: str) -> str:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from runner.config.fields import fix_for, folder_problem
+from runner.config.fields import fix_for, path_problem
 from runner.config.schema_data import SINGLE_BYTES, DatasetConfig
 from runner.config.values import changed
-from runner.data import places, registry
+from runner.data import registry
 from runner.errors import ConfigError, did_you_mean, invalid
-from runner.host.stores.urls import is_url
 
 BYTES = "bytes"
 BPE = "bpe"
@@ -109,13 +108,9 @@ def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
     if tokenizer in (BYTES, BPE):
         return
     if tokenizer:
-        problem = folder_problem(tokenizer)
+        problem = path_problem(tokenizer)
         if problem is not None:
             raise invalid(key, config.tokenizer, problem=problem, fix=fix_for(problem, f"set {key}=tokenizer.json"))
-    if is_url(tokenizer):
-        if not recorded:
-            places.check_stored(key, tokenizer, "a tokenizer.json")
-        return
     # Only the suffix distinguishes a path from a misspelled kind, which gets a suggestion.
     is_file_name = tokenizer.endswith(".json")
     if is_file_name and (recorded or Path(tokenizer).expanduser().is_file()):

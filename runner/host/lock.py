@@ -24,10 +24,6 @@ def _try_lock(handle: int) -> None:
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _share(handle: int) -> None:
-    fcntl.flock(handle, fcntl.LOCK_SH)
-
-
 def _unlock(handle: int) -> None:
     fcntl.flock(handle, fcntl.LOCK_UN)
 
@@ -118,34 +114,6 @@ def lock_until_exit(path: Path) -> int | None:
             os.close(handle)
             raise
         os.close(handle)
-
-
-def share_until_exit(path: Path) -> None:
-    """Marks a file as used for as long as this process and those that it forks live, for `is_free`.
-
-    Where the file system has no locks, it does nothing.
-
-    Raises:
-      OSError: the file can't be created, or is not a regular file.
-    """
-    handle = _open(path)
-    with contextlib.suppress(OSError):
-        _share(handle)
-
-
-def is_free(path: Path) -> bool:
-    """Returns whether no process has marked a file by `share_until_exit`; False if the file system has no locks.
-
-    Raises:
-      OSError: the file can't be created, or is not a regular file.
-    """
-    with _opened(path) as handle:
-        try:
-            _try_lock(handle)
-        except OSError:
-            return False
-        _unlock(handle)
-    return True
 
 
 def _is_at(handle: int, path: Path) -> bool:

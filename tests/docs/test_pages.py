@@ -16,8 +16,6 @@ from unittest.mock import patch
 
 import pytest
 
-from runner.host.stores import client, mirror
-from runner.host.stores.urls import ObjectPath
 from runner.processes import place
 from tests.docs import composing, examples, pages, reference, site
 from tests.docs.pages import ROOT, Command
@@ -114,9 +112,6 @@ ALWAYS = ["README", "CONTRIBUTING", "quickstart", "first_run", "object_stores"]
 def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     composing.give_data(folder)
     composing.give_exports(folder)
-    # What the bucket of the pages has is in the folder too.
-    monkeypatch.setattr(mirror, "local", lambda url: folder / ObjectPath.of(url).name)
-    monkeypatch.setattr(client, "versions", lambda path: {"": (1, ""), path.name: (1, "")})
     pages.write_files(page, folder)
     for command in dict.fromkeys(pages.commands(page)):
         if command.words[0] == "cd":

@@ -25,7 +25,6 @@ REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removed
 # Every file that removes or moves files, and why that can't hit what is not ours.
 ALLOWED = {
     "runner/host/stores/cache.py": "copies and folders of its own in the cache, by the form of their names",
-    "runner/host/stores/mirror.py": "folders of its own in the cache, by the form of their names, under their lock",
     "runner/training/checkpoint": "checkpoints and records in a run's own folder",
     "runner/data/sources/file_records.py": "a list that it has just written under a name of its own",
     "runner/data/sources/prepared.py": "publishes a folder that it has just made, named by its digest, under its lock",

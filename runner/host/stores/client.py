@@ -472,30 +472,6 @@ def below(folder: ObjectPath) -> dict[str, int]:
 
 
 @_answered
-def versions(path: ObjectPath) -> dict[str, tuple[int, Tag]]:
-    """Returns the bytes and the tag of an object, under an empty name, or of all below a folder, by relative path.
-
-    Raises:
-      StoreError: the store does not answer.
-    """
-    found: dict[str, tuple[int, Tag]] = {}
-    with _reporting(path):
-        store = _store(path.store)
-        if path.key:
-            try:
-                answer = obstore.head(store, path.key)
-            except FileNotFoundError:
-                pass
-            else:
-                return {"": (int(answer["size"]), Tag.of(answer))}
-        for entries in obstore.list(store, path.key or None):
-            for entry in entries:
-                name = str(entry["path"]).removeprefix(path.key).lstrip("/")
-                found[name] = (int(entry["size"]), Tag.of(entry))
-    return found
-
-
-@_answered
 def copy(source: ObjectPath, target: ObjectPath) -> None:
     """Copies an object within its store.
 

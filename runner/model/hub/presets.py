@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.fields import folder_problem
 from runner.errors import ConfigError, describe, did_you_mean, invalid
 from runner.host import libraries
 from runner.host.late import late
-from runner.host.stores import mirror
-from runner.host.stores.urls import is_url
 from runner.model.hub import catalog
 from runner.model.stored import StoredValue
 
@@ -139,7 +136,7 @@ def check(value: str, key: str = KEY) -> None:
       ConfigError: no folder, no preset, or one that would import modules other than Keras's.
     """
     if is_folder(value):
-        _read(value, _folder(value, key), key)
+        _read(value, Path(value).expanduser(), key)
     elif value.startswith(SCHEMES):
         # Only a download shows what it contains.
         return
@@ -150,31 +147,8 @@ def check(value: str, key: str = KEY) -> None:
 
 
 def is_folder(value: str) -> bool:
-    """Returns whether a preset is a folder, local or in an object store, and no name."""
-    return _is_stored(value) or Path(value).expanduser().is_dir()
-
-
-def _is_stored(value: str) -> bool:
-    return is_url(value) and not value.startswith(SCHEMES)
-
-
-def _folder(value: str, key: str) -> Path:
-    """Returns the folder of a preset; one in an object store is copied first, if it is not yet.
-
-    Raises:
-      ConfigError: the store has nothing there, or does not answer.
-    """
-    if not _is_stored(value):
-        return Path(value).expanduser()
-    problem = folder_problem(value)
-    if problem is not None:
-        raise invalid(key, value, problem=problem, fix=f"set {key}=s3://bucket/folder or a local folder")
-    try:
-        return mirror.local(value)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        fix = "check the name, the credentials in the environment and the connection"
-        raise invalid(key, value, problem=f"can't be read ({reason})", fix=fix) from None
+    """Returns whether a preset is a folder and no name."""
+    return Path(value).expanduser().is_dir()
 
 
 def opened(value: str) -> Preset:
@@ -184,7 +158,7 @@ def opened(value: str) -> Preset:
       ConfigError: it is not a preset, or the download failed.
     """
     if is_folder(value):
-        folder = _folder(value, KEY)
+        folder = Path(value).expanduser()
     else:
         folder = _downloaded(value)
     return _read(value, folder, KEY)

@@ -229,14 +229,6 @@ class _Encoder:
         return vocabulary
 
 
-def _file_of(tokenizer: str) -> Path | None:
-    """Returns the local file of a tokenizer; None if an object store does not have it any more."""
-    try:
-        return places.local(tokenizer)
-    except DataError:
-        return None
-
-
 def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
     """Returns the vocabulary of a recorded run, after a comparison with the config's."""
     tokenizer = config.tokenizer or BYTES
@@ -244,9 +236,9 @@ def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabul
         raise _differs_from_run("tokenizer", tokenizer, f"{recorded.kind}, {recorded.size:,} tokens")
     if config.end_token != recorded.end_token:
         raise _differs_from_run("end_token", config.end_token, str(recorded.end_token or "null"))
-    path = _file_of(tokenizer)
+    path = places.local(tokenizer)
     # The recorded vocabulary is complete, so the file may be gone. If it exists, it must be the same.
-    if tokenizer not in (BYTES, BPE) and path is not None and path.exists():
+    if tokenizer not in (BYTES, BPE) and path.exists():
         current = bpe.read(path, config.end_token)
         if current.sha256 != recorded.sha256:
             difference = f"sha256 {recorded.sha256[:12]}, but this file has {current.sha256[:12]}"
