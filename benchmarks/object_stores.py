@@ -18,7 +18,7 @@ for the steps of one save, so 6 s of each by default. The tables compare the tra
 
 A median is that of the rounds' ratios. A total is the ratio of the sums, in which rare work counts, too. The intervals
 are bootstrapped over the rounds and cover 95%. They leave out that two processes with the same config may differ, too
-(`--control`), so repeat the command. The lease and the record of attempts are renewed by the clock, so two trainings
+(`--control`), so repeat the command. The record of attempts is renewed by the clock, so two trainings
 that take turns renew them twice as often per step as one that never stops. Checkpoints stay at `--url`.
 """
 

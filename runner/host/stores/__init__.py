@@ -5,5 +5,5 @@
 - `cache`: a local copy of what was read, by its SHA-256, with a bound.
 
 An object store has no rename, no lock and no folder. What a local folder does with these is done here with conditional
-writes (`client.create`, `client.replace`) and with one object that is written last.
+writes (`client.create`) and with one object that is written last.
 """

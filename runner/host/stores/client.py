@@ -13,7 +13,7 @@ import functools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -113,24 +113,6 @@ class ChangedError(RuntimeError):
 
 class TooLargeError(RuntimeError):
     """An object that is larger than what a reader accepts."""
-
-
-@dataclass(frozen=True)
-class Tag:
-    """A version of an object.
-
-    Attributes:
-      e_tag: of its content, which S3 and Azure compare.
-      version: its number, which Google Cloud Storage compares; None: the store has none.
-    """
-
-    e_tag: str | None
-    version: str | None
-
-    @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Tag:
-        """Returns the tag in what the library returned for an object."""
-        return cls(answer["e_tag"], answer["version"])
 
 
 class Writer(Protocol):
@@ -261,6 +243,7 @@ def _answered(
     return reminding_request
 
 
+@_answered
 def read(path: ObjectPath, largest: int | None = None) -> bytes:
     """Returns the content of an object.
 
@@ -273,17 +256,11 @@ def read(path: ObjectPath, largest: int | None = None) -> bytes:
       TooLargeError: it is larger.
       StoreError: it can't be read.
     """
-    return read_tagged(path, largest)[0]
-
-
-@_answered
-def read_tagged(path: ObjectPath, largest: int | None = None) -> tuple[bytes, Tag]:
-    """Returns the content of an object and the tag of this version of it, for `replace`; raises as `read` does."""
     with _reporting(path):
         answer = obstore.get(_store(path.store), path.key)
         if largest is not None and answer.meta["size"] > largest:
             raise TooLargeError(f"{path} is larger than {largest:,} bytes")
-        return bytes(answer.bytes()), Tag.of(answer.meta)
+        return bytes(answer.bytes())
 
 
 def pieces(path: ObjectPath) -> Iterator[bytes]:
@@ -401,44 +378,28 @@ def upload(file: Path, path: ObjectPath) -> None:
             upload.write(piece)
 
 
-def create(path: ObjectPath, data: bytes) -> Tag:
+@_answered
+def create(path: ObjectPath, data: bytes) -> None:
     """Writes an object that must not exist; of several processes at once, one succeeds.
 
     Args:
       path: of the object.
       data: its content, which no other process would write, so that the outcome of a lost answer can be read.
 
-    Returns:
-      The tag of this version, for `replace`.
-
     Raises:
       ChangedError: the object exists.
       StoreError: it can't be written.
     """
-    return _conditionally(path, data, "create")
-
-
-def replace(path: ObjectPath, data: bytes, tag: Tag) -> Tag:
-    """Writes an object that must still be the version of a tag; the rest is as in `create`."""
-    known = {"e_tag": tag.e_tag, "version": tag.version}
-    return _conditionally(path, data, {key: value for key, value in known.items() if value is not None})
-
-
-@_answered
-def _conditionally(path: ObjectPath, data: bytes, mode: object) -> Tag:
-    rejections = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
     try:
         with _reporting(path):
             try:
-                return Tag.of(obstore.put(_store(path.store), path.key, data, mode=mode))
-            except rejections:
+                obstore.put(_store(path.store), path.key, data, mode="create")
+            except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
                 raise ChangedError(str(path)) from None
     except ChangedError:
         # An earlier try may have succeeded although its answer was lost.
-        content, tag = read_tagged(path)
-        if content == data:
-            return tag
-        raise
+        if read(path) != data:
+            raise
 
 
 @_answered

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import threading
 import time
@@ -24,15 +25,17 @@ from runner.host import outputs, work
 from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath, Place
 from runner.tracking import process
-from runner.training.checkpoint import files, lease
+from runner.training.checkpoint import files
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json
 
 # Seconds between two writes. What an attempt that is killed has not recorded is at most this long.
 BEAT_S = 5.0
 
 # Seconds for which the file of a running attempt may stay unchanged: six missed writes. A network file system shows
-# another machine's write after at most a few seconds.
+# another machine's write after at most a few seconds. In a store it is a minute, so that one that is slow or rejects
+# requests for a while ends no run.
 SILENT_S = 30.0
+STORE_SILENT_S = 60.0
 
 # Between two looks at the file of an attempt on another machine.
 _LOOK_S = 1.0
@@ -118,13 +121,13 @@ def _read(path: Place) -> Attempt:
     return attempt
 
 
-def is_silent(folder: Path, say: Callable[[str], object], sleep: Callable[[float], None] = time.sleep) -> bool:
+def is_silent(folder: Place, say: Callable[[str], object], sleep: Callable[[float], None] = time.sleep) -> bool:
     """Returns whether the last attempt of a run no longer writes its file, which this waits for.
 
     Only the content of the file is compared, never the clocks of two machines.
 
     Args:
-      folder: of the run's checkpoints, not in a store, whose runs have a lease.
+      folder: of the run's checkpoints.
       say: is called with one line before the wait.
       sleep: waits for so many seconds.
     """
@@ -133,9 +136,10 @@ def is_silent(folder: Path, say: Callable[[str], object], sleep: Callable[[float
         return False
     path = folder / begun[-1]
     before = _content(path)
-    say(f"waiting {SILENT_S:.0f} s to see whether an earlier attempt still runs: {path}")
+    seconds = STORE_SILENT_S if isinstance(folder, ObjectPath) else SILENT_S
+    say(f"waiting {seconds:.0f} s to see whether an earlier attempt still runs: {path}")
     waited = 0.0
-    while waited < SILENT_S:
+    while waited < seconds:
         sleep(_LOOK_S)
         waited += _LOOK_S
         if _content(path) != before or names(folder) != begun:
@@ -143,11 +147,11 @@ def is_silent(folder: Path, say: Callable[[str], object], sleep: Callable[[float
     return True
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Place) -> bytes:
     # Opened each time: a network file system checks for another machine's write when a file is opened.
     try:
-        return path.read_bytes()
-    except OSError:
+        return client.read(path, LARGEST_RECORD) if isinstance(path, ObjectPath) else path.read_bytes()
+    except (OSError, client.TooLargeError):
         return b""
 
 
@@ -238,15 +242,12 @@ class AttemptJournal(Journal):
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_S):
-            if isinstance(self._folder, ObjectPath):
-                # The lease on the run shows whether another process has begun an attempt.
-                self._write()
-                continue
-            last = max(_numbers(self._folder), default=0)
-            if last > self._attempt.number:
-                name = path_of(self._folder, last).name
-                self._lost(f"another process has begun {name} of this run in {self._folder}; this one ends")
-                return
+            later = path_of(self._folder, self._attempt.number + 1)
+            # By its name, because a store may list a new object late.
+            with suppress(OSError):
+                if files.exists(later):
+                    self._lost(f"another process has begun {later.name} of this run in {self._folder}; this one ends")
+                    return
             self._write()
 
     def _write(self) -> None:
@@ -297,6 +298,15 @@ def _as_text(attempt: Attempt) -> str:
     return json.dumps(asdict(attempt)) + "\n"
 
 
+def _leave(why: str) -> None:
+    """Ends this process at once: it was suspended for so long that another one has taken its run.
+
+    To save or to record anything would overwrite what the other process has written.
+    """
+    outputs.warn(why)
+    os._exit(1)
+
+
 def begin(folder: Place, first: int, earlier_end: str = "", mesh: str = "") -> AttemptJournal:
     """Begins the next attempt of a run; process 0 calls this.
 
@@ -323,7 +333,7 @@ def begin(folder: Place, first: int, earlier_end: str = "", mesh: str = "") -> A
             ended = _as_text(replace(earlier[-1], ended=earlier_end))
             _replace(path_of(folder, earlier[-1].number), ended)
     try:
-        return AttemptJournal(folder, number, first, lease.leave, mesh)
+        return AttemptJournal(folder, number, first, _leave, mesh)
     except FileExistsError:
         problem = f"another process has begun the run at the same time ({folder})"
         raise passing("name", folder.name, problem=problem, fix="wait for it or stop it") from None

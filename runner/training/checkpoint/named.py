@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, invalid
@@ -55,9 +54,7 @@ def take(config: RunConfig, locks: ExitStack, say: Callable[[str], object]) -> S
     try:
         runs.check_not_running(_KEY, run)
     except ConfigError:
-        # The last process is another machine's. Locks may not reach that machine, but its writes do. In a store, the
-        # lease does.
-        assert isinstance(place, Path)
+        # The last process is another machine's. Locks may not reach that machine, but its writes do.
         if not attempts.is_silent(place, say):
             # It may have come to its end during the wait, and has then said so in the record.
             run = runs.begun(_KEY, place)

@@ -16,7 +16,7 @@ from runner.engine import registry
 from runner.engine.base import Engine
 from runner.errors import in_one_line
 from runner.host.outputs import warn
-from runner.host.stores.urls import Place, place
+from runner.host.stores.urls import ObjectPath, Place, place
 from runner.host.versions import installed
 from runner.layout import mesh
 from runner.processes import lifecycle, restarts, slurm
@@ -309,6 +309,11 @@ def _registered(
                 run_id = tracker.run_id or runs.free_name(root, folder.name)
                 # Locked before it can be found.
                 locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
+        if isinstance(root, ObjectPath) and (resumed is not None or name is not None):
+            # A store has no locks: another process may have begun the run since it was looked for.
+            there = runs.begun(NAME, root / (name or run_id))
+            if there is not None and (resumed is None or there.record["process"] != resumed.record["process"]):
+                runs.check_not_running(NAME, there)
         # Before the record: of two processes only one begins the attempt, and the other must leave the record alone.
         journals.append(_begin_journal(config, root / (name or run_id), start, locks))
         run = runs.register(root, run_id, tracked=is_tracked, overrides=overrides, name=name, job=job, lasting=lasting)

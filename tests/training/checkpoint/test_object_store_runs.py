@@ -16,10 +16,11 @@ pytest.importorskip("obstore")
 
 from runner.host.stores import cache, client
 from runner.host.stores.urls import ObjectPath
-from runner.training.checkpoint import lease, storage
+from runner.tracking import process as process_of
+from runner.training.checkpoint import files, storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.runs import LOCK
+from runner.training.checkpoint.runs import RECORD
 from tests import forks, google_server, object_server
 from tests.google_server import Gateway
 from tests.object_server import BUCKET, Proxy
@@ -67,7 +68,7 @@ def killed(arguments: list[str], folder: Path, environment: dict[str, str], libr
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    while not lease._is_free(lease._read(saved / LOCK)[0]):
+    while not process_of.is_gone(files.read_json(saved / RECORD, files.LARGEST_RECORD)["process"]):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import random
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -16,14 +15,13 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from runner.config.schema import CheckpointConfig
+from runner.config.schema import CheckpointConfig, RunConfig
 from runner.errors import ConfigError
-from runner.host.lock import HeldError
 from runner.host.stores import cache, client
 from runner.host.stores.client import StoreError
 from runner.host.stores.urls import ObjectPath
-from runner.tracking import process
-from runner.training.checkpoint import attempts, index, lease, manifest, objects, runs, storage
+from runner.tracking import Tracker, process
+from runner.training.checkpoint import attempts, index, manifest, objects, recovery, runs, storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.index import CheckpointIndex
 from runner.training.checkpoint.reading import Checkpoint
@@ -322,63 +320,62 @@ def test_a_run_is_found_by_its_name_and_its_url(folder: ObjectPath) -> None:
     assert runs.find("run", "r", folder)[0].record["finished"]
 
 
-def test_a_run_is_locked_once_and_free_again(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "RENEW_S", 0.01)
-    run = registered(folder)
-    with runs.locked("resume", run):
-        second = runs.locked("resume", run)
-        with pytest.raises(ValueError, match="the run is in use by process"):
-            second.__enter__()
-    with runs.locked("resume", run):
-        pass
-
-
-def test_an_object_that_is_no_lease_is_rejected_in_one_line(folder: ObjectPath) -> None:
-    run = registered(folder)
-    client.write(run.folder / runs.LOCK, bytes(1 << 17))
-    with (
-        pytest.raises(ConfigError, match=r"its lock is none .*larger than 65,536 bytes.*; delete that object"),
-        runs.locked("resume", run),
-    ):
-        pass
-
-
-def of_another_machine(path: ObjectPath) -> None:
+def of_another_machine(run: SavedRun) -> SavedRun:
     identity = {**process.identity(), process.HOST: "elsewhere", process.BOOT: "a/b/c"}
-    client.write(path, json.dumps({"token": "x", "renewals": 1, "free": False, "process": identity}).encode())
+    attempts.begin(run.folder, 0).end("")
+    return SavedRun(run.folder, {**run.record, "process": identity})
 
 
-def test_a_lease_that_is_not_renewed_expires(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "EXPIRE_S", 0.05)
-    monkeypatch.setattr(lease, "LOOK_S", 0.01)
-    of_another_machine(folder / "lock")
-    said: list[str] = []
-    with lease.held(folder / "lock", said.append, pytest.fail):
-        assert "on elsewhere still has the run" in said[0]
+def test_a_run_of_another_machine_continues_when_its_attempt_is_silent(
+    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(attempts, "STORE_SILENT_S", 0.03)
+    monkeypatch.setattr(attempts, "_LOOK_S", 0.01)
+    runs.check_not_running("resume", of_another_machine(registered(folder)))
+    assert "to see whether an earlier attempt still runs" in capsys.readouterr().out
 
 
-def test_a_lease_that_is_renewed_is_held(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "LOOK_S", 0.01)
-    of_another_machine(folder / "lock")
+def test_a_run_of_another_machine_that_still_writes_is_in_use(
+    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = of_another_machine(registered(folder))
+    path = attempts.path_of(run.folder, 1)
+    assert isinstance(path, ObjectPath)
+    monkeypatch.setattr(
+        attempts.is_silent, "__defaults__", (lambda _: client.write(path, b'{"number": 1, "step": 9}'),)
+    )
+    with pytest.raises(ConfigError, match="is still running it, or can't be seen from here"):
+        runs.check_not_running("resume", run)
 
-    def renew(_: str) -> None:
-        of_another_machine(folder / "lock")
 
-    with pytest.raises(HeldError), lease.held(folder / "lock", renew, pytest.fail):
-        pass
+def test_a_run_that_another_process_has_begun_since_it_was_looked_for_is_in_use(
+    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "recorded_overrides", list)
+    monkeypatch.setattr(recovery, "folder_of", lambda _: folder)
+    monkeypatch.setattr(attempts, "is_silent", lambda *_: False)
+    lasting = {"name": "exp1"}
+    there = of_another_machine(
+        runs.register(folder, "exp1", tracked=False, overrides=[], name="exp1", lasting=lasting)
+    )
+    runs.write_record(there.folder, there.record)
+    before = attempts.names(there.folder)
+    config = RunConfig(resume="auto", name="exp1")
+    with ExitStack() as locks, pytest.raises(ConfigError, match="on elsewhere is still running it"):
+        recovery.begin_attempt(config, Tracker(), Path("unused"), None, locks)
+    assert attempts.names(there.folder) == before
 
 
-def test_a_process_whose_lease_was_taken_leaves(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "RENEW_S", 0.01)
+def test_a_process_leaves_when_another_one_has_begun_the_next_attempt(
+    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "BEAT_S", 0.01)
     left: list[str] = []
-    with lease.held(folder / "lock", str, left.append):
-        of_another_machine(folder / "lock")
-        for thread in list(lease.threading.enumerate()):
-            if thread.name == "run-lease":
-                thread.join(5)
+    journal = attempts.AttemptJournal(folder, 1, 0, left.append)
+    client.write(folder / "attempt-2.json", b"{}")
+    journal._thread.join(5)
     assert len(left) == 1
-    # The other process still has it.
-    assert b"elsewhere" in client.read(folder / "lock")
+    assert "has begun attempt-2.json of this run" in left[0]
 
 
 def test_an_attempt_is_begun_once(folder: ObjectPath) -> None:
