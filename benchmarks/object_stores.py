@@ -231,7 +231,7 @@ class _OwnSaves:
         state = np.zeros(size, np.uint8)
         shard = Shard(start=(0,), array=state, whole=state.shape)
         self._index.write(Content(self._steps, {"state": [shard]}, {}, {}), None)
-        self._index.remove_old(_KEPT, self._steps)
+        self._index.remove_old(_KEPT)
 
 
 def _overrides(name: str, scratch: Path, options: argparse.Namespace, store: _Store) -> list[str]:

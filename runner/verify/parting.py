@@ -25,7 +25,7 @@ from runner.data.base import Array
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, invalid
 from runner.host.quoting import quoted
 from runner.optim.paths import is_variable
-from runner.training.checkpoint import index, runs, storage
+from runner.training.checkpoint import runs, storage
 from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
@@ -124,7 +124,7 @@ def lines(config: RunConfig, run: SavedRun) -> Iterator[str]:
 
 
 def _opened(run: SavedRun) -> _Side:
-    steps = index.current_steps(storage.lineages(run.folder))
+    steps = storage.steps(run.folder)
     last = runs.open_checkpoint("run", run, steps[-1])
     return _Side(run, steps, last, from_arrays(last.history()))
 

@@ -11,7 +11,7 @@ from runner.config.schema_replay import ReplayConfig
 from runner.data.base import Array
 from runner.errors import ConfigError, invalid
 from runner.sweep import identity
-from runner.training.checkpoint import index, recovery, runs, storage
+from runner.training.checkpoint import recovery, runs, storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.checkpoint.runs import SavedRun
@@ -67,7 +67,7 @@ def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
     step = options.step
     if step is None:
         raise invalid("step", None, problem="is the step to compute again", fix="set step=100, or against=<run id>")
-    steps = index.current_steps(storage.lineages(run.folder))
+    steps = storage.steps(run.folder)
     last = runs.open_checkpoint("run", run, steps[-1])
     history = from_arrays(last.history())
     start = _start(run, steps, step, options.start, history)

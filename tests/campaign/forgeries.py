@@ -158,8 +158,6 @@ _BY_HAND: dict[str, Forgery] = {
     "an array by another name": lambda found: found["arrays"].update(w=found["arrays"].pop("d/kernel")),
     "another step": lambda found: found.update(step=found["step"] + 1),
     "a newer format": lambda found: found.update(format=2),
-    "a past of another form": lambda found: found.update(went_back=[1, 2]),
-    "a past out of order": lambda found: found.update(went_back=[[2, 1], [1, 1]]),
 }
 MANIFEST_FORGED: dict[str, Forgery] = _typed(_MANIFEST) | _BY_HAND
 RECORD_FORGED: dict[str, Forgery] = _typed(_RECORD)

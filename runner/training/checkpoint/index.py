@@ -1,10 +1,7 @@
-"""The checkpoints of one run: which of them form its current history, which is the best, and which are kept.
+"""The checkpoints of one run: which of them a run that continues has, which is the best, and which are kept.
 
-`resume=<run>@100` of a run with checkpoints of steps 100, 200 and 300 begins another history after step 100. Those of
-200 and 300 stay until the new history has come as far, so both are in one folder for a time. Each checkpoint stores
-its own lineage: for each time that its run went back, a generation that grows with every return, and the step that the
-run went back to. The current history is the one with the newest generation; the checkpoints before its returns are
-part of it. No other file needs to be consistent with this, so a process may die at any moment.
+`resume=<run>@100` of a run with checkpoints of steps 100, 200 and 300 sets those of 200 and 300 aside, under other
+names: the run trains these steps again.
 
 The best checkpoint is noted in `best.json`: its step, and the metric and value that it is the best by.
 """
@@ -12,7 +9,7 @@ The best checkpoint is noted in `best.json`: its step, and the metric and value 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypedDict, TypeVar, cast
 
@@ -21,7 +18,6 @@ from runner.host.stores.urls import Place
 from runner.processes.team import ALONE, Team
 from runner.training.checkpoint import files, storage
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError
-from runner.training.checkpoint.manifest import Lineage
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.checkpoint.storage import Content
 from runner.training.checkpoint.typed import MisfitError, mapping, number, text, whole
@@ -43,64 +39,6 @@ class BestRecord(TypedDict):
     metric: str
     value: float
     step: int
-
-
-def current_steps(lineages: Mapping[int, Lineage]) -> list[int]:
-    """Returns the steps of the current history's checkpoints, in order.
-
-    Args:
-      lineages: of a run's checkpoints, by step.
-
-    >>> current_steps({100: (), 200: (), 300: (), 120: ((1, 100),)})
-    [100, 120]
-    """
-    current = max(lineages.values(), key=generation, default=())
-    return [step for step in sorted(lineages) if is_part(step, lineages[step], current)]
-
-
-def generation(lineage: Lineage) -> int:
-    """Returns the generation of a lineage's last return; 0 if the run never went back."""
-    return lineage[-1][0] if lineage else 0
-
-
-def is_part(step: int, own: Lineage, history: Lineage) -> bool:
-    """Returns whether a checkpoint is part of a history: written by it, or before the step that it went back to.
-
-    Args:
-      step: the step of the checkpoint.
-      own: the checkpoint's lineage.
-      history: the lineage of the history.
-    """
-    if history[: len(own)] != own:
-        return False
-    if len(own) == len(history):
-        return True
-    _, returned_to = history[len(own)]
-    return step <= returned_to
-
-
-def resumed_lineage(lineages: Mapping[int, Lineage], start: int) -> Lineage:
-    """Returns the lineage of a run that continues from one of its checkpoints: a new one unless that is the last.
-
-    Args:
-      lineages: of the run's checkpoints, by step.
-      start: step that the run continues from.
-
-    >>> resumed_lineage({100: (), 200: ()}, 200), resumed_lineage({100: (), 200: ()}, 100)
-    ((), ((1, 100),))
-    """
-    current = current_steps(lineages)
-    own = lineages.get(start, ())
-    if not current or current[-1] == start:
-        return own
-    # Above those of all lineages, left ones too: `current_steps` takes the largest generation for the current one.
-    newest = max(generation(lineage) for lineage in lineages.values())
-    return (*own, (newest + 1, start))
-
-
-def superseded_steps(folder: Place, history: Lineage) -> list[int]:
-    """Returns the steps of a run's checkpoints that are no part of a history."""
-    return [step for step, own in storage.lineages(folder).items() if not is_part(step, own, history)]
 
 
 def read_best(folder: Place) -> BestRecord | None:
@@ -150,12 +88,11 @@ class CheckpointIndex:
     processes, in the same order.
 
     Attributes:
-      lineage: of the history that this run writes.
-      steps: checkpoints of this history.
+      steps: of the checkpoints.
     """
 
     def __init__(self, folder: Place, start: int, team: Team = ALONE) -> None:
-        """Lists a folder.
+        """Lists a folder, and sets aside its checkpoints of later steps.
 
         Args:
           folder: the run's checkpoints.
@@ -167,31 +104,27 @@ class CheckpointIndex:
         # Numbers the keys of broadcasts: all processes call these methods, and in the same order.
         self._broadcasts = itertools.count()
 
-        def listed() -> list[Any]:
-            lineages = storage.lineages(folder)
-            lineage = resumed_lineage(lineages, start)
+        def listed() -> list[int]:
+            best = self._recorded_best()
+            if best is not None and best["step"] > start:
+                forget_best(folder)
             steps: list[int] = []
-            superseded: list[int] = []
-            for step, own in lineages.items():
-                if not is_part(step, own, lineage):
-                    superseded.append(step)
+            for step in storage.steps(folder):
+                if step > start:
+                    storage.set_aside(storage.place(folder, step))
                 # A folder that only has the name of a checkpoint must not count among the `keep` newest.
                 elif storage.is_checkpoint(storage.place(folder, step)):
                     steps.append(step)
-            return [[list(pair) for pair in lineage], steps, superseded]
+            return steps
 
-        pairs, steps, superseded = self._broadcast(listed)
-        self.lineage: Lineage = tuple((generation, step) for generation, step in pairs)
-        self.steps = set(steps)
-        # Checkpoints of histories that the run has left.
-        self._superseded = set(superseded)
+        self.steps = set(self._broadcast(listed))
 
     def _broadcast(self, make: Callable[[], T]) -> T:
         """Calls a function in process 0 and returns its result in all processes."""
         return self._team.broadcast(f"kept {self._folder} {next(self._broadcasts)}", make)
 
     def best(self) -> BestRecord | None:
-        """Returns the record of the best checkpoint; None if there is none in this history."""
+        """Returns the record of the best checkpoint; None if there is none."""
         record = self._broadcast(self._recorded_best)
         if record is None or record["step"] not in self.steps:
             return None
@@ -213,30 +146,18 @@ class CheckpointIndex:
         Raises:
           OSError: see `storage.write`.
         """
-        step = content.step
-
-        def forget_replaced() -> None:
-            # The best of a history that the run has left may have this step. From here on the record would name a
-            # checkpoint with other weights.
-            if best is None and self._is_recorded_best(step):
-                forget_best(self._folder)
-
-        self._broadcast(forget_replaced)
         storage.write(self._folder, content, self._team)
-        self.steps.add(step)
-        self._superseded.discard(step)
+        self.steps.add(content.step)
         # Last: a process that dies before it leaves a best checkpoint without a record, which the saver notes when the
         # run is resumed. The other order would leave a record without a checkpoint.
         if best is not None:
             self._broadcast(lambda: write_best(self._folder, best))
 
-    def remove_old(self, keep: int, written: int) -> list[str]:
+    def remove_old(self, keep: int) -> list[str]:
         """Removes the checkpoints that are no longer kept.
 
         Args:
           keep: how many of the newest checkpoints stay, in addition to the best.
-          written: step of the newest one. Superseded checkpoints up to it are removed, because this history has come
-            as far.
 
         Returns:
           One warning for each that could not be removed.
@@ -246,8 +167,7 @@ class CheckpointIndex:
             warnings: list[str] = []
             removed: list[int] = []
             best = self._recorded_best()
-            overtaken = [step for step in self._superseded if step <= written]
-            for step in [*overtaken, *sorted(self.steps)[:-keep]]:
+            for step in sorted(self.steps)[:-keep]:
                 if best is not None and best["step"] == step:
                     continue
                 # What can't be removed is not tried again with each save: it is no longer counted either.
@@ -262,7 +182,6 @@ class CheckpointIndex:
 
         warnings, removed = self._broadcast(remove)
         self.steps -= set(removed)
-        self._superseded -= set(removed)
         return warnings
 
     def make_room(self) -> list[int]:

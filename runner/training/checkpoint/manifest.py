@@ -30,11 +30,6 @@ HISTORY = "history.safetensors"
 # Bytes. A manifest of this size names half a million array parts, more than any model here is split into.
 LARGEST = 64 << 20
 
-# The returns to an earlier checkpoint that lead to this one, see `runner.training.checkpoint.index`: for each return
-# its generation, which grows with every return of the run, and the step that the run returned to.
-Lineage = tuple[tuple[int, int], ...]
-WENT_BACK = "went_back"
-
 # What the checkpoint records of the data that the run was trained on.
 ENCODING = "encoding"
 CONSTANTS = "constants"
@@ -131,7 +126,6 @@ class Manifest:
       step: training steps done.
       files: by name, exactly those that hold the arrays and the history.
       arrays: by canonical path.
-      went_back: the returns to earlier checkpoints that lead to this one.
       about: the whole content as plain values, with run, config, seed, versions, time and last metrics.
       files_folder: the folder of the files below that of the manifest; empty: the same, as in a local folder that is
         no copy from a store.
@@ -140,7 +134,6 @@ class Manifest:
     step: int
     files: Mapping[str, FileEntry]
     arrays: Mapping[str, ArrayEntry]
-    went_back: Lineage
     about: Mapping[str, Any]
     files_folder: str = ""
 
@@ -229,11 +222,10 @@ def _parse(content: dict[str, Any]) -> Manifest:
         used_files.update(part.file for part in array.parts)
     if set(files) != used_files:
         raise MisfitError(f"files must be {', '.join(sorted(used_files))}, which hold its arrays and its history")
-    went_back = _lineage(content.get(WENT_BACK, []))
     files_folder = text(content.get(FILES_FOLDER, ""), FILES_FOLDER)
     if files_folder and not is_files_folder(files_folder):
         raise MisfitError(f"{FILES_FOLDER} must be a hexadecimal number")
-    return Manifest(whole(content["step"], "step"), files, arrays, went_back, content, files_folder)
+    return Manifest(whole(content["step"], "step"), files, arrays, content, files_folder)
 
 
 def _check_learned(content: Mapping[str, Any]) -> None:
@@ -295,21 +287,6 @@ def _part_entry(value: object, where: str) -> PartEntry:
 
 def _numbers(value: object, where: str) -> tuple[int, ...]:
     return tuple(whole(item, where) for item in items(value, where))
-
-
-def _lineage(value: object) -> Lineage:
-    rows = [_numbers(row, WENT_BACK) for row in items(value, WENT_BACK)]
-    pairs: list[tuple[int, int]] = []
-    generations: list[int] = []
-    for row in rows:
-        if len(row) != 2:
-            raise MisfitError(f"{WENT_BACK} must be pairs of numbers")
-        generation, step = row
-        pairs.append((generation, step))
-        generations.append(generation)
-    if generations != sorted(set(generations)):
-        raise MisfitError(f"{WENT_BACK} must be in ascending order")
-    return tuple(pairs)
 
 
 def check_tensors(manifest: Manifest, tensors: Mapping[str, Mapping[str, TensorHeader]]) -> None:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, invalid
 from runner.host.stores.urls import Place
-from runner.training.checkpoint import attempts, index, runs, storage
+from runner.training.checkpoint import attempts, runs, storage
 from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint
@@ -80,7 +80,7 @@ def tracked_id(config: RunConfig) -> str | None:
 
 
 def last_whole(run: SavedRun, say: Callable[[str], object]) -> Checkpoint | None:
-    """Returns the last checkpoint of a run's history that is whole; None: the run has saved none.
+    """Returns the last checkpoint of a run that is whole; None: the run has saved none.
 
     Args:
       run: locked.
@@ -90,9 +90,8 @@ def last_whole(run: SavedRun, say: Callable[[str], object]) -> Checkpoint | None
       ConfigError: every checkpoint is damaged, in which case the error is that of the last one; or one is of a newer
         format.
     """
-    steps = index.current_steps(storage.lineages(run.folder)) if storage.steps(run.folder) else []
     first_error: ConfigError | None = None
-    for step in reversed(steps):
+    for step in reversed(storage.steps(run.folder)):
         try:
             checkpoint = runs.open_checkpoint("resume", run, step)
         except ConfigError as error:

@@ -233,15 +233,18 @@ def begin_attempt(
       OSError: the folder is read-only or the disk is full.
     """
     resumed = None
-    origin = None
+    lasting: dict[str, Any] = {}
     start = 0
     if previous is not None:
         start = previous.checkpoint.step
         if previous.branches:
-            origin = f"{previous.run.id}@{start}"
+            lasting = {"origin": f"{previous.run.id}@{start}"}
         else:
             resumed = previous.run
-    return _registered(config, tracker, folder, resumed, origin, locks, start)
+            lasting = {key: resumed.record[key] for key in ("origin", "kept", NAME) if key in resumed.record}
+            if previous.repeats_steps:
+                lasting[runs.WENT_BACK] = True
+    return _registered(config, tracker, folder, resumed, lasting, locks, start)
 
 
 def _begin_journal(config: RunConfig, folder: Place, start: int, locks: ExitStack) -> Journal:
@@ -265,7 +268,7 @@ def _registered(
     tracker: Tracker,
     folder: Path,
     resumed: SavedRun | None,
-    origin: str | None,
+    lasting: dict[str, Any],
     locks: ExitStack,
     start: int,
 ) -> BegunAttempt:
@@ -276,17 +279,11 @@ def _registered(
       tracker: of the run.
       folder: the run's own.
       resumed: the run that continues; None: a new one.
-      origin: the run and step that a new run branches from; None: it does not branch.
+      lasting: entries of the record that stay when the run is resumed.
       locks: gets a lock on a new run, and ends the journal.
       start: training steps done.
     """
     job = slurm.job()
-    lasting: dict[str, Any] = {}
-    if resumed is not None:
-        lasting = {key: resumed.record[key] for key in ("origin", "kept", NAME) if key in resumed.record}
-    elif origin:
-        lasting = {"origin": origin}
-
     journals: list[Journal] = []
 
     def register() -> list[Any]:

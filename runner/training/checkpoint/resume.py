@@ -37,9 +37,9 @@ from runner.training import stopping
 from runner.training.checkpoint import index, named, runs, storage
 from runner.training.checkpoint.arguments import folder_of, recorded_overrides
 from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING, Lineage
+from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.runs import SavedRun
+from runner.training.checkpoint.runs import WENT_BACK, SavedRun
 from runner.training.lengths import RunLength
 from runner.training.metric_history import from_arrays, measured
 
@@ -86,9 +86,9 @@ class Previous:
     branches: bool = False
 
     @cached_property
-    def history(self) -> Lineage:
-        """The lineage of the history that the resumed run writes."""
-        return index.resumed_lineage(storage.lineages(self.run.folder), self.checkpoint.step)
+    def later_steps(self) -> list[int]:
+        """The steps of the run's checkpoints after this one, before a run that continues sets them aside."""
+        return [step for step in storage.steps(self.run.folder) if step > self.checkpoint.step]
 
     @property
     def resumed_run_id(self) -> str | None:
@@ -115,7 +115,7 @@ class Previous:
         """Whether the run trains steps again that it has logged: it went back, now or at an earlier resume."""
         if self.branches:
             return False
-        return bool(self.history)
+        return bool(self.run.record.get(WENT_BACK) or self.later_steps)
 
     def describe_position(self, length: RunLength) -> str:
         """Returns one line that says where training continues in a run of this length."""
@@ -127,19 +127,17 @@ class Previous:
         name = f"{self.run.id}@{self.checkpoint.step}"
         if self.branches:
             return [f"branch={name}: a new run begins with that state; run {self.run.id} stays unchanged"]
-        superseded = index.superseded_steps(self.run.folder, self.history)
-        if not superseded:
+        if not self.later_steps:
             return []
         best_step = self._best_step()
         names: list[str] = []
-        for step in superseded:
+        for step in self.later_steps:
             is_best = step == best_step
             mark = " (the best)" if is_best else ""
             names.append(f"{step:,}{mark}")
         return [
-            f"resume={name}: the checkpoints of steps {', '.join(names)} are from after that step; each is removed "
-            "when the run has trained and saved as many steps again, the best when there is a new one "
-            f"(branch={name} keeps all)"
+            f"resume={name}: the checkpoints of steps {', '.join(names)} are from after that step and are renamed to "
+            f"aside-* (branch={name} keeps all)"
         ]
 
     def _best_step(self) -> int | None:

@@ -29,6 +29,9 @@ LOCK = "run.lock"
 # The record among what a checkpoint says about its run.
 IN_CHECKPOINTS = "record"
 
+# The entry of a run that was resumed from before its last checkpoint.
+WENT_BACK = "went_back"
+
 # Runs of an object store that are read at once.
 _AT_ONCE = 16
 
@@ -332,7 +335,7 @@ def _check(record: dict[str, Any]) -> None:
         raise MisfitError("run must be a name and no path, because folders are named after it")
     flag(record["tracked"], "tracked")
     number(record["started"], "started", finite=True)
-    for name in ("ended", "finished", "kept"):
+    for name in ("ended", "finished", "kept", WENT_BACK):
         flag(record.get(name, False), name)
     for name in ("origin", "name"):
         text(record.get(name, ""), name)
@@ -377,7 +380,7 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
     Args:
       key: `resume`, `branch` or `run`, for errors.
       run: the run.
-      step: of the checkpoint; None: the last of the current history, or, for `run` and a run with early stopping, the
+      step: of the checkpoint; None: the last, or, for `run` and a run with early stopping, the
         best.
 
     Raises:
@@ -421,10 +424,10 @@ def _default_step(key: str, run: SavedRun) -> int:
     Raises:
       ConfigError: the record of the best checkpoint is damaged.
     """
-    current = index.current_steps(storage.lineages(run.folder))
-    last = current[-1]
+    steps = storage.steps(run.folder)
+    last = steps[-1]
     best = _best(key, run)
-    if key != "run" or best is None or best["step"] not in current:
+    if key != "run" or best is None or best["step"] not in steps:
         return last
     # A run with early stopping ended with its best weights, so these are what is evaluated and exported.
     try:

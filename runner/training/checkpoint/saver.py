@@ -136,7 +136,7 @@ class CheckpointSaver(Saver):
     **Invariant.** The thread that calls these methods owns every field of this class. The writer thread gets a state
     and a `_Write` from the queue, and answers through the future of that `_Write`, which is all that changes hands
     while both run. `_index` belongs to the writer as long as `_writes` has an entry without an outcome: methods that
-    read it call `_wait` first, except `begin`, which precedes every write, and `_index.lineage` never changes.
+    read it call `_wait` first, except `begin`, which precedes every write.
     `_settle` applies the outcomes in the order of the writes. So, of the writes whose outcomes were applied,
 
     - `_saved_best` is the record of the last best checkpoint that was written,
@@ -305,11 +305,11 @@ class CheckpointSaver(Saver):
             self._put(step, recorder, self._pending_best)
 
     def go_back(self, below: int) -> Checkpoint | None:
-        """Returns the last intact checkpoint of fewer than `below` steps, removing later ones of this history.
+        """Returns the last intact checkpoint of fewer than `below` steps, removing later ones.
 
-        They are removed at once, unlike those of a history that a user leaves: they lead to a NaN or Inf loss, so
-        nobody can continue from them, and if this process dies now, `resume` must not. The next save writes whatever
-        its step is, because the run continues differently from here.
+        They are not set aside, as those that a user leaves: they lead to a NaN or Inf loss, so nobody can continue
+        from them, and if this process dies now, `resume` must not. The next save writes whatever its step is, because
+        the run continues differently from here.
         """
         self._wait()
         self._saved_step = -1
@@ -376,7 +376,7 @@ class CheckpointSaver(Saver):
             return
         if best is None:
             best = self._earlier_best(step)
-        content = replace(self._take(step, recorder), went_back=self._index.lineage)
+        content = self._take(step, recorder)
         write = _Write(step, best, Future())
         self._writes.append(write)
         self._queue.put((content, write))
@@ -466,7 +466,7 @@ class CheckpointSaver(Saver):
             return Failure(content.step, str(error), _is_disk_full(error), best)
         try:
             # Only now: until the new checkpoint is on the disk, the old ones are what a resumed run has.
-            for line in self._index.remove_old(self._config.keep, content.step):
+            for line in self._index.remove_old(self._config.keep):
                 self._warn(line)
         except BaseException:
             logger.exception("removal of checkpoints before step %d", content.step)

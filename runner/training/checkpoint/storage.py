@@ -37,7 +37,7 @@ from runner.host.stores.urls import place as place_of
 from runner.processes.team import ALONE, Team
 from runner.training.checkpoint import files, manifest, objects
 from runner.training.checkpoint import tensors as tensors_file
-from runner.training.checkpoint.manifest import FORMAT, Lineage
+from runner.training.checkpoint.manifest import FORMAT
 from runner.training.checkpoint.reading import REPLACED, files_folder, folder_name, read_manifest
 
 _UNFINISHED = ".unfinished-"
@@ -64,7 +64,6 @@ class Content:
       shards: canonical path -> the shards of a variable or optimizer state, each with its place in the whole array.
       history: named arrays of the metrics so far.
       about: run, config, seed, versions, time and last metrics, as plain values.
-      went_back: the returns to earlier checkpoints that lead to this one, see `runner.training.checkpoint.index`.
       passing: the shards are the devices' own arrays, which are valid only until the next step.
       taken: if they are, is set when they are no longer read, at the latest when the checkpoint is written.
     """
@@ -73,7 +72,6 @@ class Content:
     shards: Mapping[str, Sequence[Shard]]
     history: Mapping[str, Array]
     about: Mapping[str, Any]
-    went_back: Lineage = ()
     passing: bool = False
     taken: threading.Event = field(default_factory=threading.Event)
 
@@ -250,8 +248,6 @@ def _write_history(
         entry["parts"] = [{key: part[key] for key in ("file", "key", "start")} for part in ordered]
     written[manifest.HISTORY] = tensors_file.write(folder / manifest.HISTORY, content.history)
     entries: dict[str, Any] = {"format": FORMAT, "step": content.step}
-    if content.went_back:
-        entries[manifest.WENT_BACK] = content.went_back
     if below_manifest:
         entries[manifest.FILES_FOLDER] = below_manifest
     entries |= {**content.about, "files": written, "arrays": arrays}
@@ -307,21 +303,6 @@ def place(folder: Place, step: int) -> Place:
 def _places(folder: Path, step: int) -> tuple[Path, Path]:
     """Returns a checkpoint's folder, and its folder while another of the same step is moved into its place."""
     return folder / folder_name(step), folder / (folder_name(step) + REPLACED)
-
-
-def lineages(folder: Place) -> dict[int, Lineage]:
-    """Returns the lineage of each of a folder's checkpoints by step, see `runner.training.checkpoint.index`.
-
-    A checkpoint that can't be read counts as part of the first history. So a run that returned to an earlier
-    checkpoint does not continue from a damaged one of the history that it left.
-    """
-    found: dict[int, Lineage] = {}
-    for step in steps(folder):
-        try:
-            found[step] = manifest.read(place(folder, step)).went_back
-        except ConfigError:
-            found[step] = ()
-    return found
 
 
 def is_checkpoint(path: Place) -> bool:

@@ -106,7 +106,6 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
     "a vocabulary without its tokenizer": lambda found: found.update(encoding={"vocabulary": {"kind": "bpe"}}),
     "a mean that is no number": lambda found: found.update(encoding={"mean": {"x": [float("nan")]}}),
     "constants in words": lambda found: found.update(constants={"scale": ["1.0"]}),
-    "a past out of order": lambda found: found.update(went_back=[[2, 1], [1, 1]]),
 }
 
 

@@ -84,7 +84,7 @@ def test_a_store_that_does_not_answer_does_not_show_as_files_that_no_run_wrote(
 
     with monkeypatch.context() as context:
         context.setattr(client, "below", fail)
-        (warning,) = kept.remove_old(1, 2)
+        (warning,) = kept.remove_old(1)
     assert warning == f"could not remove {folder}/step-000000001: {folder}/step-000000001: 503"
 
 
@@ -230,7 +230,7 @@ def test_a_store_that_does_not_answer_is_no_damage(folder: ObjectPath, monkeypat
     with pytest.raises(StoreError):
         Checkpoint(place)
     with pytest.raises(StoreError):
-        storage.lineages(folder)
+        storage.is_checkpoint(place)
 
 
 def test_training_waits_for_a_large_state_only_until_it_is_on_the_local_disk(
@@ -275,7 +275,7 @@ def test_the_index_keeps_the_newest_and_the_best(folder: ObjectPath) -> None:
     kept.write(content(1), {"metric": "eval/loss", "value": 0.1, "step": 1})
     for step in (2, 3, 4):
         kept.write(content(step), None)
-        assert kept.remove_old(1, step) == []
+        assert kept.remove_old(1) == []
     assert storage.steps(folder) == [1, 4]
     assert index.read_best(folder) == {"metric": "eval/loss", "value": 0.1, "step": 1}
     kept.give_up(1, damaged=False)
