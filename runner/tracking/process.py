@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -91,6 +92,7 @@ def is_gone(tags: Mapping[str, str]) -> bool:
     return bool(boot.start_time and current_start and current_start != boot.start_time)
 
 
+@functools.cache
 def _machine_id() -> str:
     """Returns a digest of the machine's id, which is not meant to be published; empty if it has none."""
     try:

@@ -129,14 +129,15 @@ def test_a_machine_without_an_id_has_none(monkeypatch, tmp_path, text):
     if text is not None:
         path.write_text(text)
     monkeypatch.setattr(process, "_MACHINE_ID", path)
-    assert process._machine_id() == ""
+    assert process._machine_id.__wrapped__() == ""
 
 
 def test_the_machines_id_is_stored_as_a_digest_only(monkeypatch, tmp_path):
     (tmp_path / "machine-id").write_text("0123456789abcdef\n")
     monkeypatch.setattr(process, "_MACHINE_ID", tmp_path / "machine-id")
-    assert len(identity()[MACHINE]) == 16
-    assert identity()[MACHINE] != "0123456789abcdef"
+    digest = process._machine_id.__wrapped__()
+    assert len(digest) == 16
+    assert digest != "0123456789abcdef"
 
 
 @pytest.mark.parametrize("tag", ["id/pid:[1]/5", "//", "id//5"])
