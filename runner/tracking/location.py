@@ -14,17 +14,10 @@ import socket
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, unquote
 
-from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal, without_userinfo
 from runner.host.secrets import shown as shown  # exported: messages show a location without its secrets
-
-if TYPE_CHECKING:
-    from runner.tracking import serving
-else:
-    serving = late("runner.tracking.serving")
 
 _SQLITE = "sqlite:///"
 _SQLITE_WITH_DRIVER = "sqlite+pysqlite:///"
@@ -171,11 +164,9 @@ def ui_lines(uri: str, experiment_id: str, run_id: str, view: str | None = None)
     if is_http(uri):
         server = without_userinfo(uri).rstrip("/")
     else:
-        address = serving.find(run_id)
         port = free_port()
-        server = address or f"http://127.0.0.1:{port}"
-        if address is None:
-            lines.append(f"view with: {_ui_command(uri, port)}")
+        server = f"http://127.0.0.1:{port}"
+        lines.append(f"view with: {_ui_command(uri, port)}")
     all_runs = f"{server}/#/experiments/{experiment_id}/runs"
     columns = ""
     if view:

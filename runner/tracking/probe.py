@@ -6,11 +6,10 @@ MLflow would retry for minutes and then print pages of SQL.
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shlex
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import sqlalchemy
@@ -71,7 +70,7 @@ def _unusable_sqlite(uri: str, path: Path, error: sqlite3.Error) -> TrackingErro
     text = str(error)
     problem = reason(error)
     if "locked" in text or "busy" in text:
-        problem += f" ({_lock_holder(path)}; waited {_LOCK_TIMEOUT_S:.0f} s)"
+        problem += f" (another program holds {path}; waited {_LOCK_TIMEOUT_S:.0f} s)"
         fix = "stop it or wait for it"
     elif path.is_dir():
         problem += f" ({path} is a folder)"
@@ -86,28 +85,6 @@ def _unusable_sqlite(uri: str, path: Path, error: sqlite3.Error) -> TrackingErro
     else:
         fix = f"check {path}"
     return unusable(uri, problem, fix)
-
-
-def _lock_holder(path: Path) -> str:
-    """Returns which process holds a file's lock, as far as the system reveals it."""
-    with suppress(OSError, ValueError):
-        status = path.stat()
-        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-        inode = f"{device}:{status.st_ino}"
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()
-            # Lines with an arrow are processes that wait. The fifth field is the process, the sixth the file.
-            if "->" not in fields and len(fields) > 5 and fields[5] == inode:
-                pid = fields[4]
-                return f"process {pid}{_command_of(pid)} holds {path}"
-    return f"another program, such as a database browser or a run in a transaction, holds {path}"
-
-
-def _command_of(pid: str) -> str:
-    with suppress(OSError):
-        command = Path(f"/proc/{pid}/comm").read_text().strip()
-        return f" ({command})"
-    return ""
 
 
 def unusable(uri: str, problem: str, fix: str) -> TrackingError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -163,14 +162,9 @@ def _check_artifacts(database: Path, experiment: Experiment) -> None:
         return
     if not here.is_dir() or recorded == here or _is_same_folder(recorded, here):
         return
-    fix = "set tracking.experiment=<new name> for new runs"
-    if not recorded.exists():
-        folder = shlex.quote(str(recorded.parent))
-        link = f"ln -s {shlex.quote(str(here))} {shlex.quote(str(recorded))}"
-        fix += f", or link the recorded path to the new one: mkdir -p {folder} && {link}"
     warn(
         f"artifacts of experiment {experiment.name} are stored in {recorded}, not in {here} (was the project moved or "
-        f"copied?); {fix}"
+        "copied?); set tracking.experiment=<new name> for new runs"
     )
 
 

@@ -91,12 +91,12 @@ def test_a_project_runs_by_a_wheel_alone_and_after_it_was_moved(python: Path, tm
     shutil.move(first, tmp_path / "second")
     run = within(python, tmp_path / "second")
     assert "width" in run("runner.runs", "compare", "sweep=latest")
-    # MLflow stores absolute paths: the first run after a move prints the command that links the old one to the new.
+    # MLflow stores absolute paths: the first run after a move says so, and a link leads from the old one to the new.
     warned = started(python, tmp_path / "second", "runner", "resume=latest", "trainer.epochs=3")
-    link = re.search(r"link the recorded path to the new one: (mkdir -p \S+ && ln -s \S+ \S+)", warned.stderr)
-    assert link is not None, warned.stderr
+    assert "was the project moved or copied?" in warned.stderr
     shutil.rmtree(first, ignore_errors=True)
-    subprocess.run(link[1], shell=True, check=True)
+    (first / "outputs").mkdir(parents=True)
+    (first / "outputs" / "mlartifacts").symlink_to(tmp_path / "second" / "outputs" / "mlartifacts")
     resumed = run("runner", "sweep.resume=latest")
     assert "finished before" in resumed or resumed.count("skipped") >= 2
     assert "epoch 4 of 4" in run("runner", "resume=latest", "trainer.epochs=4"), "its folder of options is known"

@@ -1,15 +1,12 @@
-import json
 import socket
 import subprocess
 import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import sqlalchemy
 
-from runner.tracking import default_uri, location, serving
+from runner.tracking import default_uri, location
 from runner.tracking.location import absolute, fingerprint, free_port, shown, sqlite_path, sqlite_uri, ui_lines
 
 
@@ -100,54 +97,12 @@ def test_the_list_of_runs_opens_with_our_columns():
     assert listed.endswith("runs?workflowType=machine_learning&viewStateShareKey=classification")
 
 
-def test_the_printed_command_starts_one_worker_and_no_jobs(monkeypatch):
-    monkeypatch.setattr(serving, "find", lambda _: None)
+def test_the_printed_command_starts_one_worker_and_no_jobs():
     serve, page, _ = ui_lines("sqlite:////tmp/x.db", "1", "abc")
     assert "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false" in serve
     assert serve.endswith("--workers 1")
     port = serve.split("--port ")[1].split()[0]
     assert page.startswith(f"run: http://127.0.0.1:{port}/#/")
-
-
-class _Answers(BaseHTTPRequestHandler):
-    def do_GET(self):
-        run_id = self.path.rpartition("=")[2]
-        self.send_response(200 if run_id == "ours" else 404)
-        self.end_headers()
-        self.wfile.write(json.dumps({"run": {"info": {"run_id": run_id}}}).encode())
-
-    def log_message(self, *_words):
-        pass
-
-
-def test_a_ui_that_has_the_run_is_found_and_another_one_is_not(monkeypatch):
-    server = HTTPServer(("127.0.0.1", 0), _Answers)
-    Thread(target=server.serve_forever, daemon=True).start()
-    port = server.server_port
-    lines = [["mlflow", "ui", "--port", str(free_port(21000))], ["python", "-m", "mlflow", "ui", f"--port={port}"]]
-    monkeypatch.setattr(serving, "_command_lines", lambda: iter(lines))
-    try:
-        assert ui_lines("sqlite:////tmp/x.db", "1", "ours") == [
-            f"run: http://127.0.0.1:{port}/#/experiments/1/runs/ours?workflowType=machine_learning",
-            f"all runs: http://127.0.0.1:{port}/#/experiments/1/runs?workflowType=machine_learning",
-        ]
-        assert ui_lines("sqlite:////tmp/x.db", "1", "other")[0].startswith("view with: ")
-    finally:
-        server.shutdown()
-
-
-@pytest.mark.parametrize(
-    ("line", "port"),
-    [
-        (["/x/bin/mlflow", "server"], 5000),
-        (["python", "/x/bin/mlflow", "ui", "-p", "7000"], 7000),
-        (["python", "-m", "uvicorn", "--host", "h", "--port", "81", "mlflow.server.fastapi_app:app"], 81),
-        (["python", "-m", "http.server", "--port", "80"], None),
-        (["less", "mlflow.log"], None),
-    ],
-)
-def test_only_command_lines_of_the_ui_name_a_port(line, port):
-    assert serving.port_of(line) == port
 
 
 def test_the_ui_command_names_a_port_that_is_free():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,24 +20,6 @@ def a_run(store: Store, text: str) -> str:
     run = str(store.client.create_run(store.experiment_id).info.run_id)
     store.client.log_text(run, text, "note.txt")
     return run
-
-
-def test_the_command_of_the_warning_links_a_moved_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new = tmp_path / "old" / "outputs", tmp_path / "a new one" / "outputs"
-    old.mkdir(parents=True)
-    run = a_run(opened(old), "before")
-    new.parent.mkdir()
-    shutil.move(old, new)
-    assert capsys.readouterr().err == ""
-    opened(new)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"artifacts of experiment mine are stored in {old / 'mlartifacts'}, not in {new / 'mlartifacts'} " in line
-    subprocess.run(line.partition("to the new one: ")[2], shell=True, check=True)
-    store = opened(new)
-    assert capsys.readouterr().err == ""
-    assert Path(store.client.download_artifacts(run, "note.txt", str(tmp_path))).read_text() == "before"
-    later = a_run(store, "later")
-    assert (new / "mlartifacts" / later / "artifacts" / "note.txt").read_text() == "later"
 
 
 def test_a_copied_folder_needs_a_new_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
