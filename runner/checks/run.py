@@ -70,7 +70,6 @@ def check(config: RunConfig) -> RunConfig:
         # What was trained on GPUs may be evaluated and exported on a CPU.
         gpt_options.check_device(config.model, mesh.device_kind(config.mesh))
     gpt_options.check_against(config.model, on_jax=on_jax, other_on_jax=other_on_jax)
-    config = replace(config, optimizer=checks_optimizer.settled(config.optimizer))
     checks_optimizer.check(config.optimizer, runs_keras_3=on_jax and other_on_jax)
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)

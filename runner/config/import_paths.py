@@ -7,19 +7,8 @@ from runner.config.schema import RunConfig
 
 
 def import_paths(config: RunConfig) -> list[str]:
-    """Returns all import paths, of the model builder first.
-
-    Then come data source, augmentation, loss, metrics and schedule, and the optimizer.
-    """
-    return list(filter(None, [config.model.target, *before_the_model(config), config.optimizer.target]))
-
-
-def before_the_model(config: RunConfig) -> list[str]:
-    """Returns the import paths that are called before the engine is made.
-
-    They are of the data source, augmentation, loss, metrics and schedule.
-    """
-    paths = [config.dataset.target, config.dataset.builder or ""]
+    """Returns the import paths of model builder, optimizer, data source, augmentation, loss, metrics and schedule."""
+    paths = [config.model.target, config.optimizer.target, config.dataset.target, config.dataset.builder or ""]
     # The parts of a mixture are mappings as typed. They have no augmentation of their own.
     for part in config.dataset.parts:
         paths += [part.get("_target_") or "", part.get("builder") or ""]
@@ -34,5 +23,5 @@ def before_the_model(config: RunConfig) -> list[str]:
             elif isinstance(value, list):
                 paths += value
     paths.append(config.optimizer.schedule.target)
-    # Built-in parts have an empty path.
-    return list(filter(None, paths))
+    # Built-in parts have an empty path, or one of this package.
+    return [path for path in paths if path and not path.startswith("runner.")]

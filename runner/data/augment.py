@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -37,6 +37,7 @@ from runner.host import import_path
 
 # Called with (arrays, rng, **options).
 CustomFunction = Callable[..., Mapping[str, Array]]
+_ARGUMENTS = ("arrays", "rng")  # positional ones of a custom step
 # Philox keys have two words of 64 bits.
 _UINT64_MASK = (1 << 64) - 1
 
@@ -246,6 +247,9 @@ def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomSt
     keywords = dict(config.options)
     keywords.pop(ON, None)
     function: CustomFunction = import_path.load(config.target, f"{key}._target_")
+    passed = [*import_path.parameters(function)][: len(_ARGUMENTS)]
+    import_path.check_options(key, config.target, function, keywords, passed, write="write {name}: ...")
+    import_path.check_positional(f"{key}._target_", config.target, partial(function, **keywords), _ARGUMENTS)
     step = CustomStep(
         StepOptions(),
         key,

@@ -1,7 +1,4 @@
-"""Checks of `dataset.augment` and of the data workers.
-
-Custom steps are checked by reading their source.
-"""
+"""Checks of `dataset.augment` and of the data workers."""
 
 from __future__ import annotations
 
@@ -13,9 +10,6 @@ from runner.config.schema_augment import ON, ON_CHOICES, STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.errors import invalid, listed
 from runner.host import import_path
-
-# Positional arguments of a custom step.
-_ARGUMENTS = ("arrays", "rng")
 
 
 def check(config: DatasetConfig) -> None:
@@ -61,22 +55,8 @@ def options(step: AugmentConfig) -> StepOptions:
 
 
 def _check_custom(key: str, step: AugmentConfig) -> None:
-    """Checks that a custom step exists and accepts its arguments and options."""
-    definition = import_path.look_up(f"{key}._target_", step.target, compiled=True)
+    """Checks what is known of a custom step before it is imported."""
+    import_path.check(f"{key}._target_", step.target)
     splits = step.options.get(ON, ON_CHOICES[0])
     if splits not in ON_CHOICES:
         raise invalid(f"{key}.{ON}", splits, problem=f"must be one of {listed(ON_CHOICES)}", fix=f"set {ON}: all")
-    if definition.arguments is None:
-        return
-    positional = [argument.arg for argument in (*definition.arguments.posonlyargs, *definition.arguments.args)]
-    if len(positional) < len(_ARGUMENTS) and definition.arguments.vararg is None:
-        names = [*positional, *(argument.arg for argument in definition.arguments.kwonlyargs)]
-        raise invalid(
-            f"{key}._target_",
-            step.target,
-            problem=f"must accept (arrays, rng, **options), but has the parameters ({', '.join(names)})",
-            fix="write def step(arrays, rng): return arrays",
-        )
-    own_options = [name for name in step.options if name != ON]
-    passed = positional[: len(_ARGUMENTS)]
-    import_path.check_options(key, step.target, definition.arguments, own_options, passed, write="write {name}: ...")

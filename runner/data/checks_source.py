@@ -132,25 +132,23 @@ def check_array_record(config: DatasetConfig) -> None:
 
 
 def check_custom(config: DatasetConfig) -> None:
-    """Checks that the callable of `dataset=custom` exists and takes its options.
+    """Checks the path and the values of `dataset=custom`.
 
     Raises:
       ConfigError: it does not.
     """
     check_finite(config.options, "dataset")
-    definition = import_path.look_up("dataset._target_", config.target, compiled=True)
-    if definition.arguments is not None:
-        import_path.check_options("dataset", config.target, definition.arguments, config.options)
+    import_path.check("dataset._target_", config.target)
 
 
 def check_builder(config: DatasetConfig) -> None:
-    """Checks that the user's own TFDS builder exists, where the config names one.
+    """Checks the path of the user's own TFDS builder, where the config names one.
 
     Raises:
       ConfigError: it does not exist.
     """
     if config.builder is not None:
-        import_path.look_up("dataset.builder", config.builder, compiled=True)
+        import_path.check("dataset.builder", config.builder)
 
 
 def matches(path: str) -> Sequence[Path]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from runner.config.schema import EngineConfig, RunConfig
 from runner.config.values import changed, check_name
-from runner.engine.registry import ENGINES, check_installed, has_keras_3
+from runner.engine.registry import ENGINES, check_installed
 from runner.errors import invalid
 from runner.layout import mesh
 from runner.model import target
@@ -57,20 +57,9 @@ def _check_keys(config: EngineConfig) -> None:
 
 
 def check_builder(config: RunConfig) -> None:
-    """Rejects a builder of Keras models for the engine that trains tf.Modules, and of Keras 3 models for DTensor's.
-
-    `model` is checked.
-    """
+    """Rejects a builder of Keras models for the engine that trains tf.Modules; `model` is checked."""
     for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
-        name = target.keras_3_name(config.model)
-        if engine and name and not has_keras_3(engine):
-            raise invalid(
-                key,
-                engine,
-                problem=f"trains no Keras 3 model, which model._target_={config.model.target} builds with {name}",
-                fix="set engine=jax" if key == "engine" else f"remove {key}",
-            )
-        if engine and ENGINES[engine].takes_layouts and not target.takes(config.model, target.LAYOUTS):
+        if engine and ENGINES[engine].takes_layouts and not target.takes_layouts(config.model):
             raise invalid(
                 key,
                 engine,

@@ -34,12 +34,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner import layout
-from runner.config.import_paths import before_the_model, import_paths
+from runner.config.import_paths import import_paths
 from runner.config.schema import RunConfig
 from runner.errors import invalid
 from runner.host import libraries, stages
 from runner.host.late import late
 from runner.host.versions import installed
+from runner.model import target
+from runner.optim import transformation
 from runner.processes.team import current
 
 if TYPE_CHECKING:
@@ -224,26 +226,34 @@ def prepare(config: RunConfig) -> None:
     Must run before any of the user's code.
 
     The library itself is not loaded here, so that an error in the data is reported without waiting for it. It is
-    loaded when the user's code imports it, or by `load`, and has the config's devices from then on. With several
-    processes the libraries connect to each other at one moment, so they are loaded here if user's code follows.
+    loaded when the user's code imports it, or by `load`, and has the config's devices from then on. It is loaded here
+    if the model or the optimizer is the user's, and with several processes, which connect to each other at one moment,
+    if any code is.
 
     Args:
       config: a checked config, whose engine this process will make.
 
     Raises:
-      ConfigError: the library is not installed, or finds too few devices; only if user's code follows.
+      ConfigError: the library is not installed, or finds too few devices, or the user's builder can't be imported or
+        takes other options; only if user's code follows.
     """
     entry = ENGINES[config.engine.name]
     _prepare_imports(config)
     _prepare_environment(config)
-    if not before_the_model(config):
+    if not import_paths(config):
         return
-    if current().count == 1:
+    has_builder = not target.is_own(config.model) or bool(config.optimizer.target)
+    if current().count == 1 and not has_builder:
         imports.call_after_import(entry.libraries[0], partial(_prepare_devices, config))
         return
     load(config)
     with _remembering_environment():
         _prepare_devices(config)
+    # Now, so that a mistake in them ends the command before a run is recorded; the rest is called before that anyway.
+    if not target.is_own(config.model):
+        target.check_options(config.model)
+    if config.optimizer.target:
+        transformation.loaded(config.optimizer)
 
 
 def prepare_alone(config: RunConfig) -> None:

@@ -1,128 +1,61 @@
-"""Import paths of user code: checked by reading the source before anything is imported, and imported when used."""
+"""Import paths of user code: their form is checked before an import, and what they lead to after it."""
 
 from __future__ import annotations
 
-import ast
 import importlib
-from collections.abc import Callable, Collection, Sequence
+import importlib.util
+import inspect
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
-from runner.errors import ConfigError, did_you_mean, invalid
-from runner.host import definition
+from runner.errors import ConfigError, describe, did_you_mean, in_one_line, invalid
 
 _FIX = "write it as package.module.name; the module must be on the Python path or in the current directory"
+# Folders of code that is not the user's own.
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 
-def check_function(key: str, path: str, parameters: Sequence[str]) -> None:
-    """Checks a user's function that is called with these positional arguments.
-
-    Args:
-      key: the config key with the path.
-      path: import path.
-      parameters: names of the arguments, in order.
-
-    Raises:
-      ConfigError: no such module or name, not callable, or it takes other arguments.
-    """
-    arguments = look_up(key, path).arguments
-    if arguments is None:
-        return
-    positional = [*arguments.posonlyargs, *arguments.args]
-    required_count = len(positional) - len(arguments.defaults)
-    required_by_name = _required_keywords(arguments)
-    takes_fewer = len(positional) < len(parameters) and arguments.vararg is None
-    if required_count > len(parameters) or takes_fewer or required_by_name:
-        own_parameters = [*(argument.arg for argument in positional), *required_by_name]
-        raise invalid(
-            key,
-            path,
-            problem=f"must be a function that takes {', '.join(parameters)}; this one takes "
-            f"{', '.join(own_parameters) or 'nothing'}",
-            fix=f"write def {path.rpartition('.')[2]}({', '.join(parameters)})",
-        )
-
-
-def look_up(key: str, path: str, *, compiled: bool = False) -> definition.Found:
-    """Returns the definition that a path leads to; one that only the import can tell is checked when it is used.
+def check(key: str, path: str) -> None:
+    """Checks an import path as far as it can be without an import.
 
     Args:
       key: the config key with the path.
       path: import path.
-      compiled: whether a callable without Python source is allowed.
 
     Raises:
-      ConfigError: no import path, no such module or name, a module that does not parse, or nothing callable.
+      ConfigError: it is none, or its first package does not exist.
     """
-    module, _, name = path.rpartition(".")
+    module = path.rpartition(".")[0]
     if not module or not all(part.isidentifier() for part in path.split(".")):
         raise invalid(key, path or "''", problem="must be an import path with a dot", fix=_FIX)
+    package = module.partition(".")[0]
+    if _spec(package) is None and package not in sys.modules:
+        raise invalid(key, path, problem=f"there is no module {package}", fix=_FIX)
+
+
+def _spec(package: str) -> ModuleSpec | None:
     try:
-        found = definition.find(path)
-    except definition.UnreadableError as error:
-        raise invalid(key, path, problem=str(error), fix="correct that line") from error
-    fix = _FIX
-    if found.kind == "no module":
-        problem = f"there is no module {found.where}"
-    elif found.kind == "missing":
-        problem = f"module {module} has no {name!r}, it defines {', '.join(found.names) or 'no function'}"
-        fix = did_you_mean(name, found.names, _FIX)
-    elif found.kind == "value":
-        problem = f"{name} in {found.where} is not callable"
-    elif found.kind == "compiled" and not compiled:
-        problem = f"{found.where} has no Python source that tells what {name} takes"
-        fix = "name a function of Python that calls it"
-    else:
-        return found
-    raise invalid(key, path, problem=problem, fix=fix)
+        return importlib.util.find_spec(package)
+    except ValueError:  # no name, or a loaded module without a spec, such as `__main__`
+        return None
 
 
-def check_options(
-    group: str,
-    path: str,
-    arguments: ast.arguments,
-    options: Collection[str],
-    given: Collection[str] = (),
-    write: str = "add +{group}.{name}=...",
-) -> None:
-    """Checks that a function takes the options that the config has for it, and gets all that it needs.
-
-    Args:
-      group: the key of the options, such as `dataset`.
-      path: the function's import path.
-      arguments: its parameters.
-      options: names of the options in the config.
-      given: parameters that are passed in addition.
-      write: how to add an option, with `group` and `name` in braces.
-
-    Raises:
-      ConfigError: names the option.
-    """
-    parameters = [*arguments.args, *arguments.kwonlyargs]
-    own_options = [parameter.arg for parameter in parameters if parameter.arg not in given]
-    for name in options:
-        if name not in own_options and arguments.kwarg is None:
-            takes = ", ".join(own_options) or "no options"
-            problem = f"unknown option ({path} takes {takes})"
-            raise ConfigError(f"{group}.{name}: {problem}; {did_you_mean(name, own_options)}")
-    for name in required(arguments):
-        if name not in options and name not in given:
-            fix = write.format(group=group, name=name)
-            raise ConfigError(f"{group}.{name}: {path} needs a value for it; {fix}")
-
-
-def required(arguments: ast.arguments) -> list[str]:
-    """Returns the names of the parameters without a default."""
-    # `ast` lists the defaults of the last positional parameters only, whether positional-only or not.
-    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-    without_default = positional[: len(positional) - len(arguments.defaults)]
-    return without_default + _required_keywords(arguments)
-
-
-def _required_keywords(arguments: ast.arguments) -> list[str]:
-    """Returns the names of the keyword-only parameters without a default."""
-    # Of keyword-only ones, it lists a default of each: None where there is none.
-    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return [argument.arg for argument, default in pairs if default is None]
+def source_of(path: str) -> Path | None:
+    """Returns the source file of the module of an import path, which is not imported; None if there is none."""
+    package, *rest = path.rpartition(".")[0].split(".")
+    spec = _spec(package)
+    if spec is None:
+        return None
+    candidates = [Path(spec.origin or "")]
+    if rest:
+        folders = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
+        candidates = [file for folder in folders for file in (folder / "__init__.py", folder.with_suffix(".py"))]
+    return next((file for file in candidates if file.suffix == ".py" and file.is_file()), None)
 
 
 def load(path: str, key: str) -> Callable[..., Any]:
@@ -133,16 +66,112 @@ def load(path: str, key: str) -> Callable[..., Any]:
       key: the config key with the path.
 
     Raises:
-      ConfigError: the import fails, or leads to nothing callable.
+      ConfigError: the import fails, and the message has the line of the user's file; or it leads to nothing callable.
     """
     module, _, name = path.rpartition(".")
     try:
-        builder = getattr(importlib.import_module(module), name)
-    except Exception as error:
-        # A user's module may raise anything at import.
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise invalid(key, path, problem=f"its module can't be imported ({reason})", fix="fix that module") from error
-    if not callable(builder):
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise _broken(path, key, error) from error
+        raise invalid(key, path, problem=f"there is no module {error.name}", fix=_FIX) from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything at import
+        raise _broken(path, key, error) from error
+    try:
+        function = getattr(loaded, name)
+    except AttributeError as error:
+        known = [own for own, value in vars(loaded).items() if callable(value) and not own.startswith("_")]
+        fix = did_you_mean(name, known, _FIX)
+        raise invalid(key, path, problem=f"module {module} has no {name!r}", fix=fix) from error
+    if not callable(function):
         raise invalid(key, path, problem=f"{name} is not callable", fix=_FIX)
-    typed: Callable[..., Any] = builder
+    typed: Callable[..., Any] = function
     return typed
+
+
+def _broken(path: str, key: str, error: BaseException) -> ConfigError:
+    if isinstance(error, SyntaxError):
+        place, what = (error.filename or "", error.lineno), in_one_line(f"{type(error).__name__}: {error.msg}")
+    else:
+        # The last line of the user's own, which called what raised.
+        places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+        own = [place for place in places if not place[0].startswith(("<", __file__, *_LIBRARIES))]
+        place, what = (own or places)[-1], describe(error)
+    return invalid(key, path, problem=f"{Path(place[0]).name}:{place[1]}: {what}", fix="correct that line")
+
+
+def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Returns a function's parameters by name; none if its signature can't be read."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def check_positional(key: str, path: str, function: Callable[..., Any], names: Collection[str]) -> None:
+    """Checks a user's function that is called with positional arguments.
+
+    Args:
+      key: the config key with the path.
+      path: import path.
+      function: that it led to.
+      names: of the arguments, in order.
+
+    Raises:
+      ConfigError: it takes others.
+    """
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError as error:
+        raise invalid(
+            key,
+            path,
+            problem=f"must be a function that takes {', '.join(names)}; this one takes "
+            f"{', '.join(parameters(function)) or 'nothing'}",
+            fix=f"write def {path.rpartition('.')[2]}({', '.join(names)})",
+        ) from error
+    except ValueError:
+        return
+
+
+def check_options(
+    group: str,
+    path: str,
+    function: Callable[..., Any],
+    options: Collection[str],
+    given: Collection[str] = (),
+    write: str = "add +{group}.{name}=...",
+    *,
+    takes_any: bool = True,
+) -> None:
+    """Checks that a function takes the options that the config has for it, and gets all that it needs.
+
+    Args:
+      group: the key of the options, such as `dataset`.
+      path: the function's import path.
+      function: that it led to; one whose signature can't be read passes.
+      options: names of the options in the config.
+      given: parameters that are passed in addition.
+      write: how to add an option, with `group` and `name` in braces.
+      takes_any: its `**kwargs` are options, too.
+
+    Raises:
+      ConfigError: names the option.
+    """
+    try:
+        named = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return
+    takes_any = takes_any and any(parameter.kind is parameter.VAR_KEYWORD for parameter in named)
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    own = [parameter for parameter in named if parameter.kind in by_name]
+    own_options = [parameter.name for parameter in own if parameter.name not in given]
+    for name in options:
+        if name not in own_options and not takes_any:
+            takes = ", ".join(own_options) or "no options"
+            problem = f"unknown option ({path} takes {takes})"
+            raise ConfigError(f"{group}.{name}: {problem}; {did_you_mean(name, own_options)}")
+    for parameter in own:
+        if parameter.default is parameter.empty and parameter.name not in (*options, *given):
+            fix = write.format(group=group, name=parameter.name)
+            raise ConfigError(f"{group}.{parameter.name}: {path} needs a value for it; {fix}")

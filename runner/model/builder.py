@@ -9,19 +9,12 @@ from typing import Any
 
 from runner.config.schema import ModelConfig
 from runner.errors import ConfigError, in_one_line, shown
+from runner.host.import_path import parameters
 from runner.optim.paths import RESERVED
 from runner.task.base import DataSpec
 
 # Keras's name of each `engine.precision`. Variables are float32 with both.
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
-
-
-def parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Returns a builder's parameters by name; none if its signature can't be read."""
-    try:
-        return inspect.signature(builder).parameters
-    except (TypeError, ValueError):
-        return {}
 
 
 def data_arguments(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> dict[str, Any]:
@@ -186,10 +179,7 @@ def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> Non
 
 
 def check_not_keras_3(model: object, config: ModelConfig) -> None:
-    """Rejects a Keras 3 model for the engines of DTensor.
-
-    `target.keras_3_name`, which reads a builder's source, does not see through imports and helpers.
-    """
+    """Rejects a Keras 3 model for the engines of DTensor."""
     if any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__):
         raise ConfigError(
             f"model._target_={config.target}: the builder returned a Keras 3 model, which DTensor does not train; "

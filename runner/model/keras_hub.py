@@ -81,25 +81,31 @@ def build(
       A functional model: arrays by name -> logits (B, T, units) of a language model, else (B, units).
 
     Raises:
+      ConfigError: there is no such class, or its options don't fit it or the data.
       ValueError: the class does not accept the arrays, or KerasHub has no such task for it.
     """
     load()
     per_token = tokens > 0
     class_options = options.without_unset({**keys, **(config or {})})
     opened_preset = None
+    base = keras_hub.models.Backbone
     if preset is None:
         # `runner.model.hub.check` has required one of the two.
         assert backbone is not None
         vocabulary = None
         if per_token:
             vocabulary = outputs.units
-        class_options = options.with_data(backbone, class_options, inputs, vocabulary)
-        body = getattr(keras_hub.models, backbone)(**options.instantiated(keras_hub, class_options))
+        backbone_class = options.find(keras_hub, backbone, "model.backbone", base)
+        class_options = options.with_data(backbone_class, class_options, inputs, vocabulary)
+        body = backbone_class(**options.instantiated(keras_hub, keras, class_options))
     else:
         opened_preset = presets.opened(preset)
-        body = opened_preset.backbone(keras, options.instantiated(keras_hub, class_options))
+        options.find(keras_hub, opened_preset.name, "model.preset", base)
+        body = opened_preset.backbone(keras, options.instantiated(keras_hub, keras, class_options))
 
     name = type(body).__name__
+    if per_token:
+        options.check_positions(body, keras_hub.layers.PositionEmbedding, tokens)
     task_class = heads.choose(keras_hub, body, task, per_token=per_token)
     if per_token and task_class is None and task is None:
         _warn_of_leak(name)
@@ -173,9 +179,10 @@ def with_values(keras: Any, inputs: Mapping[str, ArraySpec], folder: str) -> Any
     # Checks first that the preset names only Keras's own modules.
     opened = presets.opened(folder)
     if opened.task is None:
-        model = getattr(keras_hub.models, opened.name).from_preset(folder)
+        backbone_class = options.find(keras_hub, opened.name, "preset", keras_hub.models.Backbone)
+        model = backbone_class.from_preset(folder)
     else:
-        task_class = getattr(keras_hub.models, str(opened.task["class_name"]))
+        task_class = options.find(keras_hub, opened.task["class_name"], "preset", keras_hub.models.Task)
         # No preprocessor: a run's arrays are numbers already.
         model = task_class.from_preset(folder, preprocessor=None)
     model_inputs, hub_model_inputs = hub_inputs.connected(keras, type(model).__name__, model.input, inputs)

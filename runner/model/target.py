@@ -1,18 +1,15 @@
-"""Checks of the import path `model._target_` by reading its source: nothing heavy is imported before an error."""
+"""The builder `model._target_`: its path is checked with the config, its options once it is imported."""
 
 from __future__ import annotations
 
-import ast
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from runner.config.schema import ModelConfig
 from runner.errors import invalid
-from runner.host import definition, import_path
-
-# Packages whose models are Keras 3's.
-_OF_KERAS_3 = ("keras", "keras_cv", "keras_hub", "keras_nlp")
+from runner.host import import_path
 
 # Arguments that a builder is called with if it has a parameter of that name.
 _DATA_ARGUMENTS = ("keras", "inputs", "outputs", "input_shape", "num_classes", "tokens")
@@ -25,103 +22,36 @@ _LIST_PREFIXES = ("list[", "Sequence[", "tuple[")
 
 
 def check(config: ModelConfig) -> None:
-    """Checks that the builder exists and accepts the options of the config.
+    """Checks the path of the builder, and the options of one of this package's, whose import takes no library.
 
     Raises:
-      ConfigError: no such module or name, not callable, or options that don't match the builder's signature.
+      ConfigError: no such package, one of Python's own functions, or options that don't match the builder's signature.
     """
-    found = import_path.look_up(_KEY, config.target)
-    if found.arguments is not None:
-        _check_signature(config, config.target.rpartition(".")[2], found.arguments, found.where)
+    import_path.check(_KEY, config.target)
+    if config.target.partition(".")[0] in sys.stdlib_module_names:
+        # A call of it might do anything, and it builds no model.
+        fix = "write def build(keras, inputs, outputs, ...) in a module of your own"
+        raise invalid(_KEY, config.target, problem="is a function of Python's own, which builds no model", fix=fix)
+    if is_own(config):
+        check_options(config)
 
 
-def keras_3_name(config: ModelConfig) -> str:
-    """Returns the name by which a builder's own source uses Keras 3, such as `keras` of `import keras`.
+def check_options(config: ModelConfig) -> None:
+    """Imports the builder and checks that it takes the options of the config.
 
-    Empty if it does not, or if the source is not known.
+    Raises:
+      ConfigError: it can't be imported, or the options don't match its signature.
     """
-    module, _, name = config.target.rpartition(".")
-    source = definition.source_of(module)
-    if is_own(config) or source is None:
-        return ""
-    # `check` has parsed it.
-    tree = ast.parse(source.read_bytes())
-    for item in tree.body:
-        if isinstance(item, ast.FunctionDef | ast.ClassDef) and item.name == name:
-            imported = {name for node in (tree, item) for name in _imported_of_keras_3(node)}
-            # A parameter of the name hides the module's import.
-            parameters = {node.arg for node in ast.walk(item) if isinstance(node, ast.arg)}
-            used = {node.id for node in ast.walk(item) if isinstance(node, ast.Name)}
-            return min((imported & used) - parameters, default="")
-    return ""
+    builder = load(config.target)
+    import_path.check_options("model", config.target, builder, config.options, (*_DATA_ARGUMENTS, LAYOUTS))
+    for name, parameter in import_path.parameters(builder).items():
+        if name in config.options and parameter.annotation is not parameter.empty:
+            _check_type(name, config.options[name], inspect.formatannotation(parameter.annotation).strip("'"))
 
 
-def _imported_of_keras_3(node: ast.Module | ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
-    """Yields the names that imports of Keras 3's packages bind: in a module at its top level, else anywhere."""
-    for item in node.body if isinstance(node, ast.Module) else ast.walk(node):
-        if isinstance(item, ast.Import):
-            for alias in item.names:
-                if alias.name.partition(".")[0] in _OF_KERAS_3:
-                    yield alias.asname or alias.name.partition(".")[0]
-        elif isinstance(item, ast.ImportFrom) and (item.module or "").partition(".")[0] in _OF_KERAS_3:
-            yield from (alias.asname or alias.name for alias in item.names)
-
-
-def takes(config: ModelConfig, name: str) -> bool:
-    """Returns whether a builder that `check` has passed takes a parameter.
-
-    True if its source does not tell.
-    """
-    arguments = definition.find(config.target).arguments
-    # A builder with `**kwargs` takes everything.
-    if arguments is None or arguments.kwarg is not None:
-        return True
-    return name in _names([*arguments.args, *arguments.kwonlyargs])
-
-
-def _names(parameters: Sequence[ast.arg]) -> list[str]:
-    return [parameter.arg for parameter in parameters]
-
-
-def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments, module: str) -> None:
-    """Checks the parameters of a builder against what it is called with.
-
-    Args:
-      config: the model's.
-      name: the builder's, for a fix.
-      arguments: the builder's, as its source has them.
-      module: that defines it.
-    """
-    positional_only = _names(arguments.posonlyargs)
-    named = [*arguments.args, *arguments.kwonlyargs]
-    names = _names(named)
-    required = import_path.required(arguments)
-    # A builder that knows its shapes takes none of them. One that needs something else may call them by other names,
-    # and a function of Python's own, such as os.abort, is none.
-    is_filled = all(parameter in config.options or parameter in _DATA_ARGUMENTS for parameter in required)
-    if arguments.kwarg is None and (not is_filled or module.partition(".")[0] in sys.stdlib_module_names):
-        takes_inputs = "inputs" in names or "input_shape" in names
-        takes_outputs = "outputs" in names or "num_classes" in names
-        if not takes_inputs or not takes_outputs:
-            raise invalid(
-                _KEY,
-                config.target,
-                problem="a builder takes keras, inputs or input_shape, and outputs or num_classes by these names; "
-                f"this one takes {', '.join([*positional_only, *names]) or 'nothing'}",
-                fix=f"write def {name}(keras, inputs, outputs, ...)",
-            )
-    for parameter in required:
-        if parameter in positional_only:
-            raise invalid(
-                _KEY,
-                config.target,
-                problem=f"parameter {parameter} is positional-only, but a builder is called by keyword",
-                fix="remove the / behind it",
-            )
-    import_path.check_options("model", config.target, arguments, config.options, (*_DATA_ARGUMENTS, LAYOUTS))
-    for argument in named:
-        if argument.arg in config.options and argument.annotation is not None:
-            _check_type(argument.arg, config.options[argument.arg], ast.unparse(argument.annotation))
+def takes_layouts(config: ModelConfig) -> bool:
+    """Returns whether a builder of this package has a parameter for layouts; True for others."""
+    return not is_own(config) or LAYOUTS in import_path.parameters(load(config.target))
 
 
 def _check_type(name: str, value: Any, annotation: str) -> None:

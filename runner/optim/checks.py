@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
 from runner.config.values import as_float32, changed, check_finite, check_name
@@ -32,36 +31,6 @@ _SMALLEST_FLOAT32 = 2.0**-126
 # Values that messages suggest: the default of Keras's AdamW, and of `trainer.nan_rate_factor`.
 _WEIGHT_DECAY = 0.004
 _RATE_FACTOR = 0.5
-
-
-def settled(config: OptimizerConfig) -> OptimizerConfig:
-    """Returns the config with the keys of the schedule that are parameters of the user's function in its options.
-
-    Such a key is no longer the runner's: a function with a parameter `warmup_steps` has its own warm-up. A key at its
-    default is left to the function's own default, if it has one.
-
-    Raises:
-      ConfigError: there is no such function.
-    """
-    schedule = config.schedule
-    if schedule.name != "custom" or not schedule.target:
-        return config
-    arguments = import_path.look_up(TARGET_KEY, schedule.target).arguments
-    if arguments is None:
-        return config
-    names = [parameter.arg for parameter in (*arguments.args, *arguments.kwonlyargs)]
-    required = import_path.required(arguments)
-    default = ScheduleConfig()
-    options = dict(schedule.options)
-    defaults = {}
-    for key in sorted(set().union(*SCHEDULE_KEYS.values())):
-        if key not in names or key in options:
-            continue
-        value = getattr(schedule, key)
-        if value != getattr(default, key) or (key in required and value is not None):
-            options[key] = value
-            defaults[key] = getattr(default, key)
-    return replace(config, schedule=replace(schedule, options=options, **defaults))
 
 
 def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
@@ -210,7 +179,7 @@ def _check_schedule(config: ScheduleConfig) -> None:
 
 
 def _check_custom(config: ScheduleConfig) -> None:
-    """Checks a user's function by its source, without importing it."""
+    """Checks what is known of a user's function before it is imported."""
     if not config.target:
         raise invalid(
             f"{_SCHEDULE}.name",
@@ -219,20 +188,7 @@ def _check_custom(config: ScheduleConfig) -> None:
             fix=f"set {TARGET_KEY}=my_project.rates.my_rate in its place",
         )
     check_finite(config.options, _SCHEDULE)
-    arguments = import_path.look_up(TARGET_KEY, config.target).arguments
-    if arguments is None:
-        return
-    names = [parameter.arg for parameter in (*arguments.args, *arguments.kwonlyargs)]
-    name = config.target.rpartition(".")[2]
-    if arguments.posonlyargs or "step" not in names:
-        own = ", ".join([*(parameter.arg for parameter in arguments.posonlyargs), *names])
-        raise invalid(
-            TARGET_KEY,
-            config.target,
-            problem=f"must be a function with a parameter named step; this one takes {own or 'nothing'}",
-            fix=f"write def {name}(step)",
-        )
-    import_path.check_options(_SCHEDULE, config.target, arguments, config.options, RUN_PARAMETERS)
+    import_path.check(TARGET_KEY, config.target)
     for reserved in RUN_PARAMETERS:
         if reserved in config.options:
             raise invalid(

@@ -9,7 +9,6 @@ To add a schedule: its formula and an entry in `SCHEDULES`, and its name in conf
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -273,7 +272,7 @@ def custom_factor(config: OptimizerConfig, step: int, total_steps: int) -> float
       ConfigError: the function can't be imported, fails, or returns no finite number of at least 0.
     """
     schedule = config.schedule
-    function, parameters = _loaded(schedule.target)
+    function, parameters = _loaded(schedule.target, tuple(schedule.options))
     from_run = {"step": step, "total_steps": total_steps, "learning_rate": config.learning_rate}
     arguments = {name: value for name, value in from_run.items() if name in parameters}
     try:
@@ -293,10 +292,19 @@ def custom_factor(config: OptimizerConfig, step: int, total_steps: int) -> float
 
 
 @cache
-def _loaded(path: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """Returns a user's function and the names of its parameters."""
+def _loaded(path: str, options: tuple[str, ...]) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """Returns a user's function and the names of its parameters.
+
+    Raises:
+      ConfigError: it can't be imported, or does not take the step and the options.
+    """
     function = import_path.load(path, TARGET_KEY)
-    return function, tuple(inspect.signature(function).parameters)
+    names = tuple(import_path.parameters(function))
+    if "step" not in names:
+        problem = f"must be a function with a parameter named step; this one takes {', '.join(names) or 'nothing'}"
+        raise invalid(TARGET_KEY, path, problem=problem, fix=f"write def {path.rpartition('.')[2]}(step)")
+    import_path.check_options("optimizer.schedule", path, function, options, RUN_PARAMETERS)
+    return function, names
 
 
 def turning_points(config: OptimizerConfig, total_steps: int) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -31,10 +30,7 @@ def check(config: OptimizerConfig) -> None:
         problem = "needs optax, which is not installed"
         raise invalid("optimizer", config.name, problem=problem, fix="pip install -e '.[optax]'")
     check_finite(config.options, "optimizer")
-    # Functions of Optax are found by its own `__init__`, and take what their documentation says.
-    arguments = import_path.look_up(_KEY, config.target, compiled=True).arguments
-    if arguments is not None:
-        import_path.check_options("optimizer", config.target, arguments, config.options, (_RATE,))
+    import_path.check(_KEY, config.target)
     for index, group in enumerate(config.groups):
         if group.freeze_steps:
             raise invalid(
@@ -45,15 +41,26 @@ def check(config: OptimizerConfig) -> None:
             )
 
 
+def loaded(config: OptimizerConfig) -> Callable[..., Any]:
+    """Returns the user's function.
+
+    Raises:
+      ConfigError: it can't be imported, or does not take the options.
+    """
+    function = import_path.load(config.target, _KEY)
+    import_path.check_options("optimizer", config.target, function, config.options, (_RATE,))
+    return function
+
+
 def make(config: OptimizerConfig) -> Any:
     """Calls the user's function and returns its transformation.
 
     Raises:
       ConfigError: the function raises, or returns something else.
     """
-    function = import_path.load(config.target, _KEY)
+    function = loaded(config)
     options = dict(config.options)
-    if _RATE in _parameters(function):
+    if _RATE in import_path.parameters(function):
         options[_RATE] = 1.0
     try:
         transformation = function(**options)
@@ -67,11 +74,3 @@ def make(config: OptimizerConfig) -> Any:
             fix="return an optax.GradientTransformation",
         )
     return transformation
-
-
-def _parameters(function: Callable[..., object]) -> list[str]:
-    """Returns the names of a function's parameters; none if Python can't tell."""
-    try:
-        return list(inspect.signature(function).parameters)
-    except ValueError:
-        return []

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.config.import_paths import import_paths
 from runner.config.schema import RunConfig
 from runner.engine import registry
-from runner.host import definition, paths
+from runner.host import import_path, paths
 from runner.host.versions import installed
 
 _LIBRARIES = (
@@ -82,12 +82,9 @@ def _package_digest() -> str:
     return digest.hexdigest()
 
 
-def _source(import_path: str) -> bytes:
+def _source(path: str) -> bytes:
     """Returns the source of the module of an import path; empty where it is of this package, or can't be read."""
-    module = import_path.rpartition(".")[0]
-    if not module or module.split(".")[0] == "runner":
-        return b""
-    source = definition.source_of(module)
+    source = import_path.source_of(path)
     if source is None:
         return b""
     try:

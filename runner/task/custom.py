@@ -65,7 +65,7 @@ def check(options: CustomOptions) -> None:
     """Checks options without a dataset, and without importing the functions.
 
     Raises:
-      ConfigError: a function does not exist or does not take (ops, outputs, batch), or two metrics have one name.
+      ConfigError: a package does not exist, or two metrics have one name.
     """
     owners = {LOSS: "the loss"}
     for direction, paths in ((MAXIMIZE, options.maximize), (MINIMIZE, options.minimize)):
@@ -79,14 +79,20 @@ def check(options: CustomOptions) -> None:
                     fix="rename the function",
                 )
             owners[name] = "another metric"
-    import_path.check_function(_LOSS_KEY, options.target, PARAMETERS)
+    import_path.check(_LOSS_KEY, options.target)
     for metric in metrics_of(options).values():
-        import_path.check_function(metric.key, metric.path, PARAMETERS)
+        import_path.check(metric.key, metric.path)
 
 
 def make(config: TaskConfig, options: CustomOptions, data: TaskData) -> Task:
     """Returns the task of a run."""
     return Custom(config, options, data)
+
+
+def _loaded(path: str, key: str) -> Measure:
+    function: Measure = import_path.load(path, key)
+    import_path.check_positional(key, path, function, PARAMETERS)
+    return function
 
 
 def output_spec(array_roles: Roles, arrays: Mapping[str, ArraySpec], units: int | None) -> OutputSpec:
@@ -125,11 +131,11 @@ class Custom(Supervised):
         self.arrays = dict(data.arrays)
         self.outputs = output_spec(array_roles, data.arrays, options.units)
         self._loss_path = options.target
-        self._loss: Measure = import_path.load(options.target, _LOSS_KEY)
+        self._loss = _loaded(options.target, _LOSS_KEY)
         self._metrics = metrics_of(options)
         self._functions: dict[str, Measure] = {}
         for name, metric in self._metrics.items():
-            self._functions[name] = import_path.load(metric.path, metric.key)
+            self._functions[name] = _loaded(metric.path, metric.key)
         self.step_metrics = tuple(self._functions)
 
     def _call(

@@ -38,7 +38,7 @@ def check(options: StepOptions) -> None:
     """Checks options without a dataset, and without importing the class.
 
     Raises:
-      ConfigError: there is no such class, it does not take the arguments, or a metric has a name twice.
+      ConfigError: there is no such package, or a metric has a name twice.
     """
     for key, names in (
         ("task.log", options.log),
@@ -50,9 +50,7 @@ def check(options: StepOptions) -> None:
                 fix = f"remove it from {key}; {LOSS} is always a metric, and {EXAMPLES} is reserved"
                 raise invalid(key, name, problem="a metric must have a name of its own", fix=fix)
             known.add(name)
-    arguments = import_path.look_up(_KEY, options.target).arguments
-    if arguments is not None:
-        import_path.check_options("task.arguments", options.target, arguments, options.arguments)
+    import_path.check(_KEY, options.target)
 
 
 def make(config: TaskConfig, options: StepOptions, data: TaskData) -> Task:
@@ -82,6 +80,7 @@ class StepTask(Supervised):
         self.path = options.target
         self.exported = options.exported
         self._class = import_path.load(options.target, _KEY)
+        import_path.check_options("task.arguments", options.target, self._class, options.arguments)
         self._arguments = dict(options.arguments)
 
     def make_step(self) -> Any:

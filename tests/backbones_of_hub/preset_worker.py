@@ -20,9 +20,8 @@ from tests.backbones_of_hub import tiny
 def write(name: str, folder: str) -> None:
     """Writes a backbone of seeded weights."""
     keras.utils.set_random_seed(3)
-    getattr(hub.keras_hub.models, name)(**options.instantiated(hub.keras_hub, tiny.config(name))).save_to_preset(
-        folder
-    )
+    backbone_class = getattr(hub.keras_hub.models, name)
+    backbone_class(**options.instantiated(hub.keras_hub, keras, tiny.config(name))).save_to_preset(folder)
 
 
 def compare(folder: str, file: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.model.hub import catalog
+from runner.model import keras_hub as hub
 from tests.backbones_of_hub.own import OWN, SEQUENCE, VOCABULARY, WITHOUT
 from tests.backbones_of_hub.own_images import IMAGE
 
@@ -51,11 +53,19 @@ UNUSED: Mapping[str, Sequence[str]] = {
 
 def names() -> list[str]:
     """Returns the public names of all backbones; of classes with several names the first."""
-    seen: dict[tuple[str, str], str] = {}
-    for name, where in catalog.public().items():
-        if catalog.is_backbone(name) and name != "FeaturePyramidBackbone":
-            seen.setdefault(where, name)
+    models = _models()
+    seen: dict[type, str] = {}
+    for name, kind in vars(models).items():
+        is_backbone = isinstance(kind, type) and issubclass(kind, models.Backbone)
+        if is_backbone and name not in ("Backbone", "FeaturePyramidBackbone"):
+            seen.setdefault(kind, name)
     return sorted(seen.values())
+
+
+def _models() -> Any:
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    hub.load()
+    return hub.keras_hub.models
 
 
 def config(name: str) -> dict[str, Any]:
@@ -64,17 +74,19 @@ def config(name: str) -> dict[str, Any]:
     Raises:
       LookupError: of a key there is no value, or no config can say it.
     """
-    parameters = catalog.parameters(name)
-    assert parameters is not None
+    parameters = inspect.signature(getattr(_models(), name).__init__).parameters
+    of_layers = ("self", "dtype", "name", "trainable", "args", "kwargs")
+    keys = [key for key in parameters if key not in of_layers]
+    required = [key for key in keys if parameters[key].default is inspect.Parameter.empty]
     if name in WITHOUT:
         raise LookupError(WITHOUT[name])
     own = dict(OWN.get(name, {}))
-    found = {key: COMMON[key] for key in parameters.required if key in COMMON and key not in own}
-    if "image_shape" in parameters.names:
+    found = {key: COMMON[key] for key in required if key in COMMON and key not in own}
+    if "image_shape" in keys:
         found["image_shape"] = COMMON["image_shape"]
-    found |= {key: SEQUENCE for key in _MAY if key in parameters.names}
+    found |= {key: SEQUENCE for key in _MAY if key in keys}
     found |= own
-    missing = [key for key in parameters.required if key not in found]
+    missing = [key for key in required if key not in found]
     if missing:
         raise LookupError(f"no value for {', '.join(missing)}")
     return found

@@ -27,14 +27,6 @@ def build(keras, input_shape, num_classes, width: int = 8):
     ...
 
 
-def needs_width(keras, input_shape, num_classes, width):
-    ...
-
-
-def takes_shape(keras, shape):
-    ...
-
-
 def loss(ops, outputs, batch):
     ...
 
@@ -48,25 +40,21 @@ REFUSALS = [
     *(Refusal(tuple(line.split("  ")), tuple(shown)) for line, *shown in COMMAND_LINES),
 ]
 
-# Those that reach every stage: Hydra's grammar, a group, a key, a type, the checks, the builder's source.
+# Those that reach every stage: Hydra's grammar, a group, a key, a type, the checks, the builder's path.
 THROUGH_THE_PROCESS = [
     "trainer.epochs=[1",
     "mesh=batch9",
     "trainer.epoch=2",
     "trainer.epochs=many",
     "mesh=batch8 dataset.batch_size=100",
-    "model=custom model._target_=user_module.biuld",
+    "model=custom model._target_=no_such_module.build",
     "-m trainer.seed=1,2 hydra.launcher.max_parallel=0",
 ]
-ALWAYS = ["trainer.epochs=[1", "mesh=batch9", "model=custom model._target_=user_module.biuld"]
+ALWAYS = ["trainer.epochs=[1", "mesh=batch9", "model=custom model._target_=no_such_module.build"]
 
 
 def _write_user_modules(folder: Path) -> None:
     (folder / "user_module.py").write_text(USER_MODULE)
-    (folder / "user_broken.py").write_text("def build(:\n")
-    (folder / "user_package").mkdir()
-    (folder / "user_package" / "__init__.py").write_text("raise SystemExit('imported')\n")
-    (folder / "user_package" / "models.py").write_text(USER_MODULE)
 
 
 @pytest.fixture

@@ -112,6 +112,16 @@ def main() -> None:
     bert = factory(classes(), backbone="BertBackbone", vocabulary_size=V, **SIZES).build_abstract()
     found["classifier"] = [type(layer).__name__ for layer in bert.layers], [list(o.shape) for o in bert.outputs]
     found["needed"] = refused(classes(), backbone="BertBackbone", **SIZES)
+    found["unknown"] = refused(language(), **gpt, num_layer=2)
+    found["class"] = refused(language(), **gpt | {"backbone": "GPT2Bakbone"})
+    found["no_backbone"] = refused(language(), **gpt | {"backbone": "GPT2CausalLM"})
+    found["task"] = refused(language(), **gpt, task="CausalML")
+    retina = {"backbone": "RetinaNetBackbone", "min_level": 3, "max_level": 5, "use_p5": True}
+    found["part"] = refused(classes(), **retina, image_encoder={"class": "ResNetBakbone"})
+    found["part_needs"] = refused(classes(), **retina, image_encoder={"class": "ResNetBackbone"})
+    found["positions"] = refused(language(), **gpt | {"max_sequence_length": 4})
+    found["vocabulary"] = refused(language(), **gpt, vocabulary_size=20)
+    found["preset_name"] = refused(language(), preset="gpt2_base")
     (folder / "foreign").mkdir()
     content = json.loads((folder / "preset" / "config.json").read_text())
     (folder / "foreign" / "config.json").write_text(json.dumps(content | {"module": "os"}))

@@ -13,16 +13,6 @@ def falling(step: int, total_steps: int, learning_rate: float) -> float:
     return learning_rate * (1 - 0.5 * step / total_steps)
 
 
-def falling_by_keys(
-    step: int, decay_steps: float, power: float, warmup_steps: int = 2, final_factor: float = 0.5
-) -> float:
-    """Has parameters with names of the runner's own keys, two without a default."""
-    if step < warmup_steps:
-        return (step + 1) / (warmup_steps + 1)
-    progress = min((step - warmup_steps) / decay_steps, 1.0)
-    return final_factor + (1 - final_factor) * (1 - progress) ** power
-
-
 def negative(step: int) -> float:
     """Returns a negative factor from step 3 on."""
     return 1.0 if step < 3 else -1.0

@@ -301,6 +301,9 @@ def test_a_picture_has_the_steps_before_and_after_a_jump_of_a_long_run() -> None
     [
         (ScheduleConfig("custom", target="tests.optim.rates.negative"), 5, "returns -1 in step 3"),
         (ScheduleConfig("custom", target="tests.optim.rates.broken"), 5, "fails in step 2 .ZeroDivisionError"),
+        (ScheduleConfig("custom", target="tests.optim.rates.none"), 5, "module tests.optim.rates has no 'none'"),
+        (ScheduleConfig("custom", target="tests.optim.rates.positional"), 5, "this one takes count; write def pos"),
+        (ScheduleConfig("custom", target="tests.optim.rates.halving"), 5, "add .optimizer.schedule.every=..."),
         (
             ScheduleConfig("custom", target="tests.optim.rates.halving", options={"every": 2}),
             10**7,

@@ -215,8 +215,8 @@ INVALID: list[tuple[Any, str]] = [
     ),
     ({"a b": "regression", "sick": "binary"}, "a name must consist of letters"),
     (
-        {"age": {"name": "custom", "_target_": "tests.task.nowhere.loss"}, "sick": "binary"},
-        "task.outputs.age._target_=tests.task.nowhere.loss: there is no module",
+        {"age": {"name": "custom", "_target_": "no_such_package.loss"}, "sick": "binary"},
+        "task.outputs.age._target_=no_such_package.loss: there is no module",
     ),
 ]
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -43,7 +42,7 @@ from runner.data.encode import (
 from runner.data.ragged import Ragged, padded
 from runner.data.sources.keras_data import as_arrays, way_in
 from runner.errors import ConfigError, DataError, describe, invalid
-from runner.host import definition
+from runner.host import import_path
 
 _KEY = "dataset._target_"
 _FORMS = (
@@ -199,15 +198,8 @@ def location(config: DatasetConfig) -> str:
 
 
 def _call_target(config: DatasetConfig) -> object:
-    module, _, name = config.target.rpartition(".")
-    try:
-        target = getattr(import_module(module), name)
-    # A user's module may raise errors of any type when it is imported.
-    except Exception as error:
-        problem = f"can't be imported ({describe(error)})"
-        raise invalid(_KEY, config.target, problem=problem, fix="fix that module") from error
-    if not callable(target):
-        raise invalid(_KEY, config.target, problem=f"{name} is not callable", fix="name a function or a class")
+    target = import_path.load(config.target, _KEY)
+    import_path.check_options("dataset", config.target, target, config.options)
     try:
         return target(**config.options)
     except (ConfigError, DataError):
@@ -388,7 +380,7 @@ def _code_digest(config: DatasetConfig, sources: Mapping[str, DataSource]) -> st
     for split, source in sorted(sources.items()):
         total.update(f"{split} {source.size} ".encode() + specs_as_bytes(source.specs))
     total.update(json.dumps(config.options, sort_keys=True, default=str).encode())
-    path = definition.source_of(config.target.rpartition(".")[0])
+    path = import_path.source_of(config.target)
     code = config.target.encode()
     if path:
         code = path.read_bytes()

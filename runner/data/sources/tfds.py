@@ -24,7 +24,7 @@ from runner.data.progress import report_progress
 from runner.data.selection import RAM_BYTES
 from runner.data.sources import array_record, text
 from runner.errors import ConfigError, DataError, invalid
-from runner.host import definition
+from runner.host import import_path
 from runner.host.lock import locked
 
 _NAME = re.compile(r"(?P<builder>\w+)(?:/(?P<config>[\w.+-]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
@@ -78,7 +78,7 @@ def _folder(config: DatasetConfig) -> Path:
     job: dict[str, Any] = {"download": config.download, "builder": config.builder, "code": None}
     if config.builder is not None:
         # The version of a user's builder may stay the same while the code changes.
-        source = definition.source_of(config.builder.rpartition(".")[0])
+        source = import_path.source_of(config.builder)
         job["code"] = hashlib.sha256(source.read_bytes() if source else b"").hexdigest()[:12]
         root = root / ".own_builders" / job["code"]
         pattern, version, lock = f"*/*/{_INFO}", None, "own"

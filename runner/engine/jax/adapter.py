@@ -26,6 +26,7 @@ from runner.engine.jax.probe import check_kept
 from runner.engine.jax.shards import host_memory
 from runner.engine.mappings import map_values
 from runner.errors import ConfigError, in_one_line
+from runner.host.import_path import parameters
 from runner.host.imports import seeded
 from runner.model import builder, contract, padding, preprocessing, stored, target
 from runner.model.hub import tasks as hub_tasks
@@ -263,7 +264,7 @@ class Keras3Factory:
         All values that its builder draws are computed.
         """
         arguments = builder.data_arguments(self._builder, self._config, self._data)
-        if target.LAYOUTS in builder.parameters(self._builder):
+        if target.LAYOUTS in parameters(self._builder):
             # Layouts by variable are DTensor's; here the sharding of the step's state says all.
             arguments[target.LAYOUTS] = {}
         # Layers without a name get the same names at every call.

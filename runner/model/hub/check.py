@@ -1,15 +1,15 @@
-"""Checks of `model=keras_hub` before anything is imported: the class, its options, the preset, the engine."""
+"""Checks of `model=keras_hub` before anything is imported: the builder's own options, the preset, the engine."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig
+from runner.config.schema import DatasetConfig, ModelConfig, RunConfig
 from runner.data import checks_text
-from runner.errors import ConfigError, did_you_mean, invalid
-from runner.model.hub import catalog, heads, options, presets
-from runner.task import registry as tasks
+from runner.errors import ConfigError, invalid
+from runner.model.hub import options, presets
 
 TARGET = "runner.model.keras_hub.build"
 
@@ -44,7 +44,7 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
             raise invalid(
                 key, engine, problem="does not train models of Keras 3, which model=keras_hub builds", fix=fix
             )
-    if not catalog.is_installed():
+    if importlib.util.find_spec("keras_hub") is None:
         raise invalid(
             "model",
             "keras_hub",
@@ -55,17 +55,14 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
     for key in ("preset", "backbone", "task"):
         _check_string(f"model.{key}", builder_options.get(key))
     _check_rank(builder_options.get("lora_rank"))
-    _check_task(builder_options.get("task"))
     fused_head = builder_options.get("fused_head", False)
     if not isinstance(fused_head, bool):
         raise invalid("model.fused_head", fused_head, problem="must be true or false", fix="remove model.fused_head")
-    backbone = _check_class(config.model, per_token=tasks.entry(config.task).predicts == "token")
-    if checks_text.is_text(config.dataset):
-        preset = builder_options.get("preset")
-        if preset is not None:
-            _check_tokenizer(preset, config.dataset)
-        if backbone is not None:
-            _check_text(backbone, config.model, config.dataset, config.task)
+    preset = builder_options.get("preset")
+    _check_source(builder_options.get("backbone"), preset)
+    _check_keys(config.model)
+    if preset is not None and checks_text.is_text(config.dataset):
+        _check_tokenizer(preset, config.dataset)
 
 
 def _check_string(key: str, value: object) -> None:
@@ -81,62 +78,39 @@ def _check_rank(rank: object) -> None:
         )
 
 
-def _check_task(task: str | None) -> None:
-    if task is None:
-        return
-    known = [*heads.KINDS]
-    for kind in heads.KINDS:
-        # The builder needs a head, and a backbone's class has none.
-        if kind != heads.BACKBONE:
-            known += catalog.of_kind(kind)
-    if task not in known:
-        raise invalid(
-            "model.task",
-            task,
-            problem=f"must be one of {', '.join(heads.KINDS)}, the name of a KerasHub class, or null for the class "
-            "that the run's task needs",
-            fix=did_you_mean(task, known, "remove model.task"),
-        )
-
-
-def _check_class(config: ModelConfig, *, per_token: bool) -> str | None:
-    """Checks the backbone's class and options.
-
-    Returns:
-      The name of the class; None if only a preset that is not downloaded yet has it.
-    """
-    builder_options = config.options
-    name: str | None = builder_options.get("backbone")
-    preset: str | None = builder_options.get("preset")
-    backbones = catalog.of_kind("Backbone")
-    if name is None and preset is None:
+def _check_source(backbone: str | None, preset: str | None) -> None:
+    """Checks that the config has either a class or a preset."""
+    if backbone is None and preset is None:
         raise ConfigError(
-            f"model.backbone: a class or a preset is required; set model.backbone={backbones[0]} or "
+            "model.backbone: a class or a preset is required; set model.backbone=GPT2Backbone or "
             "model.preset=my_preset (a folder)"
         )
     if preset is not None:
-        if name is not None:
+        if backbone is not None:
             raise invalid(
                 "model.backbone",
-                name,
+                backbone,
                 problem="a preset determines its class, so the two exclude each other",
                 fix="remove model.backbone or model.preset",
             )
         presets.check(preset)
-        # Only a download tells the class of a preset that is not a folder.
-        name = None
-        if presets.is_folder(preset):
-            name = presets.opened(preset).name
-    elif name is not None and (name not in catalog.public() or not catalog.is_backbone(name)):
+
+
+def _check_keys(config: ModelConfig) -> None:
+    """Checks that no option of the class is set twice."""
+    further_options = config.options.get("config") or {}
+    if not isinstance(further_options, Mapping):
         raise invalid(
-            "model.backbone",
-            name,
-            problem=f"must be a backbone of KerasHub {catalog.version()}, such as GPT2Backbone",
-            fix=did_you_mean(name, backbones, "https://keras.io/keras_hub/api/models lists them"),
+            "model.config", further_options, problem="must be a mapping", fix="write model.config={key: value}"
         )
-    if name is not None:
-        _check_class_options(name, config, per_token=per_token, has_preset=preset is not None)
-    return name
+    for key, value in further_options.items():
+        if key in config.options and key not in _BUILDER_OPTIONS:
+            raise invalid(
+                f"model.config.{key}",
+                value,
+                problem=f"the key is set twice, model.{key} is {config.options[key]}",
+                fix=f"remove model.{key} or model.config.{key}",
+            )
 
 
 def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
@@ -158,7 +132,7 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
     if presets.is_folder(value):
         preset = presets.opened(value)
         preset_tokenizer = preset.tokenizer
-        _, preset_size = _first_option(preset.options, options.SIZES)
+        preset_size = _vocabulary_size(preset.options)
     elif value.startswith(presets.SCHEMES):
         return
     else:
@@ -185,146 +159,7 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
     )
 
 
-def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: TaskConfig) -> None:
-    """Checks that a text's rows and tokens fit the backbone, as far as the config determines both.
-
-    Args:
-      name: the name of the backbone's class.
-      model: its options have been checked.
-      dataset: of text.
-      task: the task of the run.
-    """
-    builder_options = model.options
-    preset = builder_options.get("preset")
-    preset_options: Mapping[str, Any] = {}
-    if preset:
-        preset_options = presets.opened(preset).options
-    config_options = options.without_unset({**builder_options, **(builder_options.get("config") or {})})
-    class_options = {**preset_options, **config_options}
-
-    length = dataset.sequence_length or checks_text.LENGTH
-    limit_and_default = catalog.position_limit(name)
-    if limit_and_default is not None:
-        limit_key, default = limit_and_default
-        limit = class_options.get(limit_key, default)
-        if isinstance(limit, int) and length > limit:
-            fix = f"set dataset.sequence_length={limit}"
-            # The positions of a preset are trained; their number can't change.
-            if not preset:
-                # Hydra adds a key that the config lacks only with a plus sign.
-                plus = "+"
-                if limit_key in builder_options:
-                    plus = ""
-                fix += f", or {plus}model.{limit_key}={length}"
-            raise invalid(
-                "dataset.sequence_length",
-                length,
-                problem=f"must be at most {limit}, the number of positions of {name}",
-                fix=fix,
-            )
-
-    size_key, size = _first_option(class_options, options.SIZES)
-    units = task.options.get("vocabulary")
-    if units is None:
-        units = checks_text.bytes_vocabulary(dataset)
-    if tasks.entry(task).predicts == "token" and size is not None and units is not None:
-        has_task_class = name.replace("Backbone", "CausalLM") in catalog.public()
-        written_key = None
-        if not preset:
-            written_key = f"model.config.{size_key}"
-            if size_key in builder_options:
-                written_key = f"model.{size_key}"
-        options.check_vocabulary(
-            name,
-            size,
-            units,
-            tied=has_task_class and builder_options.get("task") != heads.BACKBONE,
-            preset=preset,
-            key=written_key,
-        )
-
-
-def _first_option(class_options: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str | None, int | None]:
-    """Returns the first of several keys whose value is an integer, and the value; None if there is none."""
-    for key in keys:
-        if isinstance(class_options.get(key), int):
-            return key, class_options[key]
-    return None, None
-
-
-def _check_class_options(name: str, config: ModelConfig, *, per_token: bool, has_preset: bool) -> None:
-    """Checks the options of the backbone's class.
-
-    Args:
-      name: the name of the class.
-      config: the config of the model.
-      per_token: the run's task is a language model.
-      has_preset: a preset has all options; those in the config override them.
-    """
-    parameters = catalog.parameters(name)
-    if parameters is None:
-        return
-    further_options = config.options.get("config") or {}
-    if not isinstance(further_options, Mapping):
-        raise invalid(
-            "model.config", further_options, problem="must be a mapping", fix="write model.config={key: value}"
-        )
-    # Option of the class -> its key in the config.
-    written_keys = {key: f"model.{key}" for key in config.options if key not in _BUILDER_OPTIONS}
-    for key, value in further_options.items():
-        if key in written_keys:
-            raise invalid(
-                f"model.config.{key}",
-                value,
-                problem=f"the key is set twice, {written_keys[key]} is {config.options[key]}",
-                fix=f"remove {written_keys[key]} or model.config.{key}",
-            )
-        written_keys[key] = f"model.config.{key}"
-    for key, written_key in written_keys.items():
-        _check_known(key, written_key, name, parameters)
-    class_options = {**config.options, **further_options}
-    if not has_preset:
-        from_data = [*options.IMAGE]
-        if per_token:
-            from_data += options.SIZES
-        options.check_required(name, parameters, options.without_unset(class_options), from_data)
-    for key, value in class_options.items():
-        if key in written_keys:
-            _check_described(written_keys[key], value)
-
-
-def _check_known(key: str, written_key: str, name: str, parameters: catalog.Parameters) -> None:
-    """Checks that a class has a parameter of this name."""
-    if key not in parameters.names:
-        raise ConfigError(
-            f"{written_key}: no such key; keys of {name} are {', '.join(parameters.names)}; "
-            f"{did_you_mean(key, parameters.names, f'remove {written_key}')}"
-        )
-
-
-def _check_described(key: str, value: object) -> None:
-    """Checks the classes of objects that are described by a mapping, and their own options."""
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            _check_described(f"{key}[{index}]", item)
-    if not isinstance(value, Mapping):
-        return
-    for inner_key, inner_value in value.items():
-        _check_described(f"{key}.{inner_key}", inner_value)
-    if options.CLASS not in value:
-        return
-    name = value[options.CLASS]
-    if not isinstance(name, str) or name not in catalog.public():
-        raise invalid(
-            f"{key}.{options.CLASS}",
-            name,
-            problem="must be a model or layer of KerasHub",
-            fix=did_you_mean(str(name), catalog.public(), "https://keras.io/keras_hub/api lists them"),
-        )
-    parameters = catalog.parameters(name)
-    if parameters is None:
-        return
-    for inner_key in value:
-        if inner_key != options.CLASS:
-            _check_known(str(inner_key), f"{key}.{inner_key}", name, parameters)
-    options.check_required(name, parameters, value, key=key)
+def _vocabulary_size(class_options: Mapping[str, Any]) -> int | None:
+    """Returns the size of a preset's vocabulary; None if its options don't tell."""
+    sizes = [class_options[key] for key in options.SIZES if isinstance(class_options.get(key), int)]
+    return next(iter(sizes), None)

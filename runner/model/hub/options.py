@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.data.base import ArraySpec
-from runner.errors import invalid
-from runner.model.hub import catalog
+from runner.errors import did_you_mean, invalid
+from runner.host import import_path
 
 # The key of a mapping among the options that names the class which the mapping describes.
 CLASS = "class"
@@ -16,34 +16,60 @@ CLASS = "class"
 SIZES = ("vocabulary_size", "vocab_size", "text_vocab_size")
 IMAGE = ("image_shape", "input_shape")
 _FROM_DATA = (*SIZES, *IMAGE)
+# Parameters of every Keras layer. The run sets them, not the config.
+_OF_LAYERS = ("self", "dtype", "name", "trainable")
 
 
 def with_data(
-    name: str, config: Mapping[str, Any], inputs: Mapping[str, ArraySpec], vocabulary: int | None
+    described_class: Any, config: Mapping[str, Any], inputs: Mapping[str, ArraySpec], vocabulary: int | None
 ) -> dict[str, Any]:
     """Returns a class's options, with the size of the vocabulary and the shape of an image from the data.
 
     Args:
-      name: public name of the class.
+      described_class: a backbone of KerasHub.
       config: options in the config.
       inputs: specs of the model's inputs.
       vocabulary: number of tokens; None: the data does not determine it.
 
     Raises:
-      ConfigError: a required parameter has no value.
+      ConfigError: a required parameter has no value, or an option is not one of the class.
     """
-    parameters = catalog.parameters(name)
     options = without_unset(config)
-    if parameters is None:
-        return options
     images = [list(spec.shape) for spec in inputs.values() if len(spec.shape) == 3]
-    for parameter in parameters.names:
+    for parameter in import_path.parameters(described_class.__init__):
         if parameter in SIZES and vocabulary is not None:
             options.setdefault(parameter, vocabulary)
         elif parameter in IMAGE and len(images) == 1:
             options.setdefault(parameter, images[0])
-    check_required(name, parameters, options)
+    _check(described_class, options, "model")
     return options
+
+
+def _check(described_class: Any, options: Mapping[str, Any], key: str) -> None:
+    # Its `**kwargs` are those of every layer.
+    import_path.check_options(
+        key, described_class.__name__, described_class.__init__, options, _OF_LAYERS, takes_any=False
+    )
+
+
+def find(hub: Any, name: object, key: str, base: Any) -> Any:
+    """Returns a model or layer of KerasHub.
+
+    Args:
+      hub: the module `keras_hub`.
+      name: its public name.
+      key: of the config that has the name.
+      base: the class that it must inherit from.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    known = {**vars(hub.layers), **vars(hub.models)}
+    known = {own: value for own, value in known.items() if isinstance(value, type) and issubclass(value, base)}
+    if str(name) not in known:
+        fix = did_you_mean(str(name), known, "https://keras.io/keras_hub/api lists them")
+        raise invalid(key, name, problem=f"must be a {base.__name__} of KerasHub {hub.__version__}", fix=fix)
+    return known[str(name)]
 
 
 def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,9 +77,7 @@ def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if value is not None or key not in _FROM_DATA}
 
 
-def check_vocabulary(
-    name: str, size: int, units: int, *, tied: bool, preset: str | None = None, key: str | None = None
-) -> None:
+def check_vocabulary(name: str, size: int, units: int, *, tied: bool, preset: str | None = None) -> None:
     """Checks that a language model has all tokens of the run, and only these.
 
     A model that is not tied to its vocabulary may have more.
@@ -64,13 +88,11 @@ def check_vocabulary(
       units: of the task, which is the size of the run's vocabulary.
       tied: the model computes logits for its whole vocabulary.
       preset: value of `model.preset`, which determines the size; None: there is no preset.
-      key: the key of the option that sets the size, if it is known.
 
     Raises:
       ConfigError: the sizes don't match.
     """
-    is_valid = size == units or (size > units and not tied)
-    if is_valid:
+    if size == units or (size > units and not tied):
         return
     if preset is not None:
         # No value of task.vocabulary would be right for tokens other than the preset's.
@@ -81,74 +103,53 @@ def check_vocabulary(
             fix="use the preset's tokenizer in dataset.tokenizer, or, if that has fewer tokens than the model, set "
             f"task.vocabulary={size} too",
         )
-    if key is not None and size < units:
-        fix = f"set {key}={units}, or remove it"
-    else:
-        fix = f"set task.vocabulary={size}"
-    relation = "must be at most"
-    if tied:
-        relation = "must be"
+    relation = "must be" if tied else "must be at most"
+    fix = f"set task.vocabulary={size}, or remove the key of the backbone's vocabulary"
     raise invalid("task.vocabulary", units, problem=f"{relation} {size:,}, the vocabulary size of {name}", fix=fix)
 
 
-def check_required(
-    name: str,
-    parameters: catalog.Parameters,
-    options: Collection[str],
-    from_data: Collection[str] = (),
-    key: str | None = None,
-) -> None:
-    """Checks that all required parameters of a class have a value.
+def check_positions(backbone: Any, layer_class: Any, length: int) -> None:
+    """Checks that a text is no longer than the learned positions of a backbone.
 
     Args:
-      name: the name of the class.
-      parameters: the parameters of the class.
-      options: names that have a value.
-      from_data: names that the data will determine.
-      key: the key of the mapping that describes an object of the class; None: it is the backbone.
+      backbone: built.
+      layer_class: KerasHub's embedding of positions.
+      length: of a row of tokens.
 
     Raises:
-      ConfigError: names all that are missing.
+      ConfigError: it is longer.
     """
-    with_value = {*options, *from_data}
-    missing = [parameter for parameter in parameters.required if parameter not in with_value]
-    if not missing:
-        return
-    if key is None:
-        class_key = "model.backbone"
-        overrides = map("+model.{}=...".format, missing)
-        fix = f"add {' '.join(overrides)}"
-    else:
-        class_key = f"{key}.{CLASS}"
-        fix = f"add {', '.join(missing)} to {key}"
-    verb = "have"
-    if len(missing) == 1:
-        verb = "has"
-    raise invalid(
-        class_key,
-        name,
-        problem=f"it needs {', '.join(parameters.required)}, of which {', '.join(missing)} {verb} no value",
-        fix=fix,
-    )
+    for layer in backbone._flatten_layers():
+        if isinstance(layer, layer_class) and length > layer.sequence_length:
+            limit = layer.sequence_length
+            problem = f"must be at most {limit}, the number of positions of {type(backbone).__name__}"
+            raise invalid(
+                "dataset.sequence_length", length, problem=problem, fix=f"set dataset.sequence_length={limit}"
+            )
 
 
-def instantiated(hub: Any, value: Any) -> Any:
+def instantiated(hub: Any, keras: Any, value: Any, key: str = "model") -> Any:
     """Returns an option's value, with its described objects created.
 
     Each mapping that has a `class` is replaced by an object of that KerasHub class.
 
     Args:
       hub: the module `keras_hub`.
+      keras: the module `keras`.
       value: plain, as in the config.
+      key: of the config that has the value.
+
+    Raises:
+      ConfigError: there is no such class, or it does not take the options.
     """
     if isinstance(value, Mapping):
-        options = {str(key): instantiated(hub, inner) for key, inner in value.items()}
+        options = {str(name): instantiated(hub, keras, inner, f"{key}.{name}") for name, inner in value.items()}
         if CLASS not in options:
             return options
-        name = options.pop(CLASS)
         # A part of a model is itself a model, or a layer.
-        described_class = getattr(hub.models, name, None) or getattr(hub.layers, name)
+        described_class = find(hub, options.pop(CLASS), f"{key}.{CLASS}", keras.layers.Layer)
+        _check(described_class, options, key)
         return described_class(**options)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [instantiated(hub, item) for item in value]
+        return [instantiated(hub, keras, item, f"{key}[{index}]") for index, item in enumerate(value)]
     return value

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from runner.errors import ConfigError, describe, did_you_mean, invalid
 from runner.host import libraries
 from runner.host.late import late
-from runner.model.hub import catalog
 from runner.model.stored import StoredValue
 
 if TYPE_CHECKING:
@@ -124,16 +123,14 @@ class Preset:
 
 
 def check(value: str, key: str = KEY) -> None:
-    """Checks a preset before anything is imported.
-
-    Checks the content of a folder, or that the name exists.
+    """Checks the content of a preset's folder before anything is imported; only KerasHub knows the names.
 
     Args:
       value: a folder or a name.
       key: the config key whose value it is, for messages.
 
     Raises:
-      ConfigError: no folder, no preset, or one that would import modules other than Keras's.
+      ConfigError: no folder, or one that would import modules other than Keras's.
     """
     if is_folder(value):
         _read(value, Path(value).expanduser(), key)
@@ -142,8 +139,6 @@ def check(value: str, key: str = KEY) -> None:
         return
     elif "/" in value or Path(value).exists():
         raise invalid(key, value, problem="there is no such folder", fix=_FIX)
-    elif catalog.presets() and value not in catalog.presets():
-        raise _unknown(value, catalog.presets())
 
 
 def is_folder(value: str) -> bool:
@@ -242,9 +237,8 @@ def _read(value: str, folder: Path, key: str) -> Preset:
             problem=f"its config names {untrusted}, but only Keras's own modules are imported",
             fix=_FIX,
         )
-    name = str(config.get("class_name"))
-    if name not in catalog.public() or not catalog.is_backbone(name):
-        raise invalid(key, value, problem=f"its {CONFIG} describes {name}, which is not a KerasHub backbone", fix=_FIX)
+    if not isinstance(config.get("class_name"), str):
+        raise invalid(key, value, problem=f"its {CONFIG} names no class", fix=_FIX)
     if not any(path.is_file() for path in _weight_paths(folder)):
         raise invalid(key, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
     if not (folder / WEIGHTS).is_file():

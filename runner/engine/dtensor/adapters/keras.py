@@ -24,9 +24,10 @@ from runner.engine.dtensor.adapters.probe import check_kept
 from runner.engine.dtensor.layers import adopt, whole_variables
 from runner.engine.dtensor.placing import place
 from runner.errors import ConfigError, describe
+from runner.host.import_path import parameters
 from runner.model import contract, padding, preprocessing, target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_kind, check_paths, data_arguments, parameters, with_named_outputs
+from runner.model.builder import check_kind, check_paths, data_arguments, with_named_outputs
 from runner.task.base import DataSpec
 
 
