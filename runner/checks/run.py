@@ -55,22 +55,17 @@ def check(config: RunConfig) -> RunConfig:
     config = replace(config, mesh=devices.resolve_mesh(config))
     checks_hardware.check(config)
     checks_cluster.check(config, registry.single_process_engines())
-    checks_engine.check_processes(config)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
     hub.check(config, registry.keras_3_engines())
     checks_engine.check_builder(config)
     checks_engine.check_trainable(config)
     on_jax = registry.has_keras_3(config.engine.name)
-    other_on_jax = registry.has_keras_3(config.against.engine or config.engine.name)
-    # An engine that the run is compared with builds the same model, so it must support the options too.
     gpt_options.check(config.model, on_jax=on_jax)
-    gpt_options.check(config.model, "against.engine", on_jax=other_on_jax)
     if config.run is None:
         # What was trained on GPUs may be evaluated and exported on a CPU.
         gpt_options.check_device(config.model, mesh.device_kind(config.mesh))
-    gpt_options.check_against(config.model, on_jax=on_jax, other_on_jax=other_on_jax)
-    checks_optimizer.check(config.optimizer, runs_keras_3=on_jax and other_on_jax)
+    checks_optimizer.check(config.optimizer, runs_keras_3=on_jax)
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)

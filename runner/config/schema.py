@@ -394,17 +394,6 @@ class VerifyConfig:
 
 
 @dataclass(frozen=True)
-class AgainstConfig:
-    """The reference that `runner.verify` compares the run with.
-
-    Attributes:
-      engine: another engine on the same mesh and layout; null: one device.
-    """
-
-    engine: str | None = None
-
-
-@dataclass(frozen=True)
 class TrackingConfig:
     """Where the run is recorded.
 
@@ -551,7 +540,6 @@ class RunConfig:
     task: TaskConfig = field(default_factory=TaskConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     verify: VerifyConfig = field(default_factory=VerifyConfig)
-    against: AgainstConfig = field(default_factory=AgainstConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)

@@ -38,7 +38,6 @@ _OF_COMMAND = {
     "generate": "runner.generate",
     "replay": "runner.verify",
 }
-_OF_VERIFICATION = ("against", "verify")
 # Keys of `tracking` that only a record has.
 _OF_RECORDS = ("experiment", "run_name", "tags")
 
@@ -64,7 +63,7 @@ def check_read(arguments: Sequence[str], module: str, config: RunConfig) -> None
         if group == "tracking" and key.startswith(_OF_RECORDS) and config.tracking.name == "none":
             problem = "has no effect with tracking=none, which records nothing"
             raise invalid(name, value, problem=problem, fix=f"remove {name} or tracking=none")
-        if dot and group in _OF_VERIFICATION and module == "runner" and not config.trainer.verify_first:
+        if dot and group == "verify" and module == "runner" and not config.trainer.verify_first:
             problem = "a run reads it with trainer.verify_first=true only"
             fix = f"set trainer.verify_first=true, remove {name}, or run python -m runner.verify"
             raise invalid(name, value, problem=problem, fix=fix)

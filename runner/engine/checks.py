@@ -9,10 +9,8 @@ from runner.config.schema import EngineConfig, RunConfig
 from runner.config.values import changed, check_name
 from runner.engine.registry import ENGINES, check_installed
 from runner.errors import invalid
-from runner.layout import mesh
 from runner.model import target
 from runner.optim.registry import OPTIMIZERS
-from runner.processes import place
 
 
 def check(config: RunConfig) -> None:
@@ -34,7 +32,6 @@ def check(config: RunConfig) -> None:
             problem=f"engine={config.engine.name} does not support layout maps of models",
             fix="set engine=jax, or layout=megatron",
         )
-    _check_against(config)
     _check_precision(config)
     _check_keys(config.engine)
     _check_state(config.engine)
@@ -58,15 +55,15 @@ def _check_keys(config: EngineConfig) -> None:
 
 def check_builder(config: RunConfig) -> None:
     """Rejects a builder of Keras models for the engine that trains tf.Modules; `model` is checked."""
-    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
-        if engine and ENGINES[engine].takes_layouts and not target.takes_layouts(config.model):
-            raise invalid(
-                key,
-                engine,
-                problem=f"needs a builder with a parameter `{target.LAYOUTS}`, which model._target_="
-                f"{config.model.target} lacks",
-                fix="set model=mlp_core, or choose another engine for a builder of Keras models",
-            )
+    engine = config.engine.name
+    if ENGINES[engine].takes_layouts and not target.takes_layouts(config.model):
+        raise invalid(
+            "engine",
+            engine,
+            problem=f"needs a builder with a parameter `{target.LAYOUTS}`, which model._target_="
+            f"{config.model.target} lacks",
+            fix="set model=mlp_core, or choose another engine for a builder of Keras models",
+        )
 
 
 def check_trainable(config: RunConfig) -> None:
@@ -74,14 +71,14 @@ def check_trainable(config: RunConfig) -> None:
     patterns = config.model.trainable
     if patterns is None:
         return
-    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
-        if engine is not None and not ENGINES[engine].freezes_variables:
-            raise invalid(
-                "model.trainable",
-                patterns,
-                problem=f"{key}={engine} can't freeze variables",
-                fix="set engine=jax, or remove model.trainable",
-            )
+    engine = config.engine.name
+    if not ENGINES[engine].freezes_variables:
+        raise invalid(
+            "model.trainable",
+            patterns,
+            problem=f"engine={engine} can't freeze variables",
+            fix="set engine=jax, or remove model.trainable",
+        )
 
 
 def _check_precision(config: RunConfig) -> None:
@@ -94,14 +91,6 @@ def _check_precision(config: RunConfig) -> None:
             problem=f"engine={config.engine.name} supports float32 only",
             fix=f"set engine=jax, or {key}=float32",
         )
-    other = config.against.engine
-    if other is not None and precision not in ENGINES[other].precisions:
-        raise invalid(
-            key,
-            precision,
-            problem=f"against.engine={other} supports float32 only",
-            fix=f"set {key}=float32 to compare engines",
-        )
 
 
 def _check_state(config: EngineConfig) -> None:
@@ -112,19 +101,6 @@ def _check_state(config: EngineConfig) -> None:
             problem=f"must be float32 with engine.precision={config.precision}, whose layers use float32 weights",
             fix="set engine.precision=bfloat16 too, or remove engine.state",
         )
-
-
-def check_processes(config: RunConfig) -> None:
-    """Checks that one process can have the mesh of `against.engine`; the devices of the mesh are settled.
-
-    Raises:
-      ConfigError: it can't.
-    """
-    other = config.against.engine
-    # One process can simulate any number of CPU devices, but does not reach the GPUs of other machines.
-    if other is not None and place.count(config.cluster) > 1 and mesh.device_kind(config.mesh) != "cpu":
-        problem = "needs virtual CPU devices, as it has the whole mesh in one process"
-        raise invalid("against.engine", other, problem=problem, fix="set mesh.device=cpu, or cluster=single")
 
 
 def check_outputs(config: RunConfig, *, has_several: bool) -> None:
@@ -139,10 +115,10 @@ def check_outputs(config: RunConfig, *, has_several: bool) -> None:
     """
     if not has_several:
         return
-    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
-        if engine is not None and ENGINES[engine].takes_layouts:
-            problem = f"trains models of one output, but task={config.task.name} judges several"
-            raise invalid(key, engine, problem=problem, fix="set engine=keras_dtensor or engine=jax")
+    engine = config.engine.name
+    if ENGINES[engine].takes_layouts:
+        problem = f"trains models of one output, but task={config.task.name} judges several"
+        raise invalid("engine", engine, problem=problem, fix="set engine=keras_dtensor or engine=jax")
 
 
 def check_own_step(config: RunConfig, *, own_step: bool) -> None:
@@ -157,9 +133,9 @@ def check_own_step(config: RunConfig, *, own_step: bool) -> None:
     """
     if not own_step:
         return
-    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
-        if engine is not None and not ENGINES[engine].own_steps:
-            raise invalid(key, engine, problem="can't compute custom steps (task=step)", fix="set engine=jax")
+    engine = config.engine.name
+    if not ENGINES[engine].own_steps:
+        raise invalid("engine", engine, problem="can't compute custom steps (task=step)", fix="set engine=jax")
     # A custom step computes gradients and updates itself, so keys of the run's own ones would have no effect.
     if config.engine.state != "float32":
         raise invalid(
@@ -224,20 +200,3 @@ def check_own_step(config: RunConfig, *, own_step: bool) -> None:
             problem="needs one model, but task=step has several",
             fix="write the rules in the layout, such as layout=fsdp_megatron",
         )
-
-
-def _check_against(config: RunConfig) -> None:
-    key = "against.engine"
-    other = config.against.engine
-    if other is None:
-        return
-    check_name(key, other, ENGINES)
-    if other == config.engine.name:
-        alternative = next(name for name in ENGINES if name != other)
-        raise invalid(
-            key,
-            other,
-            problem=f"must differ from engine={other}",
-            fix=f"set {key}={alternative}, or remove it to compare with one device",
-        )
-    check_installed(other, key)

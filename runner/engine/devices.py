@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.schema import MeshConfig, RunConfig
-from runner.engine.accelerated import Lack, lack
+from runner.engine.accelerated import lack
 from runner.errors import ConfigError, invalid
 from runner.host import accelerators
 from runner.host.accelerators import GPU, TPU, Accelerators, counted
@@ -104,18 +104,6 @@ def _count_in_all(config: RunConfig, available: Accelerators) -> int:
     return available.count * checks_cluster.machines(config.cluster, available.kind)
 
 
-def _missing_support(config: RunConfig, kind: str) -> Lack | None:
-    """Returns what an engine of the run, or of the two of a verification, lacks for a kind of devices."""
-    engines = [config.engine.name]
-    if config.against.engine:
-        engines.append(config.against.engine)
-    for engine in engines:
-        missing = lack(engine, kind)
-        if missing is not None:
-            return missing
-    return None
-
-
 def _why_not(config: RunConfig, available: Accelerators) -> str:
     """Returns why `auto` does not choose this machine's accelerators; empty if it does."""
     words = available.words()
@@ -128,7 +116,7 @@ def _why_not(config: RunConfig, available: Accelerators) -> str:
     except ConfigError:
         all_words = counted(count, available.kind, available.model) + _in_processes(processes)
         return f"the mesh does not fit the {all_words} here; {_fitting_mesh(count)}"
-    missing = _missing_support(config, available.kind)
+    missing = lack(config.engine.name, available.kind)
     if missing is not None:
         return f"{missing.what} for the {words} here; {missing.fix}"
     return ""
@@ -165,7 +153,7 @@ def _named(config: RunConfig, kind: str) -> Choice:
     if not available.count:
         fix = f"set {key}=cpu, or plan the run with python -m {_PLAN_COMMAND}, which needs no {kind.upper()}"
         raise invalid(key, kind, problem=accelerators.absence(kind), fix=fix)
-    missing = _missing_support(config, kind)
+    missing = lack(config.engine.name, kind)
     if missing is not None:
         problem = f"{missing.what} for the {available.words()} here"
         raise invalid(key, kind, problem=problem, fix=f"{missing.fix}, or set {key}=cpu")

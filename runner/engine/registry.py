@@ -194,12 +194,11 @@ def distributions() -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_installed(name: str, key: str = "engine.name") -> None:
+def check_installed(name: str) -> None:
     """Checks that an engine's libraries are installed, without importing them.
 
     Args:
       name: of the engine, one of `ENGINES`.
-      key: the key that names it.
 
     Raises:
       ConfigError: names the command that installs them.
@@ -213,7 +212,7 @@ def check_installed(name: str, key: str = "engine.name") -> None:
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         problem = f"needs {' and '.join(missing)}, which {verb} not installed"
-        raise invalid(key, name, problem=problem, fix=entry.install)
+        raise invalid("engine.name", name, problem=problem, fix=entry.install)
 
 
 # Environment variables that this process has set for its engine -> their values before; None: not set.

@@ -75,13 +75,12 @@ _NEEDS_JAX: Mapping[str, tuple[object, ...]] = {
 DEEP = 32
 
 
-def check_options(options: Mapping[str, Any], *, on_jax: bool, engine_key: str = "engine") -> None:
+def check_options(options: Mapping[str, Any], *, on_jax: bool) -> None:
     """Checks the options of the builder.
 
     Args:
       options: all of them, by name.
       on_jax: Keras runs on JAX.
-      engine_key: config key that selects the engine.
 
     Raises:
       ConfigError: the first problem.
@@ -90,7 +89,7 @@ def check_options(options: Mapping[str, Any], *, on_jax: bool, engine_key: str =
         check_value(f"model.{name}", options[name], constraint)
     for name, values in _NEEDS_JAX.items():
         if not on_jax and options[name] not in values:
-            fix = f"remove model.{name}, or set {engine_key}=jax"
+            fix = f"remove model.{name}, or set engine=jax"
             raise invalid(f"model.{name}", options[name], problem="needs Keras on JAX", fix=fix)
     _check_heads(
         options["dim"], options["heads"], options["key_value_heads"], options["head_dim"], options["positions"]
@@ -269,12 +268,11 @@ def scans(scan: bool | None, depth: int, *, on_jax: bool) -> bool:
     return on_jax and depth >= DEEP
 
 
-def check(config: ModelConfig, key: str = "engine", *, on_jax: bool) -> None:
+def check(config: ModelConfig, *, on_jax: bool) -> None:
     """Checks the config of this builder; those of other builders pass.
 
     Args:
       config: whose options have the types that the builder declares.
-      key: config key of the engine.
       on_jax: whether Keras runs on JAX.
 
     Raises:
@@ -283,32 +281,7 @@ def check(config: ModelConfig, key: str = "engine", *, on_jax: bool) -> None:
     # Without all of them the builder checks the options itself, when it is called.
     has_all_options = {*CONSTRAINTS, *_NEEDS_JAX, *_NAME_LISTS} <= config.options.keys()
     if config.target == TARGET and has_all_options:
-        check_options(config.options, on_jax=on_jax, engine_key=key)
-
-
-def check_against(config: ModelConfig, *, on_jax: bool, other_on_jax: bool) -> None:
-    """Checks that two compared engines use the same variable paths.
-
-    Only one of them may scan the blocks of a deep model.
-
-    Args:
-      config: the config of the model, checked.
-      on_jax: whether Keras runs on JAX in the engine that trains.
-      other_on_jax: whether it does in the one that is compared with it.
-
-    Raises:
-      ConfigError: one of them scans by default.
-    """
-    is_left_to_engine = config.target == TARGET and config.options.get("scan") is None
-    is_deep = int(config.options.get("depth") or 0) >= DEEP
-    if is_left_to_engine and is_deep and on_jax != other_on_jax:
-        raise invalid(
-            "model.scan",
-            None,
-            problem=f"engine=jax scans {DEEP} blocks or more by default and the other engine can't, so the paths of "
-            "their variables would differ",
-            fix="set model.scan=false",
-        )
+        check_options(config.options, on_jax=on_jax)
 
 
 def _check_padding(dataset: DatasetConfig) -> None:

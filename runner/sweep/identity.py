@@ -28,7 +28,6 @@ _IGNORED_GROUPS = (
     "advise",
     "hardware",
     "verify",
-    "against",
     "evaluate",
     "generate",
     "replay",

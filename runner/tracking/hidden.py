@@ -25,7 +25,6 @@ _BOOKKEEPING = frozenset(
         "runner.git.changed",
         "runner.checkpoints",
         # The params of the page say these where they matter.
-        "runner.against",
         "runner.cluster",
         "runner.optimizer",
         "runner.task",

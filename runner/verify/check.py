@@ -20,19 +20,20 @@ from runner.processes.place import Place
 from runner.processes.team import Team, current
 from runner.verify import padding
 from runner.verify.children import PERTURBED, WORKER, SideResult, run_children
-from runner.verify.compare import FROM_THE_START, Check, compare
-from runner.verify.parity import Parity, parity
+from runner.verify.compare import FROM_THE_START, compare
 from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request
 from runner.verify.rounding import noise_of_sums, storage_rounding
+
+# The order in which the sides start.
+SIDES = ("reference", "mesh")
 
 
 def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verification | None:
     """Trains the config's first steps on one device and on its mesh, in two processes, and compares them.
 
-    With `against.engine`, a third process trains on the mesh with that engine, and the two engines are compared. If
-    nothing but the training from the start differs, whose weights may be at a kink, one device runs several times as
-    many perturbed runs before the difference is reported.
+    If nothing but the training from the start differs, whose weights may be at a kink, one device runs several times
+    as many perturbed runs before the difference is reported.
 
     Args:
       config: checked.
@@ -60,7 +61,7 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
         write_request(shared, make_request(config, data))
         _shared_folder(team, shared)
         places = _child_places(team)
-        results = run_children(sides(config), shared, folder, worker, concurrency=_concurrency(config), places=places)
+        results = run_children(SIDES, shared, folder, worker, concurrency=_concurrency(config), places=places)
         verification = compare_sides(config, shared, results)
         failed_kinds = {check.kind for check in verification.failed}
         if failed_kinds and failed_kinds <= FROM_THE_START:
@@ -102,14 +103,6 @@ def _concurrency(config: RunConfig) -> int:
     return 2 if mesh.device_kind(config.mesh) == "cpu" and cores.available() > 1 else 1
 
 
-def sides(config: RunConfig) -> list[str]:
-    """Returns the sides of a verification, in the order in which they start."""
-    names = ["reference", "mesh"]
-    if parity(config):
-        names.append("against")
-    return names
-
-
 def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideResult]) -> Verification:
     """Compares the arrays that the sides left in their folder.
 
@@ -121,11 +114,8 @@ def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideRes
     Raises:
       EngineError: the loss on one device is NaN or Inf, or the sides don't have the same variables.
     """
-    arrays = [read_arrays(folder / f"{side}.npz") for side in results]
-    reference = arrays[0]
-    # With two engines, the judged side is the second engine's; else it is the mesh too.
-    mesh_side = arrays[1]
-    judged_side = arrays[-1]
+    reference = read_arrays(folder / "reference.npz")
+    mesh_side = read_arrays(folder / "mesh.npz")
     spread = read_arrays(folder / "spread.npz")
     reference_result = results["reference"]
     precision = reference_result.get("precision", config.engine.precision)
@@ -134,57 +124,20 @@ def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideRes
     noise = reference_result["noise"]
     sums = noise_of_sums(reference_result["terms"], precision)
     storage = storage_rounding(config.engine.state)
-    engine_parity = parity(config)
     try:
-        mesh_arrays = padding.without_checks(mesh_side)
-        checks = compare(reference, spread, mesh_arrays, noise, sums=sums, storage=storage)
-        if engine_parity is not None:
-            other_arrays = padding.without_checks(judged_side)
-            parity_checks = _compare_engines(engine_parity, reference, spread, mesh_arrays, other_arrays, noise, sums)
-            # If both engines agree with each other but not with one device, both are wrong, so report the comparison
-            # with one device.
-            if _all_passed(parity_checks) and not _all_passed(checks):
-                engine_parity = None
-            else:
-                checks = parity_checks
+        checks = compare(reference, spread, padding.without_checks(mesh_side), noise, sums=sums, storage=storage)
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
     return Verification(
-        checks=(*checks, *padding.checks(judged_side)),
+        checks=(*checks, *padding.checks(mesh_side)),
         steps=len(reference["loss"]),
         mesh=mesh.describe(config.mesh.axes),
         terms=reference_result["terms"],
         noise=noise,
-        parity=engine_parity,
         precision=precision,
         storage=storage,
         requested_steps=config.verify.steps,
     )
-
-
-def _compare_engines(
-    engine_parity: Parity,
-    reference: Mapping[str, Array],
-    spread: Mapping[str, Array],
-    first: Mapping[str, Array],
-    second: Mapping[str, Array],
-    noise: float,
-    sums: float,
-) -> list[Check]:
-    """Compares the second engine with the first, in what both compute."""
-    return compare(
-        engine_parity.comparable(reference),
-        spread,
-        engine_parity.comparable(second),
-        noise,
-        expected=engine_parity.comparable(first),
-        sides=engine_parity.sides,
-        sums=sums,
-    )
-
-
-def _all_passed(checks: list[Check]) -> bool:
-    return all(check.passed for check in checks)
 
 
 def _check_finite(losses: Array) -> None:

@@ -52,7 +52,7 @@ def run_children(
     """Runs sides to their ends, in their order; the first that fails ends the others.
 
     Args:
-      sides: `reference`, `mesh`, `against` or `perturbed`.
+      sides: `reference`, `mesh` or `perturbed`.
       folder: contains the request, and gets the sides' arrays.
       logs: folder; `verify-<side>.log` gets what a process and its libraries print.
       worker: module that is run; its main has the same interface as that of `runner.verify.worker`.

@@ -37,8 +37,6 @@ what three runs differ by says nothing there about a fourth. The points are comp
 In a deep network of kinks and batch statistics the noise grows until the perturbed runs are not a measure: one device
 may differ from itself by half of a gradient under a noise that is far above its rounding, while the mesh agrees with
 it to the fourth digit. `Check.apart` measures how close such arrays are.
-
-Two engines on one mesh are compared with each other by the same tolerances: each adds the terms in its own order.
 """
 
 from __future__ import annotations
@@ -176,8 +174,6 @@ def compare(
     spread: Trajectory,
     mesh: Trajectory,
     noise: float,
-    expected: Trajectory | None = None,
-    sides: tuple[str, str] = ("one device", "the mesh"),
     sums: float = 0.0,
     storage: float = 0.0,
 ) -> list[Check]:
@@ -190,9 +186,6 @@ def compare(
       spread: by key, differences of perturbed runs from that, see `runner.verify.spread.spread`.
       mesh: the same arrays of the run on the mesh.
       noise: relative, of the perturbed runs.
-      expected: the same arrays of another engine's run on the mesh, to compare with in place of the reference. The
-        tolerances are the same. The initial weights, which each engine draws in its own way, are not compared.
-      sides: names of the side that `mesh` is compared with, and of `mesh`, for error messages.
       sums: noise of gradients that no matrix product adds up, where that is larger.
       storage: of trained weights and slots, see `runner.verify.rounding.storage_rounding`.
 
@@ -202,40 +195,31 @@ def compare(
     Raises:
       ValueError: the runs don't have the same arrays of the same shapes.
     """
-    target = expected or reference
+    _check_same_arrays(reference, mesh)
     keys = [key for key in reference if not points.is_input(key)]
-    _check_same_arrays(target, (mesh, reference), sides)
-    _check_same_shapes(keys, target, mesh, sides)
     noises = _Noises(noise, sums, storage, _point_remainders(reference, noise, sums))
     checks = []
-    if not expected:
-        # The initial weights are drawn from the seed, each as one full array: they are bitwise identical.
-        for key in keys:
-            if key.startswith("initial/"):
-                variable = key.removeprefix("initial/")
-                checks.append(identical("initial", key, variable, _BEFORE, target[key], mesh[key]))
-    # Both sides began with the reference's values: movements are measured from them, whatever an engine drew.
-    starts = {key: value for key, value in reference.items() if key.startswith("initial/") or points.is_input(key)}
-    target = {**target, **starts}
+    # The initial weights are drawn from the seed, each as one full array: they are bitwise identical.
+    for key in keys:
+        if key.startswith("initial/"):
+            variable = key.removeprefix("initial/")
+            checks.append(identical("initial", key, variable, _BEFORE, reference[key], mesh[key]))
     for key in keys:
         if not key.startswith("initial/"):
-            arrays = _Arrays(spread[key], mesh[key], target[key], movement(target, key))
+            # Both sides began with the reference's values: movements are measured from them.
+            arrays = _Arrays(spread[key], mesh[key], reference[key], movement(reference, key))
             checks.append(_check(key, arrays, reference, noises))
     return checks
 
 
-def _check_same_arrays(target: Trajectory, runs: tuple[Trajectory, Trajectory], sides: tuple[str, str]) -> None:
-    for run in runs:
-        different = sorted(key for key in set(target) ^ set(run) if not points.is_input(key))
-        if different:
-            raise ValueError(f"{' and '.join(sides)} do not have the same arrays: {', '.join(different[:5])}")
-
-
-def _check_same_shapes(keys: list[str], target: Trajectory, mesh: Trajectory, sides: tuple[str, str]) -> None:
-    for key in keys:
-        if target[key].shape != mesh[key].shape:
-            shapes = list(target[key].shape), list(mesh[key].shape)
-            raise ValueError(f"{key} has shape {shapes[0]} on {sides[0]} and {shapes[1]} on {sides[1]}")
+def _check_same_arrays(reference: Trajectory, mesh: Trajectory) -> None:
+    different = sorted(key for key in set(reference) ^ set(mesh) if not points.is_input(key))
+    if different:
+        raise ValueError(f"one device and the mesh do not have the same arrays: {', '.join(different[:5])}")
+    for key, value in mesh.items():
+        if not points.is_input(key) and reference[key].shape != value.shape:
+            shapes = list(reference[key].shape), list(value.shape)
+            raise ValueError(f"{key} has shape {shapes[0]} on one device and {shapes[1]} on the mesh")
 
 
 def _point_remainders(reference: Trajectory, noise: float, sums: float) -> dict[str, float]:

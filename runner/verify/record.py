@@ -136,8 +136,6 @@ def record(verdict: Verdict, content: Mapping[str, object], folder: Path, tracke
 
 def _stage_title(config: RunConfig) -> str:
     title = f"verify: {config.verify.steps} steps on one device, then on the mesh"
-    if config.against.engine:
-        title += f" with {config.engine.name} and with {config.against.engine}"
     count = current().count
     if count > 1:
         title += f" in {count} processes"

@@ -18,7 +18,6 @@ from runner.host.tables import Column, fitted
 from runner.plan.table import WIDTH
 from runner.verify import points
 from runner.verify.compare import FACTOR, MORE_RUNS, PERTURBED_RUNS, ULPS, Check
-from runner.verify.parity import Parity
 from runner.verify.rounding import noise_of_sums
 from runner.verify.verdict import Sensitivity, Verdict, percent, sensitivities, verdict_of
 
@@ -63,7 +62,6 @@ class Verification:
       mesh: axes in words, such as `batch=4 model=2`.
       terms: length of the longest sum.
       noise: relative, of the perturbed runs.
-      parity: the two engines that are compared; None: the mesh and one device.
       precision: the lowest that one device computes in.
       storage: difference that both sides' rounding of a stored weight or slot allows, see
         `runner.verify.rounding.storage_rounding`.
@@ -75,7 +73,6 @@ class Verification:
     mesh: str
     terms: int
     noise: float
-    parity: Parity | None = None
     precision: str = "float32"
     storage: float = 0.0
     requested_steps: int | None = None
@@ -130,7 +127,7 @@ class Verification:
         insensitive = [
             f"{variable.variable} ({variable.why})" for variable in self.variables if not variable.is_verified
         ]
-        parts = [f"{self.verdict}: {self._steps()} steps {self._match()}"]
+        parts = [f"{self.verdict}: {self._steps()} steps on {self.mesh} match one device"]
         count = f"{len(sensitive)} of {len(self.variables)} variables are sensitive"
         if sensitive:
             largest = max(variable.resolution for variable in sensitive)
@@ -148,7 +145,8 @@ class Verification:
     def _mismatch_line(self) -> str:
         worst = [f"{check.name} ({_times(check.ratio)} its tolerance)" for check in _worst_of_kinds(self.failed)]
         return (
-            f"mismatch: {self._differs()}, first in {_place(self.first)}; worst of each kind: {', '.join(worst)}; "
+            f"mismatch: the mesh {self.mesh} differs from one device, first in {_place(self.first)}; "
+            f"worst of each kind: {', '.join(worst)}; "
             f"{len(self.failed)} of {len(self.checks)} comparisons failed"
         )
 
@@ -157,27 +155,8 @@ class Verification:
             return f"{self.steps}"
         return f"{self.steps} of {self.requested_steps}"
 
-    def _match(self) -> str:
-        if self.parity is None:
-            return f"on {self.mesh} match one device"
-        first, second = self.parity.names
-        return f"of {second} on {self.mesh} match those of {first}"
-
-    def _differs(self) -> str:
-        if self.parity is None:
-            return f"the mesh {self.mesh} differs from one device"
-        first, second = self.parity.names
-        return f"{second} differs from {first} on {self.mesh}"
-
     def basis(self) -> str:
         """Returns what is compared with what, and where the tolerances come from."""
-        single = "one device"
-        initial = "bitwise identical"
-        compared = ""
-        if self.parity:
-            single = f"one device of {self.parity.names[0]}"
-            initial = "not compared"
-            compared = f"{self.parity.basis()}; "
         sums = ""
         half_ulp = ""
         if self.precision != "float32":
@@ -190,12 +169,12 @@ class Verification:
         if not any(check.kind == "evaluation" for check in self.checks):
             evaluation = "not compared, as its loss has random numbers of the model's own, or is NaN or Inf"
         return (
-            f"{compared}tolerance: {FACTOR:g} times the difference of {single} from itself under a relative noise of "
+            f"tolerance: {FACTOR:g} times the difference of one device from itself under a relative noise of "
             f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs, {MORE_RUNS} more if nothing but the training from the "
             f"start differs), and {ULPS:g} ulps of the largest entry{storage}; the noise is 4 float32 ulps times the "
             f"root of {self.terms:,}, the terms of the longest sum{half_ulp}; for a batch statistic, the noise is "
-            f"added; initial weights are {initial}; point: gradients at {points.COUNT} states with randomly perturbed "
-            f"weights; evaluation: {evaluation}; update: one step from there"
+            f"added; initial weights are bitwise identical; point: gradients at {points.COUNT} states with "
+            f"randomly perturbed weights; evaluation: {evaluation}; update: one step from there"
         )
 
     def metrics(self) -> dict[str, float]:
@@ -224,7 +203,6 @@ class Verification:
             "worst": self.worst.name,
             "steps": self.steps,
             "mesh": self.mesh,
-            "engines": None if self.parity is None else list(self.parity.names),
             "noise": self.noise,
             "longest_sum": self.terms,
             "tolerance": self.basis(),
@@ -258,14 +236,8 @@ class Verification:
             detects = _detects(by_path.get(check.variable))
             rows.append((check.variable or "(loss)", *_cells(check), detects))
             styles.append("" if check.passed else "bold red")
-        title = f"{self._title()}, {self._steps()} steps"
+        title = f"{self.mesh} compared with one device, {self._steps()} steps"
         return fitted(_COLUMNS, rows, width, title=title, styles=styles)
-
-    def _title(self) -> str:
-        if self.parity is None:
-            return f"{self.mesh} compared with one device"
-        first, second = self.parity.names
-        return f"{second} compared with {first} on {self.mesh}"
 
     def _worst_by_variable(self) -> list[Check]:
         """Returns the worst check of the losses, then of each variable."""

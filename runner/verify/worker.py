@@ -27,7 +27,6 @@ from runner.processes.team import current
 from runner.verify.children import PERTURBED, result_file
 from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS
 from runner.verify.on_mesh import train
-from runner.verify.parity import second_config
 from runner.verify.reference import Reference
 from runner.verify.request import Request, read_arrays, read_config, read_request, write_arrays
 from runner.verify.rounding import noise
@@ -44,8 +43,6 @@ else:
 
 # Characters of a library's error that are shown: enough for the cause of most, on a few lines of a terminal.
 _MAX_ERROR = 600
-# Sides that make the mesh's devices; the others compute on one.
-_ON_MESH = ("mesh", "against")
 # Products of float32 in float32. GPUs and TPUs round their operands to 10 or 7 bits by default, which the tolerance
 # does not include: on one H200, two programs of the same gpt differed by 1.2 times the tolerance. With this setting
 # its loss after 20 steps was that of the CPU to seven digits.
@@ -105,8 +102,8 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     """Runs one side and writes its arrays.
 
     Args:
-      side: `reference`, `mesh`, or `against`, the mesh of the engine that is compared with the first; `perturbed` adds
-        perturbed runs of the single device. The others need the files of `reference`.
+      side: `reference`; `mesh`, which waits for the reference's arrays; `perturbed`, which adds perturbed runs of the
+        single device to them.
       folder: contains the request.
 
     Returns:
@@ -114,13 +111,11 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
       precision.
     """
     config = read_config(folder)
-    if side == "against":
-        config = second_config(config)
     if from_launcher() is not None:
         # A child that dies ends its parent, of which the other processes hear: no timeout is needed for that.
         processes.join(replace(config.cluster, start_timeout=_START_TIMEOUT_S), {"the side": side})
     compute_exactly(config)
-    if side in _ON_MESH:
+    if side == "mesh":
         registry.prepare(config)
     registry.load(config)
     request = replace(read_request(folder), config=config)
@@ -128,7 +123,7 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
         return _reference(request, folder)
     if side == PERTURBED:
         return _perturbed(request, folder)
-    return _mesh(request, folder, side)
+    return _mesh(request, folder)
 
 
 def compute_exactly(config: RunConfig) -> None:
@@ -190,7 +185,7 @@ def _perturbed(request: Request, folder: Path) -> dict[str, float | str]:
     return {}
 
 
-def _mesh(request: Request, folder: Path, side: str) -> dict[str, float | str]:
+def _mesh(request: Request, folder: Path) -> dict[str, float | str]:
     file = folder / "reference.npz"
 
     def wait_for_reference() -> dict[str, Array]:
@@ -203,7 +198,7 @@ def _mesh(request: Request, folder: Path, side: str) -> dict[str, float | str]:
     compiles_first = current().broadcast("compiles first", lambda: not file.exists())
     arrays = train(request, wait_for_reference, compiles_first=compiles_first)
     if current().is_first:
-        write_arrays(folder / f"{side}.npz", arrays)
+        write_arrays(folder / "mesh.npz", arrays)
     return {}
 
 

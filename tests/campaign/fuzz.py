@@ -184,7 +184,7 @@ def _looked_at(command: str, config: dict[str, Any]) -> str:
     if command != WRITES:
         idle |= {"generate", "replay"}
     if command != "runner.verify" and not config["trainer"]["verify_first"]:
-        idle |= {"verify", "against"}
+        idle.add("verify")
     return json.dumps({key: value for key, value in config.items() if key not in idle})
 
 

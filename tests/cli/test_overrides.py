@@ -44,7 +44,7 @@ def test_a_valid_command_line_has_no_fault(line: str) -> None:
         ("optimizer.momentum=1", "optimizer.momentum=1: unknown key (keys of optimizer: "),
         ("trainer.epoch=1", "trainer.epoch=1: unknown key (keys of trainer: epochs and "),
         ("trainer.epoch=1 nosuch=1", "trainer.epoch=1: unknown key"),
-        ("mesh=batch8 nosuch=1", "nosuch=1: unknown key (groups: advise, against, branch,"),
+        ("mesh=batch8 nosuch=1", "nosuch=1: unknown key (groups: advise, branch,"),
         ("mesh@other=batch8", "mesh@other=batch8: mesh has no options"),
         ("mesh=3", "mesh=3: must be the name of an option (options of mesh: batch1_model1,"),
         ("mesh=null", "mesh=null: a group needs an option; leave mesh out to get the default"),

@@ -24,12 +24,6 @@ REFUSALS = [
         "set engine=jax, or",
     ),
     refusal(
-        "engine=jax engine.precision=bfloat16 against.engine=keras_dtensor",
-        "engine.precision=bfloat16",
-        "against.engine=keras_dtensor supports float32 only",
-        "set engine.precision=float32",
-    ),
-    refusal(
         "engine=core_dtensor model=mlp_core engine.precision=bfloat16", "engine.precision=bfloat16", "core_dtensor"
     ),
     refusal("engine=jax engine.canary=false", "engine.canary", "unknown key"),
@@ -42,7 +36,7 @@ REFUSALS = [
     ),
     refusal("optimizer=adan", "optimizer=adan", "did you mean optimizer=adam?"),
     refusal("experiment=nope", "experiment=nope", "choose one, as experiment="),
-    refusal("nosuch=1", "nosuch=1", "groups: advise, against, branch, cluster, dataset"),
+    refusal("nosuch=1", "nosuch=1", "groups: advise, branch, cluster, dataset"),
     refusal("trainer.epoch=2", "trainer.epoch=2", "did you mean trainer.epochs?"),
     refusal("+trainer.epoch=2", "trainer.epoch", "unknown key", "did you mean epochs?"),
     refusal("dataset=arrays dataset.augment.flip=up", "dataset.augment.flip=up", "is a list", "dataset.augment=[...]"),

@@ -11,7 +11,7 @@ import pytest
 
 from runner.checks.composed import convert
 from runner.checks.run import check
-from runner.config.schema import AgainstConfig, ClusterConfig, EngineConfig, MeshConfig, RunConfig
+from runner.config.schema import ClusterConfig, EngineConfig, MeshConfig, RunConfig
 from runner.engine import devices
 from runner.engine.accelerated import Lack
 from runner.errors import ConfigError
@@ -105,18 +105,6 @@ def test_gpus_that_the_libraries_can_not_use_are_left_and_the_install_is_named(
     with pytest.raises(ConfigError) as caught:
         settle(config("gpu"))
     assert str(caught.value) == f"mesh.device=gpu: {words}, or set mesh.device=cpu"
-
-
-def test_a_verification_against_another_engine_takes_gpus_that_both_can_use(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpus(root, *[H100] * 8)
-    made = config(engine="keras_dtensor")
-    made = with_keys(made, {"against": AgainstConfig(engine="jax")})
-    assert settle(made)[0] == "gpu"
-    able(monkeypatch, jax=CUDA)
-    made = with_keys(made, {"mesh": MeshConfig(axes={"batch": 8})})
-    assert settle(made)[0] == "cpu"
 
 
 def test_tpus_are_jaxs_and_come_first(root: Path) -> None:

@@ -67,7 +67,6 @@ REFUSALS = [
     refusal("engine=jax +engine.canary=false", "engine.canary=false", "jax has no such key"),
     # A builder of Keras models for the engine that trains none.
     refusal("engine=core_dtensor", "engine=core_dtensor", "model._target_=runner.model.mlp", "set model=mlp_core"),
-    refusal("against.engine=core_dtensor", "against.engine=core_dtensor", "set model=mlp_core"),
     # A list of options, and names that no file can have.
     refusal("model=[mlp_core]", "model=[mlp_core]", "the name of one option", "write model=<name>"),
     refusal(f"run={'long' * 100}", "run=longlong", "no run left a"),

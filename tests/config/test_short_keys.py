@@ -39,7 +39,6 @@ def test_a_command_has_its_own_short_keys_and_rejects_those_of_others(
         ("replay.step=3", "replay.step=3: only python -m runner.verify reads it"),
         ("tracking.run_name=a", "tracking.run_name=a: has no effect with tracking=none, .*; remove tracking.run_"),
         ("verify.steps=3", "verify.steps=3: a run reads it with trainer.verify_first=true only"),
-        ("against.engine=jax", "against.engine=jax: a run reads it with trainer.verify_first=true only"),
         ("++tracking.tags.note=a", "tracking.tags.note=a: has no effect with tracking=none"),
     ],
 )

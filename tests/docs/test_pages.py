@@ -30,7 +30,6 @@ EXTRA_OF = {
         for path in (ROOT / "conf" / "experiment").glob("*.yaml")
         if "/engine: jax" in path.read_text()
     },
-    "against.engine=jax": "jax",
     "model=keras_hub": "hub",
     "dataset.tokenizer=bpe": "text",
     "dataset.tokenizer=tokenizer.json": "text",

@@ -14,7 +14,6 @@ from tests.configs import with_keys
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"engine.name": "keras_dtensor"}, "engine=keras_dtensor: can't compute custom steps (task=step); set engine=jax"),
     ({"engine.name": "core_dtensor"}, "set engine=jax"),
-    ({"against.engine": "keras_dtensor"}, "against.engine=keras_dtensor: can't compute custom steps"),
     ({"engine.state": "master"}, "engine.state=master: must be float32 with task=step"),
     ({"trainer.accumulate_steps": 2}, "trainer.accumulate_steps=2: must be 1 with task=step"),
     ({"trainer.on_nan": "restore"}, "trainer.on_nan=restore"),

@@ -34,11 +34,6 @@ def test_the_preset_passes_on_both_engines(engine: str) -> None:
     gpt_options.check(preset(), on_jax=engine == "jax")
 
 
-def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"remove model\.scan, or set against\.engine=jax"):
-        gpt_options.check(preset(scan=True), "against.engine", on_jax=False)
-
-
 @pytest.mark.parametrize(
     ("options", "engine", "said"),
     [
@@ -221,14 +216,3 @@ def test_deep_models_are_scanned_where_nothing_is_said(
     scan: bool | None, depth: int, on_jax: bool, scanned: bool
 ) -> None:
     assert gpt_options.scans(scan, depth, on_jax=on_jax) is scanned
-
-
-@pytest.mark.parametrize("on_jax", [True, False])
-def test_two_engines_give_a_deep_model_the_same_paths(on_jax: bool) -> None:
-    deep = {"depth": 32, "scan": None}
-    with pytest.raises(ConfigError, match=r"set model\.scan=false"):
-        gpt_options.check_against(ModelConfig(gpt_options.TARGET, deep), on_jax=on_jax, other_on_jax=not on_jax)
-    gpt_options.check_against(ModelConfig(gpt_options.TARGET, deep), on_jax=on_jax, other_on_jax=on_jax)
-    for other in ({"scan": False}, {"depth": 31}):
-        config = ModelConfig(gpt_options.TARGET, deep | other)
-        gpt_options.check_against(config, on_jax=on_jax, other_on_jax=not on_jax)

@@ -1,8 +1,8 @@
 """The table of models, meshes and layouts that verify passes: `python -m tests.verify.table [--steps 20] [words]`.
 
 Prints a line each as it goes, and exits with 1 where one fails. Without words, all; with words, the rows that hold
-every word. A word with `=` is an override for all rows: `engine=jax` holds that engine against Keras 3 on one device,
-`against.engine=jax` compares two engines. `--processes 2` takes rows of their own, on meshes whose axes cross the
+every word. A word with `=` is an override for all rows: `engine=jax` holds that engine against Keras 3 on one device.
+`--processes 2` takes rows of their own, on meshes whose axes cross the
 processes in every way. Tests run the rows of `SHORT`.
 """
 

@@ -28,7 +28,7 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
     """Checks the group `model` if its builder is that of KerasHub.
 
     Args:
-      config: its engines are checked.
+      config: its engine is checked.
       keras_3_engines: names of the engines that train models of Keras 3.
 
     Raises:
@@ -36,14 +36,9 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
     """
     if config.model.target != TARGET:
         return
-    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
-        if engine is not None and engine not in keras_3_engines:
-            fix = f"remove {key}"
-            if key == "engine":
-                fix = "set engine=jax"
-            raise invalid(
-                key, engine, problem="does not train models of Keras 3, which model=keras_hub builds", fix=fix
-            )
+    if config.engine.name not in keras_3_engines:
+        problem = "does not train models of Keras 3, which model=keras_hub builds"
+        raise invalid("engine", config.engine.name, problem=problem, fix="set engine=jax")
     if importlib.util.find_spec("keras_hub") is None:
         raise invalid(
             "model",
