@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +27,17 @@ _REJECTIONS = frozenset({"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "
 # MLflow reports every error of a database with this code. Only these two kinds are the fault of the record's values.
 _DATABASE_ERROR = "BAD_REQUEST"
 _BAD_ROWS = ("IntegrityError", "DataError")
+
+
+def _is_own(path: Path) -> bool:
+    """Returns whether only this user can have made a file what it is, since a record of it was saved."""
+    file, folder = path.lstat(), path.parent.lstat()
+    if os.name != "posix":
+        return stat.S_ISREG(file.st_mode)
+    others_write = (file.st_mode | folder.st_mode) & stat.S_IWOTH
+    return (
+        stat.S_ISREG(file.st_mode) and stat.S_ISDIR(folder.st_mode) and file.st_uid == os.getuid() and not others_write
+    )
 
 
 class MlflowWriter:
@@ -55,6 +68,8 @@ class MlflowWriter:
             if not Path(record.path).is_file():
                 # A ValueError, because an OSError would mean that the store can't be written and is worth a retry.
                 raise ValueError(f"{record.path} does not exist")
+            if is_retry and not _is_own(Path(record.path)):
+                raise ValueError(f"{record.path} is a link, or not only yours to write")
             self._client.log_artifact(self._run_id, record.path, record.folder or None)
         else:
             assert not isinstance(record, Point)

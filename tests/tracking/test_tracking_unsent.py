@@ -17,8 +17,8 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 from runner.errors import Interrupted, TrackingError
 from runner.run.train import recorded
 from runner.tracking import Status, Tracker, replaying, unsent, unsent_folders
-from runner.tracking.records import Point, Record
-from runner.tracking.send import is_retryable
+from runner.tracking.records import Artifact, Point, Record
+from runner.tracking.send import MlflowWriter, is_retryable
 from runner.tracking.store import open_store
 from tests.tracking.conftest import Opener
 
@@ -320,3 +320,18 @@ def test_a_link_is_not_followed_and_a_file_of_another_run_is_not_appended_to(tmp
     with pytest.raises(ValueError, match="of another run"):
         unsent.write(folder / "a.jsonl", "sqlite:////x.db", "b", POINTS)
     assert unsent.read(folder / "a.jsonl").records == POINTS
+
+
+def test_a_file_that_became_a_link_is_not_uploaded_by_a_later_start(uri: str, tmp_path: Path) -> None:
+    client = MlflowClient(uri)
+    run = client.create_run(client.create_experiment("links")).info.run_id
+    secret, made = tmp_path / "secret", tmp_path / "curves.png"
+    secret.write_text("a password")
+    made.write_text("a picture")
+    writer = MlflowWriter(client, run)
+    writer.write([Artifact(str(made), "")], is_retry=True)
+    made.unlink()
+    made.symlink_to(secret)
+    with pytest.raises(ValueError, match="is a link, or not only yours to write"):
+        writer.write([Artifact(str(made), "")], is_retry=True)
+    assert [item.path for item in client.list_artifacts(run)] == ["curves.png"]

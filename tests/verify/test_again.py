@@ -13,8 +13,8 @@ from runner.verify.children import SideResult
 from runner.verify.request import write_arrays
 from runner.verify.rounding import noise
 from runner.verify.spread import spread
+from tests.engine import cases
 from tests.verify.test_compare import run
-from tests.verify.test_parity import config
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,6 @@ def test_what_more_runs_of_one_device_do_too_is_no_difference(
     monkeypatch.setattr(check, "run_children", children)
     monkeypatch.setattr(check, "make_request", lambda *_: None)
     monkeypatch.setattr(check, "write_request", lambda *_: None)
-    found = check.verify(config("jax", None), None, tmp_path)  # type: ignore[arg-type]
+    found = check.verify(cases.config({"batch": 2}, hidden=[16]), None, tmp_path)  # type: ignore[arg-type]
     assert asked == sides
     assert (found.verdict == "mismatch") == differs

@@ -21,8 +21,8 @@ from runner.host.stores.urls import ObjectPath, Place
 from runner.training.checkpoint.files import DamagedError, is_folder, read_json
 from runner.training.checkpoint.typed import MisfitError, items, mapping, number, text, whole
 
-# Format 1 did not name the metrics in its history; see `runner.training.metric_history`.
-FORMAT = 2
+# A folder of format 2 could hold two histories, after a run had gone back to an earlier step.
+FORMAT = 3
 NAME = "checkpoint.json"
 ARRAYS = "arrays-00000.safetensors"
 HISTORY = "history.safetensors"
@@ -177,12 +177,12 @@ def read(folder: Place) -> Manifest:
         raise DamagedError(f"{folder} is not a folder")
     content = read_json(path, LARGEST)
     try:
-        # The format comes first: a newer one may have another digest and other keys.
+        # The format comes first: another one may have another digest and other keys.
         file_format = whole(content.get("format"), "format")
-        if file_format > FORMAT:
+        if file_format != FORMAT:
             raise ConfigError(
-                f"checkpoint {folder}: has format {file_format}, but this version of the runner reads formats up to "
-                f"{FORMAT}; use the version that wrote it, or a newer one"
+                f"checkpoint {folder}: has format {file_format}, but this version of the runner reads format "
+                f"{FORMAT}; use the version that wrote it"
             )
         if content.pop("sha256", None) != _digest(content):
             raise DamagedError(f"{path} is corrupted (SHA-256 mismatch)")
@@ -198,8 +198,6 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def _parse(content: dict[str, Any]) -> Manifest:
     mapping(content, "it", ("format", "step", "files", "arrays", *_ABOUT))
-    if not 1 <= content["format"] <= FORMAT:
-        raise MisfitError(f"format must be 1 to {FORMAT}")
     text(content["run"], "run")
     text(content["saved_at"], "saved_at")
     whole(content["seed"], "seed")

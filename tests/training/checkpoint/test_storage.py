@@ -135,7 +135,7 @@ def test_a_newer_format_is_rejected_by_its_number(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     manifest = json.loads((written / "checkpoint.json").read_text())
     (written / "checkpoint.json").write_text(json.dumps({**manifest, "format": 99, "news": True}))
-    with pytest.raises(ConfigError, match="has format 99, but this version of the runner reads formats up to 2"):
+    with pytest.raises(ConfigError, match="has format 99, but this version of the runner reads format 3"):
         Checkpoint(written)
 
 
