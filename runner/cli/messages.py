@@ -1,21 +1,42 @@
-"""Formats the errors of Hydra, OmegaConf, PyYAML and the disk as one line with a fix.
-
-An error of Hydra is rarely read: the overrides that it was composed from are checked again, by `runner.cli.overrides`,
-which finds the invalid one and knows what fits. Only attributes of exceptions are used here, and no wording.
-"""
+"""Formats the errors of Hydra, OmegaConf, PyYAML and the disk as one line with a fix: the nearest key or option."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
-from runner.cli import overrides
-from runner.cli.command_line import unreadable
-from runner.errors import ConfigError, in_one_line
+from runner.cli.command_line import is_group, short, unreadable
+from runner.config import search_path
+from runner.errors import ConfigError, did_you_mean, in_one_line
 from runner.host.outputs import caused_by_disk, unwritable
+from runner.training.checkpoint.arguments import key_of
+
+_MOST_NAMES = 10  # in a message; the reader who needs more has --help
+
+# What other tools of the field call a key, or an option -> ours. The nearest spelling is no help for these.
+_ALIASES = {
+    "lr": "optimizer.learning_rate",
+    "wd": "optimizer.weight_decay",
+    "seed": "trainer.seed",
+    "max_epochs": "trainer.epochs",
+    "max_steps": "trainer.steps",
+    "bs": "dataset.batch_size",
+    "accumulate_grad_batches": "trainer.accumulate_steps",
+    "gradient_accumulation_steps": "trainer.accumulate_steps",
+    "clip_norm": "optimizer.clip.global_norm",
+    "devices": "mesh.axes.batch",
+    "dtype": "engine.precision",
+    "layout=ddp": "layout=replicated",
+    "layout=zero": "layout=fsdp",
+    "layout=zero3": "layout=fsdp",
+    "layout=tp": "layout=megatron",
+}
 
 
 def one_line(error: Exception, arguments: Sequence[str]) -> str:
@@ -28,7 +49,7 @@ def one_line(error: Exception, arguments: Sequence[str]) -> str:
     if isinstance(error, ConfigError):
         return in_one_line(str(error))
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        return overrides.unknown_option(error.missing_cfg_file, error.options or (), arguments)
+        return _unknown_option(error.missing_cfg_file, error.options or (), arguments)
     if isinstance(error, OverrideParseException):
         return str(unreadable(error.override))
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
@@ -38,15 +59,103 @@ def one_line(error: Exception, arguments: Sequence[str]) -> str:
         disk_error = caused_by_disk(error)
         if disk_error is not None:  # Hydra could not write its own files
             return str(unwritable(disk_error))
-    fault = overrides.first_fault(arguments)
-    if fault is not None:
-        return fault
-    if isinstance(error, InterpolationResolutionError) and error.full_key:
-        argument = overrides.argument_of(str(error.full_key), arguments)
-        return f"{argument}: can't be resolved ({_first_line(error)}); name a key or a variable that exists"
-    return in_one_line(str(error))
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    key = str(getattr(cause, "full_key", None) or "")
+    parent = getattr(cause, "parent_node", None)
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(parent, DictConfig):
+        return _unknown_key(key, _argument_of(key, arguments), parent._get_root())
+    if isinstance(parent, ListConfig):
+        name = key.partition("[")[0]
+        return f"{_argument_of(key, arguments)}: {name} is a list; set all of it: {name}=[...]"
+    if isinstance(cause, InterpolationResolutionError) and key:
+        return f"{_argument_of(key, arguments)}: can't be resolved ({_first_line(cause)}); name a key that exists"
+    if key:
+        return f"{_argument_of(key, arguments)}: {_first_line(cause)}; see python -m runner --cfg all"
+    text = in_one_line(str(error))
+    for argument in arguments:
+        key, _, value = argument.lstrip("+~").partition("=")
+        name = key.rpartition(".")[2]
+        is_quoted = f"'{name}'" in text or re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", text) is not None
+        # Of a group whose value is not a name, Hydra names neither.
+        if is_quoted or (is_group(key) and value not in search_path.options(key)):
+            return f"{short(argument)}: {text}"
+    return text
 
 
-def _first_line(error: OmegaConfBaseException) -> str:
-    text = str(error.msg or error)
+def _argument_of(key: str, arguments: Sequence[str]) -> str:
+    """Returns the argument that sets a key, something below it or what holds it; the key if there is none."""
+    key = key.replace("[", ".").replace("]", "")
+    typed = [argument for argument in arguments if f"{key}.".startswith(f"{key_of(argument)}.")]
+    below = [argument for argument in arguments if key_of(argument).startswith(f"{key}.")]
+    # The most specific one: `engine.canary=false`, not `engine=jax`.
+    return short(max(typed or below or [key], key=lambda argument: len(key_of(argument))))
+
+
+def _unknown_option(file: str, options: Sequence[str], arguments: Sequence[str]) -> str:
+    """Returns the message of an option of a group that has no file.
+
+    Args:
+      file: the config that Hydra looked for, as `mesh/batch9`.
+      options: those that the group has.
+      arguments: overrides and flags.
+    """
+    group, _, option = file.rpartition("/")
+    if not group:
+        return f"--config-name {file}: no such config; remove it, or name the folder that has it with --config-dir"
+    typed = [argument for argument in arguments if argument.lstrip("+~").replace("=", "/", 1) == file]
+    group, _, option = (typed or [f"{group}={option}"])[0].lstrip("+~").partition("=")
+    names = [name for name in options if name] or search_path.options(group)
+    alias = _ALIASES.get(f"{group}={option.lower()}")
+    size = re.fullmatch(r"batch([1-9]\d*)", option)
+    if alias:
+        fix = f"did you mean {alias}?"
+    elif group == "mesh" and size:
+        fix = f"any size works: mesh.axes.batch={size[1]}, on a CPU with mesh.cpu_devices={size[1]}"
+    else:
+        close = get_close_matches(option, names, n=1)
+        first = next(iter(names), "default")
+        fix = f"did you mean {group}={close[0]}?" if close else f"choose one, as {group}={first}"
+    return f"{short(f'{group}={option}')}: unknown option ({_listed(f'options of {group}', names)}); {fix}"
+
+
+def _unknown_key(key: str, argument: str, config: DictConfig) -> str:
+    """Returns the message of a key that the config lacks, with the nearest one that it has."""
+    known = [path for path in key_paths(config) if key.startswith("hydra.") or not path.startswith("hydra")]
+    known = [path for path in known if not key.startswith(f"{path}.")]
+    parent, _, name = key.rpartition(".")
+    siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == parent]
+    same_name = [path for path in known if path.rpartition(".")[2] == name]
+    close_siblings = [f"{parent}.{close}" for close in get_close_matches(name, siblings, n=1)] if parent else []
+    options = search_path.options(parent) if parent else []
+    with_key = [option for option in options if name in search_path.readable_content_of(f"{parent}/{option}")]
+    if name in _ALIASES and _ALIASES[name] != key:
+        fix = f"did you mean {_ALIASES[name]}?"
+    elif with_key:
+        fix = f"set {parent}={' or '.join(with_key)}, which {'has' if len(with_key) == 1 else 'have'} it"
+    else:
+        fix = did_you_mean(key, close_siblings or same_name or [path for path in known if "_target_" not in path])
+    title = f"keys of {parent}" if parent else "groups"
+    return f"{argument}: unknown key ({_listed(title, siblings)}); {fix}"
+
+
+def key_paths(config: DictConfig, prefix: str = "") -> list[str]:
+    """Returns every dotted key of a config, groups and leaves."""
+    paths = []
+    for name in map(str, config):
+        paths.append(f"{prefix}{name}")
+        has_no_keys = OmegaConf.is_missing(config, name) or OmegaConf.is_interpolation(config, name)
+        if not has_no_keys and isinstance(config[name], DictConfig):
+            paths += key_paths(config[name], f"{prefix}{name}.")
+    return paths
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    """Returns names in a message, sorted: at most ten, and how many more there are."""
+    shown = ", ".join(sorted(names)[:_MOST_NAMES])
+    more = f" and {len(names) - _MOST_NAMES} more, see --help" if len(names) > _MOST_NAMES else ""
+    return f"{what}: {shown}{more}"
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(getattr(error, "msg", None) or error)
     return in_one_line(text.splitlines()[0])

@@ -70,7 +70,6 @@ class EngineEntry:
       hidden: packages that the libraries import only because they are installed.
       install: command that installs the libraries.
       keys: keys of the group `engine` that this engine has and not every engine.
-      aliases: names that users of other tools may type for this engine; used for did-you-mean answers.
       keras: package of the Keras models that it trains, and that its runs are exported as: `TF_KERAS` or `KERAS_3`.
       precisions: valid values of `engine.precision`.
       takes_layouts: its builders must have a parameter `layouts`; they build no Keras model.
@@ -88,7 +87,6 @@ class EngineEntry:
     hidden: tuple[str, ...]
     install: str
     keys: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
     keras: str = TF_KERAS
     precisions: tuple[str, ...] = ("float32",)
     takes_layouts: bool = False
@@ -122,11 +120,10 @@ _KERAS_DTENSOR = EngineEntry(
     hidden=("jax", "pandas", "sklearn"),
     install="pip install -e .",
     keys=("combine_all_reduces", "intra_op_threads", "canary"),
-    aliases=("keras", "tf", "tensorflow", "dtensor", "tf_keras"),
 )
 ENGINES: Mapping[str, EngineEntry] = {
     "keras_dtensor": _KERAS_DTENSOR,
-    "core_dtensor": replace(_KERAS_DTENSOR, takes_layouts=True, aliases=("core", "tf_core")),
+    "core_dtensor": replace(_KERAS_DTENSOR, takes_layouts=True),
     "jax": EngineEntry(
         package="runner.engine.jax",
         title="JAX",
@@ -135,7 +132,6 @@ ENGINES: Mapping[str, EngineEntry] = {
         hidden=("tensorflow", "pandas", "sklearn", "matplotlib"),
         install="pip install -e '.[jax]'",
         keys=("state", "loop", "data", "compilation_cache"),
-        aliases=("keras_jax", "jax_keras", "xla"),
         keras=KERAS_3,
         precisions=("float32", "bfloat16"),
         has_model_layouts=True,
@@ -176,14 +172,6 @@ def single_process_engines() -> frozenset[str]:
 def keras_3_engines() -> frozenset[str]:
     """Returns the names of the engines that train models of Keras 3."""
     return frozenset(filter(has_keras_3, ENGINES))
-
-
-def aliases() -> dict[str, str]:
-    """Returns what users of other tools may type for an engine -> its name."""
-    names = {}
-    for name, entry in ENGINES.items():
-        names.update(dict.fromkeys(entry.aliases, name))
-    return names
 
 
 def distributions() -> tuple[str, ...]:

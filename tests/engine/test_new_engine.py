@@ -66,7 +66,6 @@ registry.ENGINES["toy"] = registry.EngineEntry(
     distributions=("numpy",),
     hidden=(),
     install="pip install numpy",
-    aliases=("plaything",),
 )
 """
 START = """
@@ -116,7 +115,7 @@ def test_checks_help_and_suggestions_know_a_new_engine(project: Path) -> None:
         (("engine=toy", "layout.from_model=true"), "layout.from_model=true: "),
         (("engine=toy", "+model.trainable=[.*]"), "model.trainable=[.*]: "),
         (("engine=toy", "model=keras_hub"), "engine=toy: "),
-        (("engine=plaything",), "did you mean engine=toy?"),
+        (("engine=toi",), "did you mean engine=toy?"),
     ):
         done = run(project, *overrides)
         assert done.returncode == 2, done.stdout

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from runner.cli.overrides import key_paths
+from runner.cli.messages import key_paths
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.host import folders
