@@ -62,8 +62,9 @@ def one_line(error: Exception, arguments: Sequence[str]) -> str:
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     key = str(getattr(cause, "full_key", None) or "")
     parent = getattr(cause, "parent_node", None)
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(parent, DictConfig):
-        return _unknown_key(key, _argument_of(key, arguments), parent._get_root())
+    root = parent._get_root() if isinstance(parent, DictConfig) else None
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(root, DictConfig):
+        return _unknown_key(key, _argument_of(key, arguments), root)
     if isinstance(parent, ListConfig):
         name = key.partition("[")[0]
         return f"{_argument_of(key, arguments)}: {name} is a list; set all of it: {name}=[...]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from runner.export import folder as folders
 from runner.export.check import BATCH, TOLERANCE, Comparison, Difference, check
 from runner.export.drawn import drawn_answers
 from runner.export.signature import Served
-from runner.export.weights import WeightsInUse
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.host import stages
 from runner.host.console import Console
@@ -36,6 +35,7 @@ from runner.host.logs import quiet_native_log
 from runner.host.signals import heard
 from runner.host.stores.urls import ObjectPath
 from runner.layout import mesh
+from runner.optim.paths import ema_path, is_variable
 from runner.processes.team import current
 from runner.record.folder import CONFIG, with_config
 from runner.task.base import DataSpec, Task
@@ -318,3 +318,31 @@ def _record(
             where, run_id, plain, served, examples, name="export", step=step, convert=_converts(config)
         )
     )
+
+
+class WeightsInUse(Mapping[str, Array]):
+    """The weights that evaluations use: their exponential moving averages if the run keeps them, else the weights.
+
+    Each array is read when it is asked for, so that those of a large model are never in memory together.
+    """
+
+    def __init__(self, state: Mapping[str, Array]) -> None:
+        """Takes an engine's `state` or a checkpoint."""
+        self._state = state
+        # Path of a variable -> path of the array that is used.
+        self._paths: dict[str, str] = {}
+        paths = set(state)
+        for path in state:
+            if is_variable(path):
+                average = ema_path(path)
+                self._paths[path] = average if average in paths else path
+
+    def __getitem__(self, path: str) -> Array:
+        """Returns a variable's whole array."""
+        return self._state[self._paths[path]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)

@@ -7,12 +7,11 @@ import json
 from omegaconf import DictConfig
 
 from runner.config.convert import resolved
-from runner.config.schema import RunConfig
+from runner.config.schema import GenerateConfig, RunConfig
 from runner.data import loading
 from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.evaluate.saved import open_saved, restored
-from runner.generate.prompts import prompts_of
 from runner.host import stages
 from runner.host.console import Console
 from runner.host.outputs import required
@@ -88,3 +87,31 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with required(folder):
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
     console.print(f"files: {folder}", soft_wrap=True)
+
+
+def prompts_of(config: GenerateConfig) -> tuple[str, list[str]]:
+    """Returns the config key that the prompts come from, and the prompts.
+
+    Args:
+      config: the command's group.
+
+    Raises:
+      ConfigError: there is no prompt, or there are two sources of prompts.
+    """
+    if config.prompt is None:
+        if not config.prompts:
+            raise invalid(
+                "generate.prompt",
+                None,
+                problem="runner.generate needs the start of a text",
+                fix='set prompt="Once upon a time" or generate.prompts',
+            )
+        return "generate.prompts", list(config.prompts)
+    if config.prompts:
+        raise invalid(
+            "generate.prompt",
+            config.prompt,
+            problem="can't be combined with generate.prompts",
+            fix="set one of them",
+        )
+    return "generate.prompt", [config.prompt]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,18 +18,19 @@ from runner.checks.trainer import with_metrics, with_plateau_metric
 from runner.config import typed
 from runner.config.convert import resolved
 from runner.config.differences import differences
-from runner.config.schema import RunConfig
+from runner.config.schema import CheckpointConfig, ClusterConfig, RunConfig
 from runner.data import loading, workers
 from runner.data.base import Dataset
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, make_engine, registry
 from runner.engine.base import Engine, cache_on_device, caches_split
-from runner.errors import EngineError, UnsavedError
-from runner.host import folders, paths, stages, work
+from runner.errors import ConfigError, EngineError, UnsavedError
+from runner.host import folders, paths, session, stages, work
 from runner.host.console import Console
 from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required, spared
+from runner.host.paths import shown
 from runner.host.signals import StopRequest, heard
 from runner.host.stores.urls import Place
 from runner.layout import mesh
@@ -40,7 +42,7 @@ from runner.plan.rates import utilization
 from runner.processes.lifecycle import AgreedStop, finish_together
 from runner.processes.team import current
 from runner.record.tracked import ENDED, open_run, recorded
-from runner.run import again, lines
+from runner.run import lines
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
 from runner.task import registry as task_registry
@@ -48,7 +50,8 @@ from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
 from runner.training import feed, goodput, lengths, loop, padded, profile, stopping
-from runner.training.checkpoint import named, recovery, resume
+from runner.training.checkpoint import named, recovery, resume, runs
+from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.attempts import Journal
 from runner.training.checkpoint.resume import Previous, check_data, load
 from runner.training.display import Display, make_display
@@ -422,7 +425,7 @@ class _Training:
         is_of_a_sweep = member.membership() is not None  # which prints one command for all its jobs
         if kind is None or saved is None or not current().is_first or is_of_a_sweep:
             return
-        line = again.line(saved, self.config.cluster, self.config.name)
+        line = continuing_line(saved, self.config.cluster, self.config.name)
         if line is not None:
             _print(self.console, line)
 
@@ -510,3 +513,47 @@ def _print(console: Console, line: str) -> None:
 def _warn(console: Console, warning: str) -> None:
     _print(console, f"warning: {warning}")
     logger.warning("%s", warning)
+
+
+_KEY = "resume"
+_LATEST = "latest"
+_PROGRAM = "runner"
+
+
+def continuing_line(folder: Place, cluster: ClusterConfig, name: str | None = None) -> str | None:
+    """Returns the line with the command that continues a run.
+
+    Args:
+      folder: the folder of the run's checkpoints.
+      cluster: the run's; whatever started its processes has to start them again.
+      name: of the run, with `resume=auto`; None: it has none.
+
+    Returns:
+      The line; None where the run left no checkpoint.
+    """
+    if name is not None:
+        return f"To continue, start the same command again ({_KEY}=auto name={name})"
+    default_folder = folder_of(CheckpointConfig())  # where `resume` searches for an id
+    try:
+        run_id = runs.find(_KEY, str(folder), default_folder)[0].id
+    except (ConfigError, OSError):
+        return None
+    reference = run_id
+    if folder.parent != default_folder:
+        reference = shown(folder)
+    else:
+        with suppress(ConfigError):
+            if runs.find(_KEY, _LATEST, default_folder)[0].id == run_id:
+                reference = _LATEST
+    command = f"{entry_point()} {shlex.quote(f'{_KEY}={reference}')}"
+    if cluster.name == "explicit":
+        return f"To continue, in each process: {command} cluster.index=<its number>"
+    if cluster.name == "auto":
+        return f"To continue, start it as before (srun, mpirun or similar): {command}"
+    return f"To continue: {command}"
+
+
+def entry_point() -> str:
+    """Returns how this process's command is typed: as a module, or as the program that an installation makes."""
+    is_console_script = Path(session.current().program).name == _PROGRAM
+    return _PROGRAM if is_console_script else f"python -m {_PROGRAM}"

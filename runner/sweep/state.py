@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
@@ -22,19 +22,19 @@ from runner.config.compose import compose_job
 from runner.config.convert import as_typed, convert_group, resolved
 from runner.config.hydra_node import directory
 from runner.config.names import short_keys
-from runner.config.schema import SweepConfig, TrackingConfig
+from runner.config.schema import ClusterConfig, SweepConfig, TrackingConfig
 from runner.config.search_path import portable
 from runner.errors import ConfigError, DataError, Refused, invalid
 from runner.host import folders, session, signals
 from runner.host.commands import command_module
 from runner.host.late import late
 from runner.host.quoting import unquoted
+from runner.processes import place
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome
 from runner.sweep.member import VALUES_FILE, Values, values_of, varied_tags, write_parent
 from runner.sweep.process import STOP_FILE
 from runner.sweep.resume import checkpoint_overrides
 from runner.sweep.settings import check
-from runner.sweep.tasks import check_tasks, expected
 from runner.task import metrics
 from runner.tracking import uri
 from runner.tracking.hidden import tags_of
@@ -414,3 +414,49 @@ def varied_of(overrides: Sequence[str], keys: Sequence[str]) -> dict[str, str]:
         # Quotes are of the override: the text of `run_name='1.10'` is 1.10.
         values[key] = unquoted(value)
     return {key.lstrip("+"): values[key] for key in keys if key in values}
+
+
+_KEY = "hydra.launcher.parameters"
+# submitit takes a parameter of Slurm with the prefix, which wins, or under its own name for every cluster.
+_NODES = ("slurm_nodes", "nodes")
+_TASKS = ("slurm_ntasks_per_node", "tasks_per_node")
+
+
+def count(launcher: Mapping[str, Any]) -> int:
+    """Returns how many processes a launcher starts per job.
+
+    Args:
+      launcher: its config; only that of submitit has a number.
+    """
+    parameters = launcher.get("parameters") or {}
+    return _first_number(parameters, _NODES) * _first_number(parameters, _TASKS)
+
+
+def _first_number(parameters: Mapping[str, Any], keys: tuple[str, ...]) -> int:
+    for key in keys:
+        if parameters.get(key):
+            return int(parameters[key])
+    return 1
+
+
+def expected(launcher: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Lets the configs of jobs be checked for the processes that their launcher will start."""
+    if launcher.get("cluster") == "slurm":
+        return place.presumed(count(launcher), "Slurm")
+    return nullcontext()
+
+
+def check_tasks(launcher: Mapping[str, Any], cluster: ClusterConfig) -> None:
+    """Checks that the processes that a launcher starts for a job are one run.
+
+    Raises:
+      ConfigError: each would run the job by itself, in the same folder.
+    """
+    processes = count(launcher)
+    if processes > 1 and cluster.name != "auto":
+        raise invalid(
+            _KEY,
+            f"{{... {processes} processes per job}}",
+            problem=f"with cluster={cluster.name}, each process would run the whole job",
+            fix="set cluster=auto, which lets them share the job",
+        )

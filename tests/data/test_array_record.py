@@ -19,7 +19,7 @@ from runner.data import loading
 from runner.data.base import Array, Dataset, Rows
 from runner.data.sampler import train_plan
 from runner.data.sources import array_record
-from runner.data.sources import example_message as message
+from runner.data.sources.array_record import Example
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
 from tests.data.pictures import encoded, picture
@@ -35,7 +35,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def record(features: Mapping[str, object]) -> bytes:
-    example = message.Example()
+    example = Example()
     for name, value in features.items():
         feature = example.features.feature[name]
         entries = value if isinstance(value, list | np.ndarray) else [value]

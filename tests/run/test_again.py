@@ -8,7 +8,7 @@ import pytest
 
 from runner.config.schema import ClusterConfig
 from runner.host import paths, session
-from runner.run import again
+from runner.run.train import continuing_line
 from runner.training.checkpoint import runs, storage
 from tests.training.checkpoint.test_storage import content
 
@@ -33,22 +33,22 @@ def saved(folder: Path, name: str, started: float) -> Path:
 
 
 def test_the_latest_run_is_named_so_and_another_by_its_id(place: Path) -> None:
-    assert again.line(place / "bbbb", ClusterConfig()) == "To continue: python -m runner resume=latest"
-    assert again.line(place / "aaaa", ClusterConfig()) == "To continue: python -m runner resume=aaaa"
+    assert continuing_line(place / "bbbb", ClusterConfig()) == "To continue: python -m runner resume=latest"
+    assert continuing_line(place / "aaaa", ClusterConfig()) == "To continue: python -m runner resume=aaaa"
 
 
 def test_a_run_that_saved_elsewhere_is_named_by_its_folder(place: Path, tmp_path: Path) -> None:
     assert place.is_dir()
     folder = saved(tmp_path / "my runs", "cccc", 200.0)
-    assert again.line(folder, ClusterConfig()) == "To continue: python -m runner 'resume=my runs/cccc'"
+    assert continuing_line(folder, ClusterConfig()) == "To continue: python -m runner 'resume=my runs/cccc'"
 
 
 def test_a_run_without_a_checkpoint_prints_no_command(place: Path) -> None:
-    assert again.line(place / "none", ClusterConfig()) is None
+    assert continuing_line(place / "none", ClusterConfig()) is None
 
 
 def test_a_named_run_is_continued_by_the_same_command(place: Path) -> None:
-    line = again.line(place / "none", ClusterConfig(), name="exp1")
+    line = continuing_line(place / "none", ClusterConfig(), name="exp1")
     assert line == "To continue, start the same command again (resume=auto name=exp1)"
 
 
@@ -64,4 +64,4 @@ def test_who_started_the_processes_starts_them_again(
     place: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
 ) -> None:
     monkeypatch.setattr(session.current(), "program", "/somewhere/bin/runner")
-    assert again.line(place / "bbbb", ClusterConfig(name=name)) == told
+    assert continuing_line(place / "bbbb", ClusterConfig(name=name)) == told

@@ -9,7 +9,7 @@ import pytest
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
 from runner.processes import place
-from runner.sweep.tasks import check_tasks, count, expected
+from runner.sweep.state import check_tasks, count, expected
 
 AUTO = ClusterConfig(name="auto")
 

@@ -40,7 +40,6 @@ from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, 
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, batch_shapes, call_numbers
-from runner.engine.jax.running import RUNNING
 from runner.engine.jax.shards import cached, on_host, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Evaluated, Step, Weights
@@ -530,3 +529,32 @@ class JaxEngine(MeshEngine[jax.Array]):
 
 # The name under which `runner.engine.registry` finds the engine.
 make = JaxEngine
+
+
+class RunningProgram:
+    """The last program that this process started on several CPU devices.
+
+    There is one, whichever engine started it.
+
+    Virtual devices share XLA's threads, and two programs at a time would need twice as many, see
+    `runner.engine.jax.environment.threads`. A second engine in the process, as in a comparison, shares them too.
+    """
+
+    def __init__(self) -> None:
+        self._results: object = None
+
+    def wait(self) -> None:
+        """Waits for the program to end."""
+        jax.block_until_ready(self._results)
+
+    def remember(self, results: object) -> None:
+        """Notes the results of a program that has just been started."""
+        self._results = results
+
+    def release(self) -> None:
+        """Waits for the program to end and releases its results."""
+        self.wait()
+        self._results = None
+
+
+RUNNING = RunningProgram()

@@ -5,8 +5,11 @@ Variables, slots, moving averages, sums of gradients.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Generic, NamedTuple, TypeVar
 
 import jax
@@ -18,14 +21,13 @@ from runner.data.base import Array
 from runner.engine.base import part_of
 from runner.engine.jax.precision import as_float32, at_least_float32
 from runner.engine.jax.shards import placed_in_parts
-from runner.host import heap
 from runner.optim.base import Slot
 from runner.optim.paths import ema_path, is_ema, owner_of, slot_path
 
 T = TypeVar("T")
 
 # Bytes of released arrays after which the C library is asked to return freed memory to the system. It keeps freed
-# blocks of up to 32 MiB (see `runner.host.heap`), and the old arrays would add to the new ones.
+# blocks of up to 32 MiB (see `give_back`), and the old arrays would add to the new ones.
 _MOST_FREED = 32 << 20
 # Path prefix of a step's gradients so far. Between two steps they mean nothing, and are not saved.
 _GRAD_ACCUM = "grad_accum:"
@@ -220,7 +222,7 @@ class _Released:
         self._freed += old.nbytes
         old.delete()
         if self._freed >= _MOST_FREED:
-            heap.give_back()
+            give_back()
             self._freed = 0
 
 
@@ -312,3 +314,21 @@ def _of_dims(sharding: NamedSharding, dims: Sequence[int]) -> NamedSharding:
     # JAX's specs may be shorter than an array's rank: the dims after them are not sharded.
     kept = [spec[dim] if dim < len(spec) else None for dim in dims]
     return NamedSharding(sharding.mesh, PartitionSpec(*kept))
+
+
+@cache
+def _trim() -> object:
+    """Returns glibc's `malloc_trim`; None with another C library."""
+    # `CDLL(None)` is this process, which has the C library loaded.
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+
+
+def give_back() -> None:
+    """Returns freed memory to the system.
+
+    After a few large blocks were freed, glibc allocates blocks of up to 32 MiB on its heap and keeps freed ones there
+    (mallopt(3), M_MMAP_THRESHOLD): new arrays of other sizes then add to the freed ones.
+    """
+    trim = _trim()
+    if callable(trim):
+        trim(0)
