@@ -114,7 +114,7 @@ def test_the_engines_know_nothing_of_each_other() -> None:
 def test_the_command_line_is_read_at_the_edge() -> None:
     edge = {"runner.cli.app", "runner.cli.entry"}
     masks_it = {"runner.host.secrets"}
-    own_processes = {"runner.export.reload", "runner.verify.worker"}
+    own_processes = {"runner.verify.worker"}
     found = {
         name
         for name, tree in modules().items()

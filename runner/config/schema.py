@@ -16,11 +16,11 @@ from runner.config.fields import (
     choice,
     duration_problem,
     empty_problem,
+    file_path,
     integer,
     number,
     pattern,
     pattern_problem,
-    stored_path,
     text,
 )
 from runner.config.schema_data import AugmentConfig, DatasetConfig
@@ -508,11 +508,11 @@ class ExportConfig:
     """Where `runner.export` writes.
 
     Attributes:
-      folder: output folder, or a URL of an object store, such as `s3://bucket/folder`; null: outputs/exports/<run>. An
-        earlier export in it is replaced; a folder with other content is rejected.
+      folder: output folder; null: outputs/exports/<run>. An earlier export in it is replaced; a folder with other
+        content is rejected.
     """
 
-    folder: str | None = stored_path(None, example="outputs/served")
+    folder: str | None = file_path(None, example="outputs/served")
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,25 @@
-"""Comparison of an export with its run: the same examples through both, in different processes.
+"""Comparison of an export with its run: the same examples through both.
 
 Shapes: N examples.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Collection, Mapping
+import importlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from runner.arrays import of as array_functions
 from runner.data.base import Array
-from runner.errors import EngineError
-from runner.export.signature import Served
+from runner.errors import EngineError, describe
+from runner.export.signature import NAME, Served
 from runner.export.write import KERAS_FILE, SAVED_MODEL, Written
+from runner.host.logs import quiet_native_log
+from runner.task.base import named_outputs
 
 # Of the largest value of an answer. The run and its export sum in another order in float32, whose rounding is 6e-8 per
 # operation; a wrong weight or a wrong input changes the answers by far more.
@@ -28,9 +27,6 @@ TOLERANCE = 1e-5
 
 # Examples that the export predicts at once, unless the model mixes them.
 BATCH = 500
-
-# Environment variables that the engine set for the devices of its own process.
-_MESH_VARIABLES = ("DTENSOR_", "PJRT_NPROC", "XLA_FLAGS")
 
 
 @dataclass(frozen=True)
@@ -133,9 +129,7 @@ def check(
     drawn: Collection[str] = (),
     batch: int = BATCH,
 ) -> dict[str, Comparison]:
-    """Loads an export in a fresh process, and compares its answers with the run's.
-
-    A fresh process, because the export must load without anything that this process has imported or built.
+    """Loads an export again, and compares its answers with the run's.
 
     Args:
       folder: the folder of the export.
@@ -144,7 +138,7 @@ def check(
       served: its signature.
       arrays: (N, ...) by name, its inputs.
       run: outputs (N, ...) of the run; by name if the model has several.
-      log: gets what the process prints.
+      log: gets the output of native code.
       drawn: names of the answers that depend on random numbers, see `runner.export.drawn`.
       batch: examples that are predicted at once.
 
@@ -155,69 +149,57 @@ def check(
       EngineError: the export can't be loaded.
     """
     served_arrays = {name: arrays[name].astype(spec.dtype) for name, spec in served.inputs.items()}
-    model_inputs = served.model_inputs(array_functions(np), served_arrays)
-    inputs = model_inputs
-    if not isinstance(model_inputs, Mapping):
-        inputs = {"": model_inputs}
-    # What the run did not write is not loaded.
-    saved_model_path = None
-    if written.saved_model:
-        saved_model_path = str(folder / SAVED_MODEL)
-    keras_path = None
-    if written.keras == KERAS_FILE:
-        keras_path = str(folder / KERAS_FILE)
-    with tempfile.TemporaryDirectory(prefix="runner-export-") as name:
-        shared = Path(name)
-        # By number and not by name: a name may be one of NumPy's own parameters.
-        np.savez(shared / "arrays.npz", *served_arrays.values())
-        np.savez(shared / "inputs.npz", *inputs.values())
-        request = {
-            "saved_model": saved_model_path,
-            "keras": keras_path,
-            "library": library,
-            "beside": list(written.beside),
-            "batch": batch,
-            "arrays": list(served_arrays),
-            "inputs": list(inputs),
-        }
-        (shared / "request.json").write_text(json.dumps(request))
-        reply = _answer(shared, library, log)
-
     expected = served.answers(run)
     compared: dict[str, Comparison] = {}
-    saved_model = _without_prefix(reply, "saved_model/")
-    if saved_model:
-        compared["SavedModel"] = compare(expected, saved_model, drawn)
-    # The Keras file has the model's outputs and not the task's answers: one array, or several by name.
-    several = _without_prefix(reply, "keras/")
-    if "keras" in reply:
-        compared[KERAS_FILE] = compare(expected, served.answers(reply["keras"]), drawn)
-    elif several:
-        compared[KERAS_FILE] = compare(expected, served.answers(several), drawn)
+    try:
+        with quiet_native_log(log):
+            if written.saved_model:
+                answers = _in_batches(_saved_model(folder / SAVED_MODEL), served_arrays, batch)
+                compared["SavedModel"] = compare(expected, answers, drawn)
+            if written.keras == KERAS_FILE:
+                inputs = served.model_inputs(array_functions(np), served_arrays)
+                named = inputs if isinstance(inputs, Mapping) else {"": inputs}
+                outputs = _in_batches(_keras_file(folder / KERAS_FILE, library), named, batch)
+                # The file has the model's outputs and not the task's answers: by name if the run has several.
+                answers = served.answers(outputs if isinstance(run, Mapping) else next(iter(outputs.values())))
+                compared[KERAS_FILE] = compare(expected, answers, drawn)
+    except EngineError:
+        raise
+    except Exception as error:
+        # Keras and TensorFlow share no class of errors.
+        raise EngineError(f"the export can't be loaded again: {describe(error)}; see {log}") from error
     return compared
 
 
-def _without_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """Returns the arrays whose name begins with a prefix, without it."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+def _in_batches(
+    answer: Callable[[Mapping[str, Array]], Mapping[str, Any]], arrays: Mapping[str, Array], batch: int
+) -> dict[str, Array]:
+    """Returns a model's outputs (N, ...) by name, computed from so many examples at a time."""
+    parts: dict[str, list[Array]] = {}
+    for start in range(0, len(next(iter(arrays.values()))), batch):
+        outputs = answer({name: array[start : start + batch] for name, array in arrays.items()})
+        for name, output in outputs.items():
+            parts.setdefault(name, []).append(np.asarray(output))
+    return {name: np.concatenate(rows) for name, rows in parts.items()}
 
 
-def _answer(shared: Path, library: str, log: Path) -> dict[str, Array]:
-    """Runs `runner.export.reload` on a folder with a request; returns its reply."""
-    environment = dict(os.environ)
-    for key in os.environ:
-        if key.startswith(_MESH_VARIABLES):
-            del environment[key]
-    # This process has the memory of the accelerators, so the other one predicts on the CPU.
-    environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-    if library == "keras":
-        environment["KERAS_BACKEND"] = "jax"
-    else:
-        environment["TF_USE_LEGACY_KERAS"] = "1"
-    command = [sys.executable, "-m", "runner.export.reload", str(shared)]
-    with log.open("ab") as output:
-        done = subprocess.run(command, env=environment, stdout=output, stderr=output, check=False)
-    if done.returncode:
-        raise EngineError(f"the export can't be loaded again: its process exited with {done.returncode}; see {log}")
-    with np.load(shared / "answer.npz", allow_pickle=False) as answer:
-        return dict(answer)
+def _saved_model(path: Path) -> Callable[[Mapping[str, Array]], Mapping[str, Any]]:
+    tf = importlib.import_module("tensorflow")
+    loaded = tf.saved_model.load(str(path))
+
+    def answer(arrays: Mapping[str, Array]) -> Mapping[str, Any]:
+        # By way of the loaded model, which its signature does not keep alive.
+        outputs: Mapping[str, Any] = loaded.signatures[NAME](**{n: tf.constant(array) for n, array in arrays.items()})
+        return outputs
+
+    return answer
+
+
+def _keras_file(path: Path, library: str) -> Callable[[Mapping[str, Array]], Mapping[str, Any]]:
+    model = importlib.import_module(library).models.load_model(path)
+
+    def answer(inputs: Mapping[str, Array]) -> Mapping[str, Any]:
+        outputs = model(inputs if len(inputs) > 1 else next(iter(inputs.values())), training=False)
+        return {name: np.asarray(output, np.float32) for name, output in named_outputs(outputs).items()}
+
+    return answer

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,6 @@ from runner.host.console import Console
 from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.signals import heard
-from runner.host.stores.urls import ObjectPath
 from runner.layout import mesh
 from runner.optim.paths import ema_path, is_variable
 from runner.processes.team import current
@@ -54,7 +52,7 @@ else:
     log = late("runner.export.log")
 
 # Bytes of the examples that are compared, as float32. All examples of a small split are compared; of a large one as
-# many as go to the other process in seconds.
+# many as are computed in seconds.
 _MAX_BYTES = 256 << 20
 
 
@@ -78,7 +76,6 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.device_lines(config, composed)
     target = folders.target(config.export, saved.run)
-    copy = folders.store_target(config.export) if team.is_first else None
     folder = with_config(resolved(config, composed))
     native_log = folder / "runner.log"
     with heard():
@@ -101,7 +98,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             with stages.stage("writing the export"):
                 plain, written, drawn = _write(config, saved, served, unfinished, native_log)
             library = registry.keras_package(config.engine.name)
-            with stages.stage("loading it again in a fresh process"):
+            with stages.stage("loading it again"):
                 compared = check(unfinished, written, library, served, examples, outputs, native_log, drawn, batch)
             console.print(result_table(_result_rows(config, saved, data, compared)))
             raise_if_different(compared)
@@ -120,8 +117,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             if data.vocabulary is not None:
                 (unfinished / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
         console.print_lines(_written_lines(target, written))
-        record_in_run = partial(_record, store, saved, served, target, compared, plain, examples, config)
-        _record_and_copy(console, record_in_run, target, copy)
+        uri = _record(store, saved, served, target, compared, plain, examples, config)
+        if uri is not None:
+            console.print_lines([f"MLflow model: {uri}"])
         console.print_lines(store.describe())
 
 
@@ -266,28 +264,6 @@ def _written_lines(target: Path, written: Written) -> list[str]:
     lines = [str(target / name) for name in names]
     lines += [f"left out {line}" for line in written.left_out]
     return lines
-
-
-def _record_and_copy(
-    console: Console, record: Callable[[], str | None], target: Path, copy: ObjectPath | None
-) -> None:
-    """Records an export in its run, and copies it then: a store that fails costs no record of a good export.
-
-    Args:
-      console: gets the lines.
-      record: records it, and returns the URI of the MLflow model, None if there is none.
-      target: folder of the export.
-      copy: folder of an object store that gets a copy; None: there is none.
-
-    Raises:
-      OSError: the store can't be written.
-    """
-    uri = record()
-    if uri is not None:
-        console.print_lines([f"MLflow model: {uri}"])
-    if copy is not None:
-        with stages.stage(f"copying the export to {copy}"):
-            folders.upload(target, copy)
 
 
 def _record(

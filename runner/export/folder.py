@@ -1,7 +1,4 @@
-"""The folder of an export: written atomically, and never in place of anything but an earlier export.
-
-An export into an object store is made in the local folder of the run's exports, and then copied there.
-"""
+"""The folder of an export: written atomically, and never in place of anything but an earlier export."""
 
 from __future__ import annotations
 
@@ -9,23 +6,17 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from runner.config.schema import ExportConfig
-from runner.errors import ConfigError, EngineError, invalid
+from runner.errors import EngineError, invalid
 from runner.host.folders import remove_empty, remove_files
 from runner.host.paths import outputs_dir
-from runner.host.stores import client
-from runner.host.stores.urls import ObjectPath, is_url
 from runner.training.checkpoint.runs import SavedRun
 
 RECORD = "export.json"
 _KEY = "export.folder"
-# In a store, the record of a copy that is not finished.
-_UNFINISHED = "unfinished-export.json"
-# Bytes of a record, which names some hundred files at most.
-_LARGEST_RECORD = 4 << 20
 
 
 def target(config: ExportConfig, run: SavedRun) -> Path:
@@ -34,73 +25,18 @@ def target(config: ExportConfig, run: SavedRun) -> Path:
     Raises:
       ConfigError: the folder has other files than an earlier export's.
     """
-    if config.folder and not is_url(config.folder):
+    if config.folder:
         path = Path(config.folder).expanduser().absolute()
     else:
         path = outputs_dir() / "exports" / run.id
     if path.exists() and not _is_ours(path):
-        raise _taken(path, "files")
+        raise invalid(
+            _KEY,
+            path,
+            problem="must be a new or empty folder, or an earlier export without other files",
+            fix=f"set {_KEY}={path}/export",
+        )
     return path
-
-
-def store_target(config: ExportConfig) -> ObjectPath | None:
-    """Returns the folder of an object store that gets a copy of the export; None: there is none.
-
-    Raises:
-      ConfigError: the folder has other objects than an earlier export's.
-      OSError: the store does not answer.
-    """
-    if not config.folder or not is_url(config.folder):
-        return None
-    path = ObjectPath.of(config.folder)
-    if not set(client.below(path)) <= set(_stored(path)):
-        raise _taken(path, "objects")
-    return path
-
-
-def _taken(path: Path | ObjectPath, content: str) -> ConfigError:
-    """Returns the error for a folder with other content than an earlier export's."""
-    return invalid(
-        _KEY,
-        path,
-        problem=f"must be a new or empty folder, or an earlier export without other {content}",
-        fix=f"set {_KEY}={path}/export",
-    )
-
-
-def _stored(path: ObjectPath) -> list[str]:
-    """Returns the objects that an export, or a copy that was not finished, recorded as its own."""
-    names = [RECORD, _UNFINISHED]
-    for record in (RECORD, _UNFINISHED):
-        # Without a valid record, whatever is there is somebody else's.
-        with suppress(FileNotFoundError, client.TooLargeError, ValueError, TypeError, KeyError):
-            names += map(str, json.loads(client.read(path / record, _LARGEST_RECORD))["files"])
-    return names
-
-
-def upload(folder: Path, path: ObjectPath) -> None:
-    """Copies an export into an object store, in place of an earlier one.
-
-    Its record is removed first and written last: without it, an export there is not whole.
-
-    Args:
-      folder: of the export.
-      path: of the copy.
-
-    Raises:
-      OSError: the store can't be written.
-    """
-    earlier = _stored(path)
-    names = [name for name in _files(folder) if name != RECORD]
-    # If the copy fails, the next export sees by this what it may replace.
-    client.write(path / _UNFINISHED, json.dumps({"files": sorted({*earlier, *names})}).encode())
-    client.remove(path / RECORD)
-    for name in names:
-        client.upload(folder / name, path / name)
-    for name in set(earlier) - {RECORD, _UNFINISHED, *names}:
-        client.remove(path / name)
-    client.write(path / RECORD, (folder / RECORD).read_bytes())
-    client.remove(path / _UNFINISHED)
 
 
 def _is_ours(path: Path) -> bool:

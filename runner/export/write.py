@@ -60,13 +60,11 @@ class Written:
       saved_model: whether there is a SavedModel.
       keras: name of the Keras file; None if there is none.
       left_out: one line for each file that was not written, with the reason.
-      beside: packages that must be imported before the Keras file is loaded.
     """
 
     saved_model: bool
     keras: str | None
     left_out: tuple[str, ...]
-    beside: tuple[str, ...] = ()
 
 
 def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: bool, tensorflow: bool) -> Written:
@@ -94,7 +92,7 @@ def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: boo
         left_out.append(f"{KERAS_FILE}: {why}; {WEIGHTS_FILE} has the weights")
         plain.keras.save_weights(folder / WEIGHTS_FILE)
         return Written(tensorflow, WEIGHTS_FILE, tuple(left_out))
-    return Written(tensorflow, KERAS_FILE, tuple(left_out), tuple(packages_beside(plain)))
+    return Written(tensorflow, KERAS_FILE, tuple(left_out))
 
 
 def _write_keras_file(plain: PlainModel, path: Path) -> str:

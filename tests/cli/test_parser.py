@@ -18,7 +18,7 @@ from runner.host.parser import Parser, truth
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(sys.executable).parent / "runner"
-NO_COMMANDS = {"runner.export.reload", "runner.tracking.replay"}
+NO_COMMANDS = {"runner.tracking.replay"}
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ REFUSALS = [
     refusal("+model.nested={a:[1,inf]}", "model.nested", "write 0.0 or another number there"),
     refusal("task.target=0", "task.target=0", "must be a list of strings"),
     refusal("++nosuch.canary={a:???}", "nosuch={canary:{a:???}}", "unknown group"),
-    refusal("export.folder=memory://x", "export.folder=memory://x", "the memory of one process"),
+    refusal("export.folder=s3://x/y", "export.folder=s3://x/y", "must be a local path"),
     refusal("trainer.checkpoint.folder=memory://x/y", "trainer.checkpoint.folder=memory://x/y", "the memory of one"),
     refusal("trainer.steps=3000000000", "trainer.steps=3000000000", "at most 2,147,483,647 (int32)"),
     refusal("trainer.steps=0", "trainer.steps=0", "at least 1", "set trainer.steps=1000"),

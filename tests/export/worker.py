@@ -26,7 +26,7 @@ from runner.task.registry import make_task
 from tests.configs import with_keys
 from tests.engine import cases, rows_worker
 
-COUNT = 600  # more than one batch of the process that loads the export
+COUNT = 600  # more than one batch of the loaded export
 
 
 @dataclass(frozen=True)
