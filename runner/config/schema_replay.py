@@ -15,12 +15,10 @@ class ReplayConfig:
       step: training step of the run, counted from 1. On a command line, `step=` is short for `replay.step=`.
       against: another run: finds the first step at which the two part. `against=` is short for `replay.against=`.
       start: step of the checkpoint to start from; 0: the beginning of the run; null: the nearest one before the step.
-      every: also record digests of all variables after every so many steps; null: only after the step.
-      record_from: steps done at the first of these records; null: the start.
+      states: record a digest of every variable at the start and after each step.
     """
 
     step: int | None = integer(None, at_least=1, example=100)
     against: str | None = None
     start: int | None = integer(None, at_least=0, example=0)
-    every: int | None = integer(None, at_least=1, example=1)
-    record_from: int | None = integer(None, at_least=0, example=0)
+    states: bool = False

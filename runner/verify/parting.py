@@ -2,8 +2,7 @@
 
 The logged metrics and the checkpoints of both runs bound the step: after it they differ, and at the last common
 checkpoint that is equal they do not differ yet. Between these bounds both runs are computed again, with a digest of
-every variable after each step. Each has a process of its own, because they may need other engines and devices. If the
-bounds are far apart, only some steps are recorded, and then each step between two of these in a second pass.
+every variable after each step. Each has a process of its own, because they may need other engines and devices.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,6 @@ from runner.training.metric_history import MetricHistory, from_arrays
 from runner.verify.recompute import is_exact
 from runner.verify.recorded_step import config_differences
 from runner.verify.step_report import FILE, shown
-
-# The states of so many steps are recorded one by one. Of a longer range only some states are recorded first, because
-# to copy every variable to the host takes longer than a step.
-_ONE_BY_ONE = 64
 
 # Relative to the norm of a variable: what rounding in another order makes of many steps, and less than what a person
 # would look for.
@@ -103,13 +98,7 @@ def lines(config: RunConfig, run: SavedRun) -> Iterator[str]:
     if low:
         yield f"equal{within} at the checkpoints of step {low:,}"
     yield f"the first recorded difference is at step {high:,}"
-    stride = 1 if high - low <= _ONE_BY_ONE else math.isqrt(high - low)
-    found = _first_difference(first, second, [f"step={high}", *_records(low, stride, low)], tolerance)
-    if found is not None and found[0] > low and stride > 1:
-        # The states before these steps are equal.
-        step = found[0]
-        options = [f"step={step}", *_records(low, 1, max(low, step - stride))]
-        found = _first_difference(first, second, options, tolerance)
+    found = _first_difference(first, second, low, high, tolerance)
     if found is None:
         yield (
             "computed again, the runs do not part: what made them differ is in neither their configs nor their data "
@@ -189,29 +178,25 @@ def _are_close(one: Array, other: Array, tolerance: float) -> bool:
     return float(np.linalg.norm(before - after)) <= tolerance * size
 
 
-def _records(start: int, every: int, first: int) -> list[str]:
-    """Returns the options of a computation that records states: its checkpoint, steps between states, first state."""
-    return [f"start={start}", f"every={every}", f"record_from={first}"]
-
-
 def _first_difference(
-    first: _Side, second: _Side, options: Sequence[str], tolerance: float
+    first: _Side, second: _Side, low: int, high: int, tolerance: float
 ) -> tuple[int, list[str]] | None:
-    """Returns the first recorded step at which both runs, computed again, differ, and in which variables."""
-    states = _computed(second.run, options)
-    for step, state in sorted(_computed(first.run, options).items()):
+    """Returns the first step after a checkpoint at which both runs, computed again, differ, and in which variables."""
+    states = _computed(second.run, low, high)
+    for step, state in sorted(_computed(first.run, low, high).items()):
         paths = differing(state, states[step], tolerance) if step in states else []
         if paths:
             return step, paths
     return None
 
 
-def _computed(run: SavedRun, options: Sequence[str]) -> dict[int, State]:
-    """Computes steps of a run again in a process of its own, and returns the states that it recorded, by step.
+def _computed(run: SavedRun, low: int, high: int) -> dict[int, State]:
+    """Computes steps of a run again in a process of its own, and returns the state after each.
 
     Args:
       run: recorded.
-      options: overrides of `replay`, without the group's name.
+      low: step of the checkpoint to start from; 0: the beginning of the run.
+      high: last step.
 
     Raises:
       ConfigError: the run can't be computed again.
@@ -219,7 +204,8 @@ def _computed(run: SavedRun, options: Sequence[str]) -> dict[int, State]:
     """
     with tempfile.TemporaryDirectory(prefix="runner-verify-") as folder:
         command = [sys.executable, "-m", "runner.verify", f"run={quoted(str(run.folder))}"]
-        command += [f"hydra.run.dir={quoted(folder)}", *(f"replay.{option}" for option in options)]
+        command += [f"hydra.run.dir={quoted(folder)}", "replay.states=true"]
+        command += [f"replay.start={low}", f"replay.step={high}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         result = Path(folder) / FILE
         # A step that differs from its record ends with exit code 1, and has written what it computed.

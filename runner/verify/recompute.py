@@ -60,7 +60,6 @@ class Recomputed:
       metrics: means of each step by name, by step.
       records: digests of the state, in the order of the steps.
       history: the metrics up to the last step, as training records them.
-      at_step: the same as arrays after the step, as a checkpoint has them.
       variables: the state after the recorded step.
       examples: indices of the step's examples in the training split, padding left out.
     """
@@ -68,7 +67,6 @@ class Recomputed:
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[StepRecord] = field(default_factory=list)
     history: MetricHistory | None = None
-    at_step: dict[str, Array] = field(default_factory=dict)
     variables: dict[str, Array] = field(default_factory=dict)
     examples: list[int] = field(default_factory=list)
 
@@ -113,13 +111,15 @@ def recompute(
     result = Recomputed()
     with workers.opened(config.dataset, config.trainer.seed) as readers:
         splits = feed.splits(config, data, task, readers, cached=caches_split(engine))
-        taker = _StateTaker(engine, recorded, config, length, result)
+        last = _window_end(recorded, config, length)
+        taker = _StateTaker(engine, recorded, last, result, records=config.replay.states)
         profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)
         hooks = loop.LoopHooks(_ignore, _ignore, _ignore, Display(), AgreedStop(stop), taker, profiler)
-        # A step before the first one to train is recorded too: two runs may begin with different values.
-        taker.begin_records()
+        if config.replay.states:
+            # Two runs may begin with different values.
+            taker.record(recorded.first)
         observed = cast("Engine", _ObservedEngine(engine, result))
-        title = f"computing steps {recorded.first + 1:,} to {taker.last:,} again"
+        title = f"computing steps {recorded.first + 1:,} to {last:,} again"
         with stages.stage(title), stop.deferring(), suppress(_ReachedError):
             # The last step of a run is a period's end, after which the saver is asked and ends the training.
             loop.train(config, observed, splits, hooks, recorded.start)
@@ -153,62 +153,38 @@ class _ReachedError(Exception):
 
 
 class _StateTaker(Saver):
-    """Saves nothing: records the state after some steps, and ends the training after the last of them.
-
-    Attributes:
-      last: the step that ends the training.
-    """
+    """Saves nothing: takes the state after the recorded step, and ends the training after the last step."""
 
     def __init__(
-        self,
-        engine: Engine,
-        recorded: RecordedStep,
-        config: RunConfig,
-        length: RunLength,
-        result: Recomputed,
+        self, engine: Engine, recorded: RecordedStep, last: int, result: Recomputed, *, records: bool
     ) -> None:
         self._engine = engine
         self._step = recorded.step
-        self._first = recorded.first
-        self._every = config.replay.every
-        self._record_from = max(config.replay.record_from or 0, recorded.first)
+        self._last = last
         self._result = result
-        self.last = _window_end(recorded, config, length)
-
-    def begin_records(self) -> None:
-        """Records the state before the first step."""
-        if self._is_due(self._first):
-            self._record(self._first)
+        self._records = records
 
     def steps_left(self, step: int) -> int | None:
-        """Returns after how many steps a state is recorded next; None: no more are, and the feed only reads ahead."""
-        stops = [self.last, self._step]
-        if self._every is not None:
-            after = step - self._record_from
-            stops.append(self._record_from if after < 0 else step + self._every - after % self._every)
-        return min((stop - step for stop in stops if stop > step), default=None)
+        """Returns after how many steps a state is taken next; None: no more are, and the feed only reads ahead."""
+        if self._records and step < self._step:
+            return 1
+        return min((stop - step for stop in (self._last, self._step) if stop > step), default=None)
 
     def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
-        """Records the state if it is due; raises after the last step."""
+        """Takes the state if it is due; raises after the last step."""
         result = self._result
         # Device calls are read later than they are started. From here on, `metrics` has all steps up to this one.
         recorder.drain()
         if step == self._step:
             result.variables = self._engine.state()
-            result.at_step = recorder.arrays()
-        if step == self._step or (step < self._step and self._is_due(step)):
-            self._record(step)
-        if step >= self.last:
+        if self._records and step <= self._step:
+            self.record(step)
+        if step >= self._last:
             result.history = recorder.history
             raise _ReachedError
 
-    def _is_due(self, step: int) -> bool:
-        """Returns whether the state after a step is recorded."""
-        if self._every is None or step < self._record_from:
-            return False
-        return (step - self._record_from) % self._every == 0
-
-    def _record(self, step: int) -> None:
+    def record(self, step: int) -> None:
+        """Records digests of the state."""
         state = self._result.variables if step == self._step else self._engine.state()
         digests: dict[str, str] = {}
         sketches: dict[str, tuple[float, float]] = {}

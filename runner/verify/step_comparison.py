@@ -13,9 +13,6 @@ from runner.training.metric_history import MetricHistory, StepMeans
 from runner.verify.recompute import Recomputed
 from runner.verify.recorded_step import RecordedStep
 
-# Tables of a checkpoint's metrics with the sums that are not complete yet. The others have rows that are compared.
-_OPEN_TABLES = ("open", "epoch")
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -75,7 +72,6 @@ def compare(recorded: RecordedStep, result: Recomputed) -> Comparison:
     if recorded.saved is not None:
         count = len(recorded.saved)
         variables += _of_state(recorded.saved, result)
-        metrics += _of_history(recorded.saved, result)
     variables.sort(key=_size, reverse=True)
     return Comparison(points, count, tuple(metrics), tuple(variables))
 
@@ -118,22 +114,6 @@ def _of_state(saved: Checkpoint, result: Recomputed) -> list[Difference]:
     differences: list[Difference] = []
     for path in saved:
         difference = _difference(path, saved.step, saved[path], result.variables[path])
-        if difference is not None:
-            differences.append(difference)
-    return differences
-
-
-def _of_history(saved: Checkpoint, result: Recomputed) -> list[Difference]:
-    """Returns the differences of the sums of the window and of the epoch that are not complete after the step."""
-    differences: list[Difference] = []
-    for name, expected in saved.history().items():
-        actual = result.at_step.get(name)
-        if actual is None or name.partition("/")[0] not in _OPEN_TABLES:
-            continue
-        # The end of a run closes its last window before the checkpoint is taken.
-        if np.shape(actual) != np.shape(expected):
-            continue
-        difference = _difference(f"metrics/{name}", saved.step, expected, actual)
         if difference is not None:
             differences.append(difference)
     return differences
