@@ -111,8 +111,8 @@ def record(verdict: Verdict, content: Mapping[str, object], folder: Path, tracke
     Args:
       verdict: of the verification.
       content: the config resolved, as plain values.
-      folder: gets verify.json and verify.md.
-      tracker: gets those files, the figures, and the tags `runner.verified` and `runner.verdict`.
+      folder: gets verify.json.
+      tracker: gets that file, the figures, and the tags `runner.verified` and `runner.verdict`.
       console: shows the table and the verdict.
 
     Raises:
@@ -120,9 +120,8 @@ def record(verdict: Verdict, content: Mapping[str, object], folder: Path, tracke
     """
     report = verdict.report
     if report is not None:
-        with spared(f"verify.json and verify.md in {folder}"):
-            for path in report.write(folder, content):
-                tracker.log_artifact(path)
+        with spared(f"verify.json in {folder}"):
+            tracker.log_artifact(report.write(folder, content))
         is_verified = report.verdict == "verified"
         tracker.set_tags({"runner.verified": str(is_verified).lower(), "runner.verdict": report.verdict})
         tracker.log_metrics(0, report.metrics())

@@ -1,11 +1,11 @@
-"""Report of a verification: verdict, table, verify.json and verify.md."""
+"""Report of a verification: verdict, table and verify.json."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -49,7 +49,6 @@ _WHEN = {
     "update": ", after one step from randomly perturbed weights",
     "padding": ", with other padding",
 }
-_MARKDOWN_HEAD = ("compared", "worst abs", "worst rel", "entries", "differ by", "allowed", "ratio", "where from")
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,7 @@ class Verification:
           config: the resolved config, whose hash is stored.
         """
         variables = [_plain(variable) | {"sensitive": variable.is_sensitive} for variable in self.variables]
-        checks = [_plain(check) | {"passed": check.passed, "origin": self.origin(check)} for check in self.checks]
+        checks = [_plain(check) | {"passed": check.passed, "origin": self._origin(check)} for check in self.checks]
         return {
             "verdict": self.verdict,
             "verified": self.verdict == "verified",
@@ -212,7 +211,7 @@ class Verification:
             "checks": checks,
         }
 
-    def origin(self, check: Check) -> str:
+    def _origin(self, check: Check) -> str:
         """Returns where one check's tolerance comes from, in words."""
         if check.kind == "initial":
             return "drawn from the seed as one full array: bitwise identical"
@@ -248,20 +247,11 @@ class Verification:
         paths = sorted(groups, key=lambda path: path != "")
         return [max(groups[path], key=_severity) for path in paths]
 
-    def markdown(self) -> str:
-        """Returns the verdict and every check as a Markdown table."""
-        lines = [self.line(), "", self.basis(), "", _row(_MARKDOWN_HEAD), _row(["---"] * len(_MARKDOWN_HEAD))]
-        for check in self.checks:
-            lines.append(_row([check.name, *_cells(check)[1:], self.origin(check)]))
-        return "\n".join(lines) + "\n"
-
-    def write(self, folder: Path, config: Mapping[str, object]) -> list[Path]:
-        """Writes verify.json and verify.md and returns their paths."""
-        as_json = folder / "verify.json"
-        as_json.write_text(json.dumps(self.content(config), indent=2) + "\n")
-        as_markdown = folder / "verify.md"
-        as_markdown.write_text(self.markdown())
-        return [as_json, as_markdown]
+    def write(self, folder: Path, config: Mapping[str, object]) -> Path:
+        """Writes verify.json and returns its path."""
+        path = folder / "verify.json"
+        path.write_text(json.dumps(self.content(config), indent=2) + "\n")
+        return path
 
 
 def config_hash(config: Mapping[str, object]) -> str:
@@ -302,7 +292,7 @@ def _times(ratio: float) -> str:
 
 
 def _cells(check: Check) -> list[str]:
-    """Returns the cells of a table's row that are the same in the terminal and in verify.md."""
+    """Returns the cells of a check in the terminal's table."""
     return [
         _label(check),
         f"{check.absolute:.1e}",
@@ -327,10 +317,6 @@ def _label(check: Check) -> str:
 
 def _ratio(ratio: float) -> str:
     return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2g}"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _shortened(names: Sequence[str]) -> str:

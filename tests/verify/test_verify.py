@@ -140,7 +140,7 @@ def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path, monke
     whole = params_of(run.data.params, tags_of(run.data.tags))
     assert whole["run.command"].startswith("python -m runner.verify dataset=digits")
     assert 0 < run.data.metrics["verify/worst_ratio"] < 1
-    assert {"config.yaml", "verify.json", "verify.md"} <= artifacts
+    assert {"config.yaml", "verify.json"} <= artifacts
 
 
 @pytest.mark.nightly
@@ -201,7 +201,7 @@ def test_moments_that_are_one_step_stale_are_seen(tmp_path: Path) -> None:
     assert run.info.status == "FAILED"
     assert run.data.tags["runner.verified"] == "false"
     assert run.data.metrics["verify/worst_ratio"] > WIDE
-    assert {"verify.json", "verify.md"} <= artifacts
+    assert {"verify.json"} <= artifacts
 
 
 @pytest.mark.nightly
@@ -310,7 +310,7 @@ def test_training_that_verifies_first_records_it_and_then_trains(tmp_path: Path)
     run, artifacts = recorded(tmp_path)
     assert run.info.status == "FINISHED"
     assert run.data.tags["runner.verified"] == "true"
-    assert {"verify.json", "verify.md", "curves.png"} <= artifacts
+    assert {"verify.json", "curves.png"} <= artifacts
 
 
 @pytest.mark.nightly
