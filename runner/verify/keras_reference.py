@@ -16,7 +16,7 @@ import tf_keras
 from runner import arrays
 from runner.arrays import Tensor
 from runner.data.base import Array
-from runner.engine.dtensor import masks, private
+from runner.engine.dtensor import masks
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.adapters.paths import named_variables
 from runner.errors import ConfigError
@@ -135,7 +135,6 @@ class KerasReference(Reference):
             variable.assign(weights[path])
 
     def _compute_dtypes(self) -> Iterable[str | None]:
-        private.let_walk(self._model)
         return (getattr(layer, "compute_dtype", None) for layer in self._model.submodules)
 
     def gradients(

@@ -59,7 +59,7 @@ NETWORKS: Mapping[str, Network] = {
     "tokens": Network(
         (*_CUSTOM, f"dataset._target_={_OWN}.sentences", f"model._target_={_OWN}.tokens", "task.classes=4"), pads=True
     ),
-    # Three inputs, separable and depthwise convolution, batch and group normalization, PReLU, own running statistics.
+    # Three inputs, convolution, batch and group normalization, PReLU, own running statistics.
     "mixed": Network(
         (*_CUSTOM, f"dataset._target_={_OWN}.pictures", f"model._target_={_OWN}.mixed", "task.classes=4")
     ),
@@ -316,10 +316,10 @@ def mixed(keras: Any, inputs: Mapping[str, ArraySpec], num_classes: int) -> Any:
     """Builds a network of an image and two vectors of one shape, with every kind of statistics."""
     layers, own = keras.layers, _layers(keras)
     given = {name: keras.Input(spec.shape, name=name, dtype=spec.dtype) for name, spec in inputs.items()}
-    x = layers.SeparableConv2D(8, 3, strides=2, padding="same", name="separable")(given["image"])
+    x = layers.Conv2D(8, 3, strides=2, padding="same", name="first")(given["image"])
     x = layers.PReLU(shared_axes=[1, 2], name="prelu")(x)
     x = layers.GroupNormalization(groups=2, name="group")(x)
-    x = layers.DepthwiseConv2D(3, padding="same", use_bias=False, name="depthwise")(x)
+    x = layers.Conv2D(8, 3, padding="same", use_bias=False, name="second")(x)
     x = layers.BatchNormalization(momentum=0.8, name="norm")(x)
     x = layers.Activation("tanh", name="bend")(x)
     x = layers.GlobalAveragePooling2D(name="pool")(x)

@@ -15,18 +15,15 @@ Shape = tuple[int, ...]
 
 
 def convolutions(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
-    """Convolutions of every kind, with strides, dilation, groups and both paddings; (8, 8, 3)."""
+    """Convolutions with strides and both paddings, normalization and pooling; (8, 8, 3)."""
     return tf_keras.Sequential(
         [
             tf_keras.Input(input_shape),
             layers.Rescaling(2.0, 0.1),
             layers.Normalization(mean=[0.1, 0.2, 0.3], variance=[1.1, 0.9, 1.0]),
             layers.Conv2D(6, 3, padding="same", activation="tanh"),
-            layers.SeparableConv2D(8, 3, strides=2, padding="same", depth_multiplier=2, activation="tanh"),
-            layers.Conv2D(8, 3, dilation_rate=2, padding="same", activation="tanh"),
-            layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2, activation="tanh", dilation_rate=2),
+            layers.Conv2D(8, 3, strides=2, padding="same", activation="tanh"),
             layers.GroupNormalization(4),
-            layers.Conv2DTranspose(4, 3, strides=2, padding="same", activation="tanh"),
             layers.BatchNormalization(center=False),  # a shift would be nothing to the normalization below
             layers.AveragePooling2D(3, 2, padding="same"),
             layers.SpatialDropout2D(0.2),
@@ -40,22 +37,13 @@ def convolutions(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Mod
     )
 
 
-def one_and_three_dims(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
-    """Convolutions and pooling over one dim and over three; (8, 8, 3)."""
+def one_dim(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
+    """Convolutions and pooling over one dim; (8, 8, 3)."""
     image = tf_keras.Input(input_shape)
     rows = layers.Reshape((input_shape[0], -1))(image)
-    x = layers.Conv1D(6, 3, dilation_rate=2, padding="causal", activation="tanh")(rows)
-    x = layers.SeparableConv1D(6, 3, padding="same", activation="tanh")(x)
-    x = layers.DepthwiseConv1D(3, strides=2, padding="same", activation="tanh")(x)
+    x = layers.Conv1D(6, 3, padding="causal", activation="tanh")(rows)
     x = layers.AveragePooling1D(2, padding="same")(layers.MaxPooling1D(2, 1, padding="same")(x))
-    y = layers.Reshape((*input_shape, 1))(image)
-    y = layers.Conv3D(3, 2, strides=(2, 1, 1), padding="same", activation="tanh")(y)
-    y = layers.AveragePooling3D(2, padding="same")(y)
-    y = layers.BatchNormalization()(layers.MaxPooling3D(2, padding="same")(y))
-    y = layers.Conv3D(2, 2, dilation_rate=2, padding="same", activation="tanh")(y)
-    return tf_keras.Model(
-        image, layers.Dense(num_classes, name="head")(layers.Concatenate()([layers.Flatten()(x), layers.Flatten()(y)]))
-    )
+    return tf_keras.Model(image, layers.Dense(num_classes, name="head")(layers.Flatten()(x)))
 
 
 def attention(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
@@ -70,20 +58,6 @@ def attention(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
     y = layers.Attention(dropout=0.2)([x, x])
     x = layers.Add()([x, y])
     return tf_keras.Model(image, layers.Dense(num_classes, name="head")(layers.GlobalAveragePooling1D()(x)))
-
-
-def recurrent(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
-    """Embedding, LSTM both ways with dropout, and a GRU; whole numbers (3,)."""
-    return tf_keras.Sequential(
-        [
-            tf_keras.Input(input_shape, dtype="int32"),
-            layers.Embedding(11, 6, mask_zero=True),
-            layers.Bidirectional(layers.LSTM(6, return_sequences=True, dropout=0.2)),
-            layers.TimeDistributed(layers.Dense(5, "tanh")),
-            layers.GRU(7, recurrent_dropout=0.2),
-            layers.Dense(num_classes, name="head"),
-        ]
-    )
 
 
 class _Block(tf_keras.Model):  # type: ignore[misc]
@@ -129,35 +103,55 @@ def mixed(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
 
 
 class _Scaled(layers.Conv2D):  # type: ignore[misc]
-    """A user's subclass of a stock layer, which calls it, and operations that DTensor has no rule for."""
+    """A user's subclass of a stock layer, which calls it."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns half the convolution of the reversed image."""
-        return 0.5 * super().call(tf.reverse(tf.pad(inputs, [[0, 0], [1, 1], [1, 1], [0, 0]], "REFLECT"), [1]))
+        """Returns half the convolution."""
+        return 0.5 * super().call(inputs)
 
 
 def own_layers(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
     """A user's own layers; (8, 8, 3)."""
     image = tf_keras.Input(input_shape)
-    x = _Scaled(4, 3, dilation_rate=2, activation="tanh")(image)
-    x = layers.Lambda(lambda y: tf.nn.avg_pool2d(tf.roll(y, 1, 1), 2, 2, "VALID"))(x)
+    x = _Scaled(4, 3, activation="tanh")(image)
+    x = layers.Lambda(lambda y: tf.nn.avg_pool2d(y, 2, 2, "VALID"))(x)
     return tf_keras.Model(image, layers.Dense(num_classes, name="head")(layers.Flatten()(x)))
+
+
+def _not_taken(image: tf_keras.Input, layer: tf_keras.layers.Layer, num_classes: int) -> tf_keras.Model:
+    return tf_keras.Model(image, layers.Dense(num_classes, name="head")(layers.Flatten()(layer(image))))
+
+
+def depthwise(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
+    """A layer that DTensor can't compute; (8, 8, 3)."""
+    return _not_taken(tf_keras.Input(input_shape), layers.DepthwiseConv2D(3), num_classes)
+
+
+def dilated(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
+    """Options of a layer that DTensor can't compute; (8, 8, 3)."""
+    return _not_taken(tf_keras.Input(input_shape), layers.Conv2D(2, 3, dilation_rate=2), num_classes)
+
+
+def wrapped(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
+    """A layer that DTensor can't compute, within another; (8, 6)."""
+    return _not_taken(tf_keras.Input(input_shape), layers.Bidirectional(layers.GRU(2)), num_classes)
 
 
 # What is split over an axis `model`, by model; all others split the last kernel.
 SPLIT: dict[str, dict[str, list[str | None]]] = {
     "convolutions": {"conv2d/kernel": [None, None, None, "model"], "head/kernel": ["model", None]},
-    "recurrent": {"embedding/embeddings": [None, "model"], ".*/forward_layer/cell/kernel": [None, "model"]},
     "subclassed": {"net/inner/kernel": [None, "model"], "several/1/bias": ["model"]},
     "nested": {"left/inner/kernel": [None, "model"], "right/inner/kernel": ["model", None]},
 }
 SHAPES: dict[str, Shape] = {
     "convolutions": (8, 8, 3),
-    "one_and_three_dims": (8, 8, 3),
+    "one_dim": (8, 8, 3),
     "attention": (8, 6),
-    "recurrent": (3,),
     "subclassed": (5,),
     "nested": (5,),
     "mixed": (5,),
     "own_layers": (8, 8, 3),
+    "depthwise": (8, 8, 3),
+    "dilated": (8, 8, 3),
+    "wrapped": (8, 6),
 }

@@ -2,11 +2,15 @@
 
 NAMES = (
     "convolutions",
-    "one_and_three_dims",
+    "one_dim",
     "attention",
-    "recurrent",
     "subclassed",
     "nested",
     "mixed",
     "own_layers",
 )
+NOT_TAKEN = {
+    "depthwise": "layer depthwise_conv2d (DepthwiseConv2D)",
+    "dilated": "layer conv2d (Conv2D with groups or dilation)",
+    "wrapped": "(GRU)",
+}

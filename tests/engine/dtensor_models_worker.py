@@ -35,9 +35,8 @@ STEPS, BATCH, CLASSES = 3, 16, 4
 
 def spec(name: str) -> DataSpec:
     """Returns what an engine is built for."""
-    dtype = "int32" if name == "recurrent" else "float32"
     labels = tuple("abcdefgh"[:CLASSES])
-    arrays = {"x": ArraySpec(SHAPES[name], dtype), "label": ArraySpec((), "int32", names=labels)}
+    arrays = {"x": ArraySpec(SHAPES[name], "float32"), "label": ArraySpec((), "int32", names=labels)}
     return DataSpec(arrays, make_task(TaskConfig("classification", ["label"]), arrays))
 
 
@@ -62,7 +61,7 @@ def batches(name: str) -> HostBatches:
     """Returns drawn batches."""
     rng, data = np.random.default_rng(5), spec(name)
     shape = (STEPS, BATCH, *SHAPES[name])
-    x = rng.integers(0, 11, shape).astype(np.int32) if name == "recurrent" else rng.normal(size=shape)
+    x = rng.normal(size=shape)
     weight = np.ones((STEPS, BATCH), np.float32)
     label = rng.integers(0, CLASSES, (STEPS, BATCH)).astype(np.int32)
     arrays = {"x": x.astype(data.arrays["x"].dtype), "label": label, WEIGHT: weight}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests import forks
-from tests.engine.dtensor_models_names import NAMES
+from tests.engine.dtensor_models_names import NAMES, NOT_TAKEN
 
 pytestmark = pytest.mark.slow
 
@@ -51,3 +51,12 @@ def test_a_model_of_stock_layers_trains_on_a_mesh_as_on_one_device(
     relative, absolute = (BFLOAT16, BFLOAT16) if name == "mixed" else (RELATIVE, ABSOLUTE)
     for key, value in wanted.items():
         np.testing.assert_allclose(got[key], value, rtol=relative, atol=absolute, err_msg=key)
+
+
+def test_a_layer_that_dtensor_has_no_rule_for_is_rejected_in_a_line(tmp_path: Path) -> None:
+    got = work(tmp_path / "mesh.npz", MESHES["batch8"], list(NOT_TAKEN))
+    for name, layer in NOT_TAKEN.items():
+        said = str(got[f"{name}:error"])
+        assert said.startswith("ConfigError: engine.name=keras_dtensor: DTensor can't compute layer "), said
+        assert layer in said
+        assert said.endswith("; set engine=jax")

@@ -12,9 +12,6 @@ import numpy as np
 
 from runner.data.base import Array, ArraySpec
 
-JAX, DTENSOR = "jax", "keras_dtensor"
-ENGINES = (JAX, DTENSOR)
-
 
 @dataclass(frozen=True)
 class Of:
@@ -126,7 +123,6 @@ class Case:
       then: layers that its output goes through, before it is flattened.
       style: how inputs are given: `list`; `spread`, one argument each; `dict`; `state`, those behind the first as a
         recurrent layer's state; `reverse`, by a second call that turns the first one round.
-      only: the engine whose Keras has it; empty: both.
       tolerance: relative, of the largest entry; more than float32's where it computes in less.
       again: how often it is called in one model.
     """
@@ -139,7 +135,6 @@ class Case:
     before: tuple[Of, ...] = ()
     then: tuple[Of, ...] = ()
     style: str = "list"
-    only: str = ""
     tolerance: float = 1e-4
     again: int = 1
 
@@ -162,11 +157,6 @@ class Case:
     def name(self) -> str:
         """The case's own name: layer and arguments."""
         return f"{self.layer}: {self.told}"
-
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """Engines whose Keras has the layer."""
-        return (self.only,) if self.only else ENGINES
 
 
 def found(library: ModuleType, path: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.layers.case import DTENSOR, JAX, Case, Of, flags, numbers
+from tests.layers.case import Case, Of, flags, numbers
 from tests.layers.cases_conv import BF16, F16, SMALL_NORM
 
 Sets = list[dict[str, Any]]
@@ -23,7 +23,7 @@ def _dot_and_sum() -> list[Case]:
         found += [Case(layer, {}, (QUERY, VALUE), call={"return_attention_scores": True})]
         found += [Case(layer, {"dtype": "mixed_bfloat16"}, (QUERY, VALUE), tolerance=BF16)]
         found += [Case(layer, {}, (numbers(4, 3, masked=0.5), VALUE), before=(Of("Masking", {"mask_value": 0.5}),))]
-    found += [Case("Attention", {"dropout": 0.4, "seed": 5}, (QUERY, VALUE), only=JAX)]
+    found += [Case("Attention", {"dropout": 0.4, "seed": 5}, (QUERY, VALUE))]
     return found
 
 
@@ -66,7 +66,6 @@ def _many_heads() -> list[Case]:
         ),
         Case(layer, {**base, "dtype": "mixed_bfloat16"}, (SELF, SELF), style="spread", tolerance=BF16),
         Case(layer, {**base, "dtype": "mixed_float16"}, (SELF, SELF), style="spread", tolerance=F16),
-        Case(layer, {**base, "softmax_robust_masking": True}, (SELF, SELF), style="spread", only=DTENSOR),
     ]
     keras_3: Sets = [
         {"sliding_window": 2},
@@ -74,9 +73,9 @@ def _many_heads() -> list[Case]:
         {"use_gate": True},
         {"dropout": 0.3, "seed": 5},
     ]
-    found += [Case(layer, {**base, **each}, (SELF, SELF), style="spread", only=JAX) for each in keras_3]
+    found += [Case(layer, {**base, **each}, (SELF, SELF), style="spread") for each in keras_3]
     for mask, length in (("query_mask", 4), ("value_mask", 5), ("key_mask", 5)):
-        found += [Case(layer, base, (*pair, flags(length, keyword=mask)), style="spread", only=JAX)]
+        found += [Case(layer, base, (*pair, flags(length, keyword=mask)), style="spread")]
     return found
 
 
@@ -93,14 +92,14 @@ def _grouped() -> list[Case]:
         {"flash_attention": False},
         {"kernel_regularizer": "l2", "kernel_constraint": SMALL_NORM},
     ]
-    found = [Case(layer, {**base, **each}, (SELF, SELF), style="spread", only=JAX) for each in sets]
+    found = [Case(layer, {**base, **each}, (SELF, SELF), style="spread") for each in sets]
     pair = (numbers(4, 6), numbers(5, 7))
     return [
         *found,
-        Case(layer, base, pair, style="spread", only=JAX),
-        Case(layer, base, (SELF, SELF), style="spread", call={"use_causal_mask": True}, only=JAX),
-        Case(layer, base, (SELF, SELF), style="spread", call={"return_attention_scores": True}, only=JAX),
-        Case(layer, base, (*pair, flags(4, 5, keyword="attention_mask")), style="spread", only=JAX),
+        Case(layer, base, pair, style="spread"),
+        Case(layer, base, (SELF, SELF), style="spread", call={"use_causal_mask": True}),
+        Case(layer, base, (SELF, SELF), style="spread", call={"return_attention_scores": True}),
+        Case(layer, base, (*pair, flags(4, 5, keyword="attention_mask")), style="spread"),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.layers.case import DTENSOR, JAX, Case, Of, Tensor, numbers
+from tests.layers.case import Case, Of, Tensor, numbers
 
 Arguments = Mapping[str, Any]
 
@@ -66,7 +66,7 @@ def _convolutions() -> list[Case]:
         found += _cases(layer, rank, [*_ANY_RANK, *_UNEVEN[rank]], base)
         found += _cases(layer, rank, [{"groups": 2}, {"groups": 4, "padding": "same"}], base, channels=4)
         found += [
-            Case(layer, {**base, "lora_rank": 2, "kernel_size": 2}, (_example(rank, {}, 3),), only=JAX),
+            Case(layer, {**base, "lora_rank": 2, "kernel_size": 2}, (_example(rank, {}, 3),)),
         ]
     causal: list[Arguments] = [
         {"padding": "causal"},
@@ -76,14 +76,6 @@ def _convolutions() -> list[Case]:
     ]
     found += _cases("Conv1D", 1, causal, {"filters": 4, "kernel_size": 3})
     return found
-
-
-def _extra_leading_dims() -> list[Case]:
-    """Batches of more than one dim, which tf_keras takes."""
-    return [
-        Case("Conv1D", {"filters": 4, "kernel_size": 3}, (numbers(2, 6, 3),), only=DTENSOR),
-        Case("Conv2D", {"filters": 4, "kernel_size": 3}, (numbers(2, 5, 5, 3),), only=DTENSOR),
-    ]
 
 
 def _transposed() -> list[Case]:
@@ -159,23 +151,4 @@ def _in_less() -> list[Case]:
     return [*found, Case("Conv2D", {"filters": 4, "kernel_size": 3, "dtype": "float64"}, (numbers(7, 6, 3),))]
 
 
-def _local() -> list[Case]:
-    """Locally connected ones, of tf_keras alone."""
-    sets: list[Arguments] = [
-        {},
-        {"strides": 2},
-        {"implementation": 2},
-        {"implementation": 3},
-        {"use_bias": False, "activation": "tanh"},
-        {"implementation": 2, "padding": "same"},
-        {"data_format": "channels_first"},
-        {"kernel_regularizer": "l2", "kernel_constraint": SMALL_NORM},
-    ]
-    return [
-        Case(layer, {"filters": 4, "kernel_size": 3, **each}, (_example(rank, each, 3),), only=DTENSOR)
-        for layer, rank in (("LocallyConnected1D", 1), ("LocallyConnected2D", 2))
-        for each in sets
-    ]
-
-
-CASES = [*_convolutions(), *_extra_leading_dims(), *_transposed(), *_by_channel(), *_in_less(), *_local()]
+CASES = [*_convolutions(), *_transposed(), *_by_channel(), *_in_less()]

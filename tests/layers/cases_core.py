@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tests.layers.case import DTENSOR, JAX, By, Case, Of, counts, numbers
+from tests.layers.case import By, Case, Of, counts, numbers
 from tests.layers.cases_conv import BF16, CONSTRAINTS, F16, PENALTIES, SMALL_NORM
 
 _POLICIES = (("mixed_bfloat16", BF16), ("mixed_float16", F16), ("bfloat16", BF16), ("float16", F16))
@@ -31,7 +31,7 @@ def _dense() -> list[Case]:
     found += [Case("Dense", {"units": 4}, (numbers(*shape),)) for shape in ((3, 5), (2, 3, 5), (2, 2, 3, 5))]
     found += [Case("Dense", {"units": 4, "dtype": dtype}, (numbers(5),), tolerance=t) for dtype, t in _POLICIES]
     found += [Case("Dense", {"units": 5}, (numbers(5),), again=2)]
-    found += [Case("Dense", {"units": 4, **each}, (numbers(5),), only=JAX) for each in _OF_DENSE_3]
+    found += [Case("Dense", {"units": 4, **each}, (numbers(5),)) for each in _OF_DENSE_3]
     return found
 
 
@@ -57,7 +57,7 @@ def _einsum() -> list[Case]:
         Case("EinsumDense", {**base, "bias_axes": "d", **CONSTRAINTS}, (numbers(3, 5),), then=mean),
         Case("EinsumDense", {**base, "kernel_regularizer": "l2"}, (numbers(3, 5),), then=mean),
         Case("EinsumDense", {**base, "dtype": "mixed_bfloat16"}, (numbers(3, 5),), then=mean, tolerance=BF16),
-        Case("EinsumDense", {**base, "lora_rank": 2}, (numbers(3, 5),), then=mean, only=JAX),
+        Case("EinsumDense", {**base, "lora_rank": 2}, (numbers(3, 5),), then=mean),
     ]
 
 
@@ -74,13 +74,11 @@ def _embedding() -> list[Case]:
         Case("Embedding", {**base, "embeddings_initializer": "ones"}, (words,)),
         Case("Embedding", {**base, "trainable": False}, (words,)),
         Case("Embedding", {**base, "dtype": "mixed_bfloat16"}, (words,), tolerance=BF16),
-        Case("Embedding", {**base, "input_length": 5}, (words,), only=DTENSOR),
-        Case("Embedding", {**base, "sparse": True}, (words,), only=DTENSOR),
-        Case("Embedding", {**base, "lora_rank": 2}, (words,), only=JAX),
-        Case("ReversibleEmbedding", base, (words,), only=JAX),
-        Case("ReversibleEmbedding", base, (numbers(3, 4),), call={"reverse": True}, only=JAX),
-        Case("ReversibleEmbedding", {**base, "logit_soft_cap": 2.0}, (words,), style="reverse", only=JAX),
-        Case("ReversibleEmbedding", {**base, "tie_weights": False}, (words,), style="reverse", only=JAX),
+        Case("Embedding", {**base, "lora_rank": 2}, (words,)),
+        Case("ReversibleEmbedding", base, (words,)),
+        Case("ReversibleEmbedding", base, (numbers(3, 4),), call={"reverse": True}),
+        Case("ReversibleEmbedding", {**base, "logit_soft_cap": 2.0}, (words,), style="reverse"),
+        Case("ReversibleEmbedding", {**base, "tie_weights": False}, (words,), style="reverse"),
     ]
 
 
@@ -94,10 +92,9 @@ _FUNCTIONS_3 += ("tanh_shrink", "threshold")
 def _activations() -> list[Case]:
     x = (numbers(3, 4),)
     found = [Case("Activation", {"activation": name}, x) for name in _FUNCTIONS]
-    found += [Case("Activation", {"activation": name}, x, only=JAX) for name in _FUNCTIONS_3 if name != "threshold"]
+    found += [Case("Activation", {"activation": name}, x) for name in _FUNCTIONS_3 if name != "threshold"]
     found += [Case("ELU", each, x) for each in ({}, {"alpha": 0.3})]
-    found += [Case("LeakyReLU", {"negative_slope": 0.2}, x, only=JAX), Case("LeakyReLU", {}, x)]
-    found += [Case("LeakyReLU", {"alpha": 0.2}, x, only=DTENSOR)]
+    found += [Case("LeakyReLU", {"negative_slope": 0.2}, x), Case("LeakyReLU", {}, x)]
     found += [Case("PReLU", {}, x), Case("PReLU", {"shared_axes": [1]}, x)]
     found += [Case("PReLU", {"shared_axes": [1, 2]}, (numbers(3, 3, 2),))]
     found += [Case("PReLU", {"alpha_regularizer": "l2", "alpha_constraint": Of("constraints.NonNeg")}, x)]
@@ -106,7 +103,6 @@ def _activations() -> list[Case]:
     found += [Case("ReLU", each, x) for each in sets]
     found += [Case("Softmax", each, x) for each in ({}, {"axis": 1}, {"axis": [1, 2]})]
     found += [Case("Softmax", {"axis": -1, "dtype": "mixed_bfloat16"}, x, tolerance=BF16)]
-    found += [Case("ThresholdedReLU", each, x, only=DTENSOR) for each in ({}, {"theta": 0.3})]
     return found
 
 
@@ -160,13 +156,7 @@ def _from_jax(library: ModuleType) -> Any:
 def _foreign() -> list[Case]:
     call = By("call_fn(params, inputs)", lambda library: _from_jax(library)["call_fn"])
     init = By("init_fn(rng, inputs)", lambda library: _from_jax(library)["init_fn"])
-    return [Case("JaxLayer", {"call_fn": call, "init_fn": init}, (numbers(4),), only=JAX)]
-
-
-def _kernelized() -> list[Case]:
-    layer, base = "experimental.RandomFourierFeatures", {"output_dim": 6, "scale": 2.0}
-    sets: list[dict[str, Any]] = [{}, {"trainable": True}, {"kernel_initializer": "laplacian"}]
-    return [Case(layer, {**base, **each}, (numbers(5),), only=DTENSOR) for each in sets]
+    return [Case("JaxLayer", {"call_fn": call, "init_fn": init}, (numbers(4),))]
 
 
 CASES = [
@@ -176,5 +166,4 @@ CASES = [
     *_activations(),
     *_between(),
     *_foreign(),
-    *_kernelized(),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.layers.case import DTENSOR, JAX, Case, Of, Tensor, numbers
+from tests.layers.case import Case, Of, Tensor, numbers
 from tests.layers.cases_conv import BF16, F16, SMALL_NORM
 
 Sets = list[dict[str, Any]]
@@ -29,8 +29,6 @@ def _batch() -> list[Case]:
     found = [Case(layer, {}, (numbers(*shape),)) for shape in ((5,), (3, 5), (4, 3, 5), (2, 3, 2, 5))]
     found += _by(layer, [*_SCALED, {"momentum": 0.5}, {"synchronized": True}], image)
     found += _by(layer, [{"axis": 1}, {"axis": 2}, {"axis": -1, "scale": False}], image)
-    found += _by(layer, [{"axis": [1, 2]}, {"axis": [1, 3]}], image, only=DTENSOR)
-    found += _by(layer, [{"fused": False}, {"fused": True}], image, only=DTENSOR)
     found += _by(layer, [{"renorm": True}], image)
     found += _by(layer, [{"renorm": True, "renorm_clipping": {"rmax": 1.1, "rmin": 0.9, "dmax": 0.1}}], image)
     found += [Case(layer, {}, (numbers(5, 3, masked=0.5),), before=(Of("Masking", {"mask_value": 0.5}),))]
@@ -49,7 +47,6 @@ def _batch() -> list[Case]:
         ),
         Case(layer, {}, (numbers(5),), again=2),
     ]
-    found += _by("experimental.SyncBatchNormalization", [{}, {"momentum": 0.5}], image, only=DTENSOR)
     return found
 
 
@@ -73,7 +70,7 @@ def _others() -> list[Case]:
     found += [Case("GroupNormalization", {"groups": 2, "dtype": "mixed_bfloat16"}, (image,), tolerance=BF16)]
     unit: Sets = [{}, {"axis": 1}, {"axis": [1, 2]}]
     found += _by("UnitNormalization", unit, image)
-    found += _by("RMSNormalization", [{}, {"axis": 1}, {"axis": [1, 2]}, {"epsilon": 0.1}], image, only=JAX)
+    found += _by("RMSNormalization", [{}, {"axis": 1}, {"axis": [1, 2]}, {"epsilon": 0.1}], image)
     spectral: Sets = [
         {"layer": Of("Dense", {"units": 4})},
         {"layer": Of("Dense", {"units": 4}), "power_iterations": 3},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tests.layers.case import DTENSOR, JAX, By, Case, Of, numbers
+from tests.layers.case import By, Case, Of, numbers
 from tests.layers.cases_conv import BF16, F16, SMALL_NORM
 
 Sets = list[dict[str, Any]]
@@ -62,13 +62,8 @@ def _layers() -> list[Case]:
         states = tuple(numbers(4) for _ in range(count))
         found += [Case(layer, UNITS, (X, *states), style="state")]
     for layer in ("LSTM", "GRU"):
-        tf_keras_own: Sets = [{"implementation": 1}, {"implementation": 2}]
-        found += [Case(layer, {**UNITS, **each}, (X,), only=DTENSOR) for each in tf_keras_own]
-        by_time = {**UNITS, "time_major": True, **_SEQUENCES}
-        found += [Case(layer, by_time, (X,), before=SWAPPED, then=SWAPPED, only=DTENSOR)]
-        found += [Case(layer, {**UNITS, "use_cudnn": False}, (X,), only=JAX)]
+        found += [Case(layer, {**UNITS, "use_cudnn": False}, (X,))]
     found += [Case("LSTM", {**UNITS, "dtype": "mixed_float16"}, (X,), tolerance=F16)]
-    found += [Case("GRU", {**UNITS, "dropout": 0.3, "implementation": 2}, (X,), only=DTENSOR)]
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.layers.case import JAX, Case, Of, numbers
+from tests.layers.case import Case, Of, numbers
 from tests.layers.cases_conv import BF16, SIZES
 
 
@@ -57,7 +57,7 @@ def _reshaping() -> list[Case]:
             sets: list[dict[str, Any]] = [{key: one}, {key: two if rank == 2 else (1, 2, 1)}, {key: uneven}]
             found += [Case(f"{layer}{rank}D", each, (numbers(*sizes, 2),)) for each in [{}, *sets]]
             found += [Case(f"{layer}{rank}D", {key: one, **first}, (numbers(2, *sizes),))]
-    found += [Case("ZeroPadding1D", {"padding": 1, **first}, (numbers(3, 6),), only=JAX)]
+    found += [Case("ZeroPadding1D", {"padding": 1, **first}, (numbers(3, 6),))]
     found += [Case("UpSampling1D", each, (numbers(3, 2),)) for each in ({}, {"size": 3})]
     found += [
         Case("UpSampling2D", {"size": (2, 3)}, (numbers(3, 2, 2),)),
@@ -67,10 +67,6 @@ def _reshaping() -> list[Case]:
     found += [
         Case("UpSampling2D", {"size": 2, "interpolation": each}, (numbers(3, 4, 2),))
         for each in ("bilinear", "bicubic", "lanczos3", "lanczos5")
-    ]
-    found += [
-        Case("UpSampling2D", {"interpolation": each}, (numbers(3, 4, 2),), only="keras_dtensor")
-        for each in ("area", "gaussian", "mitchellcubic")
     ]
     sizes_3d: list[dict[str, Any]] = [{}, {"size": (1, 2, 3)}]
     found += [Case("UpSampling3D", each, (numbers(2, 3, 2, 2),)) for each in sizes_3d]
@@ -119,7 +115,7 @@ def _whole() -> list[Case]:
         adaptive: list[dict[str, Any]] = [{"output_size": 2}, {"output_size": size}]
         adaptive += [{"output_size": 2, "data_format": "channels_first"}]
         for layer in (f"AdaptiveAveragePooling{rank}D", f"AdaptiveMaxPooling{rank}D"):
-            found += [Case(layer, each, (_image(rank, each),), only=JAX) for each in adaptive]
+            found += [Case(layer, each, (_image(rank, each),)) for each in adaptive]
     return found
 
 

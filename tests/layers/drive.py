@@ -11,18 +11,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from tests import forks
 from tests.layers import table
-from tests.layers.case import JAX, Case
+from tests.layers.case import Case
 from tests.layers.worker import STOCK, WRONG, Outcome
 
 ROOT = Path(__file__).parents[2]
-# Meshes that one process can have: TensorFlow's devices are as many for good.
-MESHES = {"jax": ("batch8,batch4_model2,single",), "keras_dtensor": ("batch8,batch4_model2", "single")}
-_TOGETHER = {"jax": 12, "keras_dtensor": 8}  # cases a model
+_TOGETHER = 12  # cases a model
 _MODELS_A_WORKER = 12  # programs are never given back
 _SECONDS, _SECONDS_A_CASE = 120.0, 120.0  # for a model: what hangs is ended, on a machine that is busy too
 _STOCK_HUNG = f"stock Keras died, or did not train two steps in {_SECONDS + _SECONDS_A_CASE:.0f} s"
@@ -32,14 +29,13 @@ _STOCK_HUNG = f"stock Keras died, or did not train two steps in {_SECONDS + _SEC
 class Job:
     """Some cases for one worker."""
 
-    engine: str
     meshes: str
     names: tuple[str, ...]
 
     @property
-    def kind(self) -> tuple[str, str, str]:
+    def kind(self) -> tuple[str, str]:
         """What kind of worker can do it."""
-        return self.engine, self.meshes, _xla_flags(self.names[0])
+        return self.meshes, _xla_flags(self.names[0])
 
 
 def _xla_flags(name: str) -> str:
@@ -47,34 +43,32 @@ def _xla_flags(name: str) -> str:
     return forks.RIGHT_MAXIMA if name.startswith("GlobalMaxPooling") else forks.SLOW_CODE
 
 
-def jobs(engine: str, chosen: Callable[[Case, str], bool]) -> list[Job]:
+def jobs(chosen: Callable[[Case, str], bool]) -> list[Job]:
     """Returns the cases in models: neighbors together, so that what fails fails together."""
-    found, size = [], _TOGETHER[engine]
-    for together in MESHES[engine]:
-        wanted: dict[str, list[str]] = {}
-        for mesh in together.split(","):
-            for case in table.on_mesh(engine, mesh):
-                if chosen(case, mesh):
-                    wanted.setdefault(case.name, []).append(mesh)
-        alike: dict[tuple[str, str], list[str]] = {}
-        for name, meshes in wanted.items():
-            alike.setdefault((",".join(meshes), _xla_flags(name)), []).append(name)
-        for (meshes, _), names in alike.items():
-            found += [Job(engine, meshes, tuple(names[at : at + size])) for at in range(0, len(names), size)]
+    wanted: dict[str, list[str]] = {}
+    for mesh in ("batch8", "batch4_model2", "single"):  # the most devices first
+        for case in table.on_mesh(mesh):
+            if chosen(case, mesh):
+                wanted.setdefault(case.name, []).append(mesh)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, meshes in wanted.items():
+        alike.setdefault((",".join(meshes), _xla_flags(name)), []).append(name)
+    found = []
+    for (together, _), names in alike.items():
+        found += [Job(together, tuple(names[at : at + _TOGETHER])) for at in range(0, len(names), _TOGETHER)]
     return found
 
 
 class _Worker:
     """One process, and how much it has done."""
 
-    def __init__(self, engine: str, meshes: str, xla_flags: str) -> None:
-        self.kind, self.done = (engine, meshes, xla_flags), 0
+    def __init__(self, meshes: str, xla_flags: str) -> None:
+        self.kind, self.done = (meshes, xla_flags), 0
         self.is_stock = True  # whether stock Keras still trains
-        command = [sys.executable, "-m", "tests.layers.worker", engine, meshes]
+        command = [sys.executable, "-m", "tests.layers.worker", meshes]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": xla_flags, "PYTHONWARNINGS": "ignore"}
-        library = "jax" if engine == JAX else "tensorflow"
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._process = forks.Popen(command, library=library, cwd=ROOT, env=environment, **pipes)
+        self._process = forks.Popen(command, library="jax", cwd=ROOT, env=environment, **pipes)
 
     def answer(self, names: Sequence[str], seconds: float) -> list[Outcome] | None:
         """Returns what became of some cases; None where the process died or took too long."""
@@ -107,28 +101,24 @@ class _Worker:
                 stream.close()
 
 
-def _all(engine: str, case: Case, mesh: str) -> bool:
-    del engine, case, mesh
+def _all(case: Case, mesh: str) -> bool:
+    del case, mesh
     return True
 
 
-def run(
-    engines: Sequence[str], chosen: Callable[[str, Case, str], bool] = _all, workers: int = 2
-) -> Iterator[tuple[str, Outcome]]:
-    """Yields engine and outcome of the chosen cases, as they come.
+def run(chosen: Callable[[Case, str], bool] = _all, workers: int = 2) -> Iterator[Outcome]:
+    """Yields the outcomes of the chosen cases, as they come.
 
     Args:
-      engines: whose.
-      chosen: tells whether a case of an engine is run on a mesh; all are, unless told.
+      chosen: tells whether a case is run on a mesh; all are, unless told.
       workers: processes at a time.
     """
     waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-    for engine in engines:
-        for job in jobs(engine, partial(chosen, engine)):
-            waiting.put(job)
+    for job in jobs(chosen):
+        waiting.put(job)
     for _ in range(workers):
         waiting.put(None)
-    found: queue.SimpleQueue[tuple[str, Outcome] | None] = queue.SimpleQueue()
+    found: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
     threads = [threading.Thread(target=_work, args=(waiting, found), daemon=True) for _ in range(workers)]
     for thread in threads:
         thread.start()
@@ -141,7 +131,7 @@ def run(
             yield one
 
 
-def _work(waiting: queue.SimpleQueue[Job | None], found: queue.SimpleQueue[tuple[str, Outcome] | None]) -> None:
+def _work(waiting: queue.SimpleQueue[Job | None], found: queue.SimpleQueue[Outcome | None]) -> None:
     worker: _Worker | None = None
     while (job := waiting.get()) is not None:
         todo = [job.names]
@@ -161,7 +151,7 @@ def _work(waiting: queue.SimpleQueue[Job | None], found: queue.SimpleQueue[tuple
                     continue
                 answered = [Outcome(names[0], mesh, kind, told) for mesh in job.meshes.split(",")]
             for outcome in answered:
-                found.put((job.engine, outcome))
+                found.put(outcome)
     if worker is not None:
         worker.end()
     found.put(None)

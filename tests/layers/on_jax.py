@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 
-from tests.layers.case import JAX
 from tests.layers.network import network
 from tests.layers.table import by_name
 
@@ -27,5 +26,5 @@ class Weighted(keras.layers.Layer):
 
 def build(inputs: Mapping[str, object], num_classes: int, cases: Sequence[str], **_: object) -> Any:  # noqa: ARG001
     """Returns the model of some cases, by name."""
-    known = by_name(JAX)
+    known = by_name()
     return network(keras, Weighted, [known[name] for name in cases])

@@ -27,7 +27,7 @@ def train(setup: Setup, mesh: str, start: Arrays) -> Arrays:
       mesh: where.
       start: path -> value, of every variable.
     """
-    engine = make_engine(config(setup.engine, mesh, setup.names), setup.data, STEPS)
+    engine = make_engine(config(mesh, setup.names), setup.data, STEPS)
     engine.build()
     own = engine.state()
     variables = {path for path in own if is_variable(path)}

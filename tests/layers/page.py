@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.layers.case import DTENSOR, JAX, Case
+from tests.layers.case import Case
 from tests.layers.setup import MESHES
 from tests.layers.table import NAMED, PARTS, on_mesh
 from tests.layers.worker import EQUAL, REFUSED, STOCK, WRONG, Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "layers.md"
-_ENGINES = (DTENSOR, JAX)
 UNKNOWN = "not run"
 # Most characters of an error on the page; longer ones repeat whole tensors.
 _LONGEST = 200
@@ -21,19 +20,22 @@ _WORST = (EQUAL, UNKNOWN, STOCK, REFUSED, WRONG)
 
 _HEAD = """# Verified layers
 
-This page shows which layers of `keras.layers` compute on a mesh what stock Keras computes on one device: tf_keras's
-with `engine=keras_dtensor`, Keras 3's with `engine=jax` (an engine is a backend). Each case is a small model with the
-layer, built with `import tf_keras` or `import keras` as in your own code and trained for two steps. It is compared
-with stock Keras on one device: outputs, losses, the gradients of its variables and inputs, and all variables
-afterwards. The first two cases of a layer run on `mesh=single`, `batch8` and `batch4_model2`, the others on the last.
-Dropout masks are the same on both sides. `python -m tests.layers --write` writes this page.
+This page shows which layers of `keras.layers` compute with `engine=jax` on a mesh what stock Keras computes on one
+device. Each case is a small model with the layer, built with `import keras` as in your own code and trained for two
+steps. It is compared with stock Keras on one device: outputs, losses, the gradients of its variables and inputs, and
+all variables afterwards. The first two cases of a layer run on `mesh=single`, `batch8` and `batch4_model2`, the others
+on the last. Dropout masks are the same on both sides. `python -m tests.layers --write` writes this page.
+
+`engine=keras_dtensor` takes dense layers, convolutions over one and two dims, pooling, normalization, dropout,
+activations, embeddings, attention, and layers that merge and reshape. It rejects recurrent layers, depthwise,
+separable, transposed, grouped and dilated convolutions, and layers over three dims.
 
 > **Limits.** Small models, two steps, 8 virtual CPU devices.
 
 A cell shows in how many cases, each with other arguments or shapes, the mesh computes what stock Keras does. All other
 cases are not supported: they are rejected before a step is trained, with exit code 2 and the line listed after the
 table. A line that starts with "Keras:" shows why stock Keras can't train it on one CPU device either. Long lines
-are shortened (`...`). A dash means that this Keras has no such layer."""
+are shortened (`...`)."""
 
 
 @dataclass(frozen=True)
@@ -46,41 +48,37 @@ class _Told:
     meshes: tuple[str, ...]
 
 
-def rendered(found: Mapping[str, Sequence[Outcome]]) -> str:
+def rendered(found: Sequence[Outcome]) -> str:
     """Returns the page.
 
     Args:
-      found: engine -> the outcomes of its cases on their meshes; the page says how many were not run.
+      found: outcomes of the cases on their meshes; the page says how many were not run.
     """
-    told = {engine: _merged(engine, outcomes) for engine, outcomes in found.items()}
+    told = _merged(found)
     lines = [_HEAD, *_counts(told), *_run(found)]
     for title, part in PARTS.items():
-        lines += ["", f"## {title}", "", "| layer | keras_dtensor | jax |", "|---|---|---|"]
+        lines += ["", f"## {title}", "", "| layer | equal |", "|---|---|"]
         notes: list[str] = []
         for layer in dict.fromkeys(case.layer for case in part):
-            cells = []
-            for engine in _ENGINES:
-                mine = [each for each in told[engine].values() if each.case.layer == layer]
-                cells.append(_cell(mine))
-                notes += _notes(layer, engine, mine)
-            lines.append(f"| `{layer}` | {' | '.join(cells)} |")
+            mine = [each for each in told.values() if each.case.layer == layer]
+            notes += _notes(layer, mine)
+            lines.append(f"| `{layer}` | {_cell(mine)} |")
         lines += ["", *notes] if notes else []
     lines += ["", "## Without a case", ""]
-    for engine in _ENGINES:
-        lines += [f"- `{name}` ({engine}): {why}" for name, why in NAMED[engine].items()]
+    lines += [f"- `{name}`: {why}" for name, why in NAMED.items()]
     return "\n".join(lines) + "\n"
 
 
-def _merged(engine: str, outcomes: Iterable[Outcome]) -> dict[str, _Told]:
+def _merged(outcomes: Iterable[Outcome]) -> dict[str, _Told]:
     by_case: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_case.setdefault(outcome.name, []).append(outcome)
     on: dict[str, list[str]] = {}
     for mesh in MESHES:
-        for case in on_mesh(engine, mesh):
+        for case in on_mesh(mesh):
             on.setdefault(case.name, []).append(mesh)
     found = {}
-    for case in (case for part in PARTS.values() for case in part if engine in case.engines):
+    for case in (case for part in PARTS.values() for case in part):
         mine, meshes = by_case.get(case.name, []), on[case.name]
         if not mine:
             found[case.name] = _Told(case, UNKNOWN, "", ())
@@ -115,47 +113,41 @@ def shortened(told: str) -> str:
     return f"{kept} ...; {fix}" if fix else f"{kept} ..."
 
 
-def excepted(text: str) -> set[tuple[str, str, str]]:
-    """Returns engine, layer and arguments of each case that a page says is not equal to stock Keras."""
-    found, owner = set(), ("", "")
+def excepted(text: str) -> set[tuple[str, str]]:
+    """Returns layer and arguments of each case that a page says is not equal to stock Keras."""
+    found, owner = set(), ""
     for line in text.splitlines():
-        if note := re.match(r"- `([\w.]+)`, (\w+)[,:]", line):
-            owner = (note.group(2), note.group(1))
+        if note := re.match(r"- `([\w.]+)`[,:]", line):
+            owner = note.group(1)
         elif case := re.match(r"  - `(.*)`$", line):
-            found.add((*owner, case.group(1)))
+            found.add((owner, case.group(1)))
     return found
 
 
-def not_run(text: str, engine: str) -> set[str]:
-    """Returns the layers of which a page says that some case was not run by an engine."""
-    column = 2 + _ENGINES.index(engine)
+def not_run(text: str) -> set[str]:
+    """Returns the layers of which a page says that some case was not run."""
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
-    return {row[1].strip(" `") for row in rows if UNKNOWN in row[column]}
+    return {row[1].strip(" `") for row in rows if UNKNOWN in row[2]}
 
 
-def _counts(told: Mapping[str, Mapping[str, _Told]]) -> list[str]:
-    lines = ["", "| | keras_dtensor | jax |", "|---|---|---|"]
+def _counts(told: Mapping[str, _Told]) -> list[str]:
+    lines = ["", "| | cases |", "|---|---|"]
     rows = (("equal to stock Keras", EQUAL), ("not supported", REFUSED), ("stock Keras can't train it", STOCK))
-    more = [(kind, kind) for kind in (UNKNOWN, WRONG) if any(_of(kind, told[engine].values()) for engine in _ENGINES)]
-    for title, kind in (*rows, *more):
-        cells = [str(_of(kind, told[engine].values())) for engine in _ENGINES]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
+    more = [(kind, kind) for kind in (UNKNOWN, WRONG) if _of(kind, told.values())]
+    lines += [f"| {title} | {_of(kind, told.values())} |" for title, kind in (*rows, *more)]
     return lines
 
 
-def _run(found: Mapping[str, Sequence[Outcome]]) -> list[str]:
+def _run(found: Sequence[Outcome]) -> list[str]:
     """Returns for each mesh how many cases were run there, of how many."""
     lines = []
     for mesh in MESHES:
-        counts = [sum(outcome.mesh == mesh for outcome in found[engine]) for engine in _ENGINES]
-        cells = [f"{count} of {len(on_mesh(e, mesh))}" for e, count in zip(_ENGINES, counts, strict=True)]
-        lines.append(f"| run on {mesh} | {' | '.join(cells)} |")
+        count = sum(outcome.mesh == mesh for outcome in found)
+        lines.append(f"| run on {mesh} | {count} of {len(on_mesh(mesh))} |")
     return lines
 
 
 def _cell(mine: Sequence[_Told]) -> str:
-    if not mine:
-        return "-"
     equal, unknown = _of(EQUAL, mine), _of(UNKNOWN, mine)
     left = f"{unknown} not run, " if unknown else ""
     return f"all {equal}" if equal == len(mine) else f"{left}{equal} of {len(mine)}"
@@ -166,7 +158,7 @@ def _of(kind: str, told: Iterable[_Told]) -> int:
     return sum(each.kind == kind for each in told)
 
 
-def _notes(layer: str, engine: str, mine: Sequence[_Told]) -> list[str]:
+def _notes(layer: str, mine: Sequence[_Told]) -> list[str]:
     by_reason: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for each in mine:
         if each.kind not in (EQUAL, UNKNOWN):
@@ -175,6 +167,6 @@ def _notes(layer: str, engine: str, mine: Sequence[_Told]) -> list[str]:
     for (kind, told, meshes), cases in by_reason.items():
         where = f", on {' and '.join(meshes)} alone" if meshes else ""
         who = {REFUSED: "", STOCK: "Keras: ", WRONG: "WRONG: "}[kind]
-        found.append(f"- `{layer}`, {engine}{where}: {who}{shortened(told)}")
+        found.append(f"- `{layer}`{where}: {who}{shortened(told)}")
         found += [f"  - `{case}`" for case in cases]
     return found

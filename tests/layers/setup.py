@@ -16,7 +16,7 @@ from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.configs import with_keys
 from tests.engine import cases as engine_cases
-from tests.layers.case import JAX, Case
+from tests.layers.case import Case
 from tests.layers.network import UNITS, input_name, input_specs
 from tests.layers.table import by_name
 
@@ -33,18 +33,16 @@ _POSITIVE = re.compile("variance|stddev")
 Arrays = dict[str, Array]
 
 
-def config(engine: str, mesh: str, names: Sequence[str]) -> RunConfig:
+def config(mesh: str, names: Sequence[str]) -> RunConfig:
     """Returns the config of a run of some cases on a mesh."""
-    target = f"tests.layers.on_{'jax' if engine == JAX else 'dtensor'}.build"
     optimizer = OptimizerConfig("sgd", RATE, momentum=MOMENTUM, nesterov=False)
-    made = engine_cases.config(dict(MESHES[mesh]), optimizer, target, cases=list(names))
+    made = engine_cases.config(dict(MESHES[mesh]), optimizer, "tests.layers.on_jax.build", cases=list(names))
     return with_keys(
         made,
         {
-            "engine.name": engine,
+            "engine.name": "jax",
             "dataset.batch_size": BATCH,
             "engine.compilation_cache": False,
-            "engine.canary": False,
         },
     )
 
@@ -58,9 +56,9 @@ class Setup:
       data: specs of the arrays, and the task: a regression on two numbers a case.
     """
 
-    def __init__(self, engine: str, names: Sequence[str]) -> None:
-        known = by_name(engine)
-        self.engine, self.names = engine, list(names)
+    def __init__(self, names: Sequence[str]) -> None:
+        known = by_name()
+        self.names = list(names)
         self.cases: list[Case] = [known[name] for name in names]
         width = UNITS * len(names)
         specs = input_specs(self.cases) | {_TARGET: ArraySpec((width,), "float32")}

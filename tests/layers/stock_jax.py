@@ -17,7 +17,7 @@ from tests.layers.setup import MOMENTUM, RATE, STEPS, Arrays, Setup, config, gen
 
 def train(setup: Setup) -> Arrays:
     """Returns `start/`, `final/<path>`, `gradient0/<path>` and so on, `loss`, and `outputs` before training."""
-    made = config(setup.engine, "single", setup.names)
+    made = config("single", setup.names)
     model = Keras3Factory(made.model, setup.data, made.trainer.seed).build()
     optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
     optimizer.build(model.trainable_variables)

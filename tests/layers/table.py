@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tests.layers import cases_attention, cases_conv, cases_core, cases_data, cases_norm, cases_rnn, cases_shape
-from tests.layers.case import DTENSOR, JAX, Case
+from tests.layers.case import Case
 
 # Order of the page.
 PARTS: Mapping[str, tuple[Case, ...]] = {
@@ -20,22 +20,16 @@ PARTS: Mapping[str, tuple[Case, ...]] = {
 }
 
 # Classes of `keras.layers` that no case holds: what a user can't call alone, and what takes no arrays of numbers.
-_BOTH = {
+NAMED: Mapping[str, str] = {
     "Layer": "the base of all layers, see your own layers in the models of docs and README",
     "InputLayer": "what `keras.Input` makes: in every case",
     "Wrapper": "the base of wrappers, without arithmetic",
     "StringLookup": "takes words: a dataset's arrays hold numbers, and words are numbered as they are read",
     "TextVectorization": "takes words: a dataset's arrays hold numbers, and words are numbered as they are read",
-}
-NAMED: Mapping[str, Mapping[str, str]] = {
-    JAX: {
-        **_BOTH,
-        "FlaxLayer": "wraps a module of Flax, which is no dependency",
-        "TorchModuleWrapper": "wraps a module of PyTorch, which JAX can't compute",
-        "TFSMLayer": "wraps a SavedModel of TensorFlow, which JAX can't compute",
-        "MaxNumBoundingBoxes": "pads lists of bounding boxes, and passes images on as they are",
-    },
-    DTENSOR: {**_BOTH, "AbstractRNNCell": "the base of cells, without arithmetic"},
+    "FlaxLayer": "wraps a module of Flax, which is no dependency",
+    "TorchModuleWrapper": "wraps a module of PyTorch, which JAX can't compute",
+    "TFSMLayer": "wraps a SavedModel of TensorFlow, which JAX can't compute",
+    "MaxNumBoundingBoxes": "pads lists of bounding boxes, and passes images on as they are",
 }
 
 # Between them, the arithmetic of most layers, in seconds; the rest run in `python -m tests.layers`.
@@ -50,30 +44,30 @@ SAMPLES = (
 ALL_CASES, _ON_EVERY_MESH = "batch4_model2", 2
 
 
-def on_mesh(engine: str, mesh: str) -> list[Case]:
+def on_mesh(mesh: str) -> list[Case]:
     """Returns the cases that are run on a mesh, in the page's order."""
     if mesh == ALL_CASES:
-        return cases(engine)
+        return cases()
     seen: Counter[str] = Counter()
     found = []
-    for case in cases(engine):
+    for case in cases():
         seen[case.layer] += 1
         found += [case] if seen[case.layer] <= _ON_EVERY_MESH else []
     return found
 
 
-def cases(engine: str) -> list[Case]:
-    """Returns the cases of an engine, in the page's order."""
-    return [case for part in PARTS.values() for case in part if engine in case.engines]
+def cases() -> list[Case]:
+    """Returns the cases, in the page's order."""
+    return [case for part in PARTS.values() for case in part]
 
 
-def by_name(engine: str) -> dict[str, Case]:
-    """Returns name -> case of an engine.
+def by_name() -> dict[str, Case]:
+    """Returns name -> case.
 
     Raises:
       ValueError: two cases are one.
     """
-    found = cases(engine)
+    found = cases()
     twice = [name for name, count in Counter(case.name for case in found).items() if count > 1]
     if twice:
         raise ValueError(f"cases are there twice: {', '.join(twice[:5])}")

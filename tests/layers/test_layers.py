@@ -10,7 +10,6 @@ import pytest
 
 from tests import forks
 from tests.layers import page
-from tests.layers.case import ENGINES, JAX
 from tests.layers.drive import run
 from tests.layers.setup import MESHES
 from tests.layers.table import ALL_CASES, NAMED, PARTS, SAMPLES, by_name, cases, on_mesh
@@ -20,65 +19,56 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("engine", ENGINES)
-def test_every_class_of_the_library_has_cases_or_is_named(engine: str) -> None:
-    command = [sys.executable, "-m", "tests.layers.worker", engine, "names"]
-    library = "jax" if engine == JAX else "tensorflow"
-    done = forks.run(command, library=library, cwd=ROOT, check=True, timeout=120)
+def test_every_class_of_the_library_has_cases_or_is_named() -> None:
+    command = [sys.executable, "-m", "tests.layers.worker", "names"]
+    done = forks.run(command, library="jax", cwd=ROOT, check=True, timeout=120)
     classes = set(json.loads(done.stdout))
-    held = {case.layer for case in cases(engine) if "." not in case.layer}
-    assert classes == held | set(NAMED[engine])
-    assert not held & set(NAMED[engine])
+    held = {case.layer for case in cases() if "." not in case.layer}
+    assert classes == held | set(NAMED)
+    assert not held & set(NAMED)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_no_case_is_there_twice(engine: str) -> None:
-    assert len(by_name(engine)) == len(cases(engine))
+def test_no_case_is_there_twice() -> None:
+    assert len(by_name()) == len(cases())
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_layer_on_a_mesh_of_two_axes_equals_stock_keras_on_one_device(engine: str) -> None:
-    found = [outcome for _, outcome in run([engine], lambda _, case, mesh: case.name in SAMPLES and mesh == ALL_CASES)]
+def test_a_layer_on_a_mesh_of_two_axes_equals_stock_keras_on_one_device() -> None:
+    found = list(run(lambda case, mesh: case.name in SAMPLES and mesh == ALL_CASES))
     assert {outcome.name for outcome in found} == set(SAMPLES)
     assert [outcome for outcome in found if outcome.kind != EQUAL] == []
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_case_of_every_twelfth_layer_is_as_the_page_says(engine: str) -> None:
+def test_a_case_of_every_twelfth_layer_is_as_the_page_says() -> None:
     # All cases on all their meshes are a command of many minutes: `python -m tests.layers --write`.
-    first = {case.name for case in list({case.layer: case for case in reversed(cases(engine))}.values())[::12]}
-    found = [outcome for _, outcome in run([engine], lambda _, case, mesh: case.name in first and mesh == ALL_CASES)]
+    first = {case.name for case in list({case.layer: case for case in reversed(cases())}.values())[::12]}
+    found = list(run(lambda case, mesh: case.name in first and mesh == ALL_CASES))
     assert {outcome.name for outcome in found} == first
     assert [outcome for outcome in found if outcome.kind == WRONG] == []
-    text, known = page.PAGE.read_text(), by_name(engine)
-    told, partly = page.excepted(text), page.not_run(text, engine)
+    text, known = page.PAGE.read_text(), by_name()
+    told, partly = page.excepted(text), page.not_run(text)
     for outcome in found:
         case = known[outcome.name]
         if case.layer in partly:
             continue
-        assert (outcome.kind != EQUAL) == ((engine, case.layer, case.told) in told), outcome
+        assert (outcome.kind != EQUAL) == ((case.layer, case.told) in told), outcome
 
 
-def outcomes_of(engine: str, **told: tuple[str, str]) -> list[Outcome]:
+def outcomes_of(**told: tuple[str, str]) -> list[Outcome]:
     """Returns outcomes that are equal, but for the layers named."""
-    return [
-        Outcome(case.name, mesh, *told.get(case.layer, (EQUAL, "")))
-        for mesh in MESHES
-        for case in on_mesh(engine, mesh)
-    ]
+    return [Outcome(case.name, mesh, *told.get(case.layer, (EQUAL, ""))) for mesh in MESHES for case in on_mesh(mesh)]
 
 
 def test_the_page_tells_each_layer_s_count_and_each_reason_once() -> None:
     line = "model._target_=tests.layers.on_jax.build: layer layer3 (Dot) has no rule; use Dense"
-    found = {engine: outcomes_of(engine, Dot=(REFUSED, line)) for engine in ENGINES}
+    found = outcomes_of(Dot=(REFUSED, line))
     text = page.rendered(found)
-    assert "| `Dot` | 0 of 6 | 0 of 6 |" in text
-    assert "- `Dot`, jax: the layer (Dot) has no rule; use Dense" in text
-    assert text.count("has no rule") == 2
-    assert page.excepted(text) == {(e, "Dot", case.told) for e in ENGINES for case in cases(e) if case.layer == "Dot"}
-    assert "| `Subtract` | all 2 | all 2 |" in text
+    assert "| `Dot` | 0 of 6 |" in text
+    assert "- `Dot`: the layer (Dot) has no rule; use Dense" in text
+    assert text.count("has no rule") == 1
+    assert page.excepted(text) == {("Dot", case.told) for case in cases() if case.layer == "Dot"}
+    assert "| `Subtract` | all 2 |" in text
 
 
 def test_a_long_error_is_shortened_and_keeps_its_fix() -> None:
@@ -101,8 +91,6 @@ def test_the_page_that_is_committed_has_the_table_s_layers_and_counts() -> None:
     for part in PARTS.values():
         for layer in dict.fromkeys(case.layer for case in part):
             row = next(line for line in text.splitlines() if line.startswith(f"| `{layer}` |"))
-            cells = [cell.strip() for cell in row.split("|")[2:4]]
-            for engine, cell in zip(("keras_dtensor", "jax"), cells, strict=True):
-                count = sum(case.layer == layer for case in cases(engine))
-                assert cell.rpartition(" ")[2] == (str(count) if count else "-"), row
+            count = sum(case.layer == layer for case in cases())
+            assert row.split("|")[2].split()[-1] == str(count), row
     assert "WRONG" not in text

@@ -1,8 +1,8 @@
 """Runs cases in a process of its own, for virtual devices can't change within one.
 
-Usage: python -m tests.layers.worker ENGINE MESH[,MESH]; each line of stdin is a JSON list of cases' names, answered on
+Usage: python -m tests.layers.worker MESH[,MESH]; each line of stdin is a JSON list of cases' names, answered on
 stdout by a line {"mesh": name} as each mesh begins, and {"outcomes": a dict a case and mesh, "seconds": of all}.
-`python -m tests.layers.worker ENGINE names` prints the classes of `keras.layers`.
+`python -m tests.layers.worker names` prints the classes of `keras.layers`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from types import ModuleType
 
 from runner.engine import registry
 from runner.errors import ConfigError
-from runner.model import target
-from tests.layers.case import JAX
 from tests.layers.setup import Arrays, Setup, config
 
 EQUAL, REFUSED, WRONG, STOCK = "equal", "refused", "wrong", "stock"
@@ -60,38 +58,37 @@ class _FailedError(Exception):
 
 
 def outcomes(
-    engine: str, meshes: Sequence[str], names: Sequence[str], begin: Callable[[str], None] = lambda _: None
+    meshes: Sequence[str], names: Sequence[str], begin: Callable[[str], None] = lambda _: None
 ) -> Iterator[Outcome]:
     """Yields what becomes of some cases as one model; a model that fails is made of fewer.
 
     Args:
-      engine: name.
       meshes: names.
       names: of the cases.
       begin: is told of each mesh, when stock Keras is done.
     """
     try:
-        stock = _stock(engine, names)
+        stock = _stock(names)
     except _FailedError as failed:
-        yield from _of_fewer(engine, meshes, names, failed)
+        yield from _of_fewer(meshes, names, failed)
         return
     for mesh in meshes:
         begun = time.monotonic()
         begin(mesh)
         try:
-            told = _judged(engine, mesh, names, stock)
+            told = _judged(mesh, names, stock)
         except _FailedError as failed:
-            yield from _of_fewer(engine, [mesh], names, failed)
+            yield from _of_fewer([mesh], names, failed)
             continue
         seconds = round((time.monotonic() - begun) / len(names), 2)
         for name, (kind, what, ratio) in zip(names, told, strict=True):
             if kind == EQUAL or len(names) == 1:
                 yield Outcome(name, mesh, kind, what, ratio, seconds)
             else:
-                yield from outcomes(engine, [mesh], [name])
+                yield from outcomes([mesh], [name])
 
 
-def _of_fewer(engine: str, meshes: Sequence[str], names: Sequence[str], failed: _FailedError) -> Iterator[Outcome]:
+def _of_fewer(meshes: Sequence[str], names: Sequence[str], failed: _FailedError) -> Iterator[Outcome]:
     if len(names) == 1:
         for mesh in meshes:
             yield Outcome(names[0], mesh, failed.kind, failed.told)
@@ -101,15 +98,15 @@ def _of_fewer(engine: str, meshes: Sequence[str], names: Sequence[str], failed: 
     rest = [name for name in names if name not in alone]
     half = len(rest) // 2 if not alone else len(rest)
     for some in ([one] for one in alone):
-        yield from outcomes(engine, meshes, some)
+        yield from outcomes(meshes, some)
     for some in (rest[:half], rest[half:]):
         if some:
-            yield from outcomes(engine, meshes, some)
+            yield from outcomes(meshes, some)
 
 
-def _stock(engine: str, names: Sequence[str]) -> Arrays:
-    setup = Setup(engine, names)
-    module = importlib.import_module(f"tests.layers.stock_{'jax' if engine == JAX else 'dtensor'}")
+def _stock(names: Sequence[str]) -> Arrays:
+    setup = Setup(names)
+    module = importlib.import_module("tests.layers.stock_jax")
     try:
         found: Arrays = module.train(setup)
     except Exception as error:
@@ -121,8 +118,8 @@ def _stock(engine: str, names: Sequence[str]) -> Arrays:
     return found
 
 
-def _judged(engine: str, mesh: str, names: Sequence[str], stock: Arrays) -> list[tuple[str, str, float]]:
-    setup = Setup(engine, names)
+def _judged(mesh: str, names: Sequence[str], stock: Arrays) -> list[tuple[str, str, float]]:
+    setup = Setup(names)
     compare, on_mesh = (importlib.import_module(f"tests.layers.{name}") for name in ("compare", "on_mesh"))
     start = {key.removeprefix("start/"): value for key, value in stock.items() if key.startswith("start/")}
     try:
@@ -167,32 +164,24 @@ def _public(library: ModuleType, value: type) -> str:
 
 def main() -> None:
     """Answers until stdin ends."""
-    engine, what = sys.argv[1:]
+    what = sys.argv[1]
     answers = os.fdopen(os.dup(1), "w")  # whatever a library prints goes to stderr
     os.dup2(2, 1)
     meshes = ["batch8"] if what == "names" else what.split(",")
-    first = config(engine, meshes[0], [])  # the mesh of the most devices
+    first = config(meshes[0], [])  # the mesh of the most devices
     registry.load(first)
     if what == "names":
-        print(json.dumps(classes(importlib.import_module("keras" if engine == JAX else "tf_keras"))), file=answers)
+        print(json.dumps(classes(importlib.import_module("keras"))), file=answers)
         return
-    # No case needs AutoGraph, which is half of the time of a trace, nor faster graphs, two fifths of what is left.
-    target.is_own = lambda config: True  # type: ignore[assignment]  # noqa: ARG005
-    if engine != JAX:
-        tensorflow = importlib.import_module("tensorflow")
-        tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    devices = importlib.import_module(f"runner.engine.{'jax' if engine == JAX else 'dtensor'}.mesh")
-    if engine == JAX:  # before the stock side makes one alone
-        devices.configure(first.mesh)
-    else:
-        devices.make_devices(first.mesh, first.engine.intra_op_threads)
+    # Before the stock side makes one alone.
+    importlib.import_module("runner.engine.jax.mesh").configure(first.mesh)
 
     def begin(mesh: str) -> None:
         print(json.dumps({"mesh": mesh}), file=answers, flush=True)
 
     for line in sys.stdin:
         begun = time.monotonic()
-        found = [asdict(outcome) for outcome in outcomes(engine, meshes, json.loads(line), begin)]
+        found = [asdict(outcome) for outcome in outcomes(meshes, json.loads(line), begin)]
         seconds = time.monotonic() - begun
         print(json.dumps({"outcomes": found, "seconds": seconds}), file=answers, flush=True)
 

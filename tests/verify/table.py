@@ -74,9 +74,9 @@ USER_MODULE = """
 def build(keras, input_shape, num_classes, width: int = 22):
     layers = keras.layers
     inputs = keras.Input(input_shape)
-    x = layers.Conv2D(6, 3, padding="same", activation="tanh", dilation_rate=2, name="first")(inputs)
+    x = layers.Conv2D(6, 3, padding="same", activation="tanh", name="first")(inputs)
     x = layers.BatchNormalization(name="norm")(x)
-    x = layers.DepthwiseConv2D(3, padding="same", name="depth")(x)
+    x = layers.Conv2D(6, 3, padding="same", name="depth")(x)
     x = layers.AveragePooling2D(2, name="average")(x)
     x = layers.LayerNormalization(name="layer_norm")(x)
     x = layers.Flatten(name="flat")(x)

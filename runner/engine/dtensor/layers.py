@@ -17,6 +17,7 @@ import tensorflow as tf
 import tf_keras
 
 from runner.engine.dtensor import private
+from runner.errors import ConfigError
 from runner.model import scope
 
 
@@ -120,26 +121,48 @@ class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
 
 # The class that changes a call -> tf_keras's classes that it is combined with.
 _RESHARDING: dict[type, Sequence[type]] = {
-    _OfWholeImages: (
-        tf_keras.layers.DepthwiseConv2D,
-        tf_keras.layers.SeparableConv2D,
-        tf_keras.layers.Conv2DTranspose,
-        tf_keras.layers.AveragePooling2D,
-        tf_keras.layers.MaxPooling2D,
-    ),
-    _ByBatch: (
-        tf_keras.layers.Conv1D,
-        tf_keras.layers.Conv3D,
-        tf_keras.layers.Conv1DTranspose,
-        tf_keras.layers.Conv3DTranspose,
-        tf_keras.layers.DepthwiseConv1D,
-        tf_keras.layers.SeparableConv1D,
-        tf_keras.layers.AveragePooling1D,
-        tf_keras.layers.AveragePooling3D,
-        tf_keras.layers.MaxPooling1D,
-        tf_keras.layers.MaxPooling3D,
-    ),
+    _OfWholeImages: (tf_keras.layers.AveragePooling2D, tf_keras.layers.MaxPooling2D),
+    _ByBatch: (tf_keras.layers.Conv1D, tf_keras.layers.AveragePooling1D, tf_keras.layers.MaxPooling1D),
 }
+# Layers whose operations, or their gradients, DTensor has no rule for. Recurrent layers of
+# any kind are subclasses of RNN, a 3-D transposed convolution is one of Conv3D.
+_NOT_TAKEN = (
+    tf_keras.layers.Conv1DTranspose,
+    tf_keras.layers.Conv2DTranspose,
+    tf_keras.layers.Conv3D,
+    tf_keras.layers.DepthwiseConv1D,
+    tf_keras.layers.DepthwiseConv2D,
+    tf_keras.layers.SeparableConv1D,
+    tf_keras.layers.SeparableConv2D,
+    tf_keras.layers.AveragePooling3D,
+    tf_keras.layers.MaxPooling3D,
+    tf_keras.layers.RNN,
+    tf_keras.layers.LSTMCell,
+    tf_keras.layers.GRUCell,
+    tf_keras.layers.SimpleRNNCell,
+)
+
+
+def check_taken(model: tf.Module, engine: str) -> None:
+    """Checks that DTensor can compute a model's layers.
+
+    Args:
+      model: plain, with its layers.
+      engine: the config's, for the message.
+
+    Raises:
+      ConfigError: it has no rule for the operations of one.
+    """
+    for layer in model.submodules:
+        kind = ""
+        if isinstance(layer, _NOT_TAKEN):
+            kind = type(layer).__name__
+        elif isinstance(layer, private.Convolution) and (layer.groups > 1 or set(layer.dilation_rate) != {1}):
+            kind = f"{type(layer).__name__} with groups or dilation"
+        if kind:
+            raise ConfigError(
+                f"engine.name={engine}: DTensor can't compute layer {layer.name} ({kind}) on a mesh; set engine=jax"
+            )
 
 
 def _adopted_classes() -> dict[type, type]:
@@ -154,8 +177,6 @@ def _adopted_classes() -> dict[type, type]:
 
 
 _ADOPTED = _adopted_classes()
-# Recurrent cells slice their kernels gate by gate, which a sharded kernel does not allow.
-_CELLS = (tf_keras.layers.LSTMCell, tf_keras.layers.GRUCell, tf_keras.layers.SimpleRNNCell)
 
 
 def adopt(model: tf.Module) -> None:
@@ -189,6 +210,6 @@ def _adopted(layer_class: Any) -> type:
 
 def whole_variables(layer: tf.Module) -> list[tf.Variable]:
     """Returns the variables that a layer's operations need whole."""
-    if isinstance(layer, (private.Convolution, tf_keras.layers.Embedding, *_CELLS)):
+    if isinstance(layer, (private.Convolution, tf_keras.layers.Embedding)):
         return list(layer.weights)
     return []

@@ -32,7 +32,6 @@ def masks_from_scope(model: tf.Module) -> Iterator[None]:
     Args:
       model: of stock layers; left as it was.
     """
-    private.let_walk(model)
     # By generator and not by layer: layers may share one, whose class must be changed once.
     layer_names = {}
     for layer in model.submodules:

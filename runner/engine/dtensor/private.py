@@ -15,11 +15,10 @@ import tf_keras
 from tensorflow.compat import v2 as tf_v2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.eager import context
-from tensorflow.python.ops import array_ops, gen_array_ops, gen_manip_ops, gen_nn_ops, nn_ops, stateless_random_ops
+from tensorflow.python.ops import gen_nn_ops, stateless_random_ops
 from tf_keras.src import backend
 from tf_keras.src.engine import base_layer, node
 from tf_keras.src.layers.convolutional import base_conv
-from tf_keras.src.layers.rnn import dropout_rnn_cell_mixin, gru, lstm
 from tf_keras.src.mixed_precision import autocast_variable
 
 # Layers that draw random numbers, and their generators: without the classes their masks depend on the mesh.
@@ -27,20 +26,13 @@ RandomLayer = base_layer.BaseRandomLayer
 RandomGenerator = backend.RandomGenerator
 # One call of a layer in a functional model: without it the constants among its arguments are not placed.
 Node = node.Node
-# Every convolution, transposed ones too: without the class those of a user's model get sharded kernels.
+# Every convolution: without the class those of a user's model get sharded kernels.
 Convolution = base_conv.Conv
 
 # Modules whose functions `.operations` replaces while a step is traced: if one of those functions moves, a layer
 # reaches an operation that DTensor can't compile, and the run is rejected.
 KERNELS = gen_nn_ops
-RAW_ARRAYS = gen_array_ops
-MANIPULATIONS = gen_manip_ops
-NN = nn_ops
-ARRAYS = array_ops
 STATELESS = stateless_random_ops
-BACKEND = backend
-LSTM = lstm
-GRU = gru
 PUBLIC = (tf, tf_v2)
 
 # Attributes in which tf_keras keeps the variables once more: a path through them is not the one that a user wrote.
@@ -109,24 +101,6 @@ def build_by_call(model: tf_keras.Model, inputs: Any) -> None:
       inputs: symbolic.
     """
     base_layer.Layer.__call__(model, inputs)
-
-
-def let_walk(model: tf.Module) -> None:
-    """Makes `submodules` skip the caches of recurrent cells.
-
-    It fails on them once two graphs have filled them.
-
-    Without it a model with recurrent dropout can't be walked after its step was traced.
-    """
-    if not isinstance(model, base_layer.Layer):
-        return
-    for layer in model._flatten_layers():
-        if isinstance(layer, dropout_rnn_cell_mixin.DropoutRNNCellMixin):
-            ignored = type(layer)._TF_MODULE_IGNORED_PROPERTIES | {
-                "_dropout_mask_cache",
-                "_recurrent_dropout_mask_cache",
-            }
-            vars(layer)["_TF_MODULE_IGNORED_PROPERTIES"] = ignored
 
 
 def needs_autograph(model: tf.Module) -> bool:

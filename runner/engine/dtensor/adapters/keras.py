@@ -21,7 +21,7 @@ from runner.engine.dtensor import private
 from runner.engine.dtensor.adapters.layer_outputs import layer_outputs
 from runner.engine.dtensor.adapters.paths import named_variables
 from runner.engine.dtensor.adapters.probe import check_kept
-from runner.engine.dtensor.layers import adopt, whole_variables
+from runner.engine.dtensor.layers import adopt, check_taken, whole_variables
 from runner.engine.dtensor.placing import place
 from runner.errors import ConfigError, describe
 from runner.host.import_path import parameters
@@ -77,7 +77,6 @@ class KerasAdapter:
                     f"model._target_={self._config.target}: called with {', '.join(inputs)}, the model raised "
                     f"{describe(error)}; set engine=jax, which calls a model that unpacks its argument with a tuple"
                 ) from error
-        private.let_walk(model)
         return model
 
     def on_mesh(
@@ -95,7 +94,6 @@ class KerasAdapter:
         else:
             model = plain
             place(model, named_variables(model), layouts, mesh)
-        private.let_walk(model)
         adopt(model)
         self._built = None
         if private.is_functional(model):
@@ -114,6 +112,7 @@ class KerasAdapter:
             padding would count in statistics of the batch.
         """
         contract.check(model, list(model.submodules), tf_keras.Model, config.model)
+        check_taken(model, config.engine.name)
         self._check_outputs(model)
         paths = named_variables(model)
         check_paths(paths, config.model)

@@ -1,6 +1,4 @@
-"""Windows over the spatial dims of a tensor, and pooling by them.
-
-DTensor has rules for their gradients.
+"""Average pooling by windows over the spatial dims, for whose gradients DTensor has rules.
 
 Shapes: B examples, C channels.
 """
@@ -17,48 +15,41 @@ import tensorflow as tf
 from runner.data.base import Array
 
 
-def windows(x: tf.Tensor, size: Sequence[int], strides: Sequence[int], rates: Sequence[int]) -> Iterator[tf.Tensor]:
+def windows(x: tf.Tensor, size: Sequence[int], strides: Sequence[int]) -> Iterator[tf.Tensor]:
     """Yields the entries (B, ..., C) at each place in a window, row by row.
 
     Args:
       x: (B, spatial dims, C), already padded.
       size: the size of the window, one per spatial dim.
       strides: the strides of the window, one per spatial dim.
-      rates: distance between neighboring places of a window (dilation), one per spatial dim.
     """
     # Length of the slice along each dim, from the first window's entry to the last one's.
     lengths = []
-    for length, window, stride, rate in zip(x.shape[1:-1], size, strides, rates, strict=True):
-        count = (int(length) - (window - 1) * rate - 1) // stride + 1
+    for length, window, stride in zip(x.shape[1:-1], size, strides, strict=True):
+        count = (int(length) - window) // stride + 1
         lengths.append((count - 1) * stride + 1)
     for place in itertools.product(*map(range, size)):
         slices = []
-        for index, rate, length, stride in zip(place, rates, lengths, strides, strict=True):
-            start = index * rate
+        for start, length, stride in zip(place, lengths, strides, strict=True):
             slices.append(slice(start, start + length, stride))
         yield x[(slice(None), *slices, slice(None))]
 
 
 def pads_of(
-    lengths: Sequence[int], size: Sequence[int], strides: Sequence[int], padding: str | bytes, rates: Sequence[int]
+    lengths: Sequence[int], size: Sequence[int], strides: Sequence[int], padding: str | bytes
 ) -> list[tuple[int, int]]:
     """Returns the padding before and after each spatial dim, for `VALID` or `SAME`."""
     name = padding.decode() if isinstance(padding, bytes) else padding
     if name.upper() == "VALID":
         return [(0, 0)] * len(lengths)
     pads = []
-    for length, window, stride, rate in zip(lengths, size, strides, rates, strict=True):
+    for length, window, stride in zip(lengths, size, strides, strict=True):
         windows_count = -(-int(length) // stride)
-        covered = (windows_count - 1) * stride + (window - 1) * rate + 1
+        covered = (windows_count - 1) * stride + window
         total = max(covered - int(length), 0)
         # An odd total pads more at the end, as in TensorFlow.
         pads.append((total // 2, total - total // 2))
     return pads
-
-
-def padded(x: tf.Tensor, pads: Sequence[tuple[int, int]], fill: float) -> tf.Tensor:
-    """Returns a tensor padded before and after each of its spatial dims."""
-    return tf.pad(x, [(0, 0), *pads, (0, 0)], constant_values=tf.cast(fill, x.dtype))
 
 
 def spatial(values: Sequence[int], data_format: str, rank: int) -> list[int]:
@@ -90,42 +81,27 @@ def _entries_inside(length: int, window: int, stride: int, pad: tuple[int, int])
     return np.minimum(starts + window, length) - np.maximum(starts, 0)
 
 
-def _pooling(kind: str) -> Callable[..., tf.Tensor]:
-    """Returns the replacement of `AvgPool`, `AvgPool3D` or `MaxPool3D`."""
-    is_maximum = kind == "MaxPool3D"
+def avg_pool(
+    input: tf.Tensor,  # noqa: A002 (TensorFlow's name)
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    data_format: str = "NHWC",
+    name: str | None = None,
+) -> tf.Tensor:
+    """Replaces the raw operation AvgPool."""
+    rank = len(input.shape)
+    size = spatial(ksize, data_format, rank)
+    steps = spatial(strides, data_format, rank)
 
-    def pooling(
-        input: tf.Tensor,  # noqa: A002 (TensorFlow's name)
-        ksize: Sequence[int],
-        strides: Sequence[int],
-        padding: str,
-        data_format: str = "NHWC",
-        name: str | None = None,
-    ) -> tf.Tensor:
-        rank = len(input.shape)
-        size = spatial(ksize, data_format, rank)
-        steps = spatial(strides, data_format, rank)
-        rates = [1] * len(size)
+    def pool(x: tf.Tensor) -> tf.Tensor:
+        lengths = list(map(int, x.shape[1:-1]))
+        pads = pads_of(lengths, size, steps, padding)
+        parts = list(windows(tf.pad(x, [(0, 0), *pads, (0, 0)]), size, steps))
+        counts = map(_entries_inside, lengths, size, steps, pads)
+        count = functools.reduce(np.multiply.outer, counts)[None, ..., None]
+        total = tf.add_n(parts)
+        return total / tf.constant(count, total.dtype)
 
-        def pool(x: tf.Tensor) -> tf.Tensor:
-            lengths = list(map(int, x.shape[1:-1]))
-            pads = pads_of(lengths, size, steps, padding, rates)
-            fill = x.dtype.min if is_maximum else 0.0
-            parts = list(windows(padded(x, pads, fill), size, steps, rates))
-            if is_maximum:
-                # Of equal entries the first one gets the gradient, as in TensorFlow's kernel.
-                return functools.reduce(tf.maximum, parts)
-            counts = map(_entries_inside, lengths, size, steps, pads)
-            count = functools.reduce(np.multiply.outer, counts)[None, ..., None]
-            total = tf.add_n(parts)
-            return total / tf.constant(count, total.dtype)
-
-        with tf.name_scope(name or kind):
-            return channels_last(pool, input, data_format)
-
-    return pooling
-
-
-avg_pool = _pooling("AvgPool")
-avg_pool3d = _pooling("AvgPool3D")
-max_pool3d = _pooling("MaxPool3D")
+    with tf.name_scope(name or "AvgPool"):
+        return channels_last(pool, input, data_format)
