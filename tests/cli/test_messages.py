@@ -76,7 +76,7 @@ def test_what_hydra_can_not_compose_is_a_line_that_begins_with_the_override(over
     [
         ("trainer.epoch=1", "trainer.epoch=1: unknown key (keys of trainer: "),
         ("trainer.epoch=1", "did you mean trainer.epochs?"),
-        ("mesh=batch8 nosuch=1", "nosuch=1: unknown key (groups: advise, against, branch,"),
+        ("mesh=batch8 nosuch=1", "nosuch=1: unknown key (groups: advise, branch,"),
         ("optimizer=adam optimizer.momentum=1", "optimizer.momentum=1: unknown key (keys of optimizer: "),
         ("optimizer.momentum=1", "set optimizer=rmsprop or sgd, which have it"),
         ("trainer.batch_size=1", "did you mean dataset.batch_size?"),

@@ -85,12 +85,12 @@ def test_the_reference_is_one_page_per_group_without_a_loss(monkeypatch: pytest.
     assert split["reference_mesh"].startswith("# Config group `mesh`\n")
     assert "- [`mesh`](reference_mesh.md)" in split["reference"]
     page = tmp_path / "x.md"
-    anchors = ("mesh", "options-of-keras-optimizers", "exit-codes")
+    anchors = ("mesh", "keras-metrics", "exit-codes")
     page.write_text(" ".join(f"[x](reference.md#{anchor})" for anchor in anchors))
     monkeypatch.setattr(pages, "path_of", lambda _: page)
     assert site.staged("x").split() == [
         "[x](reference_mesh.md)",
-        "[x](reference_optimizer.md#options-of-keras-optimizers)",
+        "[x](reference_task.md#keras-metrics)",
         "[x](reference.md#exit-codes)",
     ]
 
