@@ -10,8 +10,6 @@ from typing import Protocol, TextIO
 NAMES = (
     "kills",
     "fuzz",
-    "corruption",
-    "storage",
     "mutations",
 )
 

@@ -1,4 +1,4 @@
-"""What is generated is up to date in docs/: the reference and the pictures."""
+"""The generated reference is up to date, and no picture of docs/ names another host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.config import schema
-from tests.docs import layout_pictures, pictures, reference
+from tests.docs import reference
 
 
 def test_the_reference_is_that_of_conf_and_the_code() -> None:
@@ -44,21 +44,6 @@ def test_a_key_that_is_added_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "python" not in rows
 
 
-@pytest.mark.parametrize("preset", layout_pictures.PICTURES)
-def test_a_picture_of_a_layout_is_what_the_rules_say(preset: str) -> None:
-    drawn = layout_pictures.picture(preset, layout_pictures.PICTURES[preset])
-    path = layout_pictures.FOLDER / f"{preset}.svg"
-    assert path.read_text() == drawn, "draw it again: python -m tests.docs.layout_pictures"
-
-
-@pytest.mark.parametrize("name", pictures.PICTURES)
-def test_a_drawn_picture_is_up_to_date_and_has_a_title(name: str) -> None:
-    drawn = str(pictures.PICTURES[name]())
-    assert pictures.path_of(name).read_text() == drawn, "draw it again: python -m tests.docs.pictures"
-    assert 'role="img"' in drawn
-    assert len(drawn.partition("<title>")[2].partition("</title>")[0]) > 20
-
-
 def test_no_picture_names_another_host() -> None:
-    files = (pictures.FOLDER).rglob("*.svg")
+    files = (reference.PAGE.parent / "images").rglob("*.svg")
     assert [file.name for file in files if re.search(r"url\(.?https?:", file.read_text())] == []
