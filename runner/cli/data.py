@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 
 from runner import figures
 from runner.config.convert import resolved
-from runner.config.schema import RunConfig
+from runner.config.schema import DatasetConfig, RunConfig, TaskConfig
 from runner.data import contents, loading
 from runner.data import registry as sources
 from runner.data.base import TARGETS, Dataset
@@ -49,8 +49,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         registry.prepare_alone(config)
         as_stored = replace(config, dataset=replace(config.dataset, standardize=False, augment=[]))
         data = loading.load_run(as_stored)
-        tables = _tables(config, data)
-        head = _head(config, data)
+        tables = _tables(config.task, data)
+        head = _head(config.dataset, data)
         console.print_lines(f"{name:9} {line}" for name, line in head.items())
         for table in tables:
             console.print(_rich(table))
@@ -69,7 +69,7 @@ def _image(data: Dataset) -> str | None:
     return next((name for name, spec in data.specs.items() if spec.is_image), None)
 
 
-def _tables(config: RunConfig, data: Dataset) -> list[contents.Table]:
+def _tables(config: TaskConfig, data: Dataset) -> list[contents.Table]:
     targets = _targets(config, data)
     if data.vocabulary is not None:
         return [*contents.outline(data, targets), *contents.text_tables(data, data.vocabulary)]
@@ -79,25 +79,25 @@ def _tables(config: RunConfig, data: Dataset) -> list[contents.Table]:
     return tables
 
 
-def _has_measurements(config: RunConfig) -> bool:
-    return any(entry.has_measurements for entry in tasks.entries(config.task))
+def _has_measurements(config: TaskConfig) -> bool:
+    return any(entry.has_measurements for entry in tasks.entries(config))
 
 
-def _targets(config: RunConfig, data: Dataset) -> list[str]:
+def _targets(config: TaskConfig, data: Dataset) -> list[str]:
     """Returns the arrays that are predicted: those of the task, else the one with a target's usual name."""
-    for name in config.task.target:
+    for name in config.target:
         if name not in data.specs:
             problem = no_array(name, data.specs)
             raise invalid("task.target", name, problem=problem, fix=did_you_mean(name, data.specs, "name one of them"))
-    if config.task.target:
-        return list(config.task.target)
+    if config.target:
+        return list(config.target)
     return [name for name in TARGETS if name in data.specs][:1]
 
 
-def _head(config: RunConfig, data: Dataset) -> dict[str, str]:
-    location = sources.entry(config.dataset).import_module().location(config.dataset)
+def _head(config: DatasetConfig, data: Dataset) -> dict[str, str]:
+    location = sources.entry(config).import_module().location(config)
     head = {"dataset": f"{data.name} {data.version}".rstrip(), "source": data.source, "location": location}
-    token_folder = str(text.folder(config.dataset))
+    token_folder = str(text.folder(config))
     if data.vocabulary is not None and token_folder != location:
         head["tokens in"] = token_folder
     head["sha256"] = data.digest

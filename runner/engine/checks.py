@@ -32,7 +32,7 @@ def check(config: RunConfig) -> None:
             problem=f"engine={config.engine.name} does not support layout maps of models",
             fix="set engine=jax, or layout=megatron",
         )
-    _check_precision(config)
+    _check_precision(config.engine)
     _check_keys(config.engine)
     _check_state(config.engine)
 
@@ -81,14 +81,14 @@ def check_trainable(config: RunConfig) -> None:
         )
 
 
-def _check_precision(config: RunConfig) -> None:
+def _check_precision(config: EngineConfig) -> None:
     key = "engine.precision"
-    precision = config.engine.precision
-    if precision not in ENGINES[config.engine.name].precisions:
+    precision = config.precision
+    if precision not in ENGINES[config.name].precisions:
         raise invalid(
             key,
             precision,
-            problem=f"engine={config.engine.name} supports float32 only",
+            problem=f"engine={config.name} supports float32 only",
             fix=f"set engine=jax, or {key}=float32",
         )
 

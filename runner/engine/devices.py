@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.schema import MeshConfig, RunConfig
+from runner.config.schema import ClusterConfig, MeshConfig, RunConfig
 from runner.engine.accelerated import lack
 from runner.errors import ConfigError, invalid
 from runner.host import accelerators
@@ -86,7 +86,7 @@ def choose(config: RunConfig, asked: str) -> Choice:
         for available in _available():
             reason = _why_not(config, available)
             if not reason:
-                return Choice(available.kind, _count_in_all(config, available), available.model)
+                return Choice(available.kind, _count_in_all(config.cluster, available), available.model)
             # Of several kinds the first one's reason is shown: TPUs come before GPUs.
             unused_reason = unused_reason or reason
     cpus = config.mesh.cpu_devices * checks_cluster.machines(config.cluster, CPU)
@@ -99,9 +99,9 @@ def _available() -> list[Accelerators]:
     return [kind for kind in kinds if kind.count]
 
 
-def _count_in_all(config: RunConfig, available: Accelerators) -> int:
+def _count_in_all(config: ClusterConfig, available: Accelerators) -> int:
     """Returns the number of accelerators in all processes."""
-    return available.count * checks_cluster.machines(config.cluster, available.kind)
+    return available.count * checks_cluster.machines(config, available.kind)
 
 
 def _why_not(config: RunConfig, available: Accelerators) -> str:
@@ -110,7 +110,7 @@ def _why_not(config: RunConfig, available: Accelerators) -> str:
     processes = place.count(config.cluster)
     if available.kind == TPU and processes > 1:
         return f"the {words} here can't be shared by several processes; use cluster=single"
-    count = _count_in_all(config, available)
+    count = _count_in_all(config.cluster, available)
     try:
         mesh.resolve_axes(replace(config.mesh, device=available.kind), count)
     except ConfigError:
@@ -142,7 +142,7 @@ def _named(config: RunConfig, kind: str) -> Choice:
       ConfigError: they are not available, or the libraries can't use them.
     """
     available = accelerators.find(kind)
-    count = _count_in_all(config, available)
+    count = _count_in_all(config.cluster, available)
     if is_elsewhere():
         sizes = config.mesh.axes.values()
         # A size of -1 takes all devices, so that mesh sets no number.
@@ -214,7 +214,7 @@ def planning_note(config: RunConfig) -> str:
         return ""
     available = accelerators.find(kind)
     text = "planned on virtual CPU devices"
-    if _count_in_all(config, available) >= mesh.size(config.mesh.axes):
+    if _count_in_all(config.cluster, available) >= mesh.size(config.mesh.axes):
         return text
     verb = "is" if available.count in (0, 1) else "are"
     return f"{text}, as {available.words()} {verb} here"

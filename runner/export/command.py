@@ -14,7 +14,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from runner.config.convert import resolved
-from runner.config.schema import RunConfig
+from runner.config.schema import MeshConfig, ModelConfig, RunConfig
 from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
 from runner.data.vocabulary import TOKENIZER, Vocabulary
@@ -100,7 +100,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             library = registry.keras_package(config.engine.name)
             with stages.stage("loading it again"):
                 compared = check(unfinished, written, library, served, examples, outputs, native_log, drawn, batch)
-            console.print(result_table(_result_rows(config, saved, data, compared)))
+            console.print(result_table(_result_rows(config.mesh, saved, data, compared)))
             raise_if_different(compared)
             record = {
                 "run": saved.run.id,
@@ -183,13 +183,13 @@ def _write(
         has_tensorflow = importlib.util.find_spec("tensorflow") is not None
         # Before the model is written, because writing a Keras 3 model traces it in the same way.
         drawn = drawn_answers(plain, served)
-        written = write_model(plain, served, folder, convert=_converts(config), tensorflow=has_tensorflow)
+        written = write_model(plain, served, folder, convert=_converts(config.model), tensorflow=has_tensorflow)
         return plain, written, drawn
 
 
-def _converts(config: RunConfig) -> bool:
+def _converts(config: ModelConfig) -> bool:
     """Returns whether the model has a user's layers, which AutoGraph may have to rewrite."""
-    return not config.model.target.startswith("runner.")
+    return not config.target.startswith("runner.")
 
 
 def _vocabulary(vocabulary: Vocabulary) -> dict[str, object]:
@@ -198,13 +198,13 @@ def _vocabulary(vocabulary: Vocabulary) -> dict[str, object]:
 
 
 def _result_rows(
-    config: RunConfig, saved: Previous, data: Dataset, compared: Mapping[str, Comparison]
+    config: MeshConfig, saved: Previous, data: Dataset, compared: Mapping[str, Comparison]
 ) -> list[tuple[str, str]]:
     """Returns the rows of the table that is printed."""
     rows = [
         ("run", saved.run.id),
         ("checkpoint of step", f"{saved.checkpoint.step:,}"),
-        ("mesh of the run", mesh.describe(config.mesh.axes)),
+        ("mesh of the run", mesh.describe(config.axes)),
         ("split", data.selection.get("test", "test")),
     ]
     for name, comparison in compared.items():
@@ -291,7 +291,7 @@ def _record(
     store.log_artifacts(artifacts, "export")
     return store.log_model(
         lambda where, run_id: log.log_model(
-            where, run_id, plain, served, examples, name="export", step=step, convert=_converts(config)
+            where, run_id, plain, served, examples, name="export", step=step, convert=_converts(config.model)
         )
     )
 

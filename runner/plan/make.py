@@ -11,7 +11,7 @@ import numpy as np
 
 from runner import layout
 from runner.checks import warnings as config_warnings
-from runner.config.schema import HardwareConfig, RunConfig
+from runner.config.schema import HardwareConfig, ModelConfig, RunConfig
 from runner.engine import registry
 from runner.engine.base import (
     Collective,
@@ -130,7 +130,7 @@ def make_plan(
         verdict = replace(
             verdict,
             host_bytes=accounts.host_bytes(model, engine),
-            mixture=_mixture(config, model, data),
+            mixture=_mixture(config.model, model, data),
             undivided=split.reason if split else "",
             split_axes=split.axes if split else {},
         )
@@ -309,7 +309,7 @@ def _attended(config: RunConfig, data: DataSpec, inputs: Iterable[Sequence[str |
     return gpt_options.attention_shares(config.model, data.task.tokens or _row_tokens(data) or 0)
 
 
-def _mixture(config: RunConfig, model: estimate.PlacedModel, data: DataSpec) -> str:
+def _mixture(config: ModelConfig, model: estimate.PlacedModel, data: DataSpec) -> str:
     """Returns what a mixture computes more than its tokens use, in words; empty: it is none."""
     experts = 0
     for path, role in model.structure.roles.items():
@@ -318,7 +318,7 @@ def _mixture(config: RunConfig, model: estimate.PlacedModel, data: DataSpec) -> 
     if not experts:
         return ""
     line = f"all {experts} experts are computed for every token"
-    options = config.model.options
+    options = config.options
     # gpt's option, and that of KerasHub's mixtures, which have defaults of their own.
     per_token = options.get("experts_per_token", options.get("top_k"))
     if not isinstance(per_token, int):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from runner.config.schema import AUTO, ClusterConfig, RunConfig
+from runner.config.schema import AUTO, ClusterConfig, EngineConfig, RunConfig
 from runner.errors import invalid
 from runner.host.commands import command_module
 from runner.layout import mesh
@@ -37,7 +37,7 @@ def check(config: RunConfig, single_process_engines: Collection[str]) -> None:
     if count > 1 and mesh.device_kind(config.mesh) == "tpu":
         raise invalid("cluster.processes", count, problem="must be 1 on TPUs", fix="set cluster=single")
     if count > 1:
-        _check_engines(config, single_process_engines)
+        _check_engines(config.engine, single_process_engines)
 
 
 def _check_restarts(config: RunConfig) -> None:
@@ -66,13 +66,13 @@ def _check_restarts(config: RunConfig) -> None:
         raise invalid("resume", config.resume, problem=problem, fix=f"set {key}=0")
 
 
-def _check_engines(config: RunConfig, single_process_engines: Collection[str]) -> None:
+def _check_engines(config: EngineConfig, single_process_engines: Collection[str]) -> None:
     """Rejects DTensor in several processes.
 
     TensorFlow's servers ignore the address that they are given and listen on all interfaces. They authenticate nobody
     and run every graph that they are sent, which may read and write the user's files.
     """
-    engine = config.engine.name
+    engine = config.name
     if engine in single_process_engines:
         problem = "trains in one process only"
         raise invalid("engine", engine, problem=problem, fix="set engine=jax, or cluster=single")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.config.schema import RunConfig
+from runner.config.schema import RunConfig, TaskConfig
 from runner.data.base import ArraySpec, DataSource
 from runner.data.sampler import steps_in_epoch
 from runner.errors import ConfigError, invalid
@@ -143,7 +143,7 @@ def run_length(config: RunConfig, examples: int, tokens: int) -> RunLength:
     elif trainer.tokens is not None:
         key = "tokens"
         value = trainer.tokens
-        total = _steps_of_tokens(config, value, tokens_per_step)
+        total = _steps_of_tokens(config.task, value, tokens_per_step)
     else:
         key = "epochs"
         # The checks of the config allow null only with one of the other two keys.
@@ -165,13 +165,13 @@ def run_length(config: RunConfig, examples: int, tokens: int) -> RunLength:
     )
 
 
-def _steps_of_tokens(config: RunConfig, tokens: int, per_step: int) -> int:
+def _steps_of_tokens(config: TaskConfig, tokens: int, per_step: int) -> int:
     """Returns the steps that train on so many tokens, the last one whole."""
     if not per_step:
         raise invalid(
             "trainer.tokens",
             tokens,
-            problem=f"the examples of this dataset are not tokens to task={config.task.name}",
+            problem=f"the examples of this dataset are not tokens to task={config.name}",
             fix="set trainer.steps or trainer.epochs",
         )
     # A division that rounds up.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.config.schema import RunConfig
+from runner.config.schema import MeshConfig, RunConfig
 from runner.data.base import Array, Dataset
 from runner.errors import EngineError
 from runner.host import cores
@@ -61,7 +61,7 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
         write_request(shared, make_request(config, data))
         _shared_folder(team, shared)
         places = _child_places(team)
-        results = run_children(SIDES, shared, folder, worker, concurrency=_concurrency(config), places=places)
+        results = run_children(SIDES, shared, folder, worker, concurrency=_concurrency(config.mesh), places=places)
         verification = compare_sides(config, shared, results)
         failed_kinds = {check.kind for check in verification.failed}
         if failed_kinds and failed_kinds <= FROM_THE_START:
@@ -94,13 +94,13 @@ def _child_places(team: Team) -> dict[str, Place]:
     return {"mesh": Place(team.index, team.count, *address)}
 
 
-def _concurrency(config: RunConfig) -> int:
+def _concurrency(config: MeshConfig) -> int:
     """Returns how many sides run at a time.
 
     On CPUs with more than one core two do: the mesh's program is compiled while one device still trains. On
     accelerators the sides would compete for their memory.
     """
-    return 2 if mesh.device_kind(config.mesh) == "cpu" and cores.available() > 1 else 1
+    return 2 if mesh.device_kind(config) == "cpu" and cores.available() > 1 else 1
 
 
 def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideResult]) -> Verification:

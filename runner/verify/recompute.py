@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from runner.config.schema import ProfileConfig, RunConfig
+from runner.config.schema import ProfileConfig, RunConfig, TrainerConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data import workers
 from runner.data.base import Array, Dataset
@@ -111,7 +111,7 @@ def recompute(
     result = Recomputed()
     with workers.opened(config.dataset, config.trainer.seed) as readers:
         splits = feed.splits(config, data, task, readers, cached=caches_split(engine))
-        last = _window_end(recorded, config, length)
+        last = _window_end(recorded, config.trainer, length)
         taker = _StateTaker(engine, recorded, last, result, records=config.replay.states)
         profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)
         hooks = loop.LoopHooks(_ignore, _ignore, _ignore, Display(), AgreedStop(stop), taker, profiler)
@@ -226,9 +226,9 @@ def sketch(array: Array) -> tuple[float, float]:
     return float(np.sqrt(squares)), signed_sum
 
 
-def _window_end(recorded: RecordedStep, config: RunConfig, length: RunLength) -> int:
+def _window_end(recorded: RecordedStep, config: TrainerConfig, length: RunLength) -> int:
     """Returns the step at which the run has logged the mean of metrics that has the step in it."""
-    window = config.trainer.log_every_steps
+    window = config.log_every_steps
     end = -(-recorded.step // window) * window
     # The record ends with the last checkpoint: a window that was logged later has nothing to be compared with.
     if end <= min(recorded.last, length.total):

@@ -12,7 +12,7 @@ from rich.console import Console
 from runner.checks import warnings as config_warnings
 from runner.config import typed
 from runner.config.convert import resolved
-from runner.config.schema import RunConfig
+from runner.config.schema import RunConfig, VerifyConfig
 from runner.data import loading
 from runner.data.base import Dataset
 from runner.engine import devices, registry
@@ -92,16 +92,16 @@ def computed(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKE
       EngineError: a process failed.
       ConfigError: the config is invalid for a process.
     """
-    with stages.stage(_stage_title(config)):
+    with stages.stage(_stage_title(config.verify)):
         report = verify(config, data, folder, worker)
     # Process 0 has the verdict. The others fail with its line, so that no process trains on.
-    return Verdict(report, current().broadcast("the verdict", lambda: _failure(config, report)))
+    return Verdict(report, current().broadcast("the verdict", lambda: _failure(config.verify, report)))
 
 
-def _failure(config: RunConfig, report: Verification | None) -> str:
+def _failure(config: VerifyConfig, report: Verification | None) -> str:
     if report is None or report.verdict == "verified":
         return ""
-    is_allowed = report.verdict == "inconclusive" and config.verify.allow_inconclusive
+    is_allowed = report.verdict == "inconclusive" and config.allow_inconclusive
     return "" if is_allowed else report.line()
 
 
@@ -133,8 +133,8 @@ def record(verdict: Verdict, content: Mapping[str, object], folder: Path, tracke
         console.print(report.line(), soft_wrap=True, markup=False)
 
 
-def _stage_title(config: RunConfig) -> str:
-    title = f"verify: {config.verify.steps} steps on one device, then on the mesh"
+def _stage_title(config: VerifyConfig) -> str:
+    title = f"verify: {config.steps} steps on one device, then on the mesh"
     count = current().count
     if count > 1:
         title += f" in {count} processes"

@@ -361,7 +361,7 @@ def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
     # JAX makes float32 of float64, except where a verification allows float64.
     contract.check(model, private.all_layers(model), keras.Model, config.model, ("float32", "float64"))
     _check_layers(model, config)
-    _check_outputs(_output_shapes(model, config, data), data)
+    _check_outputs(_output_shapes(model, config.model, data), data)
     check_kept(model, config, data)
 
 
@@ -388,7 +388,7 @@ def _check_layers(model: keras.Model, config: RunConfig) -> None:
             raise padding.invalid(f"the batch statistics of layer {layer.name}")
 
 
-def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dict[str, Shape]:
+def _output_shapes(model: keras.Model, config: ModelConfig, data: DataSpec) -> dict[str, Shape]:
     """Returns the shape of each output, by name or else by number."""
     if private.is_functional(model) and len(data.inputs) == 1 and len(model.outputs) == 1:
         return {"": tuple(model.outputs[0].shape)}
@@ -405,7 +405,7 @@ def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dic
     except Exception as error:  # A user's layers may raise anything.
         inputs = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in data.inputs.items())
         raise ConfigError(
-            f"model._target_={config.model.target}: called with {inputs}, the model raised {reason(error)}"
+            f"model._target_={config.target}: called with {inputs}, the model raised {reason(error)}"
         ) from error
     if isinstance(outputs, Mapping) and all(hasattr(output, "shape") for output in outputs.values()):
         return {str(name): tuple(output.shape) for name, output in outputs.items()}

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.stages import Compiled, Lowered
 
-from runner.config.schema import RunConfig
+from runner.config.schema import ModelConfig, RunConfig
 from runner.engine.base import ProgramCost
 from runner.engine.jax import private
 from runner.engine.jax.adapter import reason
@@ -83,8 +83,8 @@ def choose(
     Raises:
       ConfigError: a training step of the model raises; the loss does not depend on a trainable variable.
     """
-    trace = _traced_gradients(step, state, config, batch)
-    _check_dependence(trace, trainable, config)
+    trace = _traced_gradients(step, state, config.model, batch)
+    _check_dependence(trace, trainable, config.model)
     return mode_of(trace, config)
 
 
@@ -115,7 +115,7 @@ def mode_of(trace: jax.core.Jaxpr, config: RunConfig) -> ExecutionMode:
 
 
 def _traced_gradients(
-    step: Step, state: State[jax.Array], config: RunConfig, batch: Mapping[str, jax.ShapeDtypeStruct]
+    step: Step, state: State[jax.Array], config: ModelConfig, batch: Mapping[str, jax.ShapeDtypeStruct]
 ) -> jax.core.Jaxpr:
     count = jax.ShapeDtypeStruct((), np.float32)
     microstep = jax.ShapeDtypeStruct((), np.int32)
@@ -132,11 +132,11 @@ def _traced_gradients(
         raise
     except Exception as error:  # A user's layers may raise anything.
         raise ConfigError(
-            f"model._target_={config.model.target}: a training step of the model raised {reason(error)}"
+            f"model._target_={config.target}: a training step of the model raised {reason(error)}"
         ) from error
 
 
-def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: RunConfig) -> None:
+def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: ModelConfig) -> None:
     """Checks that gradients and loss are computed from every trainable variable.
 
     Args:
@@ -160,7 +160,7 @@ def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: R
         names += f" and {len(unused) - _MOST_NAMED} more"
     pattern = "|".join(map(re.escape, unused))
     raise ConfigError(
-        f"model._target_={config.model.target}: the loss does not depend on trainable variable {names}; use it, make "
+        f"model._target_={config.target}: the loss does not depend on trainable variable {names}; use it, make "
         f"it trainable=False, or leave it out of what is trained: ++model.trainable=\"['(?!({pattern})$).*']\""
     )
 

@@ -11,7 +11,7 @@ import jax
 import keras
 import numpy as np
 
-from runner.config.schema import RunConfig
+from runner.config.schema import RunConfig, TrainerConfig
 from runner.data.base import Batch
 from runner.engine.base import as_called
 from runner.engine.jax import private
@@ -61,7 +61,9 @@ def check_kept(
         # `first` gathers from all processes, so it is called only if a call is computed.
         values = _held_values(model) if first is None else first()
         before = map_values(np.asarray, subset(values, changed))
-        padding.check(_call(model, config, changed, values), data.inputs, before, config.trainer.accumulate_steps)
+        padding.check(
+            _call(model, config.trainer, changed, values), data.inputs, before, config.trainer.accumulate_steps
+        )
 
 
 def _is_abstract(model: keras.Model) -> bool:
@@ -109,7 +111,9 @@ def _changed(model: keras.Model, data: DataSpec, kept: dict[str, keras.Variable]
     return changed
 
 
-def _call(model: keras.Model, config: RunConfig, kept: Sequence[str], values: Mapping[str, jax.Array]) -> padding.Call:
+def _call(
+    model: keras.Model, config: TrainerConfig, kept: Sequence[str], values: Mapping[str, jax.Array]
+) -> padding.Call:
     """Returns the training call that `runner.model.padding` tries.
 
     Args:
@@ -133,7 +137,7 @@ def _call(model: keras.Model, config: RunConfig, kept: Sequence[str], values: Ma
 
     def train(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values, Values]:
         private.forget_added_losses(model)
-        with scope.enter(scope.Scope(config.trainer.seed, 0)):
+        with scope.enter(scope.Scope(config.seed, 0)):
             outputs, new, losses = model.stateless_call(
                 trainable, non_trainable, inputs, return_losses=True, **private.training_argument(model, training=True)
             )

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.config.schema import RunConfig
+from runner.config.schema import MeshConfig, RunConfig
 from runner.data.base import Dataset
 from runner.engine import registry
 from runner.engine.base import Engine
@@ -247,8 +247,8 @@ def begin_attempt(
     return _registered(config, tracker, folder, resumed, lasting, locks, start)
 
 
-def _begin_journal(config: RunConfig, folder: Place, start: int, locks: ExitStack) -> Journal:
-    journal = attempts.begin(folder, start, restarts.earlier_end(), mesh.describe(config.mesh.axes))
+def _begin_journal(config: MeshConfig, folder: Place, start: int, locks: ExitStack) -> Journal:
+    journal = attempts.begin(folder, start, restarts.earlier_end(), mesh.describe(config.axes))
     # A lost process ends this one from another thread, without the stack.
     lifecycle.on_end(lambda reason, _: journal.end(reason))
     # `push` and not `callback`, because such a function gets the exception that ends the attempt.
@@ -312,7 +312,7 @@ def _registered(
             if there is not None and (resumed is None or there.record["process"] != resumed.record["process"]):
                 runs.check_not_running(NAME, there)
         # Before the record: of two processes only one begins the attempt, and the other must leave the record alone.
-        journals.append(_begin_journal(config, root / (name or run_id), start, locks))
+        journals.append(_begin_journal(config.mesh, root / (name or run_id), start, locks))
         run = runs.register(root, run_id, tracked=is_tracked, overrides=overrides, name=name, job=job, lasting=lasting)
         return [str(run.folder), dict(run.record)]
 

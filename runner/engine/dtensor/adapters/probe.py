@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from runner import arrays
-from runner.config.schema import RunConfig
+from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import WEIGHT, Array, Batch
 from runner.engine.base import as_called
 from runner.engine.dtensor.arrays import host_values
@@ -44,7 +44,7 @@ def check_kept(model: tf.Module, variables: Variables, config: RunConfig, data: 
     kept = without(variables, model.trainable_variables)
     has_own_code = contract.has_own_code(layers)
     if kept and has_own_code:
-        _check_evaluation(model, variables, kept, config, data)
+        _check_evaluation(model, variables, kept, config.model, data)
     if config.dataset.remainder != "pad":
         return
     if not (kept or has_own_code or contract.has_activity_loss(layers)):
@@ -88,7 +88,7 @@ def loss_reads_others(model: tf.Module, data: DataSpec) -> bool:
 
 
 def _check_evaluation(
-    model: tf.Module, variables: Variables, kept: Variables, config: RunConfig, data: DataSpec
+    model: tf.Module, variables: Variables, kept: Variables, config: ModelConfig, data: DataSpec
 ) -> None:
     """Checks that a call with training=False changes no variable."""
     before = host_values(kept)
@@ -97,7 +97,7 @@ def _check_evaluation(
         model(_model_inputs(batch), training=False)
         for path, variable in kept.items():
             if not np.array_equal(variable.numpy(), before[path], equal_nan=True):
-                raise contract.changed_by_evaluation(path, config.model)
+                raise contract.changed_by_evaluation(path, config)
 
 
 @contextmanager
