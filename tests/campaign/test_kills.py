@@ -122,8 +122,7 @@ def killed(references: References, config: Config, folder: Path, *deaths: tuple[
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
-@pytest.mark.parametrize("feature", ["stopping", "steps"])
+@pytest.mark.parametrize(("engine", "feature"), [("keras_dtensor", "steps"), ("jax", "stopping")])
 def test_killed_in_a_checkpoint_in_the_start_and_while_the_best_is_noted_it_ends_the_same(
     tmp_path: Path, references: References, engine: str, feature: str
 ) -> None:
