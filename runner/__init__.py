@@ -6,7 +6,7 @@ From Python, as in a notebook:
 
     config = runner.compose("mesh=batch8", "trainer.epochs=2")    # checked; nothing runs
     runner.make_plan("mesh=batch8")                               # a plan that shows its tables
-    run = runner.train("mesh=batch8", "trainer.epochs=2")         # in a process of its own, with a progress bar
+    run = runner.train("mesh=batch8", "trainer.epochs=2")         # in a process of its own
     runner.open_run("latest").metrics                             # a pandas.DataFrame
 
 Importing this package imports nothing else: each of these is imported when it is first used.

@@ -87,7 +87,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             console.print(table)
         console.print(result_table(report.totals()))
 
-        files = [folder / CONFIG, *report.write(folder)]
+        files = [folder / CONFIG, report.write(folder)]
         for name, write in task_report.files.items():
             with spared(str(folder / name)):
                 write(folder / name)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.table import Table
 
-from runner.host.outputs import spared
 from runner.task.base import Cell
 from runner.task.base import Table as TaskTable
 from runner.training.display import shown
@@ -69,14 +68,11 @@ class EvaluationReport:
             tables.append(_printed(title if has_titles else None, columns, rows))
         return tables
 
-    def write(self, folder: Path) -> list[Path]:
-        """Writes evaluate.json and evaluate.md; returns their paths."""
-        data = folder / "evaluate.json"
-        page = folder / "evaluate.md"
-        data.write_text(json.dumps(self._content(), indent=1) + "\n")
-        with spared(str(page)):
-            page.write_text("\n".join(self._page()).rstrip() + "\n", "utf-8")
-        return [path for path in (data, page) if path.is_file()]
+    def write(self, folder: Path) -> Path:
+        """Writes evaluate.json; returns its path."""
+        path = folder / "evaluate.json"
+        path.write_text(json.dumps(self._content(), indent=1) + "\n")
+        return path
 
     def _content(self) -> dict[str, object]:
         tables: dict[str, list[dict[str, Cell]]] = {}
@@ -84,18 +80,6 @@ class EvaluationReport:
             tables[title] = [dict(zip(columns, row, strict=True)) for row in rows]
         # The metrics are at the top level too, which is where scripts look for them.
         return {**asdict(self), **self.metrics, "metrics": dict(self.metrics), "tables": tables}
-
-    def _page(self) -> list[str]:
-        """Returns the lines of evaluate.md."""
-        lines = ["| | |", "|---|---|"]
-        lines += [f"| {name} | {value} |" for name, value in self.totals()]
-        for title, (columns, rows) in self.tables.items():
-            alignment: list[str] = []
-            for column in range(len(columns)):
-                alignment.append("---:" if _is_number(rows, column) else "---")
-            lines += ["", f"## {title}", "", _markdown_row(columns), f"|{'|'.join(alignment)}|"]
-            lines += [_markdown_row(map(_cell, row)) for row in rows]
-        return lines
 
 
 def _printed(title: str | None, columns: Sequence[str], rows: Sequence[Row]) -> Table:
@@ -140,8 +124,3 @@ def _cell(value: Cell) -> str:
     if isinstance(value, float):
         return shown(value)
     return f"{value:,}" if isinstance(value, int) else value
-
-
-def _markdown_row(cells: Iterable[str]) -> str:
-    # A vertical bar would end the cell.
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

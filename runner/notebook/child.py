@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
-import fcntl
 import io
 import os
-import pty
-import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,14 +15,8 @@ from typing import IO
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError
 from runner.processes.launch import LAUNCHER_VARIABLE
 
-# Size of the terminal that the command sees: a cell of a notebook is about 100 characters wide.
-_ROWS = 24
-_COLUMNS = 100
 _ERROR = "error: "
-# Control sequences of a terminal other than colors: a cell would show them as text.
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b[()=>][0-9A-Z]?")
 _LAST_OUTPUT_S = 5.0  # longest wait for it after the command has ended; a child of it may keep the pipe open
-_CHUNK = 1 << 16  # bytes that are read at a time
 
 
 def run(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
@@ -44,14 +32,11 @@ def run(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
       EngineError: it failed, or a signal ended it.
       KeyboardInterrupt: this process was interrupted; the command has ended before that.
     """
-    terminal = None
-    if not quiet and not _is_plain_stdout():
-        terminal = _open_terminal()
     stdout: int | None = None
     if quiet:
         stdout = subprocess.DEVNULL
-    elif terminal is not None:
-        stdout = terminal[1]
+    elif not _is_plain_stdout():
+        stdout = subprocess.PIPE
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         env={**os.environ, "PYTHONUNBUFFERED": "1", LAUNCHER_VARIABLE: str(os.getpid())},
@@ -64,9 +49,8 @@ def run(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
     errors: list[str] = []
     assert process.stderr is not None
     readers = [threading.Thread(target=_read_errors, args=(process.stderr, errors), daemon=True)]
-    if terminal is not None:
-        os.close(terminal[1])
-        readers.append(threading.Thread(target=_show, args=(terminal[0],), daemon=True))
+    if process.stdout is not None:
+        readers.append(threading.Thread(target=_show, args=(process.stdout,), daemon=True))
     for reader in readers:
         reader.start()
     try:
@@ -96,13 +80,6 @@ def _is_plain_stdout() -> bool:
         return False
 
 
-def _open_terminal() -> tuple[int, int]:
-    """Returns both ends of a pseudo-terminal, on which the command draws its bar."""
-    own_end, command_end = pty.openpty()
-    fcntl.ioctl(command_end, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
-    return own_end, command_end
-
-
 def _read_errors(stream: IO[str], errors: list[str]) -> None:
     """Collects a command's lines of error, and prints its warnings."""
     for line in stream:
@@ -112,20 +89,8 @@ def _read_errors(stream: IO[str], errors: list[str]) -> None:
             sys.stderr.write(line)
 
 
-def _show(handle: int) -> None:
-    """Copies the terminal's output to this process's, until the command has closed it."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    with suppress(OSError):  # Linux reports the closed end as an error
-        while data := os.read(handle, _CHUNK):
-            sys.stdout.write(for_cell(decoder.decode(data)))
-            sys.stdout.flush()
-    os.close(handle)
-
-
-def for_cell(text: str) -> str:
-    r"""Returns a terminal's output as a notebook's cell shows it: colors stay, and a bar is written over.
-
-    >>> for_cell("\x1b[?25l\x1b[2Kepoch\x1b[31m 1\x1b[0m\r\n")
-    'epoch\x1b[31m 1\x1b[0m\n'
-    """
-    return _CONTROL.sub("", text).replace("\r\n", "\n")
+def _show(stream: IO[str]) -> None:
+    """Prints a command's output line by line."""
+    for line in stream:
+        sys.stdout.write(line)
+        sys.stdout.flush()

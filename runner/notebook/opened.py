@@ -183,7 +183,7 @@ def _of_folder(folder: Path) -> OpenedRun:
 
 
 def train(*overrides: str, config_dir: str | Path | None = None) -> OpenedRun:
-    """Trains in a process of its own, and shows its output with the progress bar.
+    """Trains in a process of its own, and shows its output.
 
     So this process can train with another engine or mesh afterwards. If it is interrupted, the run is saved as on a
     terminal, and `train("resume=latest")` continues it.

@@ -20,14 +20,10 @@ def report(rows: list[tuple[Cell, ...]] = ROWS) -> EvaluationReport:
     return EvaluationReport("r", 7, "mnist", "test", "batch=2", metrics, 6, {"classes": (COLUMNS, rows)})
 
 
-def test_the_files_have_the_metrics_and_every_row_of_the_tables(tmp_path: Path) -> None:
-    data, page = report().write(tmp_path)
-    held = json.loads(data.read_text())
+def test_the_file_has_the_metrics_and_every_row_of_the_tables(tmp_path: Path) -> None:
+    held = json.loads(report().write(tmp_path).read_text())
     assert (held["step"], held["accuracy"], held["examples"]) == (7, 0.5, 6)
     assert held["tables"]["classes"][2] == {"class": "e|l", "precision": 0.0, "recall": None, "examples": 0}
-    assert "| cat | 1.0000 | 0.7500 | 4 |" in page.read_text()
-    assert "| e/l | 0.0000 | - | 0 |" in page.read_text()
-    assert "| accuracy | 0.5000 |" in page.read_text()
     assert report().logged("test") == {
         "evaluate/test/loss": 0.5,
         "evaluate/test/accuracy": 0.5,

@@ -101,7 +101,7 @@ def test_evaluate_returns_the_metrics_of_training_and_adds_them_to_the_unchanged
     assert (point.step, point.value) == (44, result["accuracy"])
     folder = "evaluate/test/step-000000044"
     artifacts = {item.path.removeprefix(f"{folder}/") for item in client.list_artifacts(trained.run_id, folder)}
-    assert artifacts == {"config.yaml", "evaluate.json", "evaluate.md", "confusion.png", "wrong.png"}
+    assert artifacts == {"config.yaml", "evaluate.json", "confusion.png", "wrong.png"}
 
 
 @pytest.mark.nightly
