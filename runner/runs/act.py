@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -167,14 +166,13 @@ def _steps(run: ListedRun) -> str:
     return text
 
 
-def clean(place: Place, selection: Selection, *, confirmed: bool, with_records: bool) -> int:
+def clean(place: Place, selection: Selection, *, confirmed: bool) -> int:
     """Removes the checkpoints of the selected runs, or prints which these are.
 
     Args:
       place: where to look for runs.
       selection: which runs to clean.
       confirmed: removes them.
-      with_records: also deletes the runs in the tracking store.
 
     Returns:
       The process's exit code.
@@ -187,29 +185,26 @@ def clean(place: Place, selection: Selection, *, confirmed: bool, with_records: 
     store = place.store()
     listed = place.runs(store)
     selected = select(listed, selection)
-    removable, skipped = remove.split(selected, are_named=bool(selection.runs), with_records=with_records)
+    removable, skipped = remove.split(selected, are_named=bool(selection.runs))
     out = console()
     for line in skipped:
         out.print(f"skipped: {line}", soft_wrap=True, markup=False)
     if not removable:
         print("nothing to remove")
         return EXIT_DONE
-    summary = _summary(removable, sum(run.bytes for run in removable), with_records=with_records)
+    summary = _summary(removable, sum(run.bytes for run in removable))
     if not confirmed:
         summary = f"would remove {summary}"
     out.print(rich_table(_sheet(removable), summary, out.width))
     for line in remove.warnings(removable, listed):
         out.print(f"note: {line}", soft_wrap=True, markup=False)
     if confirmed:
-        return _remove(removable, store, with_records=with_records)
-    records = "would stay"
-    if with_records:
-        records = "would be deleted too"
-    print(f"nothing removed; the runs in the store {records}; to remove: add yes=true")
+        return _remove(removable, store)
+    print("nothing removed; the runs in the store would stay; to remove: add yes=true")
     return EXIT_DONE
 
 
-def _remove(removable: Sequence[ListedRun], store: Store | None, *, with_records: bool) -> int:
+def _remove(removable: Sequence[ListedRun], store: Store | None) -> int:
     freed = 0
     cleaned = list[ListedRun]()
     for run in removable:
@@ -219,32 +214,20 @@ def _remove(removable: Sequence[ListedRun], store: Store | None, *, with_records
             for line in removed.skipped:
                 print(f"skipped: {line}")
             if store is not None and run.is_stored:
-                remove.record(store, run, removed, delete=with_records)
+                remove.record(store, run, removed)
             cleaned.append(run)
         # The other runs are cleaned all the same.
         except (ConfigError, OSError, TrackingError) as error:
             print(f"error: could not clean run {run.run}: {error}", file=sys.stderr)
-    print(f"removed: {_summary(cleaned, freed, with_records=with_records)}")
-    if with_records and store is not None:
-        print(
-            "to restore a deleted run: mlflow runs restore --run-id <id>; to delete its data: "
-            f"mlflow gc --backend-store-uri {shlex.quote(shown(store.uri))}"
-        )
+    print(f"removed: {_summary(cleaned, freed)}")
     if len(cleaned) < len(removable):
         return EXIT_FAILED
     return EXIT_DONE
 
 
-def _summary(cleaned: Sequence[ListedRun], total: int, *, with_records: bool) -> str:
+def _summary(cleaned: Sequence[ListedRun], total: int) -> str:
     """Returns what is removed; `total` is the size of the checkpoints in bytes."""
-    with_checkpoints = sum(run.saved is not None for run in cleaned)
-    stored = sum(run.is_stored for run in cleaned)
-    parts = []
-    if with_checkpoints or not with_records:
-        parts.append(f"checkpoints of {_runs(with_checkpoints)}, {size_text(total)}")
-    if with_records:
-        parts.append(f"the records of {_runs(stored)} in the store")
-    return " and ".join(parts)
+    return f"checkpoints of {_runs(len(cleaned))}, {size_text(total)}"
 
 
 def _runs(count: int) -> str:

@@ -54,8 +54,7 @@ def main(arguments: Sequence[str]) -> int:
             return compare.compare(options.uri, selection.runs, options.sweep, selection.statuses, last, out)
         if options.action == "clean":
             confirmed = truth("yes", options.yes)
-            with_records = truth("records", options.records)
-            return act.clean(place, selection, confirmed=confirmed, with_records=with_records)
+            return act.clean(place, selection, confirmed=confirmed)
         if options.action in ("keep", "release"):
             return act.keep(place, selection, kept=options.action == "keep")
         fix = did_you_mean(options.action, _ACTIONS, f"see {parser.prog} --help")
@@ -102,9 +101,6 @@ def _parser() -> Parser:
     parser.add_argument("--keep", metavar="COUNT", help="clean: skips the newest so many runs with checkpoints")
     parser.add_argument("--status", action="append", default=[], help="such as failed,killed")
     parser.add_argument("--yes", nargs="?", const="true", default="false", help="clean: removes the checkpoints")
-    parser.add_argument(
-        "--records", nargs="?", const="true", default="false", help="clean: also deletes the runs in the store"
-    )
     parser.add_argument("--last", metavar="COUNT", default="30", help="list, compare: only the newest so many; 0: all")
     parser.add_argument("--sweep", help="compare: only jobs of this sweep: its run id, its name, or latest")
     parser.add_argument("--out", metavar="FOLDER", help="compare: writes table.csv and curves.png into this folder")

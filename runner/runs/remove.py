@@ -34,13 +34,12 @@ class Removed:
     skipped: tuple[str, ...] = ()
 
 
-def split(selected: Sequence[ListedRun], *, are_named: bool, with_records: bool) -> tuple[list[ListedRun], list[str]]:
+def split(selected: Sequence[ListedRun], *, are_named: bool) -> tuple[list[ListedRun], list[str]]:
     """Returns the runs that can be cleaned, and one line for each that can't be.
 
     Args:
       selected: the runs that match the command line's filters.
       are_named: the command line names each of them.
-      with_records: includes runs without checkpoints, whose records are deleted in the store.
     """
     removable = []
     skipped = list[str]()
@@ -49,8 +48,7 @@ def split(selected: Sequence[ListedRun], *, are_named: bool, with_records: bool)
         title = run.run
         if run.name != run.run:
             title = f"{run.run} ({run.name})"
-        has_record = run.is_stored and run.status != "DELETED"
-        if run.saved is None and not (with_records and has_record):
+        if run.saved is None:
             continue
         if run.is_kept:
             skipped.append(f"{title} is kept; to release it: python -m runner.runs release run={run.run}")
@@ -76,7 +74,7 @@ def warnings(removable: Sequence[ListedRun], listed: Sequence[ListedRun]) -> lis
       removable: the runs to clean.
       listed: all runs.
     """
-    cleaned = {run.run for run in removable if run.saved is not None}
+    cleaned = {run.run for run in removable}
     lines = []
     for run in listed:
         origin = run.origin.partition("@")[0]
@@ -121,8 +119,8 @@ def remove(run: ListedRun) -> Removed:
     return Removed(tuple(steps), total, tuple(skipped))
 
 
-def record(store: Store, run: ListedRun, removed: Removed, *, delete: bool) -> None:
-    """Records on a run in the store what was removed, or deletes the run there.
+def record(store: Store, run: ListedRun, removed: Removed) -> None:
+    """Records on a run in the store what was removed.
 
     Raises:
       TrackingError: the store failed.
@@ -132,8 +130,6 @@ def record(store: Store, run: ListedRun, removed: Removed, *, delete: bool) -> N
             now = time.strftime("%Y-%m-%d %H:%M")
             steps = ", ".join(map(str, removed.steps))
             store.client.set_tag(run.run, CLEANED_TAG, f"{now}: checkpoints of steps {steps}, {removed.bytes:,} bytes")
-        if delete and run.status != "DELETED":
-            store.client.delete_run(run.run)
     # MLflow, SQLAlchemy, requests and drivers share no base class.
     except Exception as error:
         raise TrackingError(

@@ -193,12 +193,6 @@ def test_the_run_in_the_store_stays_and_says_what_was_removed(place: Path, store
     assert "checkpoints of steps 5, 10" in run.data.tags[CLEANED_TAG]
 
 
-def test_the_run_in_the_store_goes_when_asked(place: Path, store: Store) -> None:
-    gone = tracked(store, place)
-    assert command(place, "clean", "run=latest", "records=true", "yes=true", uri=store.uri) == 0
-    assert store.client.get_run(gone).info.lifecycle_stage == "deleted"
-
-
 def test_keeping_a_tracked_run_is_a_tag(place: Path, store: Store) -> None:
     run = tracked(store, place)
     assert command(place, "keep", f"run={run[:6]}", uri=store.uri) == 0
