@@ -97,7 +97,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             path.write_text(text, "utf-8")
             files.append(path)
             console.print_lines([f"sample of {_SAMPLE}:", *samples.shown(text)])
-        place = place_of(config, saved, split)
+        place = place_of(config.dataset, saved, split)
         store.log_metrics(saved.checkpoint.step, report.logged(place))
         store.log_artifacts(files, f"evaluate/{place}/step-{saved.checkpoint.step:09d}")
     console.print_lines([f"files: {folder}", *store.describe()])

@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.config.convert import flatten
 from runner.config.schema import RunConfig
+from runner.config.schema_data import DatasetConfig
 from runner.data import workers
 from runner.data.base import DataSource
 from runner.data.splits import Slice, parse_split
@@ -128,7 +129,7 @@ def _slice_key(term: Slice) -> str:
     return f"{term.name}_{start}-{stop}"
 
 
-def place_of(config: RunConfig, saved: Previous, split: str) -> str:
+def place_of(config: DatasetConfig, saved: Previous, split: str) -> str:
     """Returns the name of an evaluation's metrics in the run: the split, with another dataset's name before it.
 
     Args:
@@ -138,6 +139,6 @@ def place_of(config: RunConfig, saved: Previous, split: str) -> str:
     """
     trained = dict(flatten(saved.checkpoint.about["config"])).get("dataset.name")
     key = split_key(split)
-    if config.dataset.name == trained:
+    if config.name == trained:
         return key
-    return f"{config.dataset.name.replace('/', '_')}/{key}"
+    return f"{config.name.replace('/', '_')}/{key}"

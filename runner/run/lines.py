@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from runner.config.schema import OptimizerConfig, RunConfig
+from runner.config.schema_data import DatasetConfig
+from runner.config.schema_trainer import TrainerConfig
 from runner.data.base import Dataset
 from runner.optim import schedules
 from runner.training import feed
@@ -47,16 +49,16 @@ def examples_line(config: RunConfig, splits: feed.Splits, length: RunLength) -> 
     return ""
 
 
-def packing_line(config: RunConfig, data: Dataset) -> str:
+def packing_line(config: DatasetConfig, data: Dataset) -> str:
     """Returns how full the packed rows of train are; empty without sequence packing."""
-    if not config.dataset.pack:
+    if not config.pack:
         return ""
     return f"packed rows: {data.selection['train']}"
 
 
-def selection_line(config: RunConfig, splits: feed.Splits, data: Dataset) -> str:
+def selection_line(config: TrainerConfig, splits: feed.Splits, data: Dataset) -> str:
     """Returns which split selects the best checkpoint or the end of the run; empty where nothing is selected."""
-    trainer = config.trainer
+    trainer = config
     selected = []
     if trainer.checkpoint.enabled and trainer.checkpoint.best is not None:
         selected.append(f"the best checkpoint by {trainer.checkpoint.best}")

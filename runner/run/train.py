@@ -404,8 +404,8 @@ class _Training:
         printed = (
             lines.length_line(self.length),
             lines.examples_line(config, splits, self.length),
-            lines.packing_line(config, self.data),
-            lines.selection_line(config, splits, self.data),
+            lines.packing_line(config.dataset, self.data),
+            lines.selection_line(config.trainer, splits, self.data),
         )
         for line in printed:
             if line:

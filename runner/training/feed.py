@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from runner.config.schema import RunConfig
+from runner.config.schema_trainer import TrainerConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, DataSource, Rows
 from runner.data.prefetch import Prefetcher
 from runner.data.sampler import Plan, eval_plan, train_plan
@@ -101,8 +102,8 @@ def steps_per_call(
     """
     fixed = lengths.steps_per_call(config, examples)
     if cached:
-        return StepsPerCall(fixed, lengths.bytes_per_step(config, {ROW: _ROW_SPEC}), _MAX_CACHED_STEPS)
-    return StepsPerCall(fixed, lengths.bytes_per_step(config, arrays), _MAX_STEPS)
+        return StepsPerCall(fixed, lengths.bytes_per_step(config.dataset, {ROW: _ROW_SPEC}), _MAX_CACHED_STEPS)
+    return StepsPerCall(fixed, lengths.bytes_per_step(config.dataset, arrays), _MAX_STEPS)
 
 
 @dataclass(frozen=True)
@@ -369,7 +370,7 @@ def training(
             # In here, so that the order of a large split is drawn in the other thread too.
             plan = epoch_plan(config, train.source, epoch, steps, step - first)
             size = partial(call_size, step)
-            drawn = drawn_epoch(config, epoch)
+            drawn = drawn_epoch(config.trainer, epoch)
             yield from train.chunks(plan, size, chosen.capacity, drawn, f"{name} epoch {epoch}", is_closed)
             step = first + steps
 
@@ -378,9 +379,9 @@ def training(
     return prefetcher
 
 
-def drawn_epoch(config: RunConfig, epoch: int) -> int:
+def drawn_epoch(config: TrainerConfig, epoch: int) -> int:
     """Returns the epoch that order and augmentation are drawn for; with `trainer.overfit_batches` always the first."""
-    if config.trainer.overfit_batches is not None:
+    if config.overfit_batches is not None:
         return 0
     return epoch
 
@@ -399,7 +400,7 @@ def epoch_plan(config: RunConfig, source: DataSource, epoch: int, steps: int, st
         source.size,
         batch_size=config.dataset.batch_size,
         seed=config.trainer.seed,
-        epoch=drawn_epoch(config, epoch),
+        epoch=drawn_epoch(config.trainer, epoch),
         start_step=start_step,
         shuffle=config.dataset.shuffle,
         remainder=config.dataset.remainder,

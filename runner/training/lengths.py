@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from runner.config.schema import RunConfig, TaskConfig
+from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySpec, DataSource
 from runner.data.sampler import steps_in_epoch
 from runner.errors import ConfigError, invalid
@@ -341,14 +342,14 @@ def _raise_too_large(key: str, value: object, largest: int) -> None:
     )
 
 
-def bytes_per_step(config: RunConfig, arrays: Mapping[str, ArraySpec]) -> int:
+def bytes_per_step(config: DatasetConfig, arrays: Mapping[str, ArraySpec]) -> int:
     """Returns the bytes of a global batch of arrays."""
-    return config.dataset.batch_size * sum(spec.bytes for spec in arrays.values())
+    return config.batch_size * sum(spec.bytes for spec in arrays.values())
 
 
 def _max_steps(config: RunConfig, source: DataSource) -> int:
     """Returns how many steps' examples fit in the memory limit, at least one."""
-    return max(1, _MAX_BYTES // max(bytes_per_step(config, source.specs), 1))
+    return max(1, _MAX_BYTES // max(bytes_per_step(config.dataset, source.specs), 1))
 
 
 def _batch_axis_size(config: RunConfig) -> int:

@@ -141,7 +141,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
         while steps_left:
             steps = min(per_epoch, steps_left)
             plan = epoch_plan(config, data.train, epoch, steps)
-            epochs.append(examples.read(drawn_epoch(config, epoch), plan.indices, plan.weights))
+            epochs.append(examples.read(drawn_epoch(config.trainer, epoch), plan.indices, plan.weights))
             steps_left -= steps
             epoch += 1
     arrays = {}

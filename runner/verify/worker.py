@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runner.config.schema import RunConfig
+from runner.config.schema import MeshConfig
 from runner.data.base import Array
 from runner.engine import registry
 from runner.errors import ConfigError, DataError, EngineError
@@ -114,7 +114,7 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     if from_launcher() is not None:
         # A child that dies ends its parent, of which the other processes hear: no timeout is needed for that.
         processes.join(replace(config.cluster, start_timeout=_START_TIMEOUT_S), {"the side": side})
-    compute_exactly(config)
+    compute_exactly(config.mesh)
     if side == "mesh":
         registry.prepare(config)
     registry.load(config)
@@ -126,12 +126,12 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     return _mesh(request, folder)
 
 
-def compute_exactly(config: RunConfig) -> None:
+def compute_exactly(config: MeshConfig) -> None:
     """Makes JAX compute float32 products in float32 on GPUs and TPUs, unless the environment says otherwise.
 
     Must run before JAX's first import. On CPUs they are computed so anyway.
     """
-    if device_kind(config.mesh) != "cpu":
+    if device_kind(config) != "cpu":
         os.environ.setdefault(*_EXACT_PRODUCTS)
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from runner.config.schema import MeshConfig, RunConfig
+from runner.config.schema import MeshConfig
 from runner.verify.worker import compute_exactly
 
 VARIABLE = "JAX_DEFAULT_MATMUL_PRECISION"
@@ -30,5 +30,5 @@ def test_accelerators_compute_float32_products_in_float32(
         monkeypatch.delenv(VARIABLE)
     else:
         monkeypatch.setenv(VARIABLE, before)
-    compute_exactly(RunConfig(mesh=MeshConfig(axes={"batch": 1}, device=device)))
+    compute_exactly(MeshConfig(axes={"batch": 1}, device=device))
     assert os.environ.get(VARIABLE) == after
