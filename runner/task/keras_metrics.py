@@ -18,7 +18,7 @@ from runner import arrays
 from runner.arrays import Arrays, Tensor
 from runner.data.base import Array
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
-from runner.task import thresholds
+from runner.task import losses, thresholds
 from runner.task.metrics import LOSS_NAME, MAXIMIZE, MINIMIZE
 
 KEY = "task.metrics"
@@ -206,7 +206,12 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str) -> Requested:
         problem = "Keras's float32 sums lose the variance of large numbers"
         raise invalid(KEY, kind, problem=problem, fix="use r2, which task=regression logs")
     if kind not in KINDS:
-        fix = did_you_mean(kind, KINDS, "use the name of Keras's class.")
+        # Keras's short names and functions are other spellings of a class.
+        plain = losses.SHORT.get(kind, kind).replace("_", "").lower()
+        spelled = {name.lower(): name for name in KINDS}.get(plain, kind)
+        fix = did_you_mean(spelled, KINDS, "use the name of Keras's class.")
+        if spelled in KINDS:
+            fix = f"did you mean {spelled}?"
         raise invalid(KEY, kind, problem="is not a Keras metric", fix=f"{fix} The task has {listed(fitting)}")
     if kind not in fitting:
         raise invalid(KEY, kind, problem="does not fit the targets of the task", fix=f"use one of {listed(fitting)}")

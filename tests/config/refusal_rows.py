@@ -302,7 +302,7 @@ REFUSALS = [
         ".parquet",
     ),
     refusal("dataset=huggingface dataset.path=ylecun/mnist", "dataset.path=ylecun/mnist", "nothing is downloaded"),
-    refusal("+dataset.pack=true", "dataset.pack=true", "examples have one size", "dataset.tokenizer=bytes"),
+    refusal("+dataset.pack=true", "dataset.pack=true", "dataset=mnist has no such key"),
     refusal(
         "dataset=arrays dataset.path=. +dataset.pad_length=5",
         "dataset.pad_length=5: needs dataset.pad, whose arrays it applies to; set dataset.pad={tokens:0}",

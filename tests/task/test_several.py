@@ -210,8 +210,7 @@ INVALID: list[tuple[Any, str]] = [
     ({"age": "regression", "sick": {"name": "several", "outputs": {}}}, "can't judge one of several outputs"),
     (
         {"sick": {"name": "binary", "metrics": [{"AUC": {"curve": "PR"}}]}, "age": "regression"},
-        "task.outputs.sick.metrics=[{AUC:{curve:PR}}]: auc is another metric of the task, which logs this one as "
-        "auc_pr; remove it and use eval/sick_auc_pr, or give one a name, as in task.outputs.sick.metrics=",
+        "task.outputs.sick.metrics=AUC: there is a metric auc already; remove it, or give it a name",
     ),
     ({"a b": "regression", "sick": "binary"}, "a name must consist of letters"),
     (
