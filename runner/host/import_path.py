@@ -90,14 +90,18 @@ def load(path: str, key: str) -> Callable[..., Any]:
 
 
 def _broken(path: str, key: str, error: BaseException) -> ConfigError:
+    problem = f"{line_of(error)}: {describe(error)}"
     if isinstance(error, SyntaxError):
-        place, what = (error.filename or "", error.lineno), in_one_line(f"{type(error).__name__}: {error.msg}")
-    else:
-        # The last line of the user's own, which called what raised.
-        places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-        own = [place for place in places if not place[0].startswith(("<", __file__, *_LIBRARIES))]
-        place, what = (own or places)[-1], describe(error)
-    return invalid(key, path, problem=f"{Path(place[0]).name}:{place[1]}: {what}", fix="correct that line")
+        problem = f"{Path(error.filename or '').name}:{error.lineno}: {in_one_line(f'SyntaxError: {error.msg}')}"
+    return invalid(key, path, problem=problem, fix="correct that line")
+
+
+def line_of(error: BaseException) -> str:
+    """Returns the last line of the user's own that led to an error, such as `nets.py:6`; else the last one of all."""
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [place for place in places if not place[0].startswith(("<", __file__, *_LIBRARIES))]
+    file, line = (own or places)[-1]
+    return f"{Path(file).name}:{line}"
 
 
 def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

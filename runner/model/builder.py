@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.schema import ModelConfig
 from runner.errors import ConfigError, in_one_line, shown
-from runner.host.import_path import parameters
+from runner.host.import_path import line_of, parameters
 from runner.optim.paths import RESERVED
 from runner.task.base import DataSpec
 
@@ -101,7 +101,7 @@ def call(
             # Only a user's code has imported it then, and its layers and tf_keras's don't take each other's tensors.
             fix = "set engine=jax for a Keras 3 model"
         reason = in_one_line(f"{type(error).__name__}: {error}")
-        message = f"model._target_={config.target}: the builder raised {reason}"
+        message = f"model._target_={config.target}: the builder raised {reason} ({line_of(error)})"
         if config.options:
             options = ", ".join(f"model.{key}={shown(value)}" for key, value in config.options.items())
             message += f"; it was given {options}"

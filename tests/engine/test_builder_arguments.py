@@ -110,3 +110,12 @@ def test_keras_is_given_to_a_builder_that_takes_it_and_to_no_other() -> None:
     assert builder.call(outer, CONFIG, **told) == ((3,), 2)
     assert builder.call(with_keras, CONFIG, **told) == ("K", (3,), 2)
     assert builder.call(with_any, CONFIG, **told) == ["input_shape", "keras", "num_classes"]
+
+
+def test_what_a_builder_raises_is_told_with_its_line() -> None:
+    def build() -> object:
+        return lyer  # type: ignore[name-defined]  # noqa: F821
+
+    line = build.__code__.co_firstlineno + 1
+    with pytest.raises(ConfigError, match=rf"raised NameError: .*'lyer' .*\(test_builder_arguments\.py:{line}\)"):
+        builder.call(build, CONFIG, keras=None)
