@@ -103,7 +103,6 @@ def test_there_are_sixty_ways_and_each_has_a_name_of_its_own_and_is_tried() -> N
 @pytest.mark.parametrize(
     "kind",
     [
-        "factored moments over the wrong dim",
         "norms? of one shard",
         "group's weight decay on a bias",
         "ignored (index|label) counted",
