@@ -88,7 +88,7 @@ REFUSALS = [
     refusal("trainer.checkpoint.folder=s3://", "trainer.checkpoint.folder=s3:", "must name a bucket"),
     refusal("trainer.checkpoint.folder=s3://me:pass@b/a", "trainer.checkpoint.folder=s3://me:***@b/a", "credentials"),
     refusal("trainer.checkpoint.folder='s3://b/a?sig=x'", "sig=***", "must not be a signed URL"),
-    refusal("dataset=arrays dataset.path=http://b/a.npz", "dataset.path=http://b/a.npz", "or be a local path"),
+    refusal("dataset=arrays dataset.path=http://b/a.npz", "dataset.path=http://b/a.npz", "must be a local path"),
     refusal("trainer.checkpoint.best=train/loss", "trainer.checkpoint.best=train/loss", "eval/loss, eval/accuracy"),
     # Values that are still missing.
     refusal("optimizer.learning_rate=???", "optimizer.learning_rate is required"),
