@@ -148,8 +148,8 @@ TRAINED = {
 REJECTED = [
     ("masked", "tokens", [], 2, ["adds a dim by indexing", "; set engine=jax"]),
     ("towers", "two", [], 2, ["called with a, b, the model raised", "; set engine=jax"]),
-    ("plain", "x", [], 2, ["engine=keras_dtensor: trains no Keras 3 model", "builds with keras; set engine=jax"]),
-    ("plain", "x", [CORE], 2, ["engine=core_dtensor: trains no Keras 3 model", "; set engine=jax"]),
+    ("plain", "x", [], 2, ["the builder returned a Keras 3 model", "; set engine=jax"]),
+    ("plain", "x", [CORE], 2, ["it takes nothing, but a builder is called with layouts, seed"]),
     ("stock", "x", [CORE], 2, ["trains a tf.Module of dense `layers`, but", "Sequential; set engine=keras_dtensor"]),
     ("mixing", "x", [CORE, "dataset.remainder=pad", "dataset.batch_size=20"], 2, ["; set dataset.remainder=drop"]),
     ("later", "x", [], 2, ["the builder returned a Keras 3 model", "; set engine=jax"]),
