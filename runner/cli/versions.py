@@ -21,7 +21,6 @@ _REPORTED = (
     "mlflow",
     "optuna",
     "safetensors",
-    "grain",
 )
 _MISSING = "not installed"
 

@@ -110,7 +110,7 @@ class DatasetConfig:
         every image is gray, else 3.
       augment: augmentation steps, in order.
       workers: threads or processes that decode and augment; null: by the number of cores; 0: only the prefetching one.
-      worker_kind: `thread`, or `process` (Grain), for slow Python code of your own.
+      worker_kind: `thread`, or `process`, for slow Python code of your own.
       skip_broken: skip and count files that can't be decoded; false: the first one fails the run.
       parts: mixture: its datasets, each with `name`, the keys of that dataset, and `weight` (default 1): its share of
         the training examples, relative to the other weights.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 from runner.config import values
 from runner.config.build import build
 from runner.config.schema_augment import ON, ON_CHOICES, STEPS, StepOptions
@@ -19,7 +17,7 @@ def check(config: DatasetConfig) -> None:
       config: whose single values are checked.
 
     Raises:
-      ConfigError: an unknown step or option, an invalid value, a missing callable, or worker processes without Grain.
+      ConfigError: an unknown step or option, an invalid value, a missing callable, or no worker processes.
     """
     for index, step in enumerate(config.augment):
         key = f"dataset.augment[{index}]"
@@ -35,18 +33,9 @@ def check(config: DatasetConfig) -> None:
         else:
             values.check_name(f"{key}.name", step.name, STEPS)
             values.check(build(STEPS[step.name], step.options, key), key)
-    if config.worker_kind != "process":
-        return
-    if config.workers == 0:
+    if config.worker_kind == "process" and config.workers == 0:
         problem = "must be at least 1 with dataset.worker_kind=process"
         raise invalid("dataset.workers", 0, problem=problem, fix="set dataset.worker_kind=thread")
-    if importlib.util.find_spec("grain") is None:
-        raise invalid(
-            "dataset.worker_kind",
-            "process",
-            problem="needs grain, which is not installed",
-            fix="pip install -e '.[grain]', or set dataset.worker_kind=thread",
-        )
 
 
 def options(step: AugmentConfig) -> StepOptions:

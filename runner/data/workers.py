@@ -1,4 +1,4 @@
-"""Workers that make the examples of a batch: threads or Grain's processes.
+"""Workers that make the examples of a batch: threads or processes.
 
 Arrays in memory need none.
 
@@ -8,15 +8,15 @@ number and kind of workers change no bit.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.augment import Augmented, sources, write_examples
 from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty_arrays, take
+from runner.data.processes import Processes
 from runner.errors import DataError, invalid
 from runner.host import cores
 
@@ -26,22 +26,6 @@ _CHUNK = 16
 
 # Writes some examples into arrays, in this process or in another one; see `runner.data.augment.write_examples`.
 WriteExamples = Callable[[Augmented, int, Rows, Mapping[str, Array]], None]
-
-
-class Processes(Protocol):
-    """Worker processes; `runner.data.processes` implements them."""
-
-    def make(self, source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array], /) -> None:
-        """See `WriteExamples`."""
-        ...
-
-    def pickling_error(self, source: Augmented) -> str:
-        """Returns why a source can't be sent to another process; empty if it can."""
-        ...
-
-    def close(self) -> None:
-        """Ends the processes."""
-        ...
 
 
 class Reading:
@@ -185,10 +169,7 @@ class Workers:
         if kind == "thread" or not self._count:
             return write_examples
         if self._processes is None:
-            # Imported by name, because it imports Grain, an optional extra that threads do not need.
-            module = importlib.import_module("runner.data.processes")
-            processes: Processes = module.Processes(self._count, self._seed)
-            self._processes = processes
+            self._processes = Processes(self._count, self._seed)
         reason = self._processes.pickling_error(source)
         if reason:
             raise invalid(

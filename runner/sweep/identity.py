@@ -18,7 +18,6 @@ _LIBRARIES = (
     "simplejpeg",
     "opencv-python-headless",
     "pillow",
-    "grain",
 )
 # Groups and keys that decide where, how fast or how visibly a run computes, not what.
 _IGNORED_GROUPS = (

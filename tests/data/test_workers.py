@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -86,7 +85,7 @@ def test_python_code_that_takes_its_time_gets_processes(monkeypatch):
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(workers.importlib, "import_module", lambda _: SimpleNamespace(Processes=Asked))
+    monkeypatch.setattr(workers, "Processes", Asked)
     with workers.opened(DatasetConfig(workers=3, worker_kind="process"), 0) as opened:
         made = opened.reader(slow())._write
         assert isinstance(made.__self__, Asked)
@@ -152,16 +151,13 @@ def test_no_processes_are_started_unless_they_are_asked_for():
         assert opened._processes is None
 
 
-def test_unavailable_workers_are_rejected(monkeypatch):
+def test_unavailable_workers_are_rejected():
     with pytest.raises(ConfigError, match=r"dataset.worker_kind=fork: must be one of thread, process"):
         values.check(DatasetConfig(worker_kind="fork"), "dataset")
     with pytest.raises(ConfigError, match=r"dataset.workers=-1: must be at least 0"):
         values.check(DatasetConfig(workers=-1), "dataset")
     with pytest.raises(ConfigError, match=r"dataset.workers=0: must be at least 1 with"):
         checks_augment.check(DatasetConfig(workers=0, worker_kind="process"))
-    monkeypatch.setattr(checks_augment.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"dataset.worker_kind=process: .* pip install -e '.\[grain\]'"):
-        checks_augment.check(DatasetConfig(worker_kind="process"))
 
 
 _PROCESSES = """
@@ -255,9 +251,8 @@ def test_an_example_that_fails_in_a_process_is_named(tmp_path):
 def test_a_process_that_dies_is_one_line_that_names_what_it_made(tmp_path):
     done = _ran(tmp_path, "dies", "")
     assert re.match(
-        r"a data worker died while making \d+ examples, the first of them words of row \d+ \(", done.stdout
+        r"a data worker died while making \d+ examples, the first of them words of row \d+; if it", done.stdout
     )
-    assert "exit code -9" in done.stdout
     assert done.stdout.count("\n") == 1
     assert done.returncode == 0
 
@@ -273,7 +268,8 @@ def test_a_process_that_hangs_is_ended_with_the_block(tmp_path):
 
 @pytest.mark.nightly
 def test_processes_end_with_a_parent_that_is_killed(tmp_path):
-    with subprocess.Popen(_script(tmp_path, "sleeps", "wait"), env=_environment(), stdout=subprocess.PIPE) as parent:
+    environment = _environment() | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(_script(tmp_path, "sleeps", "wait"), env=environment, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"begun\n"
         children = proc.children_of(parent.pid)
@@ -283,3 +279,4 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path):
     while any(proc.is_there(pid) for pid in children):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+    assert not list(tmp_path.glob("runner-data-*"))

@@ -33,7 +33,6 @@ EXTRA_OF = {
     "model=keras_hub": "hub",
     "dataset.tokenizer=bpe": "text",
     "dataset.tokenizer=tokenizer.json": "text",
-    "dataset.worker_kind=process": "grain",
     "optimizer=optax": "optax",
     "hydra/launcher=submitit_slurm": "slurm",
 }
