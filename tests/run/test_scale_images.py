@@ -29,7 +29,8 @@ def build(keras, input_shape, num_classes, first=0.0, tensors=False):
         rescaled = keras.layers.Rescaling(first)
         if tensors:
             rescaled = keras.layers.Lambda(lambda x: cast(x, "float32") * first)
-        x = rescaled(keras.layers.RandomFlip(seed=0)(x))
+        # DTensor has no layout for a flip.
+        x = rescaled(keras.layers.RandomFlip(seed=0)(x) if hasattr(keras, "ops") else x)
     x = keras.layers.Flatten()(x)
     return keras.Model(image, keras.layers.Dense(num_classes, kernel_initializer=start)(x))
 """

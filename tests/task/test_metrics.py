@@ -362,14 +362,6 @@ def test_metrics_are_known_from_the_config_alone(config: TaskConfig) -> None:
     assert set(task.step_metrics) < set(task.directions)
 
 
-def test_dice_is_one_number_per_example() -> None:
-    y = np.array([[[1, 0], [1, 1]], [[0, 0], [0, 0]]], np.float32)
-    outputs = np.array([[[0.5, 0.5], [1, 0]], [[0, 0], [0, 0]]], np.float32)
-    task = make_task(cases.config("regression", loss="dice"), SPECS | {"y": ArraySpec((2, 2), "float32")})
-    batch = {"y": y, WEIGHT: np.ones(2, np.float32)}
-    np.testing.assert_allclose(task.loss(OPS, outputs, batch), [1 - 2 * 1.5 / 5, 1.0], rtol=1e-6)
-
-
 def test_metrics_and_predictions_of_logits_are_those_of_their_probabilities() -> None:
     rng = np.random.default_rng(0)
     y = (rng.random((40, 3)) < 0.5).astype(np.float32)
