@@ -250,14 +250,15 @@ def store_slowly(monkeypatch, pause_s):
 
 
 def test_finish_waits_as_long_as_points_are_stored(opener, uri, rows, tmp_path, monkeypatch):
-    tracker = opener(uri, finish_timeout_s=0.6)
-    store_slowly(monkeypatch, 0.2)
+    # The limit is of a pause between two batches, which a busy machine makes longer.
+    tracker = opener(uri, finish_timeout_s=2.0)
+    store_slowly(monkeypatch, 0.3)
     monkeypatch.setattr(tracker._writer._points, "batch_size", 10)
     for step in range(120):
         tracker.log_metrics(step, {"loss": step / 8})
     begun = time.monotonic()
     assert tracker.finish("FINISHED")
-    assert time.monotonic() - begun > 1.2, "longer than the limit"
+    assert time.monotonic() - begun > 2.0, "longer than the limit"
     assert rows("loss") == [(step, step / 8) for step in range(120)]
     assert _client(uri).get_run(tracker.run_id).info.status == "FINISHED"
     assert unsent_folders.files(tmp_path) == []
