@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from rich.console import Console
@@ -58,6 +60,20 @@ _LISTED_KEYS = (
 _LENGTH_KEYS = ("trainer.epochs", "trainer.steps", "trainer.tokens")
 # A builder's first options are its sizes; a page with all of a transformer's would hide what matters in every run.
 _LISTED_MODEL_KEYS = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verification that is not recorded yet.
+
+    Attributes:
+      failure: why a run must not train; empty if it may. All processes have the same.
+      record: records it in an open run, given the resolved config, the run's folder, its tracker and a console;
+        raises `EngineError` if there is a failure.
+    """
+
+    failure: str
+    record: Callable[[Mapping[str, object], Path, Tracker, Console], None]
 
 
 def open_run(

@@ -12,8 +12,10 @@ from runner.host.late import late
 
 if TYPE_CHECKING:
     from runner.run import train
+    from runner.verify import record
 else:
     train = late("runner.run.train")
+    record = late("runner.verify.record")
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -29,4 +31,4 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             problem="is for runner.verify, runner.evaluate, runner.generate and runner.export",
             fix=f"set resume={config.run} to continue training that run",
         )
-    train.run(config, composed)
+    train.run(config, composed, record.computed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,7 +41,7 @@ from runner.plan.files import write_files
 from runner.plan.rates import utilization
 from runner.processes.lifecycle import AgreedStop, finish_together
 from runner.processes.team import current
-from runner.record.tracked import ENDED, open_run, recorded
+from runner.record.tracked import ENDED, Verdict, open_run, recorded
 from runner.run import lines
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
@@ -60,27 +60,29 @@ from runner.training.lengths import RunLength
 from runner.training.recorder import LogPoints
 from runner.training.samples import Samples
 from runner.training.usage import ProcessUsage, Usage
-from runner.verify import record as verification
 
 logger = logging.getLogger(__name__)
 
+Verify = Callable[[RunConfig, Dataset, Path], Verdict]
 
-def run(config: RunConfig, composed: DictConfig) -> None:
+
+def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
     """Trains, evaluates and records; the run is locked against other processes until this returns.
 
     Args:
       config: checked.
       composed: the same as Hydra composed it, for the record.
+      verify: verifies it first where `trainer.verify_first` is set.
 
     Raises:
       Interrupted: a signal ended the run, which is recorded as KILLED.
       DataError, EngineError, TrackingError, ConfigError: the run failed, in one line; it is recorded as FAILED.
     """
     with ExitStack() as until_exit:
-        _run(config, composed, until_exit)
+        _run(config, composed, verify, until_exit)
 
 
-def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None:
+def _run(config: RunConfig, composed: DictConfig, verify: Verify, until_exit: ExitStack) -> None:
     """Runs it; the order of a run's start is that of this function.
 
     Cheap checks come before slow ones. Whatever can make the config invalid is known before the tracked run is opened,
@@ -121,7 +123,9 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
         after_tracking = ExitStack()
         with workers.opened(config.dataset, config.trainer.seed) as readers, ExitStack() as until_recorded:
             attempt = exhausted.Attempt(config, DataSpec(task.arrays, task), list(HydraConfig.get().overrides.task))
-            training = _Training(config, content, data, task, length, folder, console, Tracker(), previous, attempt)
+            training = _Training(
+                config, content, data, task, length, folder, console, Tracker(), previous, attempt, verify
+            )
             ready = verdict = None
             if previous is not None or run_id is not None:
                 # A rejected resume leaves the record as it was, and a verification or an engine may reject it. A new
@@ -178,12 +182,13 @@ class _Training:
     tracker: Tracker
     previous: Previous | None
     attempt: exhausted.Attempt
+    verify: Verify
 
-    def verdict(self) -> verification.Verdict | None:
+    def verdict(self) -> Verdict | None:
         """Verifies the run before the engine has the devices; None: it does not verify first; raises ConfigError."""
         if not self.config.trainer.verify_first:
             return None
-        return verification.computed(self.config, self.data, self.folder)
+        return self.verify(self.config, self.data, self.folder)
 
     def ready(self, readers: workers.Workers) -> tuple[Engine, feed.Splits]:
         """Builds the engine, and prints the warnings that need it; records nothing; raises ConfigError."""
@@ -198,7 +203,7 @@ class _Training:
         stop: StopRequest,
         until_exit: ExitStack,
         after_tracking: ExitStack,
-        verdict: verification.Verdict | None,
+        verdict: Verdict | None,
         ready: tuple[Engine, feed.Splits] | None,
     ) -> None:
         """Trains and reports.
@@ -232,7 +237,7 @@ class _Training:
         self._log_inputs()
         verdict = verdict or self.verdict()
         if verdict is not None:
-            verification.record(verdict, self.content, self.folder, tracker, self.console)
+            verdict.record(self.content, self.folder, tracker, self.console)
         engine, splits = self.ready(readers) if ready is None else ready
         measures = self._record_plan()
         points.log_changed(checkpoint.step if checkpoint else 0, measures, self.content)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -23,7 +23,7 @@ from runner.host.signals import heard
 from runner.plan.table import plan_console
 from runner.processes.team import current
 from runner.record.folder import CONFIG, with_config
-from runner.record.tracked import open_run, recorded
+from runner.record.tracked import Verdict, open_run, recorded
 from runner.tracking import Tracker
 from runner.verify import replay
 from runner.verify.check import verify
@@ -63,20 +63,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         opened = open_run(config, content, command, "verify-") if team.is_first else Tracker()
         with recorded(opened, console) as tracker:
             tracker.log_artifact(folder / CONFIG)
-            record(computed(config, data, folder, worker), content, folder, tracker, console)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A verification that is not recorded yet.
-
-    Attributes:
-      report: of the verification; None in a process that is not the first of several.
-      failure: why a run must not train; empty if it may. All processes have the same.
-    """
-
-    report: Verification | None
-    failure: str
+            computed(config, data, folder, worker).record(content, folder, tracker, console)
 
 
 def computed(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verdict:
@@ -95,7 +82,8 @@ def computed(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKE
     with stages.stage(_stage_title(config.verify)):
         report = verify(config, data, folder, worker)
     # Process 0 has the verdict. The others fail with its line, so that no process trains on.
-    return Verdict(report, current().broadcast("the verdict", lambda: _failure(config.verify, report)))
+    failure = current().broadcast("the verdict", lambda: _failure(config.verify, report))
+    return Verdict(failure, partial(_record, report, failure))
 
 
 def _failure(config: VerifyConfig, report: Verification | None) -> str:
@@ -105,11 +93,19 @@ def _failure(config: VerifyConfig, report: Verification | None) -> str:
     return "" if is_allowed else report.line()
 
 
-def record(verdict: Verdict, content: Mapping[str, object], folder: Path, tracker: Tracker, console: Console) -> None:
+def _record(
+    report: Verification | None,
+    failure: str,
+    content: Mapping[str, object],
+    folder: Path,
+    tracker: Tracker,
+    console: Console,
+) -> None:
     """Records a verification in an open run.
 
     Args:
-      verdict: of the verification.
+      report: of the verification; None in a process that is not the first of several.
+      failure: why the run must not train; empty if it may.
       content: the config resolved, as plain values.
       folder: gets verify.json.
       tracker: gets that file, the figures, and the tags `runner.verified` and `runner.verdict`.
@@ -118,7 +114,6 @@ def record(verdict: Verdict, content: Mapping[str, object], folder: Path, tracke
     Raises:
       EngineError: a mismatch, or an inconclusive verdict that is not allowed.
     """
-    report = verdict.report
     if report is not None:
         with spared(f"verify.json in {folder}"):
             tracker.log_artifact(report.write(folder, content))
@@ -127,8 +122,8 @@ def record(verdict: Verdict, content: Mapping[str, object], folder: Path, tracke
         tracker.log_metrics(0, report.metrics())
         console.print(report.table(console.width))
         console.print(report.basis(), soft_wrap=True, markup=False)
-    if verdict.failure:
-        raise EngineError(verdict.failure)
+    if failure:
+        raise EngineError(failure)
     if report is not None:
         console.print(report.line(), soft_wrap=True, markup=False)
 

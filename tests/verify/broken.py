@@ -18,8 +18,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     from runner.verify import record
 
     if os.environ.get("COMMAND") == "train":
-        record.computed = functools.partial(record.computed, worker=WORKER)
-        train.run(config, composed)
+        train.run(config, composed, functools.partial(record.computed, worker=WORKER))
     else:
         record.run(config, composed, worker=WORKER)
 
