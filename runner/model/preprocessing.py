@@ -184,14 +184,17 @@ def _of_function(layer: Any) -> Verdict:
     if function is None:
         return False
     try:
-        dark = function(np.zeros((1, 4, 4, 3), np.float32))
-        bright = function(np.full((1, 4, 4, 3), 255.0, np.float32))
+        dark, one, bright = (function(np.full((1, 4, 4, 3), level, np.float32)) for level in (0.0, 1.0, 255.0))
     except Exception:  # The user's code may raise anything.
         return False
     if not hasattr(dark, "dtype"):
         return False
     level = _mean(dark)
-    return _of_scale((_mean(bright) - level) / 255.0, level)
+    rise = _mean(bright) - level
+    # `tanh`, or a discretization at 0.2 and 0.8, tells nothing apart beyond 1: it is written for [0, 1].
+    if abs(_mean(one) - level) > abs(rise) / 4:
+        return False
+    return _of_scale(rise / 255.0, level)
 
 
 def _of_graph(model: Any, tensors: Sequence[Any]) -> Verdict:

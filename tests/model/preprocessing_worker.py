@@ -110,6 +110,7 @@ TAKE_BYTES: dict[str, Callable[[], Any]] = {
     "own class": lambda: graph(OwnRescaling(1 / 255), conv()),
     "slices": lambda: graph(lambda x: L.Concatenate()([x[..., :1], x[..., 1:]]), L.Rescaling(1 / 255)),
     "wrapped": lambda: graph(L.TimeDistributed(L.Rescaling(1 / 255))),
+    "discretized bytes": lambda: graph(L.Discretization([30.0, 40.0, 55.0])),
     "two inputs": lambda: two_inputs("image"),
 }
 TAKE_FRACTIONS: dict[str, Callable[[], Any]] = {
@@ -125,6 +126,9 @@ TAKE_FRACTIONS: dict[str, Callable[[], Any]] = {
     "MobileNetV2": lambda: application("MobileNetV2"),
     "scaled residual": lambda: Subclassed(conv(), L.Rescaling(0.1)),
     "batch normalization": lambda: graph(L.BatchNormalization(), conv()),
+    "discretized fractions": lambda: graph(L.Discretization([0.2, 0.4, 0.6, 0.8])),
+    "activation": lambda: graph(L.Activation("tanh"), conv()),
+    "activation between 0 and 1": lambda: Subclassed(L.Activation("sigmoid"), conv()),
     "rescales another input": lambda: two_inputs("other"),
 }
 
