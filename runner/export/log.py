@@ -130,9 +130,10 @@ def _column(spec: ArraySpec, values: Array) -> tuple[DataType, Array | list[str]
     first = values[:_ROWS]
     if spec.names:
         return DataType.string, [spec.names[index] for index in first]
-    # Standardized integers have become floats, and MLflow rejects integers for a column of floats.
-    if np.array_equal(values, np.round(values)):
+    # A column of ids, for an embedding.
+    if np.issubdtype(spec.dtype, np.integer):
         return DataType.long, first.astype(np.int64)
+    # Not the type of the first values: whole numbers now may have fractions in a request, which `long` rejects.
     return DataType.double, first.astype(np.float64)
 
 
