@@ -26,6 +26,8 @@ _OF_HYDRA = (
     *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir"),
     *("hydra.job.name", "hydra.sweeper.study"),
 )
+# Keys of any type that take a list of names; a value alone is a number or a boolean, not a list of one.
+_NAMES = {"classes": tuple[str, ...], "standardize": tuple[str, ...]}
 _VALUES = (OverrideLexer.INT, OverrideLexer.FLOAT, OverrideLexer.BOOL)
 # Functions of Hydra's grammar whose arguments are values of the key; those of range, interval or a cast are not.
 _OF_VALUES = ("choice", "shuffle", "sort", "tag")
@@ -43,7 +45,8 @@ def kept(override: str) -> str:
     """
     key, equals, _ = override.partition("=")
     path = key.lstrip("+~")
-    kind = str if path in _OF_HYDRA else _kind_at(path)
+    # The name of a class may be an integer in YAML; on the command line, all are texts.
+    kind = str if path in (*_OF_HYDRA, "task.positive") else _kind_at(path)
     if not equals or not _has_text(kind):
         return override
     lexer = OverrideLexer(InputStream(override))
@@ -77,8 +80,8 @@ def _texts(node: Any, kind: Any, *, is_entry: bool) -> Iterator[tuple[int, int]]
         if len(tokens) == 1 and tokens[0].type in types and kind in (str, list[str]):
             yield tokens[0].start, tokens[0].stop
     elif isinstance(node, OverrideParser.ListContainerContext):
-        if get_origin(kind) is list:
-            (entry,) = get_args(kind)
+        if get_origin(kind) in (list, tuple):
+            entry = get_args(kind)[0]
             for element in node.element():
                 yield from _texts(element, _plain(entry), is_entry=entry is str)
     elif isinstance(node, OverrideParser.DictContainerContext):
@@ -121,7 +124,7 @@ def _misread(content: object, kind: Any, key: str) -> Iterator[tuple[str, object
                 yield f"{key}.{name}", value  # a tag 1.10 would be a tag 1.1
             yield from _misread(value, _inner(kind, str(name)), f"{key}.{name}")
     elif isinstance(content, list):
-        if get_origin(kind) is list:
+        if get_origin(kind) in (list, tuple):
             for index, value in enumerate(content):
                 yield from _misread(value, _plain(get_args(kind)[0]), f"{key}[{index}]")
     elif kind is str and isinstance(content, bool | int | float):
@@ -161,7 +164,7 @@ def _fields(kind: Any) -> dict[str, Any]:
         for name, kinds in options.items():
             if name not in hints and len(kinds) == 1:
                 hints[name] = next(iter(kinds))
-    return hints
+    return {name: _NAMES.get(name) if hint is None else hint for name, hint in hints.items()}
 
 
 def _plain(kind: Any) -> Any:
@@ -175,4 +178,4 @@ def _has_text(kind: Any) -> bool:
     """Returns whether a value of a type may be or hold a text."""
     if get_origin(kind) in (list, dict):
         return _has_text(_plain(get_args(kind)[-1]))
-    return kind is str or is_dataclass(kind)
+    return kind in (str, *_NAMES.values()) or is_dataclass(kind)
