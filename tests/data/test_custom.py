@@ -102,6 +102,18 @@ def nothing_in_it():
 def lists():
     return {"train": [({"x": row}, row % 2) for row in range(6)], "test": [{"x": 1, "label": 0}]}
 
+def batches():
+    return [(np.full((size, 3), size), np.arange(size)) for size in (8, 8, 4)]
+
+def equal_batches():
+    return {"train": [(np.ones((8, 3)), np.arange(8)), (np.ones((8, 3)), np.arange(8))], "test": table(4)}
+
+def weighted_batches():
+    return [(np.ones((size, 3)), np.arange(size), np.ones(size)) for size in (8, 4)]
+
+def examples():
+    return [(np.full(4, row), np.ones(4)) for row in range(6)]
+
 def alike():
     return {"a b": np.ones(3), "a_b": np.ones(3)}
 
@@ -288,6 +300,15 @@ for name in ("Weighted", "endless"):
 """
 
 
+def test_a_list_of_batches_whose_last_is_shorter_is_read_as_examples(inside: str) -> None:
+    data = opened(inside, "batches")
+    assert data.train is not None
+    found = data.train.read(np.arange(20))
+    assert found["x"].tolist() == [[8] * 3] * 16 + [[4] * 3] * 4
+    assert found["label"].tolist() == [*range(8), *range(8), *range(4)]
+    assert opened(inside, "examples").specs["x"].shape == (4,)
+
+
 @pytest.mark.parametrize(("package", "library"), [("keras", forks.JAX), ("tf_keras", forks.TENSORFLOW)])
 def test_the_batches_of_kerass_datasets_are_read_as_examples(package: str, library: str) -> None:
     command = [sys.executable, "-c", OF_KERAS, package]
@@ -305,6 +326,8 @@ def test_the_batches_of_kerass_datasets_are_read_as_examples(package: str, libra
     [
         ("mixed", "one split is arrays and the other an object"),
         ("unlike", r"split test: image is uint8 \[4, 4, 3\], but uint8 \[8, 8, 3\] in"),
+        ("equal_batches", r"may be batches or examples \(x \[8, 3\], label \[8\]\); join batches"),
+        ("weighted_batches", r"batch 1 has 3 entries, and must be \(x, y\)"),
         ("unequal", "x has 3 examples and label has 4"),
         ("raising", r"raising failed: OSError: no disk"),
         ("Words", "label is the string 'cat'; return a number for each string"),

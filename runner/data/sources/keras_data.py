@@ -67,7 +67,30 @@ def _split(content: Any, where: str) -> object:
                 ".apply(tf.data.experimental.assert_cardinality(n)), or return arrays by name"
             ) from error
         return _joined(content.as_numpy_iterator(), where)
+    if isinstance(content, list) and content and all(map(_rows_if_batch, content)):
+        if len(set(map(_rows_if_batch, content))) > 1:
+            # All examples have one shape, but the last batch may be shorter.
+            return _joined(iter(content), where)
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in _named(content[0][-2:], where).items())
+        raise DataError(
+            f"{where} is a list whose entries may be batches or examples ({shapes}); join batches to arrays by name "
+            "with np.concatenate, or write each example as {'x': x, 'label': y}"
+        )
     return content
+
+
+def _rows_if_batch(entry: object) -> int:
+    """Returns the number of rows of an entry that may be a batch (x, y), arrays with one first dim; 0: it is none."""
+    if not isinstance(entry, tuple | list) or len(entry) < 2:
+        return 0
+    arrays: list[Any] = []
+    for part in entry:
+        arrays += part.values() if isinstance(part, Mapping) else [part]
+    # Examples may be vectors; a batch of vectors has two dims.
+    if not all(map(_is_array, arrays)) or all(len(array.shape) == 1 for array in arrays):
+        return 0
+    lengths = {int(array.shape[0]) for array in arrays}
+    return lengths.pop() if len(lengths) == 1 else 0
 
 
 def _has_base(value: object, name: str, *packages: str) -> bool:
