@@ -36,6 +36,10 @@ def test_a_sweep_that_a_preset_defines_keeps_texts() -> None:
     assert arguments_of(config) == ["tracking.run_name='1.10','2.20'", "trainer.seed=1,2"]
 
 
+def test_what_is_composed_without_a_command_line_keeps_its_text() -> None:
+    assert compose(["resume=auto", "name=1.10"]).name == "1.10"
+
+
 def test_a_run_may_be_called_null() -> None:
     assert value_of(arranged(["resume='null'"]), "resume") == "null"
     assert value_of(arranged(["resume=null"]), "resume") == ""
