@@ -287,10 +287,6 @@ class Engine(Protocol):
         """Returns the canonical paths of the trainable variables."""
         ...
 
-    def collectives(self) -> list[Collective]:
-        """Returns the collectives in the compiled step's program."""
-        ...
-
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one microbatch.
 
@@ -376,7 +372,11 @@ class Engine(Protocol):
 
 @runtime_checkable
 class CountsCost(Protocol):
-    """An engine whose compiler counts a step's memory and operations."""
+    """An engine whose compiler counts a step's memory, operations and communication."""
+
+    def collectives(self) -> list[Collective]:
+        """Returns the collectives in the compiled step's program."""
+        ...
 
     def program_cost(self) -> ProgramCost | None:
         """Returns the compiled program's cost; None if the compiler does not count it."""

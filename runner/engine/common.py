@@ -18,9 +18,9 @@ from runner import layout
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import WEIGHT, Array
 from runner.engine import calls, evaluation
+from runner.engine.axes import axes_of
 from runner.engine.base import Collective, Engine, HostBatches, PlacedBatches, shape_of
 from runner.engine.mappings import map_values
-from runner.engine.origins import axes_of
 from runner.host import stages
 from runner.layout import Spec
 from runner.layout.inputs import input_specs

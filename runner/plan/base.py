@@ -100,8 +100,6 @@ class Total:
 class Traffic:
     """The collectives of one kind, axis and phase of a training step.
 
-    They are counted in the step's program.
-
     Attributes:
       kind: as in `runner.engine.base.Collective`.
       axis: mesh axis, or several joined by `+`.

@@ -14,7 +14,7 @@ from runner.config.schema import HardwareConfig, RunConfig
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, make_engine, registry
-from runner.engine.base import Engine, HostBatches, cache_on_device, caches_split
+from runner.engine.base import CountsCost, Engine, HostBatches, cache_on_device, caches_split
 from runner.host import stages, work
 from runner.plan import changes, depth
 from runner.plan.base import Plan
@@ -27,7 +27,7 @@ from runner.training import lengths
 def plan_config(config: RunConfig) -> Plan:
     """Plans a run without training.
 
-    Builds the engine, compiles its step for one batch and reads the program.
+    Builds the engine. If that counts the cost of its program, its step is compiled for one batch.
 
     Any kind of mesh is planned on virtual CPU devices. So a plan needs no accelerator and takes none of its memory;
     the rates are still those of the mesh's own kind of device.
@@ -55,7 +55,8 @@ def plan_config(config: RunConfig) -> Plan:
     engine = make_engine(lengths.without_padding(cpu_config, data.train.size), spec, 1, planning=True)
     engine.build()
     cache_on_device(engine, data.train)
-    compile_step(engine, spec, config.dataset.batch_size, 1)
+    if isinstance(engine, CountsCost):
+        compile_step(engine, spec, config.dataset.batch_size, 1)
     plan = plan_engine(config, engine, spec, total_steps, hardware)
     if device_note:
         rates = replace(plan.rates, note=f"{plan.rates.note}; {device_note}")
@@ -129,13 +130,13 @@ def plan_engine(
     total_steps: int = 0,
     hardware: HardwareConfig | None = None,
 ) -> Plan:
-    """Returns the plan of an engine whose step is compiled.
+    """Returns the plan of an engine.
 
     It is named after Hydra's choices.
 
     Args:
       config: a checked config.
-      engine: built and compiled.
+      engine: as for `make_plan`.
       data: what it is built for.
       total_steps: of the run; 0: not known.
       hardware: whose rates and links the plan has; None: the config's.

@@ -20,31 +20,15 @@ FORWARD = "forward"
 BACKWARD = "backward"
 
 
-def collectives(
-    model: estimate.PlacedModel, *, compute_width: int, recomputes: bool, microbatches: int
-) -> list[Collective]:
-    """Returns the collectives of one training step.
+def collectives(model: estimate.PlacedModel, *, compute_width: int, recomputes: bool) -> list[Collective]:
+    """Returns the collectives of one microbatch.
 
     Args:
       model: the model on its mesh.
       compute_width: bytes per number that layers compute in.
       recomputes: activation checkpointing computes the forward pass of each block a second time.
-      microbatches: of a step; each communicates as a step of its own.
     """
-    entries = [*_of_variables(model, compute_width), *_of_activations(model, compute_width, recomputes=recomputes)]
-    scaled = []
-    for entry in entries:
-        scaled.append(
-            Collective(
-                entry.kind,
-                entry.axis,
-                entry.phase,
-                entry.origin,
-                entry.count * microbatches,
-                entry.bytes * microbatches,
-            )
-        )
-    return scaled
+    return [*_of_variables(model, compute_width), *_of_activations(model, compute_width, recomputes=recomputes)]
 
 
 def _of_variables(model: estimate.PlacedModel, compute_width: int) -> Iterator[Collective]:

@@ -19,8 +19,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runner.engine.axes import axes_of, without_axes
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
-from runner.engine.origins import axes_of, without_axes
 from runner.layout import Placement, Spec, transformers
 from runner.layout.roles import ancestors
 from runner.layout.specs import axis_size

@@ -28,7 +28,7 @@ from runner.layout.inputs import input_specs
 from runner.model import gpt_options
 from runner.optim import schedules
 from runner.optim.paths import owner_of
-from runner.plan import communication, estimate, forecast, memory
+from runner.plan import communication, communication_dtensor, estimate, forecast, memory
 from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.rates import hardware_rates, rates, traffic, unpriced_network
 from runner.plan.tokens import step_flops
@@ -53,11 +53,11 @@ def make_plan(
     total_steps: int = 0,
     hardware: HardwareConfig | None = None,
 ) -> Plan:
-    """Returns the plan of a run; collectives are counted in the engine's program.
+    """Returns the plan of a run.
 
     Args:
       config: checked.
-      engine: built, its step compiled.
+      engine: built; its step is compiled if it counts the cost of its program.
       data: what the engine is built for.
       choices: option by group, as Hydra composed them.
       places: where each of the layout's rules is written.
@@ -83,10 +83,12 @@ def make_plan(
     for path, info in slots.items():
         slot_bytes[owner_of(path)] += info.bytes_per_device
     accounts = _Accounts(config)
-    if config.plan.compiler == ARITHMETIC and not config.hardware.is_here:
-        collectives = accounts.collectives(model)
-    else:
+    program = None
+    if isinstance(engine, CountsCost) and config.plan.compiler != ARITHMETIC:
+        program = engine.program_cost()
         collectives = engine.collectives()
+    else:
+        collectives = accounts.collectives(model)
     moved_bytes: Counter[str] = Counter()
     for collective in collectives:
         moved_bytes[collective.origin] += collective.bytes
@@ -111,9 +113,6 @@ def make_plan(
     crossing = mesh.crossing(axes, processes)
     device_rates, step_traffic = _times(config, collectives, hardware or config.hardware, processes)
     flops = sum(layer.flops_per_device for layer in layers)
-    program = None
-    if isinstance(engine, CountsCost) and config.plan.compiler != ARITHMETIC:
-        program = engine.program_cost()
     totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
     verdict = None
     if not config.hardware.is_here and isinstance(engine, KnowsSaved):
@@ -182,6 +181,7 @@ class _Accounts:
     """What a plan by arithmetic knows of a config: widths, microbatches and recomputation."""
 
     def __init__(self, config: RunConfig) -> None:
+        self._has_keras_3 = registry.has_keras_3(config.engine.name)
         self._microbatches = config.trainer.accumulate_steps
         self._examples = config.dataset.batch_size // self._microbatches
         self._compute_width = _FLOAT32
@@ -216,12 +216,14 @@ class _Accounts:
 
     def collectives(self, model: estimate.PlacedModel) -> list[Collective]:
         """Returns the collectives of a step, by arithmetic."""
-        return communication.collectives(
-            model,
-            compute_width=self._compute_width,
-            recomputes=self._recomputed > 0,
-            microbatches=self._microbatches,
-        )
+        if self._has_keras_3:
+            of_microbatch = communication.collectives(
+                model, compute_width=self._compute_width, recomputes=self._recomputed > 0
+            )
+        else:
+            of_microbatch = communication_dtensor.collectives(model)
+        times = self._microbatches
+        return [replace(each, count=times * each.count, bytes=times * each.bytes) for each in of_microbatch]
 
     def memory(self, model: estimate.PlacedModel, engine: KnowsSaved) -> tuple[MemoryPart, ...]:
         """Returns one device's memory by kind, by arithmetic."""

@@ -10,8 +10,8 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 
 from runner.config.schema import HardwareConfig, MeshConfig, PlanConfig
+from runner.engine.axes import group_size
 from runner.engine.base import Collective
-from runner.engine.origins import group_size
 from runner.layout import mesh
 from runner.plan.base import Rates, Traffic
 

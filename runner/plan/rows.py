@@ -294,7 +294,7 @@ def traffic(plan: Plan) -> Rows:
     if has_link:
         columns.insert(columns.index("count"), "link")
     heading = "Collectives of one training step, counted in its program"
-    if plan.forecast is not None and plan.forecast.depth == ARITHMETIC:
+    if plan.program is None:
         heading = "Collectives of one training step, estimated from the layout"
     return Rows(heading, tuple(columns), 3, tuple(rows), has_sum=bool(rows))
 

@@ -33,23 +33,6 @@ class _Own(tf_keras.layers.Layer):  # type: ignore[misc]
         return x
 
 
-def functions() -> bool:
-    """Tells whether TensorFlow lists its functions, and a function its nodes."""
-    mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
-    ones = tf.experimental.dtensor.call_with_layout(
-        tf.ones, tf.experimental.dtensor.Layout.replicated(mesh, 1), shape=(64,)
-    )
-    before = private.function_names()
-    tf.function(_doubled, autograph=False)(ones)
-    bodies = [name for name in private.function_names() - before if name.startswith("doubled_") and "_body" in name]
-    return any("Mul" in {node.op for node in private.function_nodes(name).values()} for name in bodies)
-
-
-def _doubled(x: tf.Tensor) -> tf.Tensor:
-    """Returns x * 8, in a loop, whose body DTensor makes a function of."""
-    return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y * 2.0), (tf.constant(0), x), name="doubled")[1]
-
-
 def numbers() -> bool:
     """Tells whether a call's numbers are an input of its program, and no constant that it is compiled again with."""
     mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
@@ -179,7 +162,6 @@ def classes() -> bool:
 
 
 CHECKS: tuple[Callable[[], bool], ...] = (
-    functions,
     numbers,
     functional,
     attributes,

@@ -1,25 +1,42 @@
-"""Runs in a process of its own: plans every case of `cases.EXACT`, and prints what is counted and what is estimated.
-
-One process for all: an engine that only plans runs nothing, and meshes of eight devices share them.
-"""
+"""Runs in a process of its own: what the programs of `cases.EXACT` hold, and what is estimated."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import math
+from collections.abc import Iterator
 from typing import Any
 
+import tensorflow as tf
+from tensorflow.python.eager import context
+
 from runner.engine import make_engine
-from runner.engine.dtensor import private
-from runner.plan import estimate
+from runner.plan import communication_dtensor, estimate
 from runner.plan.command import compile_step
 from runner.plan.make import placed_model
 from tests.configs import with_keys
 from tests.engine import cases as engines
-from tests.plan import cases, moved
+from tests.plan import cases
 from tests.plan.products import operations
 
 DATA = engines.data()
+
+
+def functions() -> set[str]:
+    """Returns the names of TensorFlow's functions."""
+    return set(map(str, context.context().list_function_names()))
+
+
+def sizes(function: str, seen: set[str]) -> Iterator[int]:
+    """Yields the bytes of each collective of a function and of those that it calls."""
+    seen.add(function)
+    for node in context.context().get_function_def(function).node_def:
+        if node.op.startswith("Collective") and not node.op.startswith("CollectiveInit"):
+            shape = [dim.size for dim in node.attr["_output_shapes"].list.shape[0].dim]
+            yield math.prod(shape) * tf.dtypes.as_dtype(node.attr["T"].type).size
+        for value in node.attr.values():
+            if value.HasField("func") and value.func.name not in seen:
+                yield from sizes(value.func.name, seen)
 
 
 def counted(model: str, mesh: str, preset: str) -> dict[str, Any]:
@@ -28,14 +45,13 @@ def counted(model: str, mesh: str, preset: str) -> dict[str, Any]:
     config = with_keys(config, {"engine.combine_all_reduces": False})  # merged ones carry padding
     engine = make_engine(config, DATA, 1, planning=True)
     engine.build()
-    before = private.function_names()
+    before = functions()
     compile_step(engine, DATA, config.dataset.batch_size, 1)
-    (body,) = [name for name in private.function_names() - before if name.endswith("_body")]
+    (body,) = [name for name in functions() - before if name.endswith("_body")]
     placed = placed_model(config, engine, DATA)
     return {
-        "counted": [asdict(each) for each in engine.collectives()],
-        "estimated": [asdict(each) for each in moved.collectives(placed)],
-        "variables": list(engine.placements),
+        "counted": sorted(sizes(body, set())),
+        "estimated": sorted(each.bytes for each in communication_dtensor.collectives(placed)),
         "operations": operations(body),
         "estimated_operations": sum(estimate.flops(placed, output) for output in placed.outputs),
     }

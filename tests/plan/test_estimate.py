@@ -10,8 +10,9 @@ from runner.engine.base import INPUTS, Collective, LayerInput, LayerOutput
 from runner.layout import Placement
 from runner.plan import communication, estimate, memory
 from runner.plan.base import Rates
+from runner.plan.communication_dtensor import collectives
 from runner.plan.rates import ring_factor, traffic
-from tests.plan import cases, moved
+from tests.plan import cases
 
 
 def words(found: list[Collective]) -> set[tuple[str, str, str, str, int]]:
@@ -19,7 +20,7 @@ def words(found: list[Collective]) -> set[tuple[str, str, str, str, int]]:
 
 
 def test_replicated_variables_cost_one_all_reduce_of_each_gradient() -> None:
-    found = moved.collectives(cases.placed(*cases.LAYOUTS["replicated"]))
+    found = collectives(cases.placed(*cases.LAYOUTS["replicated"]))
     assert words(found) == {
         ("all_reduce", "batch", "backward", "d1/kernel", 784 * 128 * 4),
         ("all_reduce", "batch", "backward", "d1/bias", 512),
@@ -29,26 +30,26 @@ def test_replicated_variables_cost_one_all_reduce_of_each_gradient() -> None:
 
 
 def test_a_variable_stored_in_parts_over_a_data_axis_is_gathered_and_its_whole_gradient_reduced() -> None:
-    found = words(moved.collectives(cases.placed(*cases.LAYOUTS["kernels_over_batch"])))
+    found = words(collectives(cases.placed(*cases.LAYOUTS["kernels_over_batch"])))
     assert ("all_gather", "batch", "forward", "d1/kernel", 784 * 128 * 4) in found
     assert ("all_reduce", "batch", "backward", "d1/kernel", 784 * 128 * 4) in found
     assert len(found) == 6
 
 
 def test_split_columns_then_split_rows_cost_one_all_reduce_of_the_outputs() -> None:
-    found = words(moved.collectives(cases.placed(*cases.LAYOUTS["column_row"])))
+    found = words(collectives(cases.placed(*cases.LAYOUTS["column_row"])))
     assert {each for each in found if each[1] == "model"} == {("all_reduce", "model", "forward", "d2", 32 * 10 * 4)}
     assert ("all_reduce", "batch", "backward", "d1/kernel", 784 * 64 * 4) in found
 
 
 def test_split_columns_cost_an_all_reduce_of_the_input_gradient_but_for_the_first_layer() -> None:
     step = cases.placed({"batch": 4, "model": 2}, [["d1/kernel", [None, "model"]], ["d2/kernel", [None, "model"]]])
-    between = {each for each in words(moved.collectives(step)) if each[1] == "model"}
+    between = {each for each in words(collectives(step)) if each[1] == "model"}
     assert between == {("all_reduce", "model", "backward", "d2", 32 * 128 * 4)}
 
 
 def test_an_axis_of_one_device_costs_nothing() -> None:
-    found = words(moved.collectives(cases.placed(*cases.LAYOUTS["one_device_of_batch"])))
+    found = words(collectives(cases.placed(*cases.LAYOUTS["one_device_of_batch"])))
     assert found == {("all_reduce", "model", "forward", "d2", 128 * 10 * 4)}
 
 
@@ -65,7 +66,7 @@ def attention(axes: dict[str, int]) -> estimate.PlacedModel:
 
 
 def test_attention_sums_its_inputs_gradient_once_and_its_output_once() -> None:
-    found = moved.collectives(attention({"batch": 4, "model": 2}))
+    found = collectives(attention({"batch": 4, "model": 2}))
     between = [(each.phase, each.origin, each.bytes) for each in found if each.axis == "model"]
     size = 16 * 16 * 32 * 4
     assert between == [("backward", "attention/query", size), ("forward", "attention/output", size)]
@@ -98,7 +99,7 @@ def test_a_convolution_works_at_every_position_of_its_output_and_is_split_by_hei
     assert estimate.output_spec(step, output) == ("batch", "height", None, None)
     # The first layer computes no gradient of its input.
     assert estimate.flops(step, output) == 2 * 2 * (3 * 3 * 8 * 16) * (8 * 28 * 28) // 4
-    (found,) = moved.collectives(step)
+    (found,) = collectives(step)
     assert (found.axis, found.bytes) == ("batch+height", 3 * 3 * 8 * 16 * 4)
 
 
@@ -126,7 +127,7 @@ def test_convolutions_of_split_images_gather_each_input_once_and_each_gradient_a
         LayerOutput("b", "Conv2D", (8, 8, 8, 6), "float32", (IMAGE,)),
     ]
     split = step(outputs, {"a/kernel": (3, 3, 4, 6), "b/kernel": (1, 1, 4, 6)}, ("batch", "height", None, None))
-    assert between(moved.collectives(split)) == [
+    assert between(collectives(split)) == [
         ("backward", "all_reduce", "batch", "a/kernel", 3 * 3 * 4 * 6 * 4),
         ("backward", "all_reduce", "batch", "b/kernel", 4 * 6 * 4),
         ("forward", "all_gather", "height", "a", 4 * 16 * 16 * 4 * 4),
@@ -141,7 +142,7 @@ def test_convolutions_of_split_images_gather_each_input_once_and_each_gradient_a
 def test_batch_statistics_are_two_sums_forward_and_two_backward_over_all_that_is_split(scale: bool) -> None:
     shapes = {"n/beta": (4,), "n/moving_mean": (4,)} | ({"n/gamma": (4,)} if scale else {})
     outputs = [LayerOutput("n", "BatchNormalization", IMAGE.shape, "float32", (IMAGE,))]
-    found = between(moved.collectives(step(outputs, shapes, ("batch", "height", None, None))))
+    found = between(collectives(step(outputs, shapes, ("batch", "height", None, None))))
     assert {each[1:3] for each in found} == {("all_reduce", "batch+height")}
     backward = {each[3] for each in found if each[0] == "backward"}
     assert backward == {"n/beta", "n/gamma" if scale else "n"}
@@ -155,7 +156,7 @@ def test_two_shifts_under_one_addition_have_one_gradient() -> None:
         LayerOutput("sum", "Add", (8, 6), "float32", tuple(LayerInput(n, (8, 6)) for n in ("left", "right")))
     )
     shapes = {"left/bias": (6,), "right/bias": (6,)}
-    found = moved.collectives(step(outputs, shapes, ("batch", None, None, None)))
+    found = collectives(step(outputs, shapes, ("batch", None, None, None)))
     assert [each.origin for each in found] == ["right/bias"]
 
 
@@ -164,7 +165,10 @@ def test_tokens_made_of_split_images_put_them_together_width_before_height() -> 
     image = ("batch", "height", "width", None)
     made = estimate.PlacedModel({}, set(), [output], {"batch": 2, "height": 2, "width": 2}, {"image": image}, {})
     size = 4 * 16 * 16 * 4 * 4
-    assert [(each.axis, each.bytes) for each in moved.collectives(made)] == [("width", size // 2), ("height", size)]
+    assert [(each.axis, each.bytes) for each in collectives(made)] == [
+        ("width", size // 2),
+        ("height", size),
+    ]
 
 
 def test_attentions_scores_and_their_product_with_the_values_are_counted() -> None:
@@ -185,7 +189,7 @@ def test_attentions_scores_and_their_product_with_the_values_are_counted() -> No
 def test_variables_without_gradients_are_not_reduced() -> None:
     step = cases.placed(*cases.LAYOUTS["replicated"])
     frozen = estimate.PlacedModel(step.placements, {"d2/bias"}, step.outputs, step.axes, step.inputs, step.width)
-    assert [each.origin for each in moved.collectives(frozen)] == ["d2/bias"]
+    assert [each.origin for each in collectives(frozen)] == ["d2/bias"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +312,7 @@ def test_hidden_units_of_experts_are_split_as_experts_and_as_hidden_units() -> N
     assert estimate.output_spec(model, down) == ("batch", None, None)
     sums = [
         (entry.axis, entry.bytes)
-        for entry in communication.collectives(model, compute_width=4, recomputes=False, microbatches=1)
+        for entry in communication.collectives(model, compute_width=4, recomputes=False)
         if entry.kind == "all_reduce" and entry.phase == communication.FORWARD
     ]
     # Of the products with down alone, which add up hidden units and experts.
@@ -343,7 +347,7 @@ def test_products_with_heads_are_summed_over_no_axis_that_splits_the_heads() -> 
         {"tokens": ("batch", None)},
         dict.fromkeys(placements, 4),
     )
-    found = communication.collectives(model, compute_width=4, recomputes=False, microbatches=1)
+    found = communication.collectives(model, compute_width=4, recomputes=False)
     assert {entry.origin for entry in found if entry.axis == "model"} == {"output"}
 
 

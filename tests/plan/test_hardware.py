@@ -243,22 +243,22 @@ def _two_layers(axes: dict[str, int], column: tuple[str | None, ...], row: tuple
 
 def test_data_parallelism_sums_gradients_and_fsdp_gathers_and_scatters() -> None:
     plain = _two_layers({"batch": 4}, (None, None), (None, None))
-    found = communication.collectives(plain, compute_width=2, recomputes=False, microbatches=1)
+    found = communication.collectives(plain, compute_width=2, recomputes=False)
     assert [(entry.kind, entry.phase, entry.bytes) for entry in found] == [("all_reduce", "backward", 4 * 8 * 32)] * 2
     sharded = _two_layers({"batch": 4}, ("batch", None), ("batch", None))
-    found = communication.collectives(sharded, compute_width=2, recomputes=False, microbatches=3)
+    found = communication.collectives(sharded, compute_width=2, recomputes=False)
     kinds = {(entry.kind, entry.phase): entry.bytes for entry in found}
-    # Gathers are of what layers compute in, sums of the gradients' own dtype; three microbatches do all of it thrice.
+    # Gathers are of what layers compute in, sums of the gradients' own dtype.
     assert kinds == {
-        ("all_gather", "forward"): 3 * 2 * 8 * 32,
-        ("all_gather", "backward"): 3 * 2 * 8 * 32,
-        ("reduce_scatter", "backward"): 3 * 4 * 8 * 32,
+        ("all_gather", "forward"): 2 * 8 * 32,
+        ("all_gather", "backward"): 2 * 8 * 32,
+        ("reduce_scatter", "backward"): 4 * 8 * 32,
     }
 
 
 def test_fsdp_gathers_frozen_variables_too_and_reduces_nothing_for_them() -> None:
     sharded = replace(_two_layers({"batch": 4}, ("batch", None), ("batch", None)), trained={"down/kernel"})
-    found = communication.collectives(sharded, compute_width=2, recomputes=False, microbatches=1)
+    found = communication.collectives(sharded, compute_width=2, recomputes=False)
     kinds = [(entry.kind, entry.phase) for entry in found if entry.origin == "up/kernel"]
     assert kinds == [("all_gather", "forward"), ("all_gather", "backward")]
     kinds = [(entry.kind, entry.phase) for entry in found if entry.origin == "down/kernel"]
@@ -268,7 +268,7 @@ def test_fsdp_gathers_frozen_variables_too_and_reduces_nothing_for_them() -> Non
 @pytest.mark.parametrize(("recomputes", "backward"), [(False, 1), (True, 2)])
 def test_tensor_parallelism_sums_activations_once_per_pass(*, recomputes: bool, backward: int) -> None:
     model = _two_layers({"batch": 4, "model": 2}, (None, "model"), ("model", None))
-    found = communication.collectives(model, compute_width=2, recomputes=recomputes, microbatches=1)
+    found = communication.collectives(model, compute_width=2, recomputes=recomputes)
     sums = {entry.phase: entry.bytes for entry in found if entry.axis == "model"}
     own_output = 16 // 4 * 8 * 2
     assert sums == {"forward": own_output, "backward": backward * own_output}

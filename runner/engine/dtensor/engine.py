@@ -20,17 +20,17 @@ import tf_keras
 
 from runner import layout
 from runner.data.base import WEIGHT, Array
-from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
+from runner.engine.base import HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
-from runner.engine.dtensor import canary, collectives
+from runner.engine.dtensor import canary
 from runner.engine.dtensor.adapters import Model, make_adapter
 from runner.engine.dtensor.adapters.probe import loss_reads_others
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, spec_of, unpack
 from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error, pairs_error
-from runner.engine.dtensor.mesh import first_device_alone, make_devices, make_mesh
+from runner.engine.dtensor.mesh import make_devices, make_mesh
 from runner.engine.dtensor.packing import Packing, packing
-from runner.engine.dtensor.private import function_names, needs_autograph, uncast
+from runner.engine.dtensor.private import needs_autograph, uncast
 from runner.engine.dtensor.state import State, make_state
 from runner.engine.dtensor.state_reader import StateReader
 from runner.engine.dtensor.step import COUNTS, Steps
@@ -90,7 +90,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         # Before the model: without it tf_keras draws other initial weights than in stock training.
         tf_keras.backend.experimental.enable_tf_random_generator()
-        self._adapter = make_adapter(self._config, self._data, blank=self._planning)
+        self._adapter = make_adapter(self._config, self._data)
         self._plain = self._adapter.plain()
         self._adapter.check(self._plain, self._config)
         self._drawn = _stored(self._adapter.variables(self._plain))
@@ -116,9 +116,6 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         if settings.canary and not self._planning:
             with stages.stage("checking the mesh's arithmetic"):
                 canary.check(self._mesh, self._batch_axis, reread=not merges)
-        # A user's builder that places variables itself may compute on the mesh, which one device alone can't.
-        if self._planning and not self._adapter.lets_users_place:
-            self._mesh = first_device_alone(self._mesh)
 
     def _make_state(self) -> None:
         self._make_mesh()
@@ -167,14 +164,13 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                     axis = None
                 used_spec.append(axis)
             if tuple(used_spec) != placement.spec:
-                gather_for_use(self._state.variables[path], path, layout_of(used_spec, self._mesh))
+                gather_for_use(self._state.variables[path], layout_of(used_spec, self._mesh))
 
     def _make_programs(self) -> None:
         self._layouts = {name: layout_of((None, *spec), self._mesh) for name, spec in self._array_specs.items()}
         self._vector = layout_of((None,), self._mesh)
         self._train: Call | None = None
         self._steps = self._steps_on(self._array_specs)
-        _optimize(not self._planning)  # a plan's program is read and never run
         self._gradients = self._traced(self._steps.gradients)
         self._eval = self._traced(self._steps.evaluate)
         self._next_logits = self._traced(self._steps.next_logits)
@@ -281,7 +277,6 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         Raises:
           tf.errors.InvalidArgumentError: it was rejected each time, or something else is wrong.
         """
-        self._before = function_names()
         for left in reversed(range(_COMPILATIONS)):
             call = self._traced(self._steps.train)
             was_packed = self._steps.packing is not None
@@ -346,26 +341,6 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """Returns the canonical paths of the trainable variables."""
         return tuple(self._state.trainable)
 
-    def collectives(self) -> list[Collective]:
-        """Returns the compiled step's communication, read from DTensor's program.
-
-        Raises:
-          EngineError: nothing was compiled yet.
-        """
-        if self._train is None:
-            raise EngineError("the step must be compiled before its collectives can be read")
-        per_microbatch = collectives.collectives(
-            self._steps.loop,
-            self._before,
-            self._axes,
-            self.placements,
-            {path: variable.name for path, variable in self._state.variables.items()},
-            self.trainable,
-            self._data_axes,
-            self._steps.packing,
-        )
-        return self._per_step(per_microbatch)
-
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns the first batch's whole gradients; batch statistics are restored."""
         # This program runs a few times only, so that compiling it fast matters more than running it fast.
@@ -374,7 +349,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             with self._state.unchanged(), self._explained():
                 return super().gradients(batches, step)
         finally:
-            _optimize(not self._planning)
+            _optimize(True)
 
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> list[Array]:
         numbers = self._numbers(batches, index, step * self._microbatches + index)

@@ -69,18 +69,6 @@ def make_mesh(config: MeshConfig, devices: Sequence[str], *, merges: bool) -> dt
     return dtensor.create_mesh(list(config.axes.items()), devices=list(devices))
 
 
-def first_device_alone(made: dtensor.Mesh) -> dtensor.Mesh:
-    """Returns a mesh of several clients, of which this owns only the first device.
-
-    A program compiled for it is that of the whole mesh, but on one device; copying it to every device is most of a
-    compilation. It can only be read: if it ran, its collectives would wait for the other devices for ever.
-
-    Args:
-      made: mesh whose devices are all this process's.
-    """
-    return dtensor.Mesh(list(made.dim_names), made.global_device_ids(), [0], made.local_devices()[:1])
-
-
 @dataclass(frozen=True)
 class MeshPlacer:
     """Shards tensors on a DTensor mesh; see `runner.model.scope.Placer`."""
@@ -99,16 +87,13 @@ class MeshPlacer:
         if back is None:
             return self._relayout(x, spec)
         gradient_spec = back
-        caller = tf.get_current_name_scope()
 
         # Each pass states both layouts, the one before and the one after. With one of them only, DTensor crashed on
         # convolutions of sharded images.
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def relayout_both(value: tf.Tensor) -> tf.Tensor:
             def relayout_gradient(gradient: tf.Tensor) -> tf.Tensor:
-                # The scope of a tape's own operations, by which the plan finds the backward pass.
-                with tf.name_scope(f"gradient_tape/{caller}/"):
-                    return self._relayout(self._relayout(gradient, spec), gradient_spec)
+                return self._relayout(self._relayout(gradient, spec), gradient_spec)
 
             return self._relayout(self._relayout(value, gradient_spec), spec), relayout_gradient
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.engine.dtensor.origins import PACKED_SCOPE
 from runner.engine.dtensor.packing import ALIGNMENT, Packing
 
 
@@ -50,8 +49,7 @@ def summed(packing: Packing, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
     if packing.groups == 1:
         return pack(gradients)
     shares = [_shares(gradient, packing.groups) for gradient in gradients]
-    with tf.name_scope(PACKED_SCOPE):
-        return tf.reduce_sum(tf.concat(list(map(_padded, shares)), 1), 0)
+    return tf.reduce_sum(tf.concat(list(map(_padded, shares)), 1), 0)
 
 
 def _padded(share: tf.Tensor) -> tf.Tensor:

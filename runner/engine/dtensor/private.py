@@ -13,8 +13,6 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 from tensorflow.compat import v2 as tf_v2
-from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.eager import context
 from tensorflow.python.ops import gen_nn_ops, stateless_random_ops
 from tf_keras.src import backend
 from tf_keras.src.engine import base_layer, node
@@ -37,22 +35,6 @@ PUBLIC = (tf, tf_v2)
 
 # Attributes in which tf_keras keeps the variables once more: a path through them is not the one that a user wrote.
 _SKIP = ("_self_tracked_trackables", "_trainable_weights", "_non_trainable_weights", "_captured_weight_regularizer")
-
-
-def function_names() -> frozenset[str]:
-    """Returns the names of all of TensorFlow's current functions.
-
-    Without it the plan can't find the program that DTensor made of a step, and counts no collectives.
-    """
-    return frozenset(map(str, context.context().list_function_names()))
-
-
-def function_nodes(name: str) -> dict[str, NodeDef]:
-    """Returns name -> node of one of TensorFlow's functions.
-
-    Without it the same breaks as without `function_names`.
-    """
-    return {node.name: node for node in context.context().get_function_def(name).node_def}
 
 
 def is_functional(model: tf_keras.layers.Layer) -> bool:

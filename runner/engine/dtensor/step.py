@@ -25,7 +25,6 @@ from runner.engine.dtensor.explain import trace_error
 from runner.engine.dtensor.guards import check_indexing, check_order, check_resources, written
 from runner.engine.dtensor.masks import masks_from_scope
 from runner.engine.dtensor.mesh import MeshPlacer
-from runner.engine.dtensor.origins import UPDATE_SCOPE
 from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.update import Position, Update
@@ -66,7 +65,6 @@ class Steps:
     """Functions to be traced.
 
     Attributes:
-      loop: name of the training call's loop in the latest trace.
       packing: of the state, until a trace finds that the model's gradients can't be packed; None: each variable is
         updated by itself.
       user_error: the error for the user of a failed trace; AutoGraph wraps exceptions in others, so it is kept here.
@@ -107,7 +105,6 @@ class Steps:
         self._microbatches = config.trainer.accumulate_steps
         self._devices = mesh.size
         self._space = _space(data, specs)
-        self.loop = ""
         self.packing = packing
         self.user_error: ConfigError | EngineError | None = None
         self.graph: tf.Graph | None = None
@@ -129,7 +126,6 @@ class Steps:
         names = (LOSS, *self._data.task.step_metrics)
         gradient_norms = norms.names(self._config.optimizer, self._state.trainable)
         calls = int(arrays[WEIGHT].shape[0])
-        self.loop = next(_loop_names)
         rounds = tf.gather(numbers, 0)
         first = tf.gather(numbers, 1)
         factor = tf.gather(numbers, 2)
@@ -174,7 +170,7 @@ class Steps:
         start = (tf.constant(0), zeros_k, *([zeros_kb] * len(names)), *self._read_packed())
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
         _, regularization, *carried = tf.while_loop(
-            lambda i, *_: tf.cast(i, tf.float32) < rounds, body, start, parallel_iterations=1, name=self.loop
+            lambda i, *_: tf.cast(i, tf.float32) < rounds, body, start, parallel_iterations=1, name=next(_loop_names)
         )
         self._write_packed(carried[len(names) :])
         return dict(zip(names, carried, strict=False)), regularization
@@ -302,8 +298,7 @@ class Steps:
         if self.packing is None:
             with deferred(list(self._state.variables.values())):
                 backward = self._backward(batch, share_b, at.microstep)
-                with tf.name_scope(UPDATE_SCOPE):
-                    gradient_norms = self._update.apply(backward.gradients, at, factor)
+                gradient_norms = self._update.apply(backward.gradients, at, factor)
         else:
             variables = self._update.packed_variables(self.packing)[0]
             weights = packed.unpack(self.packing, vectors[0])
@@ -314,9 +309,8 @@ class Steps:
             if written(tf.compat.v1.get_default_graph(), names):
                 raise packed.NotPacked("a layer assigns a weight")
             gradient = packed.summed(self.packing, backward.gradients)
-            with tf.name_scope(UPDATE_SCOPE):
-                gradient_norms = self._update.packed_norms(self.packing, gradient)
-                vectors = self._update.apply_packed(self.packing, gradient, at.done, factor, vectors)
+            gradient_norms = self._update.packed_norms(self.packing, gradient)
+            vectors = self._update.apply_packed(self.packing, gradient, at.done, factor, vectors)
         self._check(tf.compat.v1.get_default_graph())
         metrics = self._data.task.metrics(self._ops, backward.outputs, batch)
         scalars = backward.regularization

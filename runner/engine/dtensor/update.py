@@ -105,22 +105,20 @@ class Update:
         for path, gradient in zip(state.trainable, gradients, strict=True):
             variable = state.variables[path]
             slots = {slot: state.slots[slot_path(slot, path)] for slot in self._rule.slots}
-            with tf.name_scope(path.replace("/", ".")):
-                old_weight = read_stored(variable)
-                old_slots = map_values(read_value, slots)
-                weight, new_slots = self._grouped_rule.update(path, gradient, old_weight, old_slots, rate, step)
+            old_weight = read_stored(variable)
+            old_slots = map_values(read_value, slots)
+            weight, new_slots = self._grouped_rule.update(path, gradient, old_weight, old_slots, rate, step)
             if self._config.reread_slots:
                 weight = self._reread(variable, slots, new_slots, rate, step)
                 # They are assigned already.
                 new_slots = {}
-            with tf.name_scope(path.replace("/", ".")):
-                weight = self._constrained(path, weight, variable.layout)
-                freeze_steps = self._settings[path].freeze_steps
-                if freeze_steps:
-                    is_trained = step > float(freeze_steps)
-                    weight = _select(is_trained, weight, old_weight)
-                    for name, new_slot in new_slots.items():
-                        new_slots[name] = _select(is_trained, new_slot, old_slots[name])
+            weight = self._constrained(path, weight, variable.layout)
+            freeze_steps = self._settings[path].freeze_steps
+            if freeze_steps:
+                is_trained = step > float(freeze_steps)
+                weight = _select(is_trained, weight, old_weight)
+                for name, new_slot in new_slots.items():
+                    new_slots[name] = _select(is_trained, new_slot, old_slots[name])
             writes = [_Write(variable, old_weight, weight)]
             for name, new_slot in new_slots.items():
                 writes.append(_Write(slots[name], old_slots[name], new_slot))

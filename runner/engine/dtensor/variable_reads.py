@@ -21,20 +21,17 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from runner.engine.dtensor.origins import GATHER_SCOPE, UPDATE_SCOPE
 from runner.engine.dtensor.private import reads_by
 
 
-def gather_for_use(variable: dtensor.DVariable, path: str, layout: dtensor.Layout) -> None:
+def gather_for_use(variable: dtensor.DVariable, layout: dtensor.Layout) -> None:
     """Makes every ordinary read of a DVariable return its value under another layout.
 
     Args:
       variable: DVariable; `read_stored` still reads it as it is stored.
-      path: canonical path, which names the operations in the program.
       layout: DTensor layout of the value that layers see.
     """
     variable.use_layout = layout
-    variable.use_name = path.replace("/", ".")
     stored: type = type(variable)
     variable.__class__ = _gathered_class(stored)
 
@@ -58,8 +55,7 @@ def _gathered_class(stored: type) -> type:
         # Outside of a step nothing needs the gathered value, and a relayout would be a program of its own.
         if tf.executing_eagerly():
             return value
-        with tf.name_scope(f"{GATHER_SCOPE}/{variable.use_name}"):
-            return dtensor.relayout(value, variable.use_layout)
+        return dtensor.relayout(value, variable.use_layout)
 
     subclass = reads_by(stored, gathered)
     subclass.read_stored = stored.read_value  # type: ignore[attr-defined]
@@ -120,10 +116,9 @@ def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator
         yield
     if not kept:
         return
-    with tf.name_scope(UPDATE_SCOPE):
-        for variable in variables:
-            if id(variable) in assigned:
-                variable.assign(assigned[id(variable)])
+    for variable in variables:
+        if id(variable) in assigned:
+            variable.assign(assigned[id(variable)])
 
 
 @functools.cache

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from runner.engine.axes import device_groups, group_size
 from runner.engine.base import Collective
-from runner.engine.device_groups import device_groups
 from runner.engine.jax import hlo
 from runner.engine.jax.origins import CarriedTensor, Origins, Traffic
-from runner.engine.origins import group_size
 from runner.layout import Placement
 
 # XLA's collective -> kind of `Collective`.

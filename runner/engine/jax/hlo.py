@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from runner.engine.device_groups import groups_along
+from runner.engine.axes import groups_along
 from runner.errors import EngineError
 
 # The first line of a computation: `%region_1 (arg: f32[2]) -> f32[2] {`, or `ENTRY %main ...`.

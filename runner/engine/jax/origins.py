@@ -11,9 +11,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from runner.engine.origins import device_shapes, sums_gradients
+from runner.engine.axes import without_axes
 from runner.layout import Placement
 
 # Sorted dims of a shape, or a number of elements.
@@ -108,7 +108,7 @@ class Origins:
         if layer is None:
             return ""
         gathers_variable = traffic.kind == "all_gather"
-        sums_gradient = traffic.phase == "backward" and sums_gradients(traffic.axis, self._data_axes)
+        sums_gradient = traffic.phase == "backward" and _sums_gradients(traffic.axis, self._data_axes)
         if gathers_variable or sums_gradient:
             return self._claim_variable(layer, tensor, traffic) or layer
         return layer
@@ -160,9 +160,31 @@ class Origins:
         for path in self._layers[layer]:
             if not gathers and path not in self._trainable:
                 continue
-            shapes = device_shapes(self._placements[path], axis, self._axes)
+            shapes = _device_shapes(self._placements[path], axis, self._axes)
             sizes: list[_Size] = [tuple(sorted(shape)) for shape in shapes]
             sizes += map(math.prod, shapes)
             for size in dict.fromkeys(sizes):
                 variables.setdefault(size, []).append(path)
         return variables
+
+
+def _sums_gradients(axis: str, data_axes: Collection[str]) -> bool:
+    """Returns whether a sum in the backward pass is one of gradients.
+
+    It runs over an axis that shards the inputs.
+    """
+    return not set(data_axes).isdisjoint(axis.split("+"))
+
+
+def _device_shapes(placement: Placement, axis: str, axes: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """Returns the shapes that one device may hold of a variable.
+
+    The first is that of the shard gathered over the collective's axes, the second that of the stored shard.
+
+    Args:
+      placement: the placement of the variable.
+      axis: the axis of the collective, several axes joined by `+`.
+      axes: mesh axis to size.
+    """
+    gathered = replace(placement, spec=without_axes(placement.spec, axis.split("+")))
+    return [gathered.shard_shape(axes), placement.shard_shape(axes)]

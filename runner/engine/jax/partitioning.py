@@ -19,13 +19,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT
+from runner.engine.axes import without_axes
 from runner.engine.common import splits_examples_alone
 from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts
 from runner.engine.jax.layers.kernel_gradient import Spread, spread_over, unused_axes
 from runner.engine.mappings import shapes_of
-from runner.engine.origins import without_axes
 from runner.layout import Placement, Spec, transformers
 from runner.layout.axes import JOIN, data_axes, names_of
 from runner.layout.roles import Role

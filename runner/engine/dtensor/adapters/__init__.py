@@ -12,14 +12,13 @@ from runner.task.base import DataSpec
 __all__ = ["Model", "ModelAdapter", "make_adapter"]
 
 
-def make_adapter(config: RunConfig, data: DataSpec, *, blank: bool = False) -> ModelAdapter:
+def make_adapter(config: RunConfig, data: DataSpec) -> ModelAdapter:
     """Returns the adapter of the config's engine.
 
     Args:
       config: a checked config.
       data: what the engine is built for.
-      blank: variables may start as zeros, which takes less time than drawing their values.
     """
     if ENGINES[config.engine.name].takes_layouts:
         return CoreAdapter(config.model, data, config.trainer.seed)
-    return KerasAdapter(config.model, data, config.trainer.seed, blank=blank)
+    return KerasAdapter(config.model, data, config.trainer.seed)

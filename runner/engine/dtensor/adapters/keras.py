@@ -5,10 +5,7 @@ Canonical variable names, and the models on one device and on a mesh.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
-from contextlib import nullcontext
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -37,19 +34,17 @@ class KerasAdapter:
     Both come from the same seed.
     """
 
-    def __init__(self, config: ModelConfig, data: DataSpec, seed: int, *, blank: bool = False) -> None:
+    def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
         """Imports the builder.
 
         Args:
           config: names it and its options.
           data: the model's inputs and outputs.
           seed: of the initial weights.
-          blank: variables start as zeros, which takes less time than drawing their values.
         """
         self._config = config
         self._data = data
         self._seed = seed
-        self._blank = blank
         self._builder = target.load(config.target)
         self._takes_layouts = target.LAYOUTS in parameters(self._builder)
         self.lets_users_place = self._takes_layouts and not target.is_own(config)
@@ -120,9 +115,7 @@ class KerasAdapter:
         for layer in model.submodules:
             if _normalizes_batches(layer) and config.dataset.remainder == "pad":
                 raise padding.invalid(f"the batch statistics of layer {layer.name}")
-        # Variables of zeros would hide what the trial calls look for.
-        if not self._blank:
-            check_kept(model, paths, config, self._data)
+        check_kept(model, paths, config, self._data)
 
     def _check_outputs(self, model: tf_keras.Model) -> None:
         """Lets the task check the shapes of the model's outputs.
@@ -175,8 +168,7 @@ class KerasAdapter:
         if target.is_own(self._config):
             # AutoGraph is for users' layers; converting ours takes seconds and changes nothing.
             builder = tf.autograph.experimental.do_not_convert(builder)
-        with tf.variable_creator_scope(_blank) if self._blank else nullcontext():
-            model = build_model(builder, self._config, keras=tf_keras, **arguments)
+        model = build_model(builder, self._config, keras=tf_keras, **arguments)
         check_kind(model, tf_keras.Model, self._config, "tf_keras")
         model = with_named_outputs(model, tf_keras, self._data)
         preprocessing.settle(self._data.task, [model])
@@ -185,12 +177,3 @@ class KerasAdapter:
 
 def _normalizes_batches(layer: tf.Module) -> bool:
     return isinstance(layer, tf_keras.layers.BatchNormalization) and layer.trainable
-
-
-def _blank(make: Any, **arguments: Any) -> tf.Variable:
-    """Creates a variable of zeros in place of one whose initial value is a function."""
-    shape = arguments.get("shape")
-    dtype = arguments.get("dtype")
-    if callable(arguments.get("initial_value")) and shape is not None and dtype is not None:
-        arguments["initial_value"] = functools.partial(tf.zeros, shape, dtype)
-    return make(**arguments)

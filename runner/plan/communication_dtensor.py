@@ -1,10 +1,10 @@
-"""What a step communicates on DTensor, reckoned from shapes alone: the count in its program is held against it.
+"""Communication of a training step on DTensor, from shapes alone.
 
-The rules: a data axis splits the batch (or an image's height or width), so that gradients are summed over it; a
-kernel's rows split over another axis leave partial sums of the outputs, its columns partial sums of the inputs'
-gradients; a variable stored in parts over a data axis, or that an operation needs whole, is put together for use, and
-so are images split in space for a convolution or a window, whose output is split again. What DTensor moves besides, as
-between layers whose splits do not fit each other, is only in its program.
+A data axis splits the batch, or an image's height or width, so that gradients are summed over it. A kernel's rows that
+are split over another axis leave partial sums of the outputs, its columns partial sums of the inputs' gradients. A
+variable that is stored in parts over a data axis, or that an operation needs whole, is gathered for use. So are images
+that are split in space, for a convolution or a window, whose output is split again. What DTensor moves between layers
+whose shardings do not fit each other is left out.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from runner.plan.estimate import PlacedModel, features, inner_spec, input_of, ou
 _MOMENTS = 2  # of a batch: mean and variance; backward as many sums, one for each
 
 
-def joined(model: PlacedModel, axes: Iterable[str | None]) -> str:
-    """Names axes in the mesh's order, those of one device left out, joined by `+`."""
+def _joined(model: PlacedModel, axes: Iterable[str | None]) -> str:
+    """Returns axes in the mesh's order, joined by `+`, without those of one device."""
     chosen = set(axes)
     return "+".join(axis for axis, size in model.axes.items() if axis in chosen and size > 1)
 
 
-def input_spec(model: PlacedModel, taken: LayerInput) -> Spec:
-    """Returns how what a layer takes is split."""
+def _input_spec(model: PlacedModel, taken: LayerInput) -> Spec:
+    """Returns how an input of a layer is split."""
     if taken.layer in model.by_layer:
         return output_spec(model, model.by_layer[taken.layer])
     alike = (spec for spec in model.inputs.values() if len(spec) == len(taken.shape))
@@ -39,7 +39,7 @@ def input_spec(model: PlacedModel, taken: LayerInput) -> Spec:
 
 
 def collectives(model: PlacedModel) -> list[Collective]:
-    """Returns what one training step communicates, each tensor by itself (a framework may merge some)."""
+    """Returns what one microbatch communicates, each tensor by itself; DTensor merges some of them."""
     found: list[Collective] = []
     twins = _twins(model)
     for path, held in model.placements.items():
@@ -73,21 +73,21 @@ def _each(kind: str, axis: str, phase: str, origin: str, size: int) -> Iterator[
 def _of_variable(
     model: PlacedModel, held: Placement, output: LayerOutput | None, *, is_twin: bool
 ) -> Iterator[Collective]:
-    """The gathering of a variable stored in parts, and the sum of its gradient."""
+    """Yields the gather of a variable that is stored in parts, and the sum of its gradient."""
     size = math.prod(model.used_shape(held)) * model.width[held.path]
     used = model.used_spec(held)
-    stored = joined(model, [a for a, b in zip(held.spec, used, strict=True) if a != b])
+    stored = _joined(model, [a for a, b in zip(held.spec, used, strict=True) if a != b])
     yield from _each("all_gather", stored, "forward", held.path, size)
     spec = output_spec(model, output) if output is not None else (model.batch_axis,)
     if output is not None and held in model.kernels(output.layer) and held.path in model.whole:
         spec = spec[:1]  # of whole images, so that devices that differ in space alone find the same
     if held.path in model.trained and not is_twin:
-        summed = joined(model, [axis for axis in spec if axis in model.data_axes])
+        summed = _joined(model, [axis for axis in spec if axis in model.data_axes])
         yield from _each("all_reduce", summed, "backward", held.path, size)
 
 
 def _twins(model: PlacedModel) -> set[str]:
-    """Returns shifts whose gradient is that of a later one: what one addition takes has one gradient."""
+    """Returns shifts whose gradient is that of a later one: the terms of an addition have one gradient."""
     taken = containers.Counter(each.layer for output in model.outputs for each in output.inputs)
     order = {output.layer: index for index, output in enumerate(model.outputs)}
     found = set[str]()
@@ -100,16 +100,16 @@ def _twins(model: PlacedModel) -> set[str]:
 
 
 def _of_rows(model: PlacedModel, kernel: Placement, output: LayerOutput) -> Iterator[Collective]:
-    """The sum of partial outputs that split rows leave."""
-    rows = joined(model, model.used_spec(kernel)[: -features(output, kernel)])
+    """Yields the sum of partial outputs that split rows leave."""
+    rows = _joined(model, model.used_spec(kernel)[: -features(output, kernel)])
     size = output_bytes(model, output, model.width[kernel.path])
     yield from _each("all_reduce", rows, "forward", output.layer, size)
 
 
 def _of_columns(model: PlacedModel, kernel: Placement, output: LayerOutput) -> Iterator[Collective]:
-    """The sum of partial input gradients that split columns leave."""
+    """Yields the sum of partial input gradients that split columns leave."""
     count = features(output, kernel)
-    columns = joined(model, model.used_spec(kernel)[-count:])
+    columns = _joined(model, model.used_spec(kernel)[-count:])
     if not columns or not model.has_trained_inputs(output):
         return
     positions = math.prod(output.shape[:-count]) // model.shards(output_spec(model, output)[:-count])
@@ -121,28 +121,28 @@ def _of_columns(model: PlacedModel, kernel: Placement, output: LayerOutput) -> I
 def _of_whole_images(
     model: PlacedModel, output: LayerOutput, gathered: set[tuple[LayerInput, ...]]
 ) -> Iterator[Collective]:
-    """The images that a convolution or a window puts together, once each, and the gradients of what it splits."""
+    """Yields the gathers of images for a convolution or a window, once each, and of the gradients of its output."""
     window = "Pooling2D" in output.kind and "Global" not in output.kind
     convolution = any(kernel.path in model.whole for kernel in model.kernels(output.layer))
     if not output.inputs or not (window or convolution):
         return
     width = np.dtype(output.dtype).itemsize
-    spec, taken = input_spec(model, output.inputs[0]), output.inputs[0]
+    spec, taken = _input_spec(model, output.inputs[0]), output.inputs[0]
     if output.inputs not in gathered:
         gathered.add(output.inputs)
         size = math.prod(taken.shape) // model.shards(spec[:1]) * width
-        yield from _each("all_gather", joined(model, spec[1:3]), "forward", output.layer, size)
+        yield from _each("all_gather", _joined(model, spec[1:3]), "forward", output.layer, size)
     if convolution or model.has_trained_inputs(output):
         spec = output_spec(model, output)
         size = math.prod(output.shape) // model.shards(spec[:1]) * width
-        yield from _each("all_gather", joined(model, spec[1:3]), "backward", output.layer, size)
+        yield from _each("all_gather", _joined(model, spec[1:3]), "backward", output.layer, size)
 
 
 def _of_statistics(model: PlacedModel, output: LayerOutput) -> Iterator[Collective]:
-    """The mean and variance of a batch, and the two sums that their gradients need; scale and shift may be these."""
+    """Yields the mean and variance of a batch, and the two sums of their gradients, which scale and shift may be."""
     if output.kind != "BatchNormalization":
         return
-    axes, size = joined(model, output_spec(model, output)[:-1]), output.shape[-1] * np.dtype(output.dtype).itemsize
+    axes, size = _joined(model, output_spec(model, output)[:-1]), output.shape[-1] * np.dtype(output.dtype).itemsize
     for _ in range(_MOMENTS):
         yield from _each("all_reduce", axes, "forward", output.layer, size)
     trained = sum(held.path in model.trained for held in model.variables(output.layer))
@@ -151,23 +151,23 @@ def _of_statistics(model: PlacedModel, output: LayerOutput) -> Iterator[Collecti
 
 
 def _of_means(model: PlacedModel, output: LayerOutput) -> Iterator[Collective]:
-    """The sum over devices that a mean over split height and width is."""
+    """Yields the sum over devices of a mean over split height and width."""
     if output.kind == "GlobalAveragePooling2D" and output.inputs:
-        space = joined(model, input_spec(model, output.inputs[0])[1:3])
+        space = _joined(model, _input_spec(model, output.inputs[0])[1:3])
         size = output_bytes(model, output, np.dtype(output.dtype).itemsize)
         yield from _each("all_reduce", space, "forward", output.layer, size)
 
 
 def _of_tokens(model: PlacedModel, output: LayerOutput) -> Iterator[Collective]:
-    """The images that are put together where tokens are made of them: along their width, then along their height."""
+    """Yields the gathers of images of which tokens are made: along their width, then along their height."""
     taken = output.inputs[0] if output.inputs else LayerInput("", ())
     from_images = len(taken.shape) == 4 and (
         taken.layer not in model.by_layer or inner_spec(model, model.by_layer[taken.layer]) is not None
     )
     if len(output.shape) != 3 or not from_images or model.variables(output.layer):
         return
-    spec = list(input_spec(model, taken))
+    spec = list(_input_spec(model, taken))
     for dim in (2, 1):
         axis, spec[dim] = spec[dim], None
         size = math.prod(taken.shape) // model.shards(spec) * np.dtype(output.dtype).itemsize
-        yield from _each("all_gather", joined(model, [axis]), "forward", output.layer, size)
+        yield from _each("all_gather", _joined(model, [axis]), "forward", output.layer, size)
