@@ -55,7 +55,7 @@ def _make_rule(config: OptimizerConfig, xp: Arrays) -> Rule:
         }
         return apply(weight, new_slots, rate, step), new_slots
 
-    return Rule(("m", "v"), update, elementwise=True, apply=apply)
+    return Rule(("m", "v"), update, apply=apply)
 
 
 ADAM = OptimizerEntry(

@@ -42,16 +42,15 @@ class Slot:
         return [*self.dims, *self.shapes]
 
 
-def whole_slots(names: Sequence[str], ranks: Mapping[str, int], initial: Mapping[str, float]) -> list[Slot]:
+def whole_slots(names: Sequence[str], ranks: Mapping[str, int]) -> list[Slot]:
     """Returns slots that have the shapes of all variables.
 
     Args:
       names: the names of the slots.
       ranks: path of each trainable variable -> its number of dims.
-      initial: slot -> every element's value at the start; 0 where it is missing.
     """
     dims = {path: tuple(range(rank)) for path, rank in ranks.items()}
-    return [Slot(name, dims, initial.get(name, 0.0)) for name in names]
+    return [Slot(name, dims) for name in names]
 
 
 @dataclass(frozen=True)
@@ -62,19 +61,13 @@ class Rule:
       slots: names of the optimizer state per variable (Keras calls these slot variables). A slot has the variable's
         shape and sharding.
       update: (gradient, weight, slots, learning rate, step counted from 1) -> (new weight, new slots); all tensors.
-      elementwise: each element's update depends on that element of weight, gradient and slots alone, so that several
-        variables may be updated as one vector. False for a rule that uses norms or products of a whole variable, such
-        as LAMB and Muon.
       apply: (weight, new slots, learning rate, step counted from 1) -> new weight, if the new weight depends on the
         new slots alone and not on the gradient; None otherwise.
-      initial: slot -> every element's value at the start; 0 where it is missing.
     """
 
     slots: tuple[str, ...]
     update: Update
-    elementwise: bool
     apply: Apply | None = None
-    initial: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import tensorflow as tf
 from runner.config.schema import RunConfig
 from runner.engine.dtensor import engine as dtensor_engine
 from runner.engine.dtensor.adapters.keras import KerasAdapter
+from runner.engine.dtensor.private import reads_by
 from runner.engine.dtensor.step import Steps
 from runner.engine.dtensor.update import Update
-from runner.engine.dtensor.variable_reads import lent
 from runner.optim.paths import slot_path
 from tests.campaign.mutations_hooks import Gradients, Hooks, Slots, Tensor
 
@@ -52,20 +52,28 @@ class DTensorHooks(Hooks):
 
     def reads(self, change: Callable[[str, Tensor, Slots], Tensor]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
-            def gradients(steps: Any, batch: Any, share_b: Any, microstep: Any, *_: Any) -> Any:
+            def gradients(steps: Any, *given: Any) -> Any:
                 state = steps._state
-                variables = [state.variables[path] for path in state.trainable]
-                read = []
-                for path, variable in zip(state.trainable, variables, strict=True):
+                classes = {}
+                for path in state.trainable:
                     names = {name: slot_path(name, path) for name in ("momentum", "m", "v")}
                     slots = {name: state.slots[of].read_value() for name, of in names.items() if of in state.slots}
-                    read.append(change(path, tf.identity(variable), slots))
-                with lent(variables, read):
-                    return sound(steps, batch, share_b, microstep, read)
+                    variable = state.variables[path]
+                    classes[path] = type(variable)
+
+                    def other(_: Any, value: Any, path: str = path, slots: Any = slots) -> Any:
+                        # The gradient is that of the variable, at another value.
+                        return value + tf.stop_gradient(change(path, value, slots) - value)
+
+                    variable.__class__ = reads_by(type(variable), other)
+                try:
+                    return sound(steps, *given)
+                finally:
+                    for path, stored in classes.items():
+                        state.variables[path].__class__ = stored
 
             return gradients
 
-        self.patches.put(dtensor_engine, "packing", lambda *_, **__: None)
         self.patches.wrap(Steps, "_backward", make)
 
     def constraints(self, change: Callable[[str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> None:

@@ -255,8 +255,7 @@ class Hooks(ABC):
                 def update(g: Tensor, w: Tensor, slots: Slots, rate: Tensor, step: Tensor) -> Updated:
                     return change(Moment(next(self._left), g, w, slots, rate, step), kept)
 
-                # Not by elements: each variable is then updated by itself.
-                return replace(rule, update=update, elementwise=False)
+                return replace(rule, update=update)
 
             return make_rule
 

@@ -28,7 +28,6 @@ def on_mesh(axes: dict[str, int], run: dict[str, Any], combine: bool) -> dict[st
     metrics = engine.train_steps(engine.place(batches), 0).read()
     evaluation = engine.evaluate([first(batches)])
     extra = {
-        "packed": np.asarray(engine._steps.packing is not None),  # type: ignore[attr-defined]  # DTensor's own
         "loss": metrics.sums["loss"] / metrics.weight,
         "eval/loss": np.asarray(evaluation.loss),
         "eval/confusion": evaluation.totals["confusion"],

@@ -28,7 +28,6 @@ EVERY_OPTIMIZER = [
     {"name": f"max_norm-{name}", "target": "constrained", "optimizer": name} for name in cases.OPTIMIZERS
 ]
 EVERY_CONSTRAINT = [{"name": kind, "target": "constrained", "options": {"kind": kind}} for kind in CONSTRAINTS]
-PACKED = [*EVERY_CONSTRAINT, *EVERY_OPTIMIZER]
 OTHERS: list[dict[str, Any]] = [
     {"name": "padded", "target": "constrained", "padded": True},
     {"name": "subclassed", "target": "subclassed"},
@@ -47,13 +46,13 @@ OF_KERAS_3: list[dict[str, Any]] = [
     {"name": "noisy", "target": "noisy"},
     {"name": "adds_rows", "target": "adds_loss", "options": {"what": "rows"}},
 ]
-RUNS = [*PACKED, *OTHERS]
+RUNS = [*EVERY_CONSTRAINT, *EVERY_OPTIMIZER, *OTHERS]
 MESHES: dict[str, dict[str, Any]] = {
     "batch8": {"axes": {"batch": 8}, "layout": "replicated"},
     "batch4_model2": {"axes": {"batch": 4, "model": 2}, "layout": "megatron"},
     "batch8-fsdp": {"axes": {"batch": 8}, "layout": "fsdp"},
 }
-SEPARATE = MESHES["batch8"] | {"combine": False}  # all-reduces are not merged, and nothing is packed
+SEPARATE = MESHES["batch8"] | {"combine": False}  # all-reduces are not merged
 
 
 def runs(engine: str, mesh: str = "") -> list[dict[str, Any]]:
@@ -113,7 +112,7 @@ def wrong(fit: Arrays, got: Arrays) -> dict[str, float]:
 
 @pytest.mark.nightly
 def test_a_run_trains_what_stock_fit_trains(fit: Arrays, mesh: Arrays) -> None:
-    """Constraints under every optimizer, packed and not; added losses; kept and frozen variables."""
+    """Constraints under every optimizer; added losses; kept and frozen variables."""
     assert wrong(fit, mesh) == {}
 
 
@@ -122,10 +121,13 @@ def test_a_constraint_is_applied_where_all_reduces_are_left_separate(fit: Arrays
     if engine == "jax":
         pytest.skip("the option is DTensor's")
     out = folder / "separate.npz"
-    chosen = [run for run in PACKED if run["name"] in ("max_norm-adam", "max_norm-sgd", "centerd")]
+    chosen = [
+        run
+        for run in [*EVERY_CONSTRAINT, *EVERY_OPTIMIZER]
+        if run["name"] in ("max_norm-adam", "max_norm-sgd", "centerd")
+    ]
     work(out, engine, runs=chosen, **SEPARATE)
     got = dict(np.load(out))
-    assert not got["max_norm-adam:packed"]
     assert wrong(fit, got) == {}
 
 
@@ -137,12 +139,6 @@ def test_a_constraint_holds_after_training(mesh: Arrays) -> None:
     for key in bounded:
         assert np.sqrt(np.square(mesh[key]).sum(0)).max() <= 0.1 + 1e-6, key  # 1.43 before constraints were honored
         assert mesh[key.replace("kernel", "bias")].min() >= 0.0
-
-
-@pytest.mark.nightly
-def test_variables_that_allow_it_are_packed(mesh: Arrays, engine: str) -> None:
-    packs = engine == "keras_dtensor" and "keeps_mean:packed" in mesh and mesh["keeps_mean:packed"]
-    assert all(bool(mesh[f"{run['name']}:packed"]) == packs for run in EVERY_CONSTRAINT)
 
 
 @pytest.mark.parametrize("engine", nightly_except(["jax"], ENGINES))

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 MESHES = {
     "batch8": ({"batch": 8, "model": 1}, "fsdp_megatron"),
     "batch4_model2": ({"batch": 4, "model": 2}, "fsdp_megatron"),
-    # With replicated weights, DTensor updates all variables as one vector.
+    # With replicated weights, DTensor sums all gradients as one vector.
     "packed": ({"batch": 2}, "replicated"),
 }
 # Rates at which the loss falls within a few steps; the others are at 0.01. At that rate, Adam and RMSprop make whole

@@ -24,7 +24,7 @@ def _make_rule(config, xp):
         trace = slots["trace"] * config.momentum + gradient
         return weight - trace * rate, {"trace": trace}
 
-    return Rule(("trace",), update, elementwise=True)
+    return Rule(("trace",), update)
 
 
 HEAVY_BALL = OptimizerEntry(("momentum",), _make_rule, keras_class="SGD")

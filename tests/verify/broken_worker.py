@@ -12,7 +12,6 @@ from runner.verify import worker
 
 def stale_moments() -> None:
     """Assigns slots and reads them back, as tf_keras's SGD does, with the all-reduce combiner on and no check."""
-    from runner.engine.dtensor import engine as dtensor_engine
     from runner.engine.dtensor import step as dtensor_step
     from runner.engine.dtensor.update import Update
     from runner.optim.paths import slot_path
@@ -27,7 +26,6 @@ def stale_moments() -> None:
             slot.assign(-gradient * rate + slot * self._config.momentum)
             self._state.variables[path].assign_add(slot)
 
-    dtensor_engine.packing = lambda *_, **__: None
     dtensor_step.check_order = lambda *_: None
     Update.apply = apply  # type: ignore[method-assign]
 

@@ -127,11 +127,5 @@ def _slices(shard_shape: Sequence[int], layout: dtensor.Layout, place: dict[str,
 
 def zeros(like: dtensor.DVariable) -> dtensor.DVariable:
     """Returns a DVariable of zeros with a variable's shape, dtype and layout."""
-    return filled(like, 0.0)
-
-
-def filled(like: dtensor.DVariable, number: float) -> dtensor.DVariable:
-    """Returns a DVariable of one number with a variable's shape, dtype and layout."""
     value = dtensor.call_with_layout(tf.zeros, like.layout, shape=like.shape, dtype=like.dtype)
-    # DTensor's `tf.fill` has no layout: it would be a whole array on every device.
-    return dtensor.DVariable(value + number if number else value, trainable=False)
+    return dtensor.DVariable(value, trainable=False)

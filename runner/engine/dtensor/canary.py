@@ -14,7 +14,6 @@ from tensorflow.experimental import dtensor
 from runner.data.base import Array
 from runner.engine.dtensor import packed
 from runner.engine.dtensor.arrays import pack, unpack, zeros
-from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.variable_reads import read_value
 from runner.errors import EngineError
 
@@ -74,7 +73,6 @@ def _mesh_steps(
         replicated = dtensor.Layout.replicated(mesh, weight.ndim)
         variables.append(dtensor.DVariable(pack(weight, replicated)))
     slots = list(map(zeros, variables))
-    first_layer = Packing(("w", "b"), ((3, 4), (4,)), _size(mesh, axis))
     batch = dtensor.Layout([axis or dtensor.UNSHARDED, dtensor.UNSHARDED], mesh)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -84,7 +82,7 @@ def _mesh_steps(
             loss = tf.reduce_mean(tf.square(tf.matmul(hidden, variables[2]) - y))
         gradients = tape.gradient(loss, variables)
         if not reread:
-            gradients[:2] = packed.unpack(first_layer, packed.summed(first_layer, gradients[:2]))
+            gradients[:2] = packed.summed(gradients[:2], _size(mesh, axis))
         velocities = []
         for slot, gradient in zip(slots, gradients, strict=True):
             velocities.append(_MOMENTUM * slot.read_value() - _RATE * gradient)

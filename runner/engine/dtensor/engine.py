@@ -29,7 +29,6 @@ from runner.engine.dtensor.adapters.probe import loss_reads_others
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, spec_of, unpack
 from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error, pairs_error
 from runner.engine.dtensor.mesh import make_devices, make_mesh
-from runner.engine.dtensor.packing import Packing, packing
 from runner.engine.dtensor.private import needs_autograph, uncast
 from runner.engine.dtensor.state import State, make_state
 from runner.engine.dtensor.state_reader import StateReader
@@ -37,7 +36,7 @@ from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.trace import trace
 from runner.engine.dtensor.variable_reads import gather_for_use
 from runner.engine.evaluation import BatchResult
-from runner.engine.mappings import map_values, shapes_of, subset
+from runner.engine.mappings import map_values, shapes_of
 from runner.errors import EngineError
 from runner.host import stages
 from runner.host.outputs import warn
@@ -188,33 +187,24 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             self._state,
             self._mesh,
             array_specs,
-            self._packing(),
+            self._groups(),
         )
 
-    def _packing(self) -> Packing | None:
-        """Returns the packing of the state within a call.
-
-        Returns None if each variable stays by itself.
-        """
-        optimizer = self._config.optimizer
-        # `combine_all_reduces=false` asks for one sum per gradient. Slots that are read back must be variables.
-        if not self._config.engine.combine_all_reduces or optimizer.reread_slots:
-            return None
-        # One update of the whole vector has one learning rate and one step count.
-        if optimizer.groups:
-            return None
-        # The shares of a gradient are those of the batch axis only, see `packed.summed`.
+    def _groups(self) -> int:
+        """Returns the number of shares whose sum is a gradient, for `packed.summed`; 1: each is summed by itself."""
+        batch_axis = self._batch_axis
+        # `combine_all_reduces=false` asks for one sum per gradient, `reread_slots` for what the combiner makes of them.
+        merges = self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots
+        if batch_axis is None or not merges:
+            return 1
+        # The shares of a gradient are those of the batch axis only.
         if not splits_examples_alone(self._array_specs):
-            return None
-        # The sums of the microbatches' gradients are in variables of their own.
-        if self._microbatches > 1:
-            return None
-        variables = self.variables()
-        trainable = subset(variables, self._state.trainable)
-        groups = 1
-        if self._batch_axis:
-            groups = self._axes[self._batch_axis]
-        return packing(trainable, groups, elementwise=make_rule(optimizer, tf).elementwise)
+            return 1
+        for path in self._state.trainable:
+            variable = self._state.variables[path]
+            if variable.dtype != tf.float32 or any(spec_of(variable.layout)):
+                return 1
+        return self._axes[batch_axis]
 
     def _traced(self, function: F) -> F:
         """Returns a graph function.
@@ -279,17 +269,11 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """
         for left in reversed(range(_COMPILATIONS)):
             call = self._traced(self._steps.train)
-            was_packed = self._steps.packing is not None
             try:
                 call(batches.arrays, self._numbers(batches, 0, 0))
                 break
             except tf.errors.InvalidArgumentError as error:
                 self._raise_unless_collision(error, left)
-            except Exception:
-                gave_up_packing = was_packed and self._steps.packing is None
-                if not gave_up_packing:
-                    raise
-                logger.debug("the state is not packed: a gradient is not a sum over the rows of a matrix")
         return call
 
     def _raise_unless_collision(self, error: tf.errors.InvalidArgumentError, left: int) -> None:

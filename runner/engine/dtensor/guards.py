@@ -52,22 +52,6 @@ def check_order(graph: tf.Graph, names: _Names) -> None:
             written_ids.add(id(resource))
 
 
-def written(graph: tf.Graph, names: _Names) -> list[str]:
-    """Returns the paths of the variables among `names` that a traced step writes.
-
-    Args:
-      graph: the function graph with the step's operations.
-      names: the names of the variables that are searched for.
-    """
-    paths = []
-    for operation in graph.get_operations():
-        if operation.type in _WRITES:
-            name = _variable_name(graph, operation.inputs[0], names)
-            if name in names.values():
-                paths.append(name)
-    return paths
-
-
 def _variable_name(graph: tf.Graph, resource: tf.Tensor, names: _Names) -> str:
     """Returns the path of a resource tensor's variable.
 

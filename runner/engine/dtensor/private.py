@@ -130,7 +130,7 @@ def recast(variable: tf.Variable, stored: tf.Variable) -> tf.Variable:
     return variable
 
 
-def reads_by(stored: type, give: Callable[[Any, Any], tf.Tensor], *, reads: bool = True) -> type:
+def reads_by(stored: type, give: Callable[[Any, Any], tf.Tensor]) -> type:
     """Returns a subclass of a variable's class whose reads return another value.
 
     Without `_dense_var_to_tensor` operations that take the variable itself, such as a matmul, get the stored value.
@@ -138,17 +138,16 @@ def reads_by(stored: type, give: Callable[[Any, Any], tf.Tensor], *, reads: bool
     Args:
       stored: class of a DVariable.
       give: (variable, stored value) -> the value for its readers.
-      reads: the stored value is read; else `give` gets None for it.
     """
 
     class Read(stored):  # type: ignore[misc]
         """A DVariable whose readers get another value than the stored one."""
 
         def read_value(self) -> tf.Tensor:
-            return give(self, super().read_value() if reads else None)
+            return give(self, super().read_value())
 
         def value(self) -> tf.Tensor:
-            return give(self, super().value() if reads else None)
+            return give(self, super().value())
 
         def _dense_var_to_tensor(
             self, dtype: tf.DType | None = None, name: str | None = None, as_ref: bool = False

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from runner.data.base import Array
-from runner.engine.dtensor.arrays import filled, pack_part, zeros
+from runner.engine.dtensor.arrays import pack_part, zeros
 from runner.engine.dtensor.variable_reads import read_stored
 from runner.engine.mappings import map_values, subset
 from runner.model.contract import Constraint
@@ -42,14 +42,6 @@ class State:
     def saved(self) -> dict[str, dtensor.DVariable]:
         """Returns the variables of a checkpoint, by path."""
         return {**self.variables, **self.slots}
-
-    @property
-    def non_trainable(self) -> dict[str, dtensor.DVariable]:
-        """Returns the variables that no gradient changes, such as moving statistics."""
-        others = dict(self.variables)
-        for path in self.trainable:
-            del others[path]
-        return others
 
     def assign(self, values: Mapping[str, Array]) -> None:
         """Sets variables and slots from whole arrays by path.
@@ -112,7 +104,7 @@ def make_state(
       accumulates: a step sums the gradients of several microbatches.
     """
     trainable_ids = set(map(id, trainable_variables))
-    # In the order of the variables, which gradients, slots and packed vectors share.
+    # In the order of the variables, which gradients and slots share.
     trainable = []
     for path, variable in variables.items():
         if id(variable) in trainable_ids:
@@ -120,7 +112,7 @@ def make_state(
     slots = {}
     for path in trainable:
         for slot in rule.slots:
-            slots[slot_path(slot, path)] = filled(variables[path], rule.initial.get(slot, 0.0))
+            slots[slot_path(slot, path)] = zeros(variables[path])
     if averages:
         for path in trainable:
             slots[ema_path(path)] = zeros(variables[path])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,13 +22,12 @@ from runner.data.base import WEIGHT
 from runner.engine.dtensor import operations, packed
 from runner.engine.dtensor.adapters import Model
 from runner.engine.dtensor.explain import trace_error
-from runner.engine.dtensor.guards import check_indexing, check_order, check_resources, written
+from runner.engine.dtensor.guards import check_indexing, check_order, check_resources
 from runner.engine.dtensor.masks import masks_from_scope
 from runner.engine.dtensor.mesh import MeshPlacer
-from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.update import Position, Update
-from runner.engine.dtensor.variable_reads import deferred, lent, read_value
+from runner.engine.dtensor.variable_reads import deferred
 from runner.engine.mappings import map_values
 from runner.errors import ConfigError, EngineError
 from runner.layout import Spec
@@ -65,8 +64,6 @@ class Steps:
     """Functions to be traced.
 
     Attributes:
-      packing: of the state, until a trace finds that the model's gradients can't be packed; None: each variable is
-        updated by itself.
       user_error: the error for the user of a failed trace; AutoGraph wraps exceptions in others, so it is kept here.
       graph: the graph of the step that was traced last.
     """
@@ -80,7 +77,7 @@ class Steps:
         state: State,
         mesh: dtensor.Mesh,
         specs: Mapping[str, Spec],
-        packing: Packing | None,
+        groups: int,
     ) -> None:
         """Stores what the functions compute with.
 
@@ -92,7 +89,7 @@ class Steps:
           state: variables and slots.
           mesh: DTensor mesh.
           specs: sharding of a batch's arrays, by name.
-          packing: of the trainable variables in one vector.
+          groups: number of shares whose sum is a gradient, see `packed.summed`.
         """
         self._config = config
         self._data = data
@@ -105,7 +102,7 @@ class Steps:
         self._microbatches = config.trainer.accumulate_steps
         self._devices = mesh.size
         self._space = _space(data, specs)
-        self.packing = packing
+        self._groups = groups
         self.user_error: ConfigError | EngineError | None = None
         self.graph: tf.Graph | None = None
 
@@ -132,18 +129,13 @@ class Steps:
         share_kb = _shares(arrays, numbers)
         counts_k = numbers[COUNTS:]
 
-        def body(i: tf.Tensor, regularization_k: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            sums_kb = carried[: len(names)]
-            vectors = carried[len(names) :]
+        def body(i: tf.Tensor, regularization_k: tf.Tensor, *sums_kb: tf.Tensor) -> tuple[tf.Tensor, ...]:
             batch = _batch(arrays, i)
             at = self._position(first, i)
             try:
-                sums_b, regularization, vectors = self._step(batch, tf.gather(share_kb, i), at, factor, vectors)
+                sums_b, regularization = self._step(batch, tf.gather(share_kb, i), at, factor)
             except (ConfigError, EngineError) as error:
                 self.user_error = error
-                raise
-            except packed.NotPacked:
-                self.packing = None
                 raise
             except Exception as error:  # a user's layers may raise anything
                 self.user_error = trace_error(error, self._config.model.target)
@@ -158,7 +150,7 @@ class Steps:
                 new_regularization_k = tf.where(row_k1, tf.expand_dims(regularization, 0), regularization_k)
             else:
                 new_regularization_k = tf.where(row_k, regularization, regularization_k)
-            return i + 1, new_regularization_k, *new_sums_kb, *vectors
+            return i + 1, new_regularization_k, *new_sums_kb
 
         # A product and not `tf.zeros`: it has the layout of its factor, (K, B) sharded over the batch axis, before the
         # loop begins, and a loop's carried tensors must have one layout. In a small loop DTensor gives `tf.zeros` the
@@ -167,13 +159,12 @@ class Steps:
         zeros_k = counts_k * 0.0
         if gradient_norms:
             zeros_k = tf.stack([zeros_k] * (1 + len(gradient_norms)), 1)
-        start = (tf.constant(0), zeros_k, *([zeros_kb] * len(names)), *self._read_packed())
+        start = (tf.constant(0), zeros_k, *([zeros_kb] * len(names)))
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
-        _, regularization, *carried = tf.while_loop(
+        _, regularization, *sums_kb = tf.while_loop(
             lambda i, *_: tf.cast(i, tf.float32) < rounds, body, start, parallel_iterations=1, name=next(_loop_names)
         )
-        self._write_packed(carried[len(names) :])
-        return dict(zip(names, carried, strict=False)), regularization
+        return dict(zip(names, sums_kb, strict=True)), regularization
 
     def gradients(self, arrays: Batch, numbers: tf.Tensor) -> list[tf.Tensor]:
         """Returns one microbatch's gradients in the order of `State.trainable`.
@@ -255,29 +246,9 @@ class Steps:
         done = first + tf.cast(i // self._microbatches, tf.float32)
         return Position(done, microstep, tf.cast(i % self._microbatches, tf.float32))
 
-    def _read_packed(self) -> list[tf.Tensor]:
-        """Returns the vectors that a call's loop carries from step to step.
-
-        Returns None if nothing is packed.
-        """
-        if self.packing is None:
-            return []
-        vectors = []
-        for variables in self._update.packed_variables(self.packing):
-            vectors.append(packed.pack(list(map(read_value, variables))))
-        return vectors
-
-    def _write_packed(self, vectors: Sequence[tf.Tensor]) -> None:
-        """Writes the final vectors of a call."""
-        if self.packing is None:
-            return
-        for variables, vector in zip(self._update.packed_variables(self.packing), vectors, strict=True):
-            for variable, value in zip(variables, packed.unpack(self.packing, vector), strict=True):
-                variable.assign(value)
-
     def _step(
-        self, batch: Batch, share_b: tf.Tensor, at: Position, factor: tf.Tensor, vectors: tuple[tf.Tensor, ...]
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tuple[tf.Tensor, ...]]:
+        self, batch: Batch, share_b: tf.Tensor, at: Position, factor: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Runs one step.
 
         Reads everything, then computes everything, then writes everything.
@@ -290,33 +261,20 @@ class Steps:
           share_b: (B,), each example's share of the mean.
           at: the position in the run.
           factor: on the learning rate.
-          vectors: the packed state; empty if it is read from the variables and written to them.
 
         Returns:
-          Each example's loss and metrics (B,), the regularization, the new packed state.
+          Each example's loss and metrics (B,), and the regularization.
         """
-        if self.packing is None:
-            with deferred(list(self._state.variables.values())):
-                backward = self._backward(batch, share_b, at.microstep)
-                gradient_norms = self._update.apply(backward.gradients, at, factor)
-        else:
-            variables = self._update.packed_variables(self.packing)[0]
-            weights = packed.unpack(self.packing, vectors[0])
-            with lent(variables, weights), deferred(list(self._state.non_trainable.values())):
-                backward = self._backward(batch, share_b, at.microstep, weights)
-            # A layer that sets its own weights would set the variables, and still read the lent tensors.
-            names = {id(variable.handle): variable.name for variable in variables}
-            if written(tf.compat.v1.get_default_graph(), names):
-                raise packed.NotPacked("a layer assigns a weight")
-            gradient = packed.summed(self.packing, backward.gradients)
-            gradient_norms = self._update.packed_norms(self.packing, gradient)
-            vectors = self._update.apply_packed(self.packing, gradient, at.done, factor, vectors)
+        with deferred(list(self._state.variables.values())):
+            backward = self._backward(batch, share_b, at.microstep)
+            gradients = packed.summed(backward.gradients, self._groups)
+            gradient_norms = self._update.apply(gradients, at, factor)
         self._check(tf.compat.v1.get_default_graph())
         metrics = self._data.task.metrics(self._ops, backward.outputs, batch)
         scalars = backward.regularization
         if gradient_norms:
             scalars = tf.stack([scalars, *gradient_norms])
-        return {LOSS: backward.loss, **metrics}, scalars, vectors
+        return {LOSS: backward.loss, **metrics}, scalars
 
     def _check(self, graph: tf.Graph) -> None:
         """Checks a traced step for orders and forms that DTensor computes wrongly."""
@@ -330,21 +288,16 @@ class Steps:
         if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:
             check_order(graph, names)
 
-    def _backward(
-        self, batch: Batch, share_b: tf.Tensor, microstep: tf.Tensor, weights: Sequence[tf.Tensor] = ()
-    ) -> _Backward:
+    def _backward(self, batch: Batch, share_b: tf.Tensor, microstep: tf.Tensor) -> _Backward:
         """Runs the forward and the backward pass of one microbatch.
 
         Args:
           batch: arrays by name.
           share_b: (B,), each example's share of the mean.
           microstep: number of earlier microbatches.
-          weights: tensors that are lent to the trainable variables, whose gradients are then returned.
         """
-        sources = weights or [self._state.variables[path] for path in self._state.trainable]
+        sources = [self._state.variables[path] for path in self._state.trainable]
         with tf.GradientTape() as tape:
-            for weight in weights:
-                tape.watch(weight)
             outputs = self._outputs(batch, microstep)
             loss_b = self._data.task.loss(self._ops, outputs, batch)
             added = self._added()

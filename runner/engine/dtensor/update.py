@@ -1,7 +1,4 @@
-"""The traced update of a step, from gradients to weights, slots and EMA.
-
-It goes variable by variable, or is packed.
-"""
+"""The traced update of a step, from gradients to weights, slots and EMA."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from tensorflow.experimental import dtensor
 
 from runner import arrays
 from runner.config.schema import RunConfig
-from runner.engine.dtensor import packed
-from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.variable_reads import read_stored, read_value
 from runner.engine.mappings import map_values
@@ -132,58 +127,7 @@ class Update:
             target.assign(value)
         return gradient_norms
 
-    def packed_norms(self, packing: Packing, gradient: tf.Tensor) -> list[tf.Tensor]:
-        """Returns norms of the gradients in a vector (N,), see `runner.optim.norms`."""
-        if self._config.gradient_norm is None:
-            return []
-        return norms.values(self._config, packing.paths, packed.unpack(packing, gradient), arrays.of(tf))
-
-    def apply_packed(
-        self, packing: Packing, gradient: tf.Tensor, done: tf.Tensor, factor: tf.Tensor, vectors: Sequence[tf.Tensor]
-    ) -> tuple[tf.Tensor, ...]:
-        """Returns the new vectors (N,) of weights, slots and EMA.
-
-        The rules are elementwise, so one application to the vectors updates all variables.
-
-        Args:
-          packing: each variable's position in a vector.
-          gradient: (N,).
-          done: number of earlier steps.
-          factor: factor on the schedule's learning rate.
-          vectors: in the order of `packed_variables`.
-        """
-        if self._config.clip.norm is not None:
-            # This norm is that of each variable's gradient by itself.
-            gradient = packed.pack(clip(self._config.clip, packed.unpack(packing, gradient), tf))
-        else:
-            (gradient,) = clip(self._config.clip, [gradient], tf)
-        rate = self._rate(done, factor)
-        old_weight, *others = vectors
-        # If the run keeps an EMA, its vector is the last of the others, after those of the slots.
-        old_slots = dict(zip(self._rule.slots, others, strict=False))
-        weight, new_slots = self._rule.update(gradient, old_weight, old_slots, rate, done + 1.0)
-        weight = self._constrained_packed(packing, weight)
-        new_vectors = [weight]
-        for slot in self._rule.slots:
-            new_vectors.append(new_slots[slot])
-        if self._decay is not None:
-            new_vectors.append(rules.average(self._decay, others[-1], weight, done, tf))
-        return tuple(new_vectors)
-
-    def packed_variables(self, packing: Packing) -> list[list[dtensor.DVariable]]:
-        """Returns the variables in each packed vector.
-
-        The weights, one list per slot, the EMA.
-        """
-        state = self._state
-        groups = [[state.variables[path] for path in packing.paths]]
-        for slot in self._rule.slots:
-            groups.append([state.slots[slot_path(slot, path)] for path in packing.paths])
-        if self._decay is not None:
-            groups.append([state.slots[ema_path(path)] for path in packing.paths])
-        return groups
-
-    def _constrained(self, path: str, weight: tf.Tensor, layout: dtensor.Layout | None = None) -> tf.Tensor:
+    def _constrained(self, path: str, weight: tf.Tensor, layout: dtensor.Layout) -> tf.Tensor:
         """Returns a new weight after its constraint.
 
         The constraint gets the whole weight, as it may compute its norm.
@@ -191,22 +135,15 @@ class Update:
         Args:
           path: canonical.
           weight: after the optimizer's update.
-          layout: in which it is stored; None: replicated.
+          layout: in which it is stored.
         """
         constraint = self._state.constraints.get(path)
         if constraint is None:
             return weight
-        if layout is None or set(layout.sharding_specs) <= {dtensor.UNSHARDED}:
+        if set(layout.sharding_specs) <= {dtensor.UNSHARDED}:
             return tf.cast(constraint(weight), weight.dtype)
         whole = dtensor.relayout(weight, dtensor.Layout.replicated(layout.mesh, layout.rank))
         return dtensor.relayout(tf.cast(constraint(whole), weight.dtype), layout)
-
-    def _constrained_packed(self, packing: Packing, vector: tf.Tensor) -> tf.Tensor:
-        """Returns the vector (N,) of the weights, each after its constraint."""
-        if not self._state.constraints:
-            return vector
-        weights = zip(packing.paths, packed.unpack(packing, vector), strict=True)
-        return packed.pack([self._constrained(path, weight) for path, weight in weights])
 
     def _rate(self, done: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
         return learning_rate(self._config, done, self._total_steps, tf) * factor

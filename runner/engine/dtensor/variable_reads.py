@@ -3,19 +3,18 @@
 - `gather_for_use`: a variable is stored in shards and gathered for use, as FSDP and sharded convolution kernels need.
   Without it DTensor would keep a kernel that is sharded over the batch axis as it is, and gather the activations. Here
   a layer that reads the variable gets it gathered, by one all-gather, and its gradient is reduced and sharded again.
-- `lent`: readers get a tensor, in a step that carries its weights as tensors (see `.packing`).
 - `deferred`: assigned values are written at the end of the step, once per variable. A layer may set its own weights,
   as spectral normalization does, or be called twice and update its statistics each time, and DTensor's all-reduce
   combiner does not keep the order of reads and writes.
 
-All change the class of the variable; `.private.reads_by` says what of TensorFlow's private interface that relies on.
+Both change the class of the variable; `.private.reads_by` says what of TensorFlow's private interface that relies on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -63,43 +62,6 @@ def _gathered_class(stored: type) -> type:
 
 
 @contextlib.contextmanager
-def _reclassed(
-    variables: Sequence[tf.Variable], make: Callable[[type], type], attribute: str, values: Iterable[object]
-) -> Iterator[None]:
-    """Gives variables another class within the context.
-
-    Args:
-      variables: left as they were.
-      make: returns the subclass of a variable's class.
-      attribute: name of the attribute that the subclass reads.
-      values: of the attribute, one per variable.
-    """
-    classes: list[type] = list(map(type, variables))
-    for variable, stored, value in zip(variables, classes, values, strict=True):
-        variable.__class__ = make(stored)
-        setattr(variable, attribute, value)
-    try:
-        yield
-    finally:
-        for variable, stored in zip(variables, classes, strict=True):
-            variable.__class__ = stored
-            delattr(variable, attribute)
-
-
-@contextlib.contextmanager
-def lent(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Makes reads of variables return tensors instead, within the context."""
-    with _reclassed(variables, _lent_class, "lent", values):
-        yield
-
-
-@functools.cache
-def _lent_class(stored: type) -> type:
-    """Returns the subclass of a variable class whose reads return what was lent."""
-    return reads_by(stored, lambda variable, _: variable.lent, reads=False)
-
-
-@contextlib.contextmanager
 def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator[None]:
     """Defers assignments to variables until the context ends.
 
@@ -112,8 +74,16 @@ def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator
       kept: assigned values are written at the end; else they are dropped.
     """
     assigned: dict[int, tf.Tensor] = {}  # id of a variable -> the value assigned last
-    with _reclassed(variables, _deferred_class, "assigned", [assigned] * len(variables)):
+    classes: list[type] = list(map(type, variables))
+    for variable, stored in zip(variables, classes, strict=True):
+        variable.__class__ = _deferred_class(stored)
+        variable.assigned = assigned
+    try:
         yield
+    finally:
+        for variable, stored in zip(variables, classes, strict=True):
+            variable.__class__ = stored
+            del variable.assigned
     if not kept:
         return
     for variable in variables:

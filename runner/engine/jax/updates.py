@@ -111,7 +111,7 @@ class OwnUpdate(UpdateRule):
         """Makes the rule."""
         self.settings = trained.settings
         self._rule = rules.GroupedRule(config, trained.settings, jnp)
-        self.slots = whole_slots(self._rule.rule.slots, _ranks(trained.variables), self._rule.rule.initial)
+        self.slots = whole_slots(self._rule.rule.slots, _ranks(trained.variables))
 
     def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Updates each variable by the rule."""
