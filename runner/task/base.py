@@ -159,7 +159,7 @@ class Task(ABC):
       tokens: number of tokens per example, for a task that counts in tokens; 0: it does not.
       reads_batch: whether the loss or a metric of an example may depend on the other rows of its batch. An evaluation
         then computes both without any row of padding, and a training whose padding would count is rejected.
-      runs_user_code: whether its functions call functions of the user, which may need AutoGraph.
+      runs_user_code: whether its functions call functions of the user.
       own_step: whether a user's class computes updates and metrics, with optimizers of its own; then `loss`, `metrics`
         and `totals` are never called.
       scales_by_model: `task.scale_images=auto`.

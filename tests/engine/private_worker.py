@@ -28,11 +28,6 @@ class _Subclassed(tf_keras.Model):  # type: ignore[misc]
         return self.inner(x)
 
 
-class _Own(tf_keras.layers.Layer):  # type: ignore[misc]
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        return x
-
-
 def numbers() -> bool:
     """Tells whether a call's numbers are an input of its program, and no constant that it is compiled again with."""
     mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
@@ -88,13 +83,6 @@ def mixed() -> bool:
         private.uncast(held) is not held and private.recast(held, other) is held and private.uncast(held) is other
     )
     return changed and private.uncast(other) is other and private.recast(other, other) is other
-
-
-def converted() -> bool:
-    """Tells whether models of tf_keras's own layers are told from those whose code AutoGraph must see."""
-    own = tf_keras.Sequential([tf_keras.Input((3,)), _Own()])
-    models = (_model(), tf_keras.applications.MobileNetV2((32, 32, 3), weights=None), own, _Subclassed(), tf.Module())
-    return [private.needs_autograph(model) for model in models] == [False, False, True, True, True]
 
 
 def constants() -> bool:
@@ -169,7 +157,6 @@ CHECKS: tuple[Callable[[], bool], ...] = (
     generators,
     mixed,
     constants,
-    converted,
     reads,
     classes,
     operations,

@@ -25,11 +25,10 @@ from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.dtensor import canary
 from runner.engine.dtensor.adapters import Model, make_adapter
-from runner.engine.dtensor.adapters.probe import loss_reads_others
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, spec_of, unpack
-from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error, pairs_error
+from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error
 from runner.engine.dtensor.mesh import make_devices, make_mesh
-from runner.engine.dtensor.private import needs_autograph, uncast
+from runner.engine.dtensor.private import uncast
 from runner.engine.dtensor.state import State, make_state
 from runner.engine.dtensor.state_reader import StateReader
 from runner.engine.dtensor.step import COUNTS, Steps
@@ -41,12 +40,11 @@ from runner.errors import EngineError
 from runner.host import stages
 from runner.host.outputs import warn
 from runner.layout import Spec
-from runner.model import contract, target
+from runner.model import contract
 from runner.model.builder import check_trainable
 from runner.optim import norms
 from runner.optim.paths import is_ema, owner_of
 from runner.optim.rules import make_rule
-from runner.task.registry import key_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +66,11 @@ def _optimize(optimizes: bool) -> None:
     Must be called before the first program: one that ran before the first call is compiled again.
     """
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimizes})
+
+
+def _traced(function: F) -> F:
+    traced: F = tf.function(function, autograph=False)
+    return traced
 
 
 class DTensorEngine(MeshEngine[tf.Tensor]):
@@ -170,10 +173,10 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._vector = layout_of((None,), self._mesh)
         self._train: Call | None = None
         self._steps = self._steps_on(self._array_specs)
-        self._gradients = self._traced(self._steps.gradients)
-        self._eval = self._traced(self._steps.evaluate)
-        self._next_logits = self._traced(self._steps.next_logits)
-        self._outputs = self._traced(self._steps.outputs)
+        self._gradients = _traced(self._steps.gradients)
+        self._eval = _traced(self._steps.evaluate)
+        self._next_logits = _traced(self._steps.next_logits)
+        self._outputs = _traced(self._steps.outputs)
         # Number of examples -> the program for it; None: all rows.
         self._judged: dict[int | None, Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]] = {}
 
@@ -193,7 +196,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def _groups(self) -> int:
         """Returns the number of shares whose sum is a gradient, for `packed.summed`; 1: each is summed by itself."""
         batch_axis = self._batch_axis
-        # `combine_all_reduces=false` asks for one sum per gradient, `reread_slots` for what the combiner makes of them.
+        # `combine_all_reduces=false` asks for one sum per gradient, `reread_slots` for the combiner's bug.
         merges = self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots
         if batch_axis is None or not merges:
             return 1
@@ -205,16 +208,6 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             if variable.dtype != tf.float32 or any(spec_of(variable.layout)):
                 return 1
         return self._axes[batch_axis]
-
-    def _traced(self, function: F) -> F:
-        """Returns a graph function.
-
-        Only a user's own code may need AutoGraph, which doubles the time of a trace.
-        """
-        config = self._config
-        has_user_code = needs_autograph(self._model) or self._data.task.runs_user_code
-        traced: F = tf.function(function, autograph=has_user_code and not target.is_own(config.model))
-        return traced
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Packs every array, microbatch by microbatch."""
@@ -244,19 +237,12 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             if not is_compile_error(str(error)):
                 raise
             logger.error("DTensor could not compile the step:\n%s", error)
-            if self._data.task.runs_user_code and loss_reads_others(self._adapter.plain(), self._data):
-                raise pairs_error(key_of(self._config.task)) from None
             graph = self._steps.graph
             operations = []
             if graph is not None:
                 operations = [(operation.type, operation.name) for operation in graph.get_operations()]
             layers = [layer.name for layer in self._model.submodules]
             raise compile_error(str(error), operations, layers) from None
-        except Exception:
-            # AutoGraph wraps the step's own error in another one.
-            if self._steps.user_error is not None:
-                raise self._steps.user_error from None
-            raise
 
     def _compiled(self, batches: PlacedBatches) -> Call:
         """Returns the training call, compiled by calling it for no step.
@@ -268,7 +254,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
           tf.errors.InvalidArgumentError: it was rejected each time, or something else is wrong.
         """
         for left in reversed(range(_COMPILATIONS)):
-            call = self._traced(self._steps.train)
+            call = _traced(self._steps.train)
             try:
                 call(batches.arrays, self._numbers(batches, 0, 0))
                 break
@@ -355,14 +341,14 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             # therefore is compiled once.
             outputs, added = self._outputs(arrays)
             if examples not in self._judged:
-                self._judged[examples] = self._traced(partial(self._steps.judged, examples=examples))
+                self._judged[examples] = _traced(partial(self._steps.judged, examples=examples))
             loss, totals = self._judged[examples](outputs, arrays)
         return BatchResult(loss, totals, outputs, added)
 
     @cached_property
     def _evaluated_whole(self) -> Callable[..., Any]:
         """The program of an evaluation in which each device computes all examples."""
-        return self._traced(self._steps_on(self._replicated_specs).evaluate)
+        return _traced(self._steps_on(self._replicated_specs).evaluate)
 
     def _start_next_logits(self, batch: HostBatches) -> tf.Tensor:
         with self._explained():

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 
 from runner.errors import ConfigError
-from runner.model.padding import BROADCAST
 
 _USE_JAX = "engine=jax, which computes it"
 # Part of an operation's type -> what works instead. The first match counts: MaxPoolWithArgmax comes before MaxPool.
@@ -75,19 +74,6 @@ def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iter
     )
 
 
-def pairs_error(key: str) -> ConfigError:
-    """Returns the error for a step that DTensor could not compile, whose loss depends on other rows of the batch.
-
-    Args:
-      key: of the loss, with its value.
-    """
-    return ConfigError(
-        f"{key}: the loss of an example depends on other rows of its batch, and DTensor can't compile it as it is "
-        f"sharded; if you did not intend it, {BROADCAST}; if you did, "
-        "take the other rows from ops.all_rows, or set engine=jax"
-    )
-
-
 def _alternative(kind: str) -> str:
     for part, alternative in _ALTERNATIVES.items():
         if part in kind:
@@ -96,19 +82,17 @@ def _alternative(kind: str) -> str:
 
 
 def trace_error(error: Exception, target: str) -> ConfigError:
-    """Returns the error for a step whose trace raised in the model's own code.
+    """Returns the error for a step whose trace raised in the user's own code.
 
     Args:
-      error: the exception; AutoGraph puts the lines of the user's code before its message.
+      error: the exception.
       target: the target of the model.
     """
-    lines = list(filter(None, map(str.strip, str(error).splitlines()))) or [""]
-    if "in user code" in lines[0]:
-        # AutoGraph's last line begins with the original exception's class.
-        message = lines[-1][:_LONGEST_EXCEPTION]
-    else:
-        message = f"{type(error).__name__}: {' '.join(lines)[:_LONGEST_EXCEPTION]}"
-    return ConfigError(f"model._target_={target}: a training step of the model raised {message}")
+    message = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_EXCEPTION]}"
+    fix = ""
+    if "symbolic `tf.Tensor`" in str(error):
+        fix = f"; write `if` and `while` over tensors with tf.cond and tf.while_loop, or set {_USE_JAX}"
+    return ConfigError(f"model._target_={target}: a training step of the model raised {message}{fix}")
 
 
 def is_compile_error(text: str) -> bool:

@@ -85,18 +85,6 @@ def build_by_call(model: tf_keras.Model, inputs: Any) -> None:
     base_layer.Layer.__call__(model, inputs)
 
 
-def needs_autograph(model: tf.Module) -> bool:
-    """Returns whether a layer has a user's own code, which may branch on tensors.
-
-    tf_keras converts no other code.
-
-    Without it every user's model is traced by AutoGraph, which takes twice the time.
-    """
-    if not isinstance(model, base_layer.Layer):
-        return True
-    return any(layer._should_use_autograph() for layer in (model, *model._flatten_layers()))
-
-
 def generator(layer: tf_keras.layers.Layer) -> Any:
     """Returns the generator of a random layer.
 

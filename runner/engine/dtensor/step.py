@@ -64,7 +64,6 @@ class Steps:
     """Functions to be traced.
 
     Attributes:
-      user_error: the error for the user of a failed trace; AutoGraph wraps exceptions in others, so it is kept here.
       graph: the graph of the step that was traced last.
     """
 
@@ -103,7 +102,6 @@ class Steps:
         self._devices = mesh.size
         self._space = _space(data, specs)
         self._groups = groups
-        self.user_error: ConfigError | EngineError | None = None
         self.graph: tf.Graph | None = None
 
     def train(self, arrays: Batch, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -134,12 +132,10 @@ class Steps:
             at = self._position(first, i)
             try:
                 sums_b, regularization = self._step(batch, tf.gather(share_kb, i), at, factor)
-            except (ConfigError, EngineError) as error:
-                self.user_error = error
+            except (ConfigError, EngineError):
                 raise
             except Exception as error:  # a user's layers may raise anything
-                self.user_error = trace_error(error, self._config.model.target)
-                raise self.user_error from error
+                raise trace_error(error, self._config.model.target) from error
             # Row i of the results is selected by `where`: in a product with a mask, a NaN would reach all rows.
             row_k = tf.one_hot(i, calls) > 0.0
             row_k1 = tf.expand_dims(row_k, 1)

@@ -164,10 +164,8 @@ class KerasAdapter:
         arguments = data_arguments(self._builder, self._config, self._data)
         if self._takes_layouts:
             arguments[target.LAYOUTS] = layouts
-        builder = self._builder
-        if target.is_own(self._config):
-            # AutoGraph is for users' layers; converting ours takes seconds and changes nothing.
-            builder = tf.autograph.experimental.do_not_convert(builder)
+        # As in the step, and AutoGraph takes seconds.
+        builder = tf.autograph.experimental.do_not_convert(self._builder)
         model = build_model(builder, self._config, keras=tf_keras, **arguments)
         check_kind(model, tf_keras.Model, self._config, "tf_keras")
         model = with_named_outputs(model, tf_keras, self._data)

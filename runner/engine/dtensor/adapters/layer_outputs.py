@@ -47,11 +47,9 @@ def _traced_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, Arra
     calls = {id(layer): layer.call for layer in layers}
     try:
         for layer in layers:
-            # AutoGraph would convert the recorder's code, and not the layer's.
-            own_call = tf.autograph.experimental.do_not_convert(calls[id(layer)])
-            layer.call = recorder.recorded(layer, own_call)
+            layer.call = recorder.recorded(layer, calls[id(layer)])
         specs = {name: tf.TensorSpec((batch, *spec.shape), spec.dtype) for name, spec in inputs.items()}
-        tf.function(call).get_concrete_function(as_called(specs))
+        tf.function(call, autograph=False).get_concrete_function(as_called(specs))
     finally:
         for layer in layers:
             layer.call = calls[id(layer)]

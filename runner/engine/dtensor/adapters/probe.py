@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from runner import arrays
 from runner.config.schema import ModelConfig, RunConfig
-from runner.data.base import WEIGHT, Array, Batch
+from runner.data.base import Array, Batch
 from runner.engine.base import as_called
 from runner.engine.dtensor.arrays import host_values
 from runner.engine.dtensor.masks import masks_from_scope
 from runner.engine.mappings import map_values, without
 from runner.model import contract, padding, scope
-from runner.task.base import LOSS, DataSpec
+from runner.task.base import DataSpec
 
 Variables = Mapping[str, tf.Variable]
 
@@ -61,30 +59,6 @@ def check_kept(model: tf.Module, variables: Variables, config: RunConfig, data: 
 
     before = host_values(kept)
     padding.check(call, data.inputs, before, config.trainer.accumulate_steps)
-
-
-def loss_reads_others(model: tf.Module, data: DataSpec) -> bool:
-    """Returns whether the task's loss of an example depends on others of its batch; false if the loss can't be called.
-
-    Args:
-      model: plain, of one device; called in inference mode.
-      data: what the engine is built for.
-    """
-    ops = arrays.of(tf)
-    task = data.task
-    batch = padding.random_examples(data.arrays, np.random.default_rng(0), 4)
-    batch[WEIGHT] = np.ones(4, np.float32)
-    tensors = map_values(tf.constant, batch)
-
-    def loss(outputs: Any, count: int) -> dict[str, Array]:
-        first = tf.nest.map_structure(lambda x: tf.cast(x, tf.float32)[:count], outputs)
-        return {LOSS: task.loss(ops, first, {name: x[:count] for name, x in tensors.items()}).numpy()[:2]}
-
-    try:
-        outputs = task.reduced(ops, model(task.inputs(ops, tensors), training=False), tensors)
-        return padding.reads_others(loss(outputs, 4), loss(outputs, 2))
-    except Exception:  # A user's code may raise anything for random values.
-        return False
 
 
 def _check_evaluation(

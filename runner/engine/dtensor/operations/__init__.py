@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-import tensorflow as tf
-
 from runner.engine.dtensor import private
 from runner.engine.dtensor.operations import activation, drawn, normalization, windows
 from runner.engine.dtensor.private import KERNELS, STATELESS
@@ -26,7 +24,7 @@ def replaced() -> Iterator[None]:
     before = [(module, name, getattr(module, name)) for module, name, _ in REPLACED]
     try:
         for module, name, function in REPLACED:
-            setattr(module, name, tf.autograph.experimental.do_not_convert(function))
+            setattr(module, name, function)
         yield
     finally:
         for module, name, function in before:
