@@ -24,16 +24,15 @@ from runner.engine.base import HostBatches, LayerOutput, PlacedBatches, Shard, V
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.dtensor import canary
-from runner.engine.dtensor.adapters import Model, make_adapter
-from runner.engine.dtensor.arrays import host_values, layout_of, pack, spec_of, unpack
+from runner.engine.dtensor.adapters import make_adapter
+from runner.engine.dtensor.arrays import host_values, layout_of, pack, shards, spec_of, unpack
 from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error
 from runner.engine.dtensor.mesh import make_devices, make_mesh
 from runner.engine.dtensor.private import uncast
 from runner.engine.dtensor.state import State, make_state
-from runner.engine.dtensor.state_reader import StateReader
 from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.trace import trace
-from runner.engine.dtensor.variable_reads import gather_for_use
+from runner.engine.dtensor.variable_reads import gather_for_use, read_stored
 from runner.engine.evaluation import BatchResult
 from runner.engine.mappings import map_values, shapes_of
 from runner.errors import EngineError
@@ -122,7 +121,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def _make_state(self) -> None:
         self._make_mesh()
         layouts = {path: layout_of(placement.spec, self._mesh) for path, placement in self.placements.items()}
-        self._model: Model = self._adapter.on_mesh(self._plain, self._mesh, layouts)
+        self._model = self._adapter.on_mesh(self._plain, self._mesh, layouts)
         variables = _stored(self._adapter.variables(self._model))
         for path, variable in variables.items():
             if variable.layout != layouts[path]:
@@ -139,7 +138,6 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._gather_for_use()
         if not self._planning:
             self._assign_drawn()
-        self._reader: StateReader | None = None
         del self._drawn, self._plain
 
     def _assign_drawn(self) -> None:
@@ -385,14 +383,12 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def shards(self) -> dict[str, list[Shard]]:
         """Returns host copies of the distinct shards of variables and slots."""
-        if self._reader is None:
-            self._reader = StateReader(self._state.saved)
-        return self._reader.shards()
+        return {path: shards(read_stored(variable)) for path, variable in self._state.saved.items()}
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         self._state.assign(values)
 
-    def plain_model(self) -> Model:
+    def plain_model(self) -> Any:
         """Returns the plain model with the current weights, or their EMA."""
         with self._state.averaged():
             return self._adapter.exported(map_values(unpack, self._state.variables))

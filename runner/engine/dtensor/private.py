@@ -45,22 +45,6 @@ def is_functional(model: tf_keras.layers.Layer) -> bool:
     return isinstance(model, tf_keras.Sequential) or bool(getattr(model, "_is_graph_network", False))
 
 
-def is_called_once(layer: tf_keras.layers.Layer) -> bool:
-    """Returns whether a layer of a functional model has one call.
-
-    Without it the plan shows one of several outputs.
-    """
-    return len(layer._inbound_nodes) <= 1
-
-
-def giver(tensor: Any) -> tf_keras.layers.Layer:
-    """Returns the layer that provides a symbolic tensor.
-
-    Without it the plan does not know a layer's inputs.
-    """
-    return tensor._keras_history.layer
-
-
 def attributes(owner: tf_keras.layers.Layer, kind: type) -> Iterator[tuple[str, Any]]:
     """Yields (attribute path with slashes, value) for a layer's objects.
 

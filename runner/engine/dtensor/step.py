@@ -20,7 +20,6 @@ from runner import arrays
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.dtensor import operations, packed
-from runner.engine.dtensor.adapters import Model
 from runner.engine.dtensor.explain import trace_error
 from runner.engine.dtensor.guards import check_indexing, check_order, check_resources
 from runner.engine.dtensor.masks import masks_from_scope
@@ -72,7 +71,7 @@ class Steps:
         config: RunConfig,
         data: DataSpec,
         total_steps: int,
-        model: Model,
+        model: tf.Module,
         state: State,
         mesh: dtensor.Mesh,
         specs: Mapping[str, Spec],

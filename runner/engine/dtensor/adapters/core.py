@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -12,7 +13,6 @@ from tensorflow.experimental import dtensor
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
-from runner.engine.dtensor.adapters.base import Model
 from runner.engine.dtensor.adapters.paths import named_variables
 from runner.engine.dtensor.adapters.probe import check_kept
 from runner.errors import ConfigError
@@ -40,9 +40,8 @@ class CoreAdapter:
         self._data = data
         self._seed = seed
         self._builder = target.load(config.target)
-        self.lets_users_place = not target.is_own(config)
 
-    def plain(self) -> Model:
+    def plain(self) -> Any:
         """Returns the module on one device.
 
         Raises:
@@ -50,25 +49,25 @@ class CoreAdapter:
         """
         return self._call({})
 
-    def on_mesh(self, plain: Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
+    def on_mesh(self, plain: Any, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Any:
         """Returns the module with every variable created under its layout."""
         # The layouts name the mesh, and a variable can't change its layout: the builder makes a second module.
         del plain, mesh
         return self._call(layouts)
 
-    def variables(self, model: Model) -> dict[str, tf.Variable]:
+    def variables(self, model: Any) -> dict[str, tf.Variable]:
         """Returns canonical path -> variable.
 
         A path is the layer's name and the attribute of the variable.
         """
         variables = {}
-        for layer in model.layers:  # type: ignore[attr-defined]  # `_call` has checked it
+        for layer in model.layers:
             for name, value in vars(layer).items():
                 if isinstance(value, tf.Variable):
                     variables[f"{layer.name}/{name}"] = value
         return variables
 
-    def check(self, model: Model, config: RunConfig) -> None:
+    def check(self, model: Any, config: RunConfig) -> None:
         """Checks a module's outputs, and its layers' names.
 
         Raises:
@@ -78,15 +77,15 @@ class CoreAdapter:
         check_paths(self.variables(model), config.model)
         # A batch of one example is enough for the shape of the outputs.
         self._data.task.check(self.layer_outputs(1)[-1].shape)
-        if self.lets_users_place:
+        if not target.is_own(self._config):
             check_kept(model, self.variables(model), config, self._data)
 
-    def batch_statistics(self, model: Model) -> int:
+    def batch_statistics(self, model: Any) -> int:
         """Returns 0: a module's own code does not tell."""
         del model
         return 0
 
-    def whole(self, model: Model) -> set[str]:
+    def whole(self, model: Any) -> set[str]:
         """Returns nothing: a dense layer computes with shards of its kernel."""
         del model
         return set()
@@ -97,7 +96,7 @@ class CoreAdapter:
         Each is a dense layer on the one before.
         """
         outputs: list[LayerOutput] = []
-        for layer in self.plain().layers:  # type: ignore[attr-defined]
+        for layer in self.plain().layers:
             input_size, output_size = map(int, layer.kernel.shape)
             # Each layer reads the one before it, and the first one the model's input.
             provider = INPUTS
@@ -108,14 +107,14 @@ class CoreAdapter:
             outputs.append(LayerOutput(layer.name, kind, (batch, output_size), "float32", (layer_input,)))
         return outputs
 
-    def exported(self, values: Mapping[str, Array]) -> Model:
+    def exported(self, values: Mapping[str, Array]) -> Any:
         """Returns the same network of tf_keras's layers, with these weights."""
         model = self._build(tf_keras, {})
         for path, variable in named_variables(model).items():
             variable.assign(values[path])
         return model
 
-    def _call(self, layouts: Mapping[str, dtensor.Layout]) -> Model:
+    def _call(self, layouts: Mapping[str, dtensor.Layout]) -> Any:
         model = self._build(None, layouts)
         check_not_keras_3(model, self._config)
         layers = getattr(model, "layers", [None])
@@ -125,11 +124,10 @@ class CoreAdapter:
                 f"model._target_={self._config.target}: engine=core_dtensor trains a tf.Module of dense `layers`, "
                 f"but this builder returned {type(model).__name__}; set engine=keras_dtensor or model=mlp_core"
             )
-        module: Model = model
-        return module
+        return model
 
-    def _build(self, keras: ModuleType | None, layouts: Mapping[str, dtensor.Layout]) -> Model:
-        model: Model = build_model(
+    def _build(self, keras: ModuleType | None, layouts: Mapping[str, dtensor.Layout]) -> Any:
+        return build_model(
             self._builder,
             self._config,
             fix="set model=mlp_core, or engine=keras_dtensor for a builder of Keras models",
@@ -138,4 +136,3 @@ class CoreAdapter:
             layouts=layouts,
             seed=self._seed,
         )
-        return model

@@ -47,9 +47,6 @@ class KerasAdapter:
         self._seed = seed
         self._builder = target.load(config.target)
         self._takes_layouts = target.LAYOUTS in parameters(self._builder)
-        self.lets_users_place = self._takes_layouts and not target.is_own(config)
-        # The model on the mesh, if its layers know their shapes.
-        self._built: tf_keras.Model | None = None
 
     def plain(self) -> tf_keras.Model:
         """Returns the stock model on one device.
@@ -90,9 +87,6 @@ class KerasAdapter:
             model = plain
             place(model, named_variables(model), layouts, mesh)
         adopt(model)
-        self._built = None
-        if private.is_functional(model):
-            self._built = model
         return model
 
     def variables(self, model: tf_keras.Model) -> dict[str, tf.Variable]:
@@ -148,7 +142,7 @@ class KerasAdapter:
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
         """Returns every layer's output for a batch."""
-        return layer_outputs(self._built or self.plain(), batch, self._data.inputs)
+        return layer_outputs(self.plain(), batch, self._data.inputs)
 
     def exported(self, values: Mapping[str, Array]) -> tf_keras.Model:
         """Returns a model of tf_keras's own layers with these weights."""
