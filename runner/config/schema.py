@@ -94,8 +94,7 @@ class EngineConfig:
       state: jax: precision of weights and optimizer state with `precision=bfloat16`: `float32`; `master` (float32,
         cast to bfloat16 copies for the model, shard by shard before the all-gather); `bfloat16` (half the memory).
       combine_all_reduces: DTensor: merge the all-reduces of a step into one. That moves them across variable accesses,
-        so a model whose step reads what it has written is rejected. null: true, except for models with more than 64
-        batch normalization layers, whose compilation would take minutes.
+        so a model whose step reads what it has written is rejected.
       intra_op_threads: DTensor: threads per operation; null: the cores divided by the number of virtual devices.
       canary: DTensor: run two checked steps on the mesh before training.
       loop: jax: how the steps of one device call are run: `device` (a loop inside one program), `host` (one program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error, trace_error
+from runner.engine.dtensor.explain import compile_error, is_compile_error, trace_error
 
 NO_RULE = (
     "/x.py:1:1: error: 'tf.FusedBatchNormV3' op does not implement layout propagation. Please file a request to "
@@ -55,10 +55,3 @@ def test_what_no_mesh_computes_names_the_engine_that_does() -> None:
     )
     assert "engine=jax" in text
     assert "dataset.augment" in text
-
-
-def test_a_step_of_many_variables_has_a_warning() -> None:
-    assert compile_warning("keras_dtensor", 300) == ""
-    warning = compile_warning("keras_dtensor", 1004)
-    assert "compile a step of 1,004 variables" in warning
-    assert warning.endswith("use engine=jax")

@@ -246,8 +246,8 @@ def test_a_model_that_reads_what_it_wrote_trains_alike_with_the_all_reduces_comb
 
 CANARY = """
 import sys
-from runner.engine.dtensor import mesh
-from runner.engine.dtensor import canary
+from tensorflow.experimental import dtensor
+from runner.engine.dtensor import canary, mesh
 from runner.engine.dtensor.environment import prepare_environment
 from runner.errors import EngineError
 from tests.configs import with_keys
@@ -256,7 +256,7 @@ from tests.engine import cases
 config = cases.config({"batch": int(sys.argv[1])})
 config = with_keys(config, {"engine.combine_all_reduces": sys.argv[2] == "combined"})
 prepare_environment(config)
-made = mesh.make_mesh(config.mesh, mesh.make_devices(config.mesh, None), merges=sys.argv[2] == "combined")
+made = dtensor.create_mesh(list(config.mesh.axes.items()), devices=mesh.make_devices(config.mesh, None))
 canary.check(made, "batch", reread=False)
 try:
     canary.check(made, "batch", reread=True)

@@ -9,7 +9,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 import tf_keras
+from tensorflow.experimental import dtensor
 
 from runner import layout
 from runner.data.base import WEIGHT, Array
@@ -26,8 +26,8 @@ from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.dtensor import canary
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, shards, spec_of, unpack
-from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error
-from runner.engine.dtensor.mesh import make_devices, make_mesh
+from runner.engine.dtensor.explain import compile_error, is_compile_error
+from runner.engine.dtensor.mesh import make_devices
 from runner.engine.dtensor.private import uncast
 from runner.engine.dtensor.state import State, make_state
 from runner.engine.dtensor.step import COUNTS, Steps
@@ -37,7 +37,6 @@ from runner.engine.evaluation import BatchResult
 from runner.engine.mappings import map_values, shapes_of
 from runner.errors import EngineError
 from runner.host import stages
-from runner.host.outputs import warn
 from runner.layout import Spec
 from runner.model import contract
 from runner.model.builder import check_trainable
@@ -50,9 +49,6 @@ logger = logging.getLogger(__name__)
 # DTensor rejects a few compilations in a hundred by mistake (see `_compiled`), so five in a row are a real error.
 _COMPILATIONS = 5
 _NAME_COLLISION = "different function with the same name"
-# Most layers with statistics of the batch for which all-reduces are combined by default: for each pair of all-reduces
-# DTensor's combiner searches everything that follows, which takes minutes if such layers are many.
-_MERGED_STATISTICS = 64
 F = TypeVar("F", bound=Callable[..., object])
 Call = Callable[[Mapping[str, tf.Tensor], tf.Tensor], tuple[dict[str, tf.Tensor], tf.Tensor]]
 
@@ -96,27 +92,16 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._adapter.check(self._plain, self._config)
         self._drawn = _stored(self._adapter.variables(self._plain))
         self._constraints = contract.constraints(self._drawn)
-        warning = compile_warning(self._config.engine.name, len(self._drawn))
-        if warning:
-            warn(warning)
         return shapes_of(self._drawn)
 
     def _make_mesh(self) -> None:
-        """Creates the mesh and checks its arithmetic.
-
-        It comes after the model, whose layers decide whether DTensor is to combine all-reduces: DTensor reads that
-        setting once, when the process's first mesh is created.
-        """
-        settings = self._config.engine
-        merges = settings.combine_all_reduces
-        if merges is None:
-            merges = self._adapter.batch_statistics(self._plain) <= _MERGED_STATISTICS
-            self._config = replace(self._config, engine=replace(settings, combine_all_reduces=merges))
-        self._mesh = make_mesh(self._config.mesh, self._devices, merges=merges)
+        """Creates the mesh and checks its arithmetic."""
+        mesh = self._config.mesh
+        self._mesh = dtensor.create_mesh(list(mesh.axes.items()), devices=self._devices)
         # Before anything else is computed on the mesh, and in the mode that was chosen for it.
-        if settings.canary and not self._planning:
+        if self._config.engine.canary and not self._planning:
             with stages.stage("checking the mesh's arithmetic"):
-                canary.check(self._mesh, self._batch_axis, reread=not merges)
+                canary.check(self._mesh, self._batch_axis, reread=self._config.engine.combine_all_reduces is False)
 
     def _make_state(self) -> None:
         self._make_mesh()
@@ -195,7 +180,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """Returns the number of shares whose sum is a gradient, for `packed.summed`; 1: each is summed by itself."""
         batch_axis = self._batch_axis
         # `combine_all_reduces=false` asks for one sum per gradient, `reread_slots` for the combiner's bug.
-        merges = self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots
+        merges = self._config.engine.combine_all_reduces is not False and not self._config.optimizer.reread_slots
         if batch_axis is None or not merges:
             return 1
         # The shares of a gradient are those of the batch axis only.

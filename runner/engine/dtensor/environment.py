@@ -23,9 +23,11 @@ def prepare_environment(config: RunConfig) -> None:
     Args:
       config: a checked config; its `engine.combine_all_reduces` overrides the environment's value.
     """
-    # The number of batch norms, which decides if the key is null, is known only after the model was built.
-    # `make_mesh` then sets the final value.
-    merge_all_reduces(config.engine.combine_all_reduces is not False)
+    # The combiner keeps the order of data but not that of variable reads and writes: an optimizer that reads a slot
+    # after assigning it silently applies the previous step's value, on every mesh of several devices. The engine's own
+    # step reads everything before it writes, `guards.check_order` enforces that, and `canary.check` runs two steps in
+    # the chosen mode. Only exactly "0" turns it off; "false" leaves it on.
+    os.environ[_COMBINER] = "0" if config.engine.combine_all_reduces is False else "1"
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     # A user's module may import Keras 3 next to tf_keras. On another backend that would claim devices of its own.
     os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -33,17 +35,3 @@ def prepare_environment(config: RunConfig) -> None:
     accelerators.keep_to(mesh.size(config.mesh.axes) if mesh.device_kind(config.mesh) == "gpu" else 0)
     # Silences TensorFlow's C++ log, which writes dozens of lines per start. Its errors still arrive as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-
-def merge_all_reduces(merges: bool) -> None:
-    """Sets whether DTensor combines all-reduces.
-
-    It reads the variable once, when the process's first mesh is created.
-
-    DTensor's default is on. The combiner keeps the order of data but not that of variable reads and writes, so an
-    optimizer that reads a slot after assigning it silently applies the previous step's value, on every mesh of more
-    than one device. The engine's own step reads everything before it writes, `guards.check_order` enforces that, and
-    `canary.check` runs two steps in the chosen mode.
-    """
-    # Only exactly "0" turns it off; "false" leaves it on.
-    os.environ[_COMBINER] = "1" if merges else "0"

@@ -46,14 +46,6 @@ _COMPILER_MARKS = ("dtensor/mlir", "layout propagation", "SPMD", "DTensor", "dte
 _LONGEST_EXCEPTION = 400
 _LONGEST_REASON = 200
 
-# Above this number of variables a warning says that a step takes long to compile. DTensor puts each operation into a
-# cluster of its own and merges the clusters one after another; each merge moves all operations merged so far (its pass
-# DeviceMeshClusterCoarsening), so its time grows with the square of their number. No option turns the pass off, and it
-# runs after the inliner, so that a function per block would not help; a loop over stacked blocks has no gradient.
-# Measured with gpt of dim 32 and Adam on 2 CPU devices, in CPU seconds of a compilation: 6 with 69 variables (4
-# blocks), 9 with 133, 24 with 261, 40 with 389, 58 with 517 (32 blocks); on 8 devices 94 with 261.
-_MANY_VARIABLES = 300
-
 
 def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iterable[str]) -> ConfigError:
     """Returns the error for a step that DTensor could not compile.
@@ -128,20 +120,3 @@ def _reason(text: str) -> str:
         return "it has no rule for layouts"
     line = re.sub(r"^'tf\.\w+' op ", "", line.strip())
     return " ".join(line.split())[:_LONGEST_REASON].rstrip(". ")
-
-
-def compile_warning(engine: str, variables: int) -> str:
-    """Returns the warning that a step takes long to compile.
-
-    The warning is empty for a model of fewer variables.
-
-    Args:
-      engine: its name.
-      variables: number of the model's variables.
-    """
-    if variables <= _MANY_VARIABLES:
-        return ""
-    return (
-        f"engine={engine} may take many minutes to compile a step of {variables:,} variables: the time grows with the "
-        "square of their number; use engine=jax"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -11,7 +10,6 @@ from tensorflow.experimental import dtensor
 from runner.config.schema import MeshConfig
 from runner.engine.accelerated import INSTALLS
 from runner.engine.dtensor.arrays import layout_of, spec_of
-from runner.engine.dtensor.environment import merge_all_reduces
 from runner.errors import invalid
 from runner.host import cores
 from runner.layout import mesh
@@ -51,22 +49,6 @@ def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
             fix=f"{INSTALLS['tensorflow', 'gpu']} and see what its log says of the driver, or set mesh.device=cpu",
         )
     return [f"{kind}:{index}" for index in range(count)]
-
-
-def make_mesh(config: MeshConfig, devices: Sequence[str], *, merges: bool) -> dtensor.Mesh:
-    """Creates DTensor's device and a mesh on it.
-
-    Args:
-      config: the mesh group, axes resolved.
-      devices: the devices of `make_devices`.
-      merges: whether DTensor combines all-reduces in what it compiles; has an effect for the process's first mesh
-      only.
-
-    Returns:
-      The mesh, its axes in the config's order.
-    """
-    merge_all_reduces(merges)
-    return dtensor.create_mesh(list(config.axes.items()), devices=list(devices))
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,6 @@ class CoreAdapter:
         if not target.is_own(self._config):
             check_kept(model, self.variables(model), config, self._data)
 
-    def batch_statistics(self, model: Any) -> int:
-        """Returns 0: a module's own code does not tell."""
-        del model
-        return 0
-
     def whole(self, model: Any) -> set[str]:
         """Returns nothing: a dense layer computes with shards of its kernel."""
         del model

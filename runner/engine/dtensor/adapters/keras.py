@@ -126,10 +126,6 @@ class KerasAdapter:
         elif isinstance(shape, list | tuple):
             task.check_named({str(number): tuple(one_shape) for number, one_shape in enumerate(shape)})
 
-    def batch_statistics(self, model: tf_keras.Model) -> int:
-        """Returns the number of batch normalizations that are trained."""
-        return sum(map(_normalizes_batches, model.submodules))
-
     def whole(self, model: tf_keras.Model) -> set[str]:
         """Returns the paths of variables that operations of the layers need whole.
 
