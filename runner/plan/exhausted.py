@@ -40,7 +40,7 @@ _KINDS = {
 # A change has to leave so much of what the failed step needs by the plan: arithmetic is no more exact.
 _SHARE = 0.8
 _GIB = 1 << 30
-_DOCS = "docs/fit_in_memory.md"
+_DOCS = "docs/memory.md"
 
 
 @dataclass

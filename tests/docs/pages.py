@@ -18,7 +18,7 @@ README = "README"
 # What a page says that a command needs, which is here if a module can be imported.
 EXTRAS = {"the extra hub": "keras_hub"}
 # Pages with errors about what their commands write: a project, or a recorded run.
-WRITING = ("project", "mixed_precision")
+WRITING = ("project",)
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
 _NEEDS = re.compile(r'sh (?:title="Needs: |needs )([^"]+)"?')
 _EXITS = re.compile(r'sh title="Exits with (\d+)"')

@@ -83,7 +83,7 @@ def test_the_amount_is_in_the_first_line_and_a_run_without_a_plan_names_the_page
     with pytest.raises(OutOfMemoryError) as raised, exhausted.explained(attempt()):
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1.5GiB.")
     assert str(raised.value) == (
-        "out of memory (OOM) on a GPU device of the mesh: could not allocate 1.5GiB; see docs/fit_in_memory.md"
+        "out of memory (OOM) on a GPU device of the mesh: could not allocate 1.5GiB; see docs/memory.md"
     )
     assert raised.value.details == ()
 
