@@ -339,7 +339,7 @@ def path_problem(value: str) -> str | None:
     if not value.strip():
         return "must be a path"
     if urls.is_url(value):
-        return "must be a local path (docs/object_stores.md lists the keys that take a URL)"
+        return "must be a local path (only trainer.checkpoint.folder takes a URL)"
     # File systems limit the bytes of a name, not its characters.
     if is_root(value):
         return "must not be the root of the file system"

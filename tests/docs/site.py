@@ -34,8 +34,6 @@ DOCS = ROOT / "docs"
 FOLDER = ROOT / "build" / "site"
 # Pages of the header, in order. Each lists the pages of its section.
 SECTIONS = ("get_started", "tutorials", "how_to", "concepts", "evidence", "reference_pages", "development")
-# Pages of a section that list pages of their own.
-OVERVIEWS = ("questions",)
 # Pages of the top folder, which have their place in the site too.
 TOP = ("CHANGELOG", "CONTRIBUTING")
 _ENTRY = re.compile(r"^- \[[^\]]+\]\((?:\.\./)?([\w-]+)\.md\)", flags=re.M)
@@ -103,7 +101,7 @@ def staged(page: str) -> str:
     for top in TOP:
         text = text.replace(f"](../{top}.md", f"]({top}.md")
     below = list(SECTIONS) if page == "index" else []
-    if page in (*SECTIONS, *OVERVIEWS):
+    if page in SECTIONS:
         below = entries(page)
     if below:
         lines = ["", "```{toctree}", ":hidden:", "", *below, "```", ""]
@@ -250,10 +248,8 @@ def index_for_models(html: Path) -> Iterator[str]:
     for section in SECTIONS:
         yield f"\n## {_title(section)}\n"
         for page in entries(section):
-            below = entries(page) if page in OVERVIEWS else []
-            for listed in (page, *below):
-                yield f"- [{_title(listed)}](_sources/{listed}.md)"
-                assert (html / "_sources" / f"{listed}.md").is_file()
+            yield f"- [{_title(page)}](_sources/{page}.md)"
+            assert (html / "_sources" / f"{page}.md").is_file()
 
 
 def _title(page: str) -> str:

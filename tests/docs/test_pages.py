@@ -103,7 +103,7 @@ def check(command: Command, page: str) -> None:
 
 
 # The others run at night.
-ALWAYS = ["README", "CONTRIBUTING", "quickstart", "first_run", "object_stores"]
+ALWAYS = ["README", "CONTRIBUTING", "quickstart", "first_run", "checkpoints"]
 
 
 @pytest.mark.parametrize("page", nightly_except(ALWAYS, pages.names()))

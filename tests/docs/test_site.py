@@ -10,19 +10,16 @@ import pytest
 
 from tests.docs import pages, site
 
-# Pages whose list items give other pages their place.
-LISTINGS = (*site.SECTIONS, *site.OVERVIEWS)
-
 
 def test_each_page_has_one_place_in_the_navigation() -> None:
-    listed = Counter(page for listing in LISTINGS for page in site.entries(listing))
+    listed = Counter(page for listing in site.SECTIONS for page in site.entries(listing))
     every = {path.stem for path in site.DOCS.glob("*.md")} | set(site.TOP)
     assert {page: count for page, count in listed.items() if count > 1} == {}
     assert set(listed) == every - {"index", *site.SECTIONS}
 
 
 def test_a_list_item_names_its_page_by_its_title() -> None:
-    for listing in LISTINGS:
+    for listing in site.SECTIONS:
         text = pages.path_of(listing).read_text()
         for page in site.entries(listing):
             title = pages.path_of(page).read_text().partition("\n")[0].removeprefix("# ")
