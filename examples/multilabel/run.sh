@@ -1,5 +1,5 @@
 #!/bin/sh
-# Multi-label classification: docs/multilabel.md explains each step.
+# Multi-label classification: docs/tasks.md explains each step.
 set -e
 cd "$(dirname "$0")"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Image classification with augmentation: docs/photographs.md explains each step.
+# Image classification with augmentation: docs/pipeline.md explains each step.
 set -e
 cd "$(dirname "$0")"
 

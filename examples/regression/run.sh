@@ -1,5 +1,5 @@
 #!/bin/sh
-# Regression from a table: docs/regression.md explains each step.
+# Regression from a table: docs/tasks.md explains each step.
 set -e
 cd "$(dirname "$0")"
 

@@ -1,7 +1,6 @@
-"""examples/: the example pages as folders that run, one per page.
+"""examples/: examples of the pages as folders that run.
 
-`python -m tests.docs.examples` writes them again; a test compares them with the pages. The test that follows a page
-runs the same files and commands.
+`python -m tests.docs.examples` writes them again; a test compares them with the pages.
 """
 
 from __future__ import annotations
@@ -12,14 +11,22 @@ from pathlib import Path
 from tests.docs import pages
 
 FOLDER = pages.ROOT / "examples"
-PAGES = ("regression", "multilabel", "photographs", "own_dataset", "own_loss")
+# Folder -> page, and the heading of its section; empty: the whole page.
+FOLDERS = {
+    "regression": ("tasks", "### Example: Regression from a table"),
+    "multilabel": ("tasks", "### Example: Multi-label classification"),
+    "photographs": ("pipeline", "## Example: Image classification with augmentation"),
+    "own_dataset": ("own_dataset", ""),
+    "own_loss": ("own_loss", ""),
+}
 
 
-def contents(page: str) -> dict[str, str]:
-    """Returns name -> text of the files of a page's folder."""
-    title = pages.path_of(page).read_text().partition("\n")[0].removeprefix("# ")
+def contents(name: str) -> dict[str, str]:
+    """Returns name -> text of the files of a folder."""
+    page, heading = FOLDERS[name]
+    title = (heading or pages.section(page, "").partition("\n")[0]).lstrip("# ").removeprefix("Example: ")
     lines = ["#!/bin/sh", f"# {title}: docs/{page}.md explains each step.", "set -e", 'cd "$(dirname "$0")"']
-    for kind, text in pages.blocks(page):
+    for kind, text in pages.blocks(page, heading):
         if kind == "sh":
             lines += ["", text.rstrip()]
     readme = [
@@ -29,7 +36,7 @@ def contents(page: str) -> dict[str, str]:
         "Install the runner, then run all steps with `sh run.sh`. They take minutes on a laptop.",
         "",
     ]
-    return {**pages.files(page), "run.sh": "\n".join(lines) + "\n", "README.md": "\n".join(readme)}
+    return {**pages.files(page, heading), "run.sh": "\n".join(lines) + "\n", "README.md": "\n".join(readme)}
 
 
 def written(folder: Path) -> dict[str, str]:
@@ -40,12 +47,12 @@ def written(folder: Path) -> dict[str, str]:
 
 def main() -> None:
     """Writes the folders."""
-    for page in PAGES:
-        folder = FOLDER / page
+    for name in FOLDERS:
+        folder = FOLDER / name
         shutil.rmtree(folder, ignore_errors=True)
-        for name, text in contents(page).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
+        for file, text in contents(name).items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(text)
 
 
 if __name__ == "__main__":

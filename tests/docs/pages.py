@@ -84,14 +84,25 @@ def path_of(page: str) -> Path:
     return top if top.exists() else ROOT / "docs" / f"{page}.md"
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    """Returns (words after the fence, text) of each block of a page."""
-    return _BLOCK.findall(path_of(page).read_text())
+def section(page: str, heading: str) -> str:
+    """Returns the text of a page, or of the section with that heading, such as `## Data`."""
+    text = path_of(page).read_text()
+    if not heading:
+        return text
+    begin = text.index(f"\n{heading}\n")
+    level = heading.partition(" ")[0]
+    end = re.search(rf"^#{{1,{len(level)}}} ", text[begin + len(heading) :], flags=re.M)
+    return text[begin : begin + len(heading) + end.start()] if end else text[begin:]
 
 
-def files(page: str) -> dict[str, str]:
+def blocks(page: str, heading: str = "") -> list[tuple[str, str]]:
+    """Returns (words after the fence, text) of each block of a page, or of one of its sections."""
+    return _BLOCK.findall(section(page, heading))
+
+
+def files(page: str, heading: str = "") -> dict[str, str]:
     """Returns name -> text of the Python and YAML files that a page's reader writes."""
-    named = [(kind.partition(" "), text) for kind, text in blocks(page)]
+    named = [(kind.partition(" "), text) for kind, text in blocks(page, heading)]
     return {name: text for (kind, _, name), text in named if name and kind in ("python", "yaml")}
 
 

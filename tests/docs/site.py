@@ -33,7 +33,7 @@ from tests.docs.pages import ROOT
 DOCS = ROOT / "docs"
 FOLDER = ROOT / "build" / "site"
 # Pages of the header, in order. Each lists the pages of its section.
-SECTIONS = ("get_started", "tutorials", "how_to", "concepts", "evidence", "reference_pages", "development")
+SECTIONS = ("get_started", "how_to", "concepts", "reference_pages")
 # Pages of the top folder, which have their place in the site too.
 TOP = ("CHANGELOG", "CONTRIBUTING")
 _ENTRY = re.compile(r"^- \[[^\]]+\]\((?:\.\./)?([\w-]+)\.md\)", flags=re.M)

@@ -139,9 +139,9 @@ def test_pages_show_the_current_error_messages(folder: Path) -> None:
         assert results[case.args]["code"] == 2
 
 
-@pytest.mark.parametrize("page", examples.PAGES)
-def test_a_folder_of_examples_has_the_files_and_commands_of_its_page(page: str) -> None:
-    assert examples.written(examples.FOLDER / page) == examples.contents(page), (
+@pytest.mark.parametrize("name", examples.FOLDERS)
+def test_a_folder_of_examples_has_the_files_and_commands_of_its_page(name: str) -> None:
+    assert examples.written(examples.FOLDER / name) == examples.contents(name), (
         "write them again: python -m tests.docs.examples"
     )
 
