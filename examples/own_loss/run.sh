@@ -19,12 +19,3 @@ python -m runner.evaluate run=latest "evaluate.split='test[:60]'"
 python -m runner.evaluate run=latest "evaluate.split='test[:60]'" mesh=model8
 python -m runner.verify dataset=digits task=custom task._target_=my_contrast.loss task.units=16 \
   dataset.batch_size=32 mesh=batch8
-
-python make_ratings.py
-python -m runner.verify dataset=arrays dataset.path=ratings.npz model=custom \
-  model._target_=my_towers.build task=custom task._target_=my_towers.loss task.inputs=[user,film] \
-  task.whole_batch=true dataset.remainder=pad mesh=batch8 verify.steps=4
-
-python -m runner.verify engine=jax dataset=custom dataset._target_=my_speech.data model=custom \
-  model._target_=my_speech.build task=custom task._target_=my_speech.loss task.target=letters \
-  task.units=5 dataset.batch_size=32 mesh=batch8 verify.steps=4

@@ -39,9 +39,6 @@ def give_data(folder: Path) -> None:
     mask = np.arange(64).reshape(8, 8) % 3 + np.zeros((400, 1, 1), "int64")
     np.savez(folder / "images.npz", image=np.ones((400, 8, 8, 1), "float32"), mask=mask)
     np.savez(folder / "trips.npz", km=np.ones(400, "float32"), minutes=np.ones(400, "float32"))
-    vectors = np.ones((400, 8), "float32")
-    np.savez(folder / "ratings.npz", user=vectors, film=vectors, film_id=np.arange(400, dtype="int32"))
-    np.savez(folder / "steps.npz", observation=np.ones((400, 4), "float32"), reward=np.ones(400, "float32"))
     (folder / "notes").mkdir()
     for number in range(20):
         text = f"Note {number}.\n" + "It rained, and then it did not.\n" * 100
