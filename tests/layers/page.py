@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,13 @@ separable, transposed, grouped and dilated convolutions, and layers over three d
 
 > **Limits.** Small models, two steps, 8 virtual CPU devices.
 
-A cell shows in how many cases, each with other arguments or shapes, the mesh computes what stock Keras does. All other
-cases are not supported: they are rejected before a step is trained, with exit code 2 and the line listed after the
-table. A line that starts with "Keras:" shows why stock Keras can't train it on one CPU device either. Long lines
-are shortened (`...`)."""
+The number after a layer says in how many cases, each with other arguments or shapes, the mesh computes what stock
+Keras does. [The other cases](#other-cases) are rejected before a step is trained, with exit code 2 and one line."""
+
+_OTHERS = (
+    'A line that starts with "Keras:" shows why stock Keras can\'t train it on one CPU device either. Long lines are',
+    "shortened (`...`).",
+)
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,17 @@ def rendered(found: Sequence[Outcome]) -> str:
     """
     told = _merged(found)
     lines = [_HEAD, *_counts(told), *_run(found)]
+    notes: dict[str, list[str]] = {}
     for title, part in PARTS.items():
-        lines += ["", f"## {title}", "", "| layer | equal |", "|---|---|"]
-        notes: list[str] = []
-        for layer in dict.fromkeys(case.layer for case in part):
-            mine = [each for each in told.values() if each.case.layer == layer]
-            notes += _notes(layer, mine)
-            lines.append(f"| `{layer}` | {_cell(mine)} |")
-        lines += ["", *notes] if notes else []
+        by_layer = _by_layer(told, part)
+        counted = [_counted(layer, mine) for layer, mine in by_layer.items()]
+        lines += ["", f"## {title}", "", *_wrapped(counted)]
+        for layer, mine in by_layer.items():
+            for reason, cases in _reasons(layer, mine).items():
+                notes.setdefault(reason, []).extend(cases)
+    lines += ["", "## Other cases", "", *_OTHERS, ""]
+    for reason, cases in notes.items():
+        lines += [f"- {reason}", *cases]
     lines += ["", "## Without a case", ""]
     lines += [f"- `{name}`: {why}" for name, why in NAMED.items()]
     return "\n".join(lines) + "\n"
@@ -115,19 +122,18 @@ def shortened(told: str) -> str:
 
 def excepted(text: str) -> set[tuple[str, str]]:
     """Returns layer and arguments of each case that a page says is not equal to stock Keras."""
-    found, owner = set(), ""
+    found = set()
     for line in text.splitlines():
-        if note := re.match(r"- `([\w.]+)`[,:]", line):
-            owner = note.group(1)
-        elif case := re.match(r"  - `(.*)`$", line):
-            found.add((owner, case.group(1)))
+        if note := re.match(r"  - `([\w.]+)`: (?:`(.*)`|all cases)$", line):
+            layer, case = note.groups()
+            every = [each.told for part in PARTS.values() for each in part if each.layer == layer]
+            found |= {(layer, one) for one in ([case] if case else every)}
     return found
 
 
 def not_run(text: str) -> set[str]:
     """Returns the layers of which a page says that some case was not run."""
-    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
-    return {row[1].strip(" `") for row in rows if UNKNOWN in row[2]}
+    return set(re.findall(rf"`([\w.]+)` \(\d+ {UNKNOWN}", text))
 
 
 def _counts(told: Mapping[str, _Told]) -> list[str]:
@@ -147,10 +153,18 @@ def _run(found: Sequence[Outcome]) -> list[str]:
     return lines
 
 
-def _cell(mine: Sequence[_Told]) -> str:
+def _counted(layer: str, mine: Sequence[_Told]) -> str:
+    """Returns a layer and in how many of its cases it is equal to stock Keras."""
     equal, unknown = _of(EQUAL, mine), _of(UNKNOWN, mine)
-    left = f"{unknown} not run, " if unknown else ""
-    return f"all {equal}" if equal == len(mine) else f"{left}{equal} of {len(mine)}"
+    left = f"{unknown} {UNKNOWN}, " if unknown else ""
+    return f"`{layer}` ({equal})" if equal == len(mine) else f"`{layer}` ({left}{equal} of {len(mine)})"
+
+
+def _wrapped(items: Iterable[str]) -> list[str]:
+    """Returns the lines of a list, each item on one line."""
+    text = ", ".join(item.replace(" ", "\N{NO-BREAK SPACE}") for item in items)
+    wrapped = textwrap.wrap(text, 120, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped]
 
 
 def _of(kind: str, told: Iterable[_Told]) -> int:
@@ -158,15 +172,23 @@ def _of(kind: str, told: Iterable[_Told]) -> int:
     return sum(each.kind == kind for each in told)
 
 
-def _notes(layer: str, mine: Sequence[_Told]) -> list[str]:
-    by_reason: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+def _by_layer(told: Mapping[str, _Told], part: Iterable[Case]) -> dict[str, list[_Told]]:
+    found: dict[str, list[_Told]] = {}
+    for case in part:
+        found.setdefault(case.layer, []).append(told[case.name])
+    return found
+
+
+def _reasons(layer: str, mine: Sequence[_Told]) -> dict[str, list[str]]:
+    """Returns reason -> lines of the cases of a layer that are not equal to stock Keras for it."""
+    by_reason: dict[str, list[str]] = {}
     for each in mine:
         if each.kind not in (EQUAL, UNKNOWN):
-            by_reason.setdefault((each.kind, each.told, each.meshes), []).append(each.case.told)
-    found = []
-    for (kind, told, meshes), cases in by_reason.items():
-        where = f", on {' and '.join(meshes)} alone" if meshes else ""
-        who = {REFUSED: "", STOCK: "Keras: ", WRONG: "WRONG: "}[kind]
-        found.append(f"- `{layer}`{where}: {who}{shortened(told)}")
-        found += [f"  - `{case}`" for case in cases]
+            where = f"on {' and '.join(each.meshes)} alone: " if each.meshes else ""
+            who = {REFUSED: "", STOCK: "Keras: ", WRONG: "WRONG: "}[each.kind]
+            by_reason.setdefault(f"{where}{who}{shortened(each.told)}", []).append(each.case.told)
+    found = {}
+    for reason, cases in by_reason.items():
+        every = len(cases) == len(mine)
+        found[reason] = [f"  - `{layer}`: all cases"] if every else [f"  - `{layer}`: `{case}`" for case in cases]
     return found
