@@ -1,9 +1,9 @@
 """Plans and verifies backbones of KerasHub: `python -m tests.backbones_of_hub [--mesh M] [--layout L ...] [names]`.
 
 Each is built at tiny sizes, planned under a layout (auto) and under KerasHub's own layout map if it has one, and
-compared with one device by `python -m runner.verify`. Prints a row and the verdict's line of each, and exits with 1 if
-one is neither verified nor rejected with a reason. `--write` puts both into docs/keras_hub_models.md, where others
-stay as they are.
+compared with one device by `python -m runner.verify`. Prints a summary and the verdict's line of each, and exits with
+1 if one is neither verified nor rejected with a reason. `--write` puts the verdict into the page,
+docs/keras_hub_models.md, where others stay as they are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--layout", nargs="+", default=[page.LAYOUT], metavar="word", help="option, and its keys")
     parser.add_argument("--steps", type=int, default=2, help="that verify compares; 0: plans alone")
     parser.add_argument("--write", action="store_true", help="writes docs/keras_hub_models.md")
-    parser.add_argument("--missing", action="store_true", help="only those that the page has no line of")
+    parser.add_argument("--missing", action="store_true", help="only those that the page does not have")
     chosen = parser.parse_args()
     names = chosen.names or tiny.names()
     words = [f"mesh={chosen.mesh}", f"layout={chosen.layout[0]}", *chosen.layout[1:]]
@@ -37,7 +37,6 @@ def main() -> int:
         names = [name for name in names if name not in page.written()]
     os.environ.setdefault("XLA_FLAGS", forks.SLOW_CODE)
     failed = 0
-    print("\n".join(page.COLUMNS))
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             (plan,) = plans([name], words, Path(folder)).values()

@@ -39,15 +39,20 @@ class Row:
         """Tells whether it is verified, or refused with a reason."""
         return self.verdict in ("verified", "planned", "refused")
 
+    def cell(self) -> str:
+        """Returns what the page says of it."""
+        return verdicts.cell(self.verdict, self.said)
+
+    def collectives(self) -> str:
+        """Returns two cells of a table: the collectives with the layout, and with KerasHub's own map."""
+        return f"{_words(self.plan.ours)} | {_words(self.plan.own)}"
+
     def line(self) -> str:
-        """Returns its row of the table, as Markdown."""
+        """Returns a line that sums it up."""
         plan = self.plan
         share = f"{100 * plan.split / plan.parameters:.0f}%" if plan.parameters else "-"
-        sharded = f"{share}, {plan.split_variables} of {plan.variables}" if plan.parameters else "-"
-        parameters = f"{plan.parameters:,}" if plan.parameters else "-"
-        cells = [self.name, verdicts.status(self.verdict), verdicts.note(self.said)]
-        cells += [parameters, sharded, _words(plan.ours), _words(plan.own)]
-        return "| " + " | ".join(cells) + " |"
+        sharded = f"{share} of {plan.parameters:,} parameters, {plan.split_variables} of {plan.variables} variables"
+        return f"{self.name}: {self.cell()}; sharded: {sharded}; {self.collectives()}"
 
 
 def _words(counts: Counts | None) -> str:

@@ -1,4 +1,4 @@
-"""What the tables of verified models show of a verdict: a short status, a short note, and the whole line below."""
+"""What the tables of verified models and backbones show of a verdict, in a few words."""
 
 from __future__ import annotations
 
@@ -13,43 +13,24 @@ _DETECTS = re.compile(r"\(detects errors of (\S+%) or more\)")
 _NOTES: Mapping[str, str] = {
     "nothing of features of each example": "no features per example that a head could use",
     "is a stateful RNN": "stateful RNN; set stateful=False",
-    "ImageProjectiveTransformV3": "DTensor has no rule for ImageProjectiveTransformV3; use engine=jax",
+    "ImageProjectiveTransformV3": "DTensor has no rule for ImageProjectiveTransformV3",
     "the model raised TypeError": "the model raises a TypeError",
     "which KerasHub has no public name for": "a part of it has no public name in KerasHub",
 }
-# Where an error line repeats the builder, and the whole config that it was called with.
-_BUILDER = re.compile(r"^(?:error: )?model\._target_=\S+: ")
-_CONFIG = re.compile(r"; it was given model\.\w+=.*$")
-DETAILS = "## Full results"
-# Note of a line that has no other.
-UNKNOWN = "see the full results"
 
 
-def status(verdict: str) -> str:
-    """Returns the short status of a verdict, such as `not supported`."""
-    return _STATUSES.get(verdict, verdict)
+def cell(verdict: str, line: str) -> str:
+    """Returns the smallest error that a verification detects, or another verdict and its note.
 
-
-def note(line: str) -> str:
-    """Returns the note of a verdict's line: what it detects, or in a few words why it is not verified."""
-    insensitive = _NOT_SENSITIVE.search(line)
-    if insensitive:
-        return f"not sensitive: {insensitive[1]}"
+    Args:
+      verdict: such as `verified`.
+      line: the verdict's line, or the error.
+    """
     detects = _DETECTS.search(line)
-    if detects:
-        return f"detects errors of {detects[1]} or more"
-    for part, short in _NOTES.items():
-        if part in line:
-            return short
-    return UNKNOWN if line else ""
-
-
-def plain(line: str) -> str:
-    """Returns a verdict's line without the builder's path and without the config that the builder was called with."""
-    return _CONFIG.sub("", _BUILDER.sub("", line)).removeprefix("error: ").replace("\\|", "|")
-
-
-def details(page: str) -> dict[str, str]:
-    """Returns key -> line of the full results of a page."""
-    _, _, below = page.partition(f"\n{DETAILS}\n")
-    return dict(re.findall(r"^- `([^`]+)`: (.+)$", below, flags=re.M))
+    if verdict == "verified" and detects:
+        return detects[1]
+    status = _STATUSES.get(verdict, verdict)
+    if insensitive := _NOT_SENSITIVE.search(line):
+        return f"{status}: {insensitive[1]}"
+    notes = [note for part, note in _NOTES.items() if part in line]
+    return f"{status}: {notes[0]}" if notes else status

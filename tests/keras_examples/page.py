@@ -17,7 +17,8 @@ _HEAD = """\
 This page shows which of the examples on [keras.io](https://keras.io/examples/) this project trains, and what that
 takes. Each is written new at a tiny size, with made data: `tests/keras_examples` has their code. An example counts
 only if every step passed: it was planned, verified for four steps on `mesh=batch8` and on `mesh=batch4_model2` with
-`layout=auto`, trained for two epochs, evaluated and exported.
+`layout=auto`, trained for two epochs, evaluated and exported. Models have fewer layers, blocks and units. `SPEC` of
+each file lists what else is simpler than in the example.
 
 - **as is**: the model, the data and config keys are all that it takes. Optimizer, schedule, loss, metrics and
   callbacks are those of the example.
@@ -101,7 +102,6 @@ def text(known: Sequence[Example], results: dict[str, Any]) -> str:
     counts = {engine: dict.fromkeys(OUTCOMES, 0) for engine in engines}
     rows = ["| example | trained in Keras with | `engine=jax` | `engine=keras_dtensor` |", "|---|---|---|---|"]
     category = ""
-    simplified = []
     for example in known:
         if example.category != category:
             category = example.category
@@ -112,8 +112,6 @@ def text(known: Sequence[Example], results: dict[str, Any]) -> str:
             counts[engine][outcome(example, engine, ended)] += 1
             verdicts.append(verdict(example, engine, ended).replace("|", "\\|"))
         rows.append(f"| {example.spec.title} | {example.spec.trains} | {' | '.join(verdicts)} |")
-        if example.spec.simplified:
-            simplified.append(f"- {example.spec.title}: {'; '.join(example.spec.simplified)}.")
     complete, *others = OUTCOMES
     summary = (
         f"Of {len(known)} examples, {counts['jax'][complete]} pass every step with nothing lost on `engine=jax`, and "
@@ -123,10 +121,4 @@ def text(known: Sequence[Example], results: dict[str, Any]) -> str:
     for name in others:
         summary += f"| {name} | {' | '.join(str(counts[engine][name]) for engine in engines)} |\n"
     summary += "\n"
-    notes = "\n## Simplified models and data\n\nAll data is made, and all models are small: "
-    notes += (
-        "they have fewer layers, blocks and units. A last softmax or sigmoid is left out if the task's loss takes "
-        "logits, and one-hot labels are class indices. Beyond that:\n\n"
-    )
-    notes += "\n".join(simplified) + "\n"
-    return _HEAD + summary + "\n".join(rows) + "\n" + notes
+    return _HEAD + summary + "\n".join(rows) + "\n"

@@ -1,9 +1,9 @@
 """Runs and verifies the models: `python -m tests.models_of_keras [--engine jax] [--mesh batch8] [--short] [words]`.
 
 Each is run by `python -m runner` for a few steps and compared with one device by `python -m runner.verify`, as a user
-would: in a folder of its own, with the models in a module there. Prints a row and the verdict's line of each, and
+would: in a folder of its own, with the models in a module there. Prints a summary and the verdict's line of each, and
 exits with 1 if one is neither verified nor rejected in one line. `--write` writes what was found into docs/models.md,
-where the rows of other models stay as they are.
+where the cells of other models stay as they are.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="writes docs/models.md")
     chosen = parser.parse_args()
     failed = 0
-    print("\n".join(page.COLUMNS))
     for proof in proofs(chosen):
         failed += not proof.sound
         print(proof.row(), flush=True)
         print(proof.said, flush=True)
         if chosen.write:
-            page.PAGE.write_text(page.with_row(page.PAGE.read_text() if page.PAGE.exists() else "", proof))
+            page.PAGE.write_text(page.with_proof(page.PAGE.read_text() if page.PAGE.exists() else "", proof))
     return int(failed > 0)
 
 

@@ -9,49 +9,49 @@ from tests.docs import verdicts
 from tests.models_of_keras.proof import ENGINES, MESHES, MODELS, Proof
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-COLUMNS = ("| model | engine | mesh | verdict | run s | verify s | note |", "|---|---|---|---|---|---|---|")
+_PLACES = [(engine, mesh) for engine in ENGINES for mesh in MESHES]
 _HEAD = """# Verified models
 
 This page lists models of `keras.applications` and other typical models (`tests/models_of_keras/nets.py`: stock Keras,
 imported at the top of the module). Each is trained on a mesh and compared with stock Keras on one device by
 `python -m runner.verify`, with both engines and on two meshes.
 
-> **Limits.** A few steps each, on 8 virtual CPU devices. Models without a row have not been run since verify last
+> **Limits.** A few steps each, on 8 virtual CPU devices. Models without a cell have not been run since verify last
 > changed.
 
-- **verdict**: `verified`, `inconclusive` ([what that means](verify.md#the-verdict)) or `not supported`: the run ends
-  before training, with one error line.
-- **run s**, **verify s**: seconds on two shared cores, including the start of the command. A dash means that
-  `python -m runner` was not run separately, because verify trains the model too.
-- **note**: which errors the comparison detects, or why the model is not verified. [Full results](#full-results) has
-  the whole line.
-
-`python -m tests.models_of_keras --write` writes this page; append names to run single models. See also
-[layers](layers.md), [language models](language_models.md) and [KerasHub models](keras_hub.md).
+A percentage means `verified`, and is the smallest relative error that the comparison detects. `inconclusive` names the
+variable that is not sensitive ([the verdict](verify.md#the-verdict)). `not supported` means that the run ends before
+training, with one error line. `python -m tests.models_of_keras --write` writes this page; append names to run single
+models.
 """
 
 
-def with_row(page: str, proof: Proof) -> str:
-    """Returns the page with a proof's row and full result, in the place of older ones; in the order of the table."""
-    rows = {_key(line): line for line in page.splitlines() if line.startswith("| ")}
+def cells(page: str) -> dict[tuple[str, ...], str]:
+    """Returns (model, engine, mesh) -> cell of a page."""
+    found = {}
+    for line in page.splitlines():
+        name, *rest = (cell.strip() for cell in line.strip("|").split("|"))
+        if name in MODELS:
+            found |= {(name, *place): cell for place, cell in zip(_PLACES, rest, strict=True)}
+    return found
+
+
+def with_proof(page: str, proof: Proof) -> str:
+    """Returns the page with a proof's cell, in the place of an older one."""
     key = (proof.model, proof.engine, proof.mesh)
-    full = verdicts.details(page) | {", ".join(key): verdicts.plain(proof.said)}
-    return rendered(rows | {key: proof.row()}, full)
+    return rendered(cells(page) | {key: verdicts.cell(proof.verdict, proof.said)})
 
 
-def rendered(rows: Mapping[tuple[str, ...], str], full: Mapping[str, str]) -> str:
+def rendered(known: Mapping[tuple[str, ...], str]) -> str:
     """Returns the page.
 
     Args:
-      rows: of the table, by model, engine and mesh.
-      full: the whole lines of the verdicts, by model, engine and mesh with commas.
+      known: cells of the table, by model, engine and mesh.
     """
-    order = [(model, engine, mesh) for model in MODELS for engine in ENGINES for mesh in MESHES]
-    table = [rows[key] for key in order if key in rows]
-    names = [", ".join(key) for key in order]
-    listed = [f"- `{name}`: {full[name]}" for name in names if name in full]
-    return "\n".join([_HEAD, *COLUMNS, *table, "", verdicts.DETAILS, "", *listed]) + "\n"
-
-
-def _key(row: str) -> tuple[str, ...]:
-    return tuple(cell.strip() for cell in row.split("|")[1:4])
+    places = [f"`{engine}`, {mesh}" for engine, mesh in _PLACES]
+    lines = [f"| model | {' | '.join(places)} |", "|---" * (1 + len(places)) + "|"]
+    for model in MODELS:
+        row = [known.get((model, *place), "") for place in _PLACES]
+        if any(row):
+            lines.append(f"| {model} | {' | '.join(row)} |")
+    return "\n".join([_HEAD, *lines]) + "\n"

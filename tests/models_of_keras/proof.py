@@ -101,10 +101,9 @@ class Proof:
         return self.verdict == "verified" or (self.verdict == "refused" and self.lines == 1)
 
     def row(self) -> str:
-        """Returns a line of the table."""
-        times = " | ".join(f"{spent:.0f}" if spent else "-" for spent in (self.run_seconds, self.verify_seconds))
-        shown = f"{verdicts.status(self.verdict)} | {times} | {verdicts.note(self.said)}"
-        return f"| {self.model} | {self.engine} | {self.mesh} | {shown} |"
+        """Returns a line that sums it up."""
+        times = f"{self.run_seconds:.0f} s and {self.verify_seconds:.0f} s"
+        return f"{self.model}, {self.engine}, {self.mesh}: {verdicts.cell(self.verdict, self.said)} ({times})"
 
 
 def write_models(folder: Path) -> None:
