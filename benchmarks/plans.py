@@ -96,7 +96,8 @@ def main() -> None:
         known.append([name, str(known_errors.Errors(**values))])  # type: ignore[arg-type]
     parts = [markdown(known)]
     if rows:
-        parts += [markdown([("figure", "value"), *plan_errors.summary(rows)]), markdown(plan_errors.table(rows))]
+        parts.append(markdown([("figure", "value"), *plan_errors.summary(rows)]))
+        print(markdown(plan_errors.table(rows)), end="\n\n")
     text = "\n\n".join([*parts, *tables])
     print(text)
     if arguments.json:
