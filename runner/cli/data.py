@@ -22,7 +22,7 @@ from runner.errors import did_you_mean, invalid
 from runner.host.console import Console
 from runner.host.outputs import required, spared
 from runner.host.signals import heard
-from runner.record.folder import with_config
+from runner.record import with_config
 from runner.task import registry as tasks
 from runner.task.supervised import no_array
 

@@ -21,7 +21,7 @@ from runner.host.outputs import spared
 from runner.host.signals import heard
 from runner.layout import mesh
 from runner.processes.team import current
-from runner.record.folder import CONFIG, with_config
+from runner.record import CONFIG, with_config
 from runner.task.base import DataSpec, Report
 from runner.task.registry import make_task
 from runner.tracking.attach import attach

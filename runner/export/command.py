@@ -35,7 +35,7 @@ from runner.host.signals import heard
 from runner.layout import mesh
 from runner.optim.paths import ema_path, is_variable
 from runner.processes.team import current
-from runner.record.folder import CONFIG, with_config
+from runner.record import CONFIG, with_config
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking.attach import attach

@@ -17,7 +17,7 @@ from runner.host.console import Console
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.processes.team import current
-from runner.record.folder import with_config
+from runner.record import with_config
 from runner.task import registry as tasks
 from runner.task.base import DataSpec
 from runner.task.generation import Sampling

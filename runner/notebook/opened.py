@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from mlflow.entities import Run
 
-    from runner.compare import records
-    from runner.runs import act
+    from runner.runs import act, records
     from runner.tracking.store import Store
 else:
     pd = late("pandas")
     act = late("runner.runs.act")
-    records = late("runner.compare.records")
+    records = late("runner.runs.records")
 
 _RUN_DIR = "hydra.run.dir"
 

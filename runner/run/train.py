@@ -41,7 +41,7 @@ from runner.plan.files import write_files
 from runner.plan.rates import utilization
 from runner.processes.lifecycle import AgreedStop, finish_together
 from runner.processes.team import current
-from runner.record.tracked import ENDED, Verdict, open_run, recorded
+from runner.record import ENDED, Verdict, open_run, recorded
 from runner.run import lines
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member

@@ -1,1 +1,1 @@
-"""Recorded runs and the disk space of their checkpoints: listed, cleaned, kept."""
+"""Recorded runs: read, listed, compared, and their checkpoints removed."""

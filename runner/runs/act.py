@@ -1,4 +1,4 @@
-"""Actions of `runner.runs`: lists runs, keeps them, and removes checkpoints."""
+"""Actions of `runner.runs`: lists runs, shows them side by side, and removes checkpoints."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from runner.compare.render import Sheet, console, rich_table
+from runner.config.names import varied_name
 from runner.config.schema import CheckpointConfig, TrackingConfig
-from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError, invalid
-from runner.host.paths import outputs_dir, project_root
+from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError
+from runner.host import folders
+from runner.host.paths import project_root
 from runner.host.stores import urls
 from runner.host.tables import size as size_text
-from runner.runs import remove
-from runner.runs.listing import KEEP_TAG, ListedRun, find, readable, select
+from runner.runs import clean as cleaning
+from runner.runs import listing, plots, records, sheet
+from runner.runs.listing import ListedRun
 from runner.runs.selection import Selection, age_words
 from runner.tracking.location import shown, sqlite_path, tracking_uri
-from runner.tracking.reason import reason
 from runner.tracking.store import Store
-from runner.tracking.sweeps import open_tracking
-from runner.training.checkpoint import index, runs
+from runner.tracking.sweeps import find, open_tracking
+from runner.training.checkpoint import index
 from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.files import DamagedError
 
@@ -34,8 +36,8 @@ class Place:
     """The places in which runs are looked for.
 
     Attributes:
-      uri: URI of the tracking store; `none`: no store; null: the default one.
-      folder: folder of checkpoints; null: the default one.
+      uri: URI of the tracking store; `none`: no store; None: the default one.
+      folder: folder of checkpoints; None: the default one.
     """
 
     uri: str | None = None
@@ -62,87 +64,41 @@ class Place:
         return open_tracking(TrackingConfig(uri=self.uri))
 
     def runs(self, store: Store | None) -> list[ListedRun]:
-        """Returns all runs, newest first.
-
-        Prints a line to stderr for each that can't be read.
-        """
-        listed, warnings = find(store, self.checkpoints, outputs_dir() / "runs")
-        _warn(warnings)
+        """Returns all runs, newest first; prints a line to stderr for each that can't be read."""
+        listed, warnings = listing.find(store, self.checkpoints)
+        for line in warnings:
+            print(f"warning: {line}", file=sys.stderr)
         return listed
 
 
-def _warn(lines: Sequence[str]) -> None:
-    for line in lines:
-        print(f"warning: {line}", file=sys.stderr)
-
-
 def show(place: Place, selection: Selection, last: int) -> int:
-    """Prints a table of the selected runs.
-
-    Args:
-      place: where to look for runs.
-      selection: which runs to show.
-      last: shows the newest so many; 0: all.
-
-    Returns:
-      The process's exit code.
-    """
-    selected = select(place.runs(place.store()), selection)
-    rows, warnings = readable(selected, last)
-    _warn(warnings)
-    if not rows:
-        # Without a line here, each of the selected runs has a warning.
-        if not selected and selection.is_empty:
-            print("no runs yet; to start one: python -m runner", file=sys.stderr)
-        elif not selected:
-            print("no runs match", file=sys.stderr)
+    """Prints a table of the selected runs, the newest so many (0: all); returns the process's exit code."""
+    selected = listing.select(place.runs(place.store()), selection)
+    if not selected:
+        is_empty = selection == Selection()
+        print("no runs yet; to start one: python -m runner" if is_empty else "no runs match", file=sys.stderr)
         return EXIT_FAILED
+    rows = selected[:last] if last else selected
     total = sum(run.bytes for run in selected)
-    count = len(selected) - len(warnings)
-    title = f"{_runs(count)}, {size_text(total)} of checkpoints in {place.checkpoints} (*: best)"
-    out = console()
-    out.print(rich_table(_sheet(rows), title, out.width))
-    if len(rows) < count:
-        print(f"{count - len(rows):,} older runs are not shown; to list all: last=0")
+    title = f"{cleaning.counted(len(selected))}, {size_text(total)} of checkpoints in {place.checkpoints} (*: best)"
+    out = sheet.console()
+    out.print(sheet.rich_table(_sheet(rows), title, out.width))
+    if len(rows) < len(selected):
+        print(f"{len(selected) - len(rows):,} older runs are not shown; to list all: last=0")
     return EXIT_DONE
 
 
-def _sheet(listed: Sequence[ListedRun]) -> Sheet:
-    titles = ["run", "name", "status", "age", "result", "checkpoints", "size"]
+def _sheet(listed: Sequence[ListedRun]) -> sheet.Sheet:
+    titles = ("run", "name", "status", "age", "result", "checkpoints", "size")
     rows = []
-    remarks = []
     for run in listed:
-        name = run.name
-        if name == run.run:
-            name = ""
-        size = ""
-        if run.saved:
-            size = size_text(run.bytes)
-        rows.append([_short_id(run), name, run.status, age_words(run.seconds_ago), run.result, _steps(run), size])
-        remarks.append(_remark(run))
-    if any(remarks):
-        titles.append("")
-        for cells, remark in zip(rows, remarks, strict=True):
-            cells.append(remark)
-    return Sheet(tuple(titles), tuple(map(tuple, rows)), frozenset({titles.index("age"), titles.index("size")}))
-
-
-def _short_id(run: ListedRun) -> str:
-    """Returns a run's id for a table.
-
-    MLflow's ids are random, so eight characters identify a run.
-    """
-    if run.is_stored or run.is_foreign:
-        return run.run[:8]
-    return run.run
-
-
-def _remark(run: ListedRun) -> str:
-    if run.is_kept:
-        return "kept"
-    if run.is_foreign:
-        return "in another store"
-    return ""
+        # MLflow's ids are random, so eight characters identify a run.
+        short_id = run.run[:8] if run.is_stored else run.run
+        name = "" if run.name == run.run else run.name
+        size = size_text(run.bytes) if run.saved else ""
+        age = age_words(run.seconds_ago)
+        rows.append((short_id, name, run.status, age, run.result, _steps(run), size))
+    return sheet.Sheet(titles, tuple(rows), frozenset({titles.index("age"), titles.index("size")}))
 
 
 def _steps(run: ListedRun) -> str:
@@ -154,25 +110,13 @@ def _steps(run: ListedRun) -> str:
         record = index.read_best(run.saved.folder)
         if record:
             best_step = record["step"]
-    texts = []
-    for step in run.steps[-_STEPS_SHOWN:]:
-        text = str(step)
-        if step == best_step:
-            text += "*"
-        texts.append(text)
+    texts = [f"{step}*" if step == best_step else str(step) for step in run.steps[-_STEPS_SHOWN:]]
     text = ", ".join(texts)
-    if len(run.steps) > _STEPS_SHOWN:
-        return f"... {text}"
-    return text
+    return f"... {text}" if len(run.steps) > _STEPS_SHOWN else text
 
 
 def clean(place: Place, selection: Selection, *, confirmed: bool) -> int:
-    """Removes the checkpoints of the selected runs, or prints which these are.
-
-    Args:
-      place: where to look for runs.
-      selection: which runs to clean.
-      confirmed: removes them.
+    """Removes the checkpoints of the selected runs or, unless confirmed, prints which these are.
 
     Returns:
       The process's exit code.
@@ -180,92 +124,82 @@ def clean(place: Place, selection: Selection, *, confirmed: bool) -> int:
     Raises:
       ConfigError: the selection has no filter.
     """
-    if selection.is_empty:
+    if selection == Selection():
         raise ConfigError("clean needs a filter: older=30d, keep=5, status=failed,killed or run=<id>")
     store = place.store()
     listed = place.runs(store)
-    selected = select(listed, selection)
-    removable, skipped = remove.split(selected, are_named=bool(selection.runs))
-    out = console()
-    for line in skipped:
-        out.print(f"skipped: {line}", soft_wrap=True, markup=False)
+    removable = []
+    for run in listing.select(listed, selection):
+        if run.saved is not None and run.status == "RUNNING":
+            print(f"skipped: {run.run} is running")
+        elif run.saved is not None:
+            removable.append(run)
     if not removable:
         print("nothing to remove")
         return EXIT_DONE
-    summary = _summary(removable, sum(run.bytes for run in removable))
-    if not confirmed:
-        summary = f"would remove {summary}"
-    out.print(rich_table(_sheet(removable), summary, out.width))
-    for line in remove.warnings(removable, listed):
+    summary = cleaning.summary(len(removable), sum(run.bytes for run in removable))
+    out = sheet.console()
+    title = summary if confirmed else f"would remove {summary}"
+    out.print(sheet.rich_table(_sheet(removable), title, out.width))
+    for line in cleaning.notes(removable, listed):
         out.print(f"note: {line}", soft_wrap=True, markup=False)
     if confirmed:
-        return _remove(removable, store)
+        return cleaning.remove_all(removable, store)
     print("nothing removed; the runs in the store would stay; to remove: add yes=true")
     return EXIT_DONE
 
 
-def _remove(removable: Sequence[ListedRun], store: Store | None) -> int:
-    freed = 0
-    cleaned = list[ListedRun]()
-    for run in removable:
-        try:
-            removed = remove.remove(run)
-            freed += removed.bytes
-            for line in removed.skipped:
-                print(f"skipped: {line}")
-            if store is not None and run.is_stored:
-                remove.record(store, run, removed)
-            cleaned.append(run)
-        # The other runs are cleaned all the same.
-        except (ConfigError, OSError, TrackingError) as error:
-            print(f"error: could not clean run {run.run}: {error}", file=sys.stderr)
-    print(f"removed: {_summary(cleaned, freed)}")
-    if len(cleaned) < len(removable):
-        return EXIT_FAILED
-    return EXIT_DONE
+def compare(uri: str | None, selection: Selection, sweep: str | None, last: int, out: Path | None) -> int:
+    """Prints the table of the runs that match, the best first; the keys in which they differ are its columns.
 
-
-def _summary(cleaned: Sequence[ListedRun], total: int) -> str:
-    """Returns what is removed; `total` is the size of the checkpoints in bytes."""
-    return f"checkpoints of {_runs(len(cleaned))}, {size_text(total)}"
-
-
-def _runs(count: int) -> str:
-    if count == 1:
-        return "1 run"
-    return f"{count:,} runs"
-
-
-def keep(place: Place, selection: Selection, *, kept: bool) -> int:
-    """Records that `clean` must skip some runs, or no longer has to.
+    Args:
+      uri: tracking URI; None: the default.
+      selection: runs and statuses.
+      sweep: only jobs of this sweep: its run id, its name, or latest.
+      last: the newest so many, where neither runs nor a sweep are named; 0: all.
+      out: a folder that gets `table.csv` and `curves.png`.
 
     Returns:
       The process's exit code.
 
     Raises:
-      ConfigError: no run is named.
-      TrackingError: the store failed.
+      ConfigError: there is no such run or sweep.
+      TrackingError: the store can't be used.
     """
-    if not selection.runs:
-        raise invalid("run", None, problem="needs a run", fix="set run=latest or run=<id>")
-    store = place.store()
-    for run in select(place.runs(store), Selection(runs=selection.runs)):
-        if run.is_foreign:
-            raise invalid("run", run.run, problem="is recorded in another store", fix="set uri=<its store>")
-        value = str(kept).lower()
-        if store is not None and run.is_stored:
-            try:
-                store.client.set_tag(run.run, KEEP_TAG, value)
-            # MLflow, SQLAlchemy, requests and drivers share no base class.
-            except Exception as error:
-                raise TrackingError(f"could not tag run {run.run}: {reason(error)}") from error
-        elif run.saved is not None:
-            runs.keep(run.saved, kept=kept)
-        effect = "no longer skips"
-        if kept:
-            effect = "skips"
-        where = f"recorded in {runs.RECORD}"
-        if run.is_stored:
-            where = f"tag {KEEP_TAG}={value}"
-        print(f"run {run.run} ({run.name}): clean {effect} it ({where})")
+    store = open_tracking(TrackingConfig(uri=uri))
+    parent = find(store, sweep, []).info.run_id if sweep else None
+    chosen = {records.find_run(store.client, run).info.run_id for run in selection.runs}
+    found = []
+    for record in records.load(store.client, parent):
+        is_chosen = not chosen or record.run_id in chosen
+        if is_chosen and (not selection.statuses or record.status in selection.statuses):
+            found.append(record)
+    if not (selection.runs or sweep):
+        found = found[-last:]
+    if not found:
+        print("no runs match", file=sys.stderr)
+        return EXIT_FAILED
+    metric = records.judged_by(found)
+    descending = records.higher_is_better(metric, found)
+    lines = sheet.sort_lines(sheet.make_lines(found), metric, descending=descending)
+    statuses = [line.status for line in lines]
+    table = sheet.sheet_of(
+        lines,
+        sheet.columns(found, metric),
+        lead={"run": [line.records[-1].run_id[:8] for line in lines]},
+        extra={"status": statuses} if len(set(statuses)) > 1 else {},
+    )
+    title = f"{len(found)} runs, {len(lines)} lines"
+    if not sheet.varying(found):
+        title += ", all with the same config"
+    console = sheet.console()
+    console.print(sheet.rich_table(table, title, console.width))
+    if out is not None:
+        folders.claim("out", out)
+        (out / "table.csv").write_text(sheet.to_csv(table))
+        written = "table.csv"
+        drawn = {varied_name(line.values) or line.records[-1].name: line.records[-1] for line in lines}
+        if plots.curves(out / "curves.png", store.client, drawn, list(dict.fromkeys((metric, "train/loss")))):
+            written += ", curves.png"
+        print(f"written: {written} in {out}")
     return EXIT_DONE

@@ -1,4 +1,4 @@
-"""Command line of `python -m runner.runs`: lists, compares, keeps and cleans runs."""
+"""Command line of `python -m runner.runs`: lists, compares and cleans runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from runner.host.stores import urls
 from runner.runs.selection import Selection, age, statuses
 
 if TYPE_CHECKING:
-    from runner.runs import act, compare
+    from runner.runs import act
 else:
-    # Import MLflow.
+    # It imports MLflow.
     act = late("runner.runs.act")
-    compare = late("runner.runs.compare")
 
-_ACTIONS = ("list", "compare", "clean", "keep", "release")
+_ACTIONS = ("list", "compare", "clean")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,12 +50,10 @@ def main(arguments: Sequence[str]) -> int:
             if out is not None:
                 folders.check("out", out.absolute())
             last = _count("last", options.last)
-            return compare.compare(options.uri, selection.runs, options.sweep, selection.statuses, last, out)
+            return act.compare(options.uri, selection, options.sweep, last, out)
         if options.action == "clean":
             confirmed = truth("yes", options.yes)
             return act.clean(place, selection, confirmed=confirmed)
-        if options.action in ("keep", "release"):
-            return act.keep(place, selection, kept=options.action == "keep")
         fix = did_you_mean(options.action, _ACTIONS, f"see {parser.prog} --help")
         raise ConfigError(f"{options.action}: must be one of {', '.join(_ACTIONS)}; {fix}")
     except ConfigError as error:
@@ -92,7 +89,6 @@ def _parser() -> Parser:
             "compare sweep=latest out=outputs/compare",
             "clean older=30d keep=5",
             "clean status=failed,killed yes=true",
-            "keep run=latest",
         ],
     )
     parser.add_argument("action", nargs="?", default="list", metavar="ACTION", help=", ".join(_ACTIONS))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from runner.errors import invalid
 
-STATUSES = ("FINISHED", "FAILED", "KILLED", "RUNNING", "UNFINISHED", "DELETED")
+STATUSES = ("FINISHED", "FAILED", "KILLED", "RUNNING", "UNFINISHED")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 
@@ -19,20 +19,15 @@ class Selection:
 
     Attributes:
       runs: ids, starts of ids, names or `latest`; none: all.
-      older: seconds since the run ended, at least; null: any.
-      keep: the newest so many runs with checkpoints do not match; null: all match.
-      statuses: statuses of the run; none: any.
+      older: seconds since the run ended, at least; None: any.
+      keep: the newest so many runs with checkpoints do not match; None: all match.
+      statuses: of the run; none: any.
     """
 
     runs: tuple[str, ...] = ()
     older: float | None = None
     keep: int | None = None
     statuses: tuple[str, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """True if there is no filter."""
-        return not self.runs and self.older is None and self.keep is None and not self.statuses
 
 
 def age(key: str, text: str) -> float:
@@ -70,11 +65,7 @@ def statuses(texts: Sequence[str]) -> tuple[str, ...]:
     Raises:
       ConfigError: there is no such status.
     """
-    names = []
-    for text in texts:
-        for name in text.split(","):
-            if name.strip():
-                names.append(name.strip().upper())
+    names = [name.strip().upper() for name in ",".join(texts).split(",") if name.strip()]
     for name in names:
         if name not in STATUSES:
             known = ", ".join(STATUSES).lower()

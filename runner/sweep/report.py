@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.compare import plots, render
-from runner.compare.lines import Line, Stat, make_lines
-from runner.compare.metrics import directions
-from runner.compare.records import RunRecord, from_folder, from_run
 from runner.errors import DataError
 from runner.host import outputs, session
 from runner.host.outputs import spared
 from runner.host.signals import interruption
+from runner.runs import plots
+from runner.runs import sheet as render
+from runner.runs.records import RunRecord, directions, from_folder, from_run
+from runner.runs.sheet import Line, Stat, make_lines
 from runner.sweep.jobs import GOOD, Job, Outcome, jobs_text
 from runner.sweep.launch import retyped
 from runner.sweep.member import JOB_TAG, Values, values_of, varied_tags

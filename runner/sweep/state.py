@@ -43,12 +43,12 @@ from runner.training.checkpoint.arguments import folder_of, key_of
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-    from runner.compare import records
+    from runner.runs import records
     from runner.sweep import parent
     from runner.sweep.parent import Parent
 else:
     parent = late("runner.sweep.parent")
-    records = late("runner.compare.records")
+    records = late("runner.runs.records")
 
 _DIR = "hydra.sweep.dir"
 _SUBDIR = "hydra.sweep.subdir"

@@ -22,8 +22,7 @@ from runner.host.outputs import spared
 from runner.host.signals import heard
 from runner.plan.table import plan_console
 from runner.processes.team import current
-from runner.record.folder import CONFIG, with_config
-from runner.record.tracked import Verdict, open_run, recorded
+from runner.record import CONFIG, Verdict, open_run, recorded, with_config
 from runner.tracking import Tracker
 from runner.verify import replay
 from runner.verify.check import verify

@@ -18,7 +18,7 @@ from runner.host.console import Console
 from runner.host.late import late
 from runner.host.signals import StopRequest, heard
 from runner.processes.team import current
-from runner.record.folder import with_config
+from runner.record import with_config
 from runner.task.registry import make_task
 from runner.training import lengths
 from runner.training.checkpoint.resume import Previous, check_data, check_order

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from runner.errors import EngineError, Interrupted, TrackingError
-from runner.record.tracked import recorded
+from runner.record import recorded
 from runner.tracking import Status, Tracker
 
 

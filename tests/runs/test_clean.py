@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from runner.errors import ConfigError
+from runner.runs.clean import CLEANED_TAG
 from runner.runs.command import main
-from runner.runs.listing import KEEP_TAG, ListedRun, named_run, select
-from runner.runs.remove import CLEANED_TAG
+from runner.runs.listing import ListedRun, named_run, select
+from runner.runs.records import load
 from runner.runs.selection import Selection, age, age_words, statuses
 from runner.tracking import process
 from runner.tracking.store import Store, open_store
@@ -36,9 +38,8 @@ def saved(folder: Path, name: str, *, days: float = 0, tracked: bool = False, **
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path) -> Path:
     """An empty folder of checkpoints."""
-    monkeypatch.setattr("runner.runs.act.outputs_dir", lambda: tmp_path / "outputs")
     return tmp_path / "checkpoints"
 
 
@@ -60,51 +61,6 @@ def test_a_dry_run_removes_nothing_and_says_what_it_would(place: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        b"mesh: {axes: [",
-        b"\xff\xfe\x00\x00",
-        b"- a list\n",
-        b"12",
-        b"\x00",
-        b"a: !!python/object/apply:os.system [exit]",
-        b"{" * 5000,
-        b"mesh: &a [*a]",
-        b"2020-01-01: x",
-    ],
-)
-def test_a_damaged_config_leaves_out_its_run_alone_in_one_line(
-    place: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    outputs = place.parent / "outputs" / "runs"
-    for name in ("sound", "damaged"):
-        (outputs / name).mkdir(parents=True)
-        (outputs / name / ".runner").write_text(f"run: {name}\n")
-        (outputs / name / "config.yaml").write_text("mesh: {name: single}\n")
-    (outputs / "damaged" / "config.yaml").write_bytes(damage)
-    assert command(place) == 0
-    printed = capsys.readouterr()
-    assert "sound" in printed.out
-    assert printed.err.count("\n") == 1
-    assert printed.err.startswith(f"warning: skipping {outputs / 'damaged' / 'config.yaml'}: ")
-
-
-@pytest.mark.parametrize("damage", ["[1]", "{", '{"eval_loss": 1' + "0" * 400 + "}", "[" * 100_000])
-def test_a_damaged_summary_leaves_the_run_without_a_result(
-    place: Path, damage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = place.parent / "outputs" / "runs" / "some"
-    folder.mkdir(parents=True)
-    (folder / ".runner").write_text("run: some\n")
-    (folder / "config.yaml").write_text("mesh: {name: single}\n")
-    (folder / "summary.json").write_text(damage)
-    assert command(place) == 0
-    printed = capsys.readouterr()
-    assert "some" in printed.out
-    assert not printed.err
-
-
-@pytest.mark.parametrize(
     ("words", "left"),
     [
         (["older=30d"], {"new", "failed"}),
@@ -121,16 +77,6 @@ def test_runs_go_by_age_count_status_and_name(place: Path, words: list[str], lef
     assert command(place, "clean", *words, "--yes") == 0
     assert there(place) == left
     assert {path.name for path in place.iterdir()} == left, "nothing of ours is left behind"
-
-
-def test_a_run_that_a_person_keeps_stays_until_it_is_released(place: Path) -> None:
-    saved(place, "old", days=40)
-    assert command(place, "keep", "run=old") == 0
-    assert command(place, "clean", "older=30d", "yes=true") == 0
-    assert there(place) == {"old"}
-    assert command(place, "release", "run=old") == 0
-    assert command(place, "clean", "older=30d", "yes=true") == 0
-    assert there(place) == set()
 
 
 def test_a_run_whose_process_is_there_stays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,37 +123,20 @@ def store(tmp_path: Path) -> Store:
     return open_store(store_in(tmp_path), "runs")
 
 
-def tracked(store: Store, place: Path, **tags: str) -> str:
-    run = store.client.create_run(store.experiment_id, tags=tags, run_name="mine")
+def tracked(store: Store, place: Path) -> str:
+    run = store.client.create_run(store.experiment_id, run_name="mine")
     store.client.set_terminated(run.info.run_id, "FAILED")
     saved(place, run.info.run_id, tracked=True)
     return str(run.info.run_id)
 
 
 def test_the_run_in_the_store_stays_and_says_what_was_removed(place: Path, store: Store) -> None:
-    gone, kept = tracked(store, place), tracked(store, place, **{KEEP_TAG: "true"})
+    gone = tracked(store, place)
     assert command(place, "clean", "status=failed", "yes=true", uri=store.uri) == 0
-    assert there(place) == {kept}
+    assert there(place) == set()
     run = store.client.get_run(gone)
     assert run.info.lifecycle_stage == "active"
     assert "checkpoints of steps 5, 10" in run.data.tags[CLEANED_TAG]
-
-
-def test_keeping_a_tracked_run_is_a_tag(place: Path, store: Store) -> None:
-    run = tracked(store, place)
-    assert command(place, "keep", f"run={run[:6]}", uri=store.uri) == 0
-    assert store.client.get_run(run).data.tags[KEEP_TAG] == "true"
-
-
-def test_a_run_of_another_store_goes_only_by_name(
-    place: Path, store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved(place, "f" * 32, tracked=True)
-    assert command(place, "clean", "keep=0", "yes=true", uri=store.uri) == 0
-    assert there(place) == {"f" * 32}
-    assert "ffffffff: recorded in another store" in capsys.readouterr().out
-    assert command(place, "clean", "run=ffff", "yes=true", uri=store.uri) == 0
-    assert there(place) == set()
 
 
 def test_the_list_shows_where_what_lies(place: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,11 +156,10 @@ def test_the_list_shows_where_what_lies(place: Path, store: Store, capsys: pytes
         (["clean", "status=dead"], "status=dead: must be one of finished, failed"),
         (["clean", "keep=-1"], "keep=-1: must be an integer of at least 0"),
         (["clean", "keep=2", "yes=maybe"], "yes=maybe: must be true or false"),
-        (["cleen", "keep=2"], "cleen: must be one of list, compare, clean, keep, release; did you mean clean?"),
+        (["cleen", "keep=2"], "cleen: must be one of list, compare, clean; did you mean clean?"),
         (["clean", "kep=2"], "kep: unknown flag; flags are --help"),
         (["--folders", "x"], "--folders:"),
-        (["keep"], "run=null: needs a run; set run=latest"),
-        (["keep", "run=zz"], "run=zz: no run has this id or name"),
+        (["clean", "run=zz"], "run=zz: no run has this id or name"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(
@@ -256,3 +184,12 @@ def test_a_name_means_the_newest_and_a_beginning_only_one() -> None:
     assert [one.run for one in select(found, Selection(runs=("ab2", "c")))] == ["ab2", "c"]
     with pytest.raises(ConfigError, match="several run ids start with this"):
         named_run(found, "ab")
+
+
+def test_all_pages_of_a_store_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.tracking.paging._PAGE_SIZE", 2)
+    client = MlflowClient(store_in(tmp_path))
+    experiment = client.create_experiment("mine")
+    made = [client.create_run(experiment, start_time=1000 + number).info.run_id for number in range(5)]
+    assert [record.run_id for record in load(client)] == made
+    assert main([f"folder={tmp_path}", f"uri={store_in(tmp_path)}"]) == 0

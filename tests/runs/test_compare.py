@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.compare.lines import Stat, make_lines, sort_lines, varying
-from runner.compare.metrics import columns, directions, judged_by, lower_is_better
-from runner.compare.records import RunRecord, from_folder
-from runner.compare.render import Sheet, sheet_of, to_csv, to_markdown
 from runner.runs.command import main
+from runner.runs.records import RunRecord, directions, from_folder, higher_is_better, judged_by
+from runner.runs.sheet import Sheet, Stat, columns, make_lines, sheet_of, sort_lines, to_csv, to_markdown, varying
 from runner.tracking.store import open_store
 
 SIZE = "dataset.batch_size"
@@ -60,12 +58,6 @@ def test_seeds_of_one_config_are_one_line_with_mean_and_deviation() -> None:
     assert found == ["64", "128"], "NaN is last"
 
 
-def test_of_losses_and_times_less_is_better() -> None:
-    assert lower_is_better("eval/loss")
-    assert lower_is_better("throughput/step_ms")
-    assert not lower_is_better("throughput/examples_per_second")
-
-
 def of_task(*names: str, told: dict[str, str] | None = None) -> RunRecord:
     tags = {"runner.metrics": json.dumps(told)} if told else {}
     return RunRecord("r", "r", "FINISHED", {}, dict.fromkeys(names, 0.5), tags)
@@ -77,18 +69,10 @@ def test_runs_are_judged_by_what_their_task_says() -> None:
     assert directions([prices]) == {f"eval/{name}": better for name, better in told.items()}
     assert judged_by([prices]) == "eval/loss", "no first choice of which more is better"
     assert columns([prices], "eval/loss")[:3] == ["eval/loss", "eval/mae", "eval/r2"]
-    own = of_task("eval/loss", "eval/regret", told={"loss": "minimize", "regret": "minimize"})
-    assert lower_is_better("eval/regret", [own])
-    assert lower_is_better("test/regret", [own])
-    assert not lower_is_better("eval/regret"), "its name alone says nothing"
+    assert higher_is_better("test/r2", [prices])
+    assert not higher_is_better("eval/mae", [prices])
     labels = of_task("eval/loss", "eval/f1_micro", told={"loss": "minimize", "f1_micro": "maximize"})
     assert judged_by([labels]) == "eval/f1_micro"
-
-
-def test_runs_of_before_are_judged_by_the_names_of_their_metrics() -> None:
-    old = of_task("eval/accuracy", "eval/loss", "train/loss", "train/accuracy")
-    assert judged_by([old]) == "eval/accuracy"
-    assert directions([old]) == {"eval/loss": "minimize", "eval/accuracy": "maximize"}
 
 
 def test_columns_say_which_split_a_metric_is_of() -> None:

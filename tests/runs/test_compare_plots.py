@@ -7,14 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from runner import figures
-from runner.compare import plots
-from runner.compare.lines import Line, Stat
-from runner.compare.records import RunRecord
+from runner.runs import plots
+from runner.runs.records import RunRecord
+from runner.runs.sheet import Line, Stat
 
 
 @dataclass
@@ -101,10 +100,3 @@ def test_a_number_is_joined_a_word_and_a_trial_are_not(drawn: Drawn) -> None:
     plots.against(Path("x.png"), "eval/accuracy", "rate", grid, related=False)
     assert joined(drawn) == 0
     assert drawn.axes.get_legend() is None
-
-
-def test_points_of_several_series_at_a_word_lie_beside_each_other(drawn: Drawn) -> None:
-    grid = [Line({"mesh": "single", "rate": rate}, {"eval/accuracy": Stat(0.9)}, ()) for rate in ("0.1", "0.2")]
-    plots.against(Path("x.png"), "eval/accuracy", "mesh", grid)
-    places = np.concatenate([line.get_xdata() for line in drawn.axes.lines if line.get_marker() == "o"])
-    assert len(set(places.tolist())) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from runner.record.tracked import listed_params
+from runner.record import listed_params
 from runner.tracking import page, view
 from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
 from runner.tracking.page import Page, merged

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
-from runner.record.tracked import recorded
+from runner.record import recorded
 from runner.tracking import Tracker, default_uri, open_tracker, replaying, store, unsent_folders
 from runner.tracking.location import fingerprint
 from tests.stores import store_in

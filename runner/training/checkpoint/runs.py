@@ -497,15 +497,6 @@ def check_not_running(key: str, run: SavedRun) -> None:
     )
 
 
-def keep(run: SavedRun, *, kept: bool) -> None:
-    """Records whether `runner.runs clean` keeps the checkpoints of a run that is in no tracking store.
-
-    Raises:
-      OSError: the disk is full or read-only.
-    """
-    write_record(run.folder, {**run.record, "kept": kept})
-
-
 def end(run: SavedRun, *, finished: bool) -> None:
     """Records that the run's process no longer uses it.
 

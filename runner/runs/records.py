@@ -1,11 +1,11 @@
-"""Runs as they are recorded, in MLflow or in a run's folder."""
+"""Runs as they are recorded, in MLflow or in a run's folder, and the metrics that they are compared by."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from runner.config.convert import flatten
 from runner.errors import ConfigError, DataError
+from runner.task import metrics
 from runner.tracking.hidden import params_of, tags_of
 from runner.tracking.named import LATEST, named
 from runner.tracking.paging import experiment_ids, pages
@@ -45,8 +46,6 @@ class RunRecord:
       params: the resolved config, flat.
       metrics: the last value of each metric.
       tags: its tags.
-      started: milliseconds since 1970.
-      seconds: wall time; NaN while it runs.
     """
 
     run_id: str
@@ -55,26 +54,18 @@ class RunRecord:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str] = field(default_factory=dict)
-    started: int = 0
-    seconds: float = math.nan
 
 
 def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
     tags = tags_of(run.data.tags)
-    params = params_of(run.data.params, tags)
-    seconds = math.nan
-    if run.info.end_time:
-        seconds = (run.info.end_time - run.info.start_time) / 1000
     return RunRecord(
         run_id=run.info.run_id,
         name=run.info.run_name or run.info.run_id[:8],
         status=run.info.status,
-        params=params,
+        params=params_of(run.data.params, tags),
         metrics={name: recorded(value) for name, value in run.data.metrics.items()},
         tags=tags,
-        started=run.info.start_time or 0,
-        seconds=seconds,
     )
 
 
@@ -116,17 +107,11 @@ def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
         raise DataError(f"{path} is corrupted ({type(error).__name__}: {reason}); remove its folder") from error
     if params is None:
         raise DataError(f"{path} is corrupted (it has no keys); remove its folder")
-    return RunRecord("", name, status, params, results_of(folder))
+    return RunRecord("", name, status, params, _results_of(folder))
 
 
-def results_of(folder: Path) -> dict[str, float]:
-    """Returns the metrics of a folder's `summary.json`, `eval_loss` as `eval/loss`.
-
-    There are none if there is no such file, or if it is corrupted.
-
-    Args:
-      folder: a run's output folder.
-    """
+def _results_of(folder: Path) -> dict[str, float]:
+    """Returns the metrics of a folder's `summary.json`, `eval_loss` as `eval/loss`; none if it is corrupted."""
     try:
         summary = json.loads((folder / "summary.json").read_text())
         if isinstance(summary, dict):
@@ -137,19 +122,18 @@ def results_of(folder: Path) -> dict[str, float]:
 
 
 def _metrics_of(summary: Mapping[str, object]) -> dict[str, float]:
-    """Returns the metrics of a summary."""
-    metrics = {}
+    results = {}
     for key, value in summary.items():
         if not isinstance(value, int | float):
             continue
         split, _, name = key.partition("_")
         if split in _SPLITS and name != _EXAMPLES:
-            metrics[f"{split}/{name}"] = float(value)
+            results[f"{split}/{name}"] = float(value)
         elif key == _STEP_MS:
-            metrics[f"throughput/{key}"] = float(value)
+            results[f"throughput/{key}"] = float(value)
         elif key == _GOODPUT:
-            metrics[f"{key}/training"] = float(value)
-    return metrics
+            results[f"{key}/training"] = float(value)
+    return results
 
 
 def load(client: MlflowClient, parent_run_id: str | None = None) -> list[RunRecord]:
@@ -200,3 +184,27 @@ def history(client: MlflowClient, run_id: str, metric: str) -> list[tuple[int, f
     """Returns a metric's points as (step, value), by step."""
     points = client.get_metric_history(run_id, metric)
     return sorted((point.step, recorded(point.value)) for point in points)
+
+
+def directions(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Returns the evaluation metrics, `minimize` or `maximize` as the runs' tasks declare, the loss first."""
+    found = {metrics.LOSS: metrics.MINIMIZE}
+    for record in records:
+        found |= metrics.evaluated(json.loads(record.tags.get(metrics.TAG, "{}")))
+    for record in records:
+        for name in record.metrics:
+            if name.startswith(metrics.EVAL):
+                # A custom step's own metrics have no declared direction.
+                found.setdefault(name, metrics.MINIMIZE)
+    return found
+
+
+def judged_by(records: Sequence[RunRecord]) -> str:
+    """Returns the metric that runs are compared by unless another one is named."""
+    return metrics.default({name.removeprefix(metrics.EVAL): better for name, better in directions(records).items()})
+
+
+def higher_is_better(metric: str, records: Sequence[RunRecord] = ()) -> bool:
+    """Returns whether the runs' tasks say so of a metric of any split."""
+    name = metric.rpartition("/")[2]
+    return directions(records).get(f"{metrics.EVAL}{name}") == metrics.MAXIMIZE

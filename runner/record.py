@@ -1,4 +1,4 @@
-"""The tracked run: how it is opened, the params that its page lists, and the status that it ends with."""
+"""The record of a command: its folder with the config, and the tracked run with its params and final status."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from runner.config.convert import as_typed, choices, flatten
 from runner.config.schema import RunConfig, TaskConfig
 from runner.errors import EngineError, Interrupted, TrackingError
-from runner.host.outputs import warn
+from runner.host.outputs import required, warn
 from runner.host.signals import current, interruption
 from runner.host.terminal import incomplete
 from runner.layout import mesh
@@ -29,6 +30,8 @@ from runner.tracking.page import Page
 from runner.training.checkpoint.arguments import key_of
 
 logger = logging.getLogger(__name__)
+
+CONFIG = "config.yaml"
 
 # The tag of a run that says which of its logs lack text, and why.
 INCOMPLETE = "runner.incomplete_logs"
@@ -74,6 +77,18 @@ class Verdict:
 
     failure: str
     record: Callable[[Mapping[str, object], Path, Tracker, Console], None]
+
+
+def with_config(content: dict[str, object]) -> Path:
+    """Writes a command's resolved config into its folder, which Hydra made, and returns the folder.
+
+    Raises:
+      PassingError: the folder can't be written.
+    """
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    with required(folder):
+        (folder / CONFIG).write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    return folder
 
 
 def open_run(

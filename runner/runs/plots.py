@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import figures
-from runner.compare.lines import Line
-from runner.compare.metrics import lower_is_better
-from runner.compare.records import RunRecord, history
 from runner.config.names import varied_name
+from runner.runs.records import RunRecord, higher_is_better, history
+from runner.runs.sheet import Line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -55,7 +54,7 @@ def curves(path: Path, client: MlflowClient, runs: Mapping[str, RunRecord], metr
             panels[metric] = drawn
     if not panels:
         return False
-    rising = [metric for metric in panels if not lower_is_better(metric, list(runs.values()))]
+    rising = [metric for metric in panels if higher_is_better(metric, list(runs.values()))]
     figures.curves(path, panels, "training examples" if by_examples else "training steps", rising=rising)
     return True
 
@@ -82,5 +81,5 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related
     related = related and len(series) <= len(figures.SERIES)
     if not related:
         series = {"": [point for points in series.values() for point in points]}
-    rises = not lower_is_better(metric, records)
+    rises = higher_is_better(metric, records)
     figures.against(path, metric, key, series, rises=rises, joined=related)

@@ -1,1 +1,0 @@
-"""Recorded runs side by side: different keys, results, and plots of both."""
