@@ -34,9 +34,6 @@ MOST_CUSTOM_STEPS = 1_000_000
 # number of steps in fewer.
 MOST_CYCLES = 200
 
-# Steps of a picture, in addition to those where a schedule turns: one per pixel or two.
-_SAMPLES = 500
-
 # Share of the run that one_cycle rises for if its config does not say, as PyTorch's OneCycleLR.
 _RISE = 0.3
 
@@ -327,19 +324,6 @@ def turning_points(config: OptimizerConfig, total_steps: int) -> list[int]:
         for start in starts:
             points.add(schedule.warmup_steps + math.ceil(start))
     return sorted(point for point in points if 0 <= point < total_steps)
-
-
-def sampled(config: OptimizerConfig, total_steps: int) -> list[tuple[int, float]]:
-    """Returns (steps done, rate) of enough steps of a run for a picture; empty if the rate is the same everywhere."""
-    schedule = config.schedule
-    if schedule.name == "constant" and not schedule.warmup_steps:
-        return []
-    steps = {number * (total_steps - 1) // _SAMPLES for number in range(_SAMPLES + 1)}
-    if schedule.name != "custom":
-        for point in turning_points(config, total_steps):
-            # A rate may jump to a turning point, so the step before it is drawn too.
-            steps |= {point, max(point - 1, 0)}
-    return [(step, float(learning_rate(config, step, total_steps))) for step in sorted(steps)]
 
 
 def description(config: OptimizerConfig) -> str:

@@ -283,7 +283,6 @@ class Plan:
       crossing: axes whose devices are in several processes.
       steps: training steps of the run; 0: not known.
       schedule: the learning rate's schedule in words; empty if it is constant.
-      learning_rates: (steps done, rate) of enough steps for a picture; empty if the rate is constant.
       forecast: verdict, memory and step time on hardware that is not here; None: it is this machine's.
     """
 
@@ -305,7 +304,6 @@ class Plan:
     crossing: tuple[str, ...] = ()
     steps: int = 0
     schedule: str = ""
-    learning_rates: tuple[tuple[int, float], ...] = ()
     forecast: Forecast | None = None
 
     @property

@@ -29,7 +29,7 @@ def end(code: int) -> int:
     """
     sweep = state.started()
     if sweep is not None and sweep.ledger.jobs:
-        main.compare(sweep)
+        main.compare(sweep.ledger.jobs)
     if "tensorflow" not in sys.modules:
         return code
     # `os._exit` runs no exit handlers and flushes no buffers, so both are done here.

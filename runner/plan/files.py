@@ -1,9 +1,8 @@
-"""Writes plan.json, plan.md, plan.png, learning_rate.png and layout.yaml into a run's folder."""
+"""Writes plan.json, plan.md, plan.png and layout.yaml into a run's folder."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +12,12 @@ from runner.plan import rows
 from runner.plan.base import Plan
 
 if TYPE_CHECKING:
-    from runner import figures
     from runner.plan import picture
 else:
-    # Import Matplotlib, which only a finished plan needs.
-    figures = late("runner.figures")
+    # It imports Matplotlib, which only a finished plan needs.
     picture = late("runner.plan.picture")
 
 NAMES = ("plan.json", "plan.md", "plan.png")
-# Written if the rate changes with the step.
-LEARNING_RATE_PICTURE = "learning_rate.png"
 # The layout that layout=auto proposed, as an option's file to edit.
 _PROPOSED = "layout.yaml"
 
@@ -40,25 +35,15 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
     if plan.proposed:
         texts[_PROPOSED] = lambda: plan.proposed
         names.append(_PROPOSED)
-    if plan.learning_rates:
-        names.append(LEARNING_RATE_PICTURE)
     files = []
     for name in names:
         with spared(str(folder / name)):
             if name == "plan.png":
                 picture.draw(plan, folder / name)
-            elif name == LEARNING_RATE_PICTURE:
-                draw_learning_rates(folder / name, plan.learning_rates, plan.schedule)
             else:
                 (folder / name).write_text(texts[name](), "utf-8")
             files.append(folder / name)
     return files
-
-
-def draw_learning_rates(path: Path, points: Sequence[tuple[int, float]], title: str) -> None:
-    """Draws the learning rate by step, from (steps done, rate), into a PNG file."""
-    panels = {title: [figures.Curve("", points, marker=",")]}
-    figures.curves(path, panels, "step", from_zero=True)
 
 
 def markdown(plan: Plan) -> str:

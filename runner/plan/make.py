@@ -159,7 +159,6 @@ def make_plan(
         crossing=tuple(crossing),
         steps=total_steps,
         schedule=schedules.description(config.optimizer),
-        learning_rates=tuple(schedules.sampled(config.optimizer, total_steps)) if total_steps else (),
         forecast=verdict,
     )
 

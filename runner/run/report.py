@@ -23,8 +23,6 @@ from runner.host import work
 from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
-from runner.optim import schedules
-from runner.plan.files import LEARNING_RATE_PICTURE, draw_learning_rates
 from runner.processes.team import current
 from runner.task.base import DataSpec, Evaluation, Report
 from runner.task.metrics import EVAL, MAXIMIZE, TEST
@@ -176,10 +174,6 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
         panels = curves(history.train, evaluations, length, splits.selecting_name)
         along = f"epoch (of {length.epoch:,} steps)" if length.by_epochs else "step"
         files["curves.png"] = lambda path: figures.curves(path, panels, along, rising=rising)
-    rates = _actual_rates(outcome)
-    if rates:
-        title = schedules.description(outcome.config.optimizer) or "learning rate"
-        files[LEARNING_RATE_PICTURE] = lambda path: draw_learning_rates(path, rates, title)
     goodput = outcome.goodput
     if goodput is not None and len(goodput.attempts) > 1:
         content = json.dumps(goodput.content(), indent=2) + "\n"
@@ -188,27 +182,6 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
     files |= report.files
     files["summary.json"] = lambda path: path.write_text(summary)
     return files
-
-
-def _actual_rates(outcome: Outcome) -> list[tuple[int, float]]:
-    """Returns (steps done, rate) of a run that changed its schedule's rate; empty if the plan's picture is right."""
-    rate_changes = outcome.result.rate_changes
-    if not rate_changes:
-        return []
-    config = outcome.config
-    total = outcome.length.total
-    steps = {step for step, _ in schedules.sampled(config.optimizer, total)} or {0, outcome.result.steps - 1}
-    for change_step, _ in rate_changes:
-        # Sample both sides of the jump, or the line would slope.
-        steps |= {max(change_step - 1, 0), change_step}
-    rates: list[tuple[int, float]] = []
-    for step in sorted(step for step in steps if step < outcome.result.steps):
-        factor = 1.0
-        for change_step, changed_factor in rate_changes:
-            if change_step <= step:
-                factor = changed_factor
-        rates.append((step, float(schedules.learning_rate(config.optimizer, step, total)) * factor))
-    return rates
 
 
 def curves(

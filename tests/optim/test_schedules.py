@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from runner.config.schema import OptimizerConfig, ScheduleConfig
 from runner.errors import ConfigError
 from runner.optim.checks import check_rates
-from runner.optim.schedules import learning_rate, sampled, turning_points
+from runner.optim.schedules import learning_rate, turning_points
 from tests import forks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -286,14 +286,6 @@ def test_the_turning_points_have_the_largest_and_the_smallest_rate(name: str, wa
     found = rates(config.schedule, total, total)
     turning = [found[step] for step in turning_points(config, total)]
     assert (min(turning), max(turning)) == (min(found), max(found))
-
-
-def test_a_picture_has_the_steps_before_and_after_a_jump_of_a_long_run() -> None:
-    drawn = dict(sampled(make(replace(SCHEDULES["piecewise"], boundaries=[10_001, 30_003])), 1_000_000))
-    assert drawn[30_003] == pytest.approx(BASE * 0.1)
-    assert drawn[30_004] == pytest.approx(BASE * 0.5)
-    assert len(drawn) < 600
-    assert sampled(make(ScheduleConfig()), TOTAL) == []
 
 
 @pytest.mark.parametrize(

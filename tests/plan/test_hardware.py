@@ -21,7 +21,6 @@ from runner.config.schema import HardwareConfig, PlanConfig
 from runner.engine.base import Collective, LayerInput, LayerOutput, ProgramCost, VariableInfo
 from runner.errors import ConfigError
 from runner.layout import Placement
-from runner.notebook.planning import from_dict
 from runner.plan import communication, depth, forecast, known_errors, make, memory, rows
 from runner.plan.base import Change, Forecast, MemoryPart, Traffic
 from runner.plan.estimate import PlacedModel
@@ -138,9 +137,9 @@ def test_mixtral_8x7b_has_the_state_of_hand_arithmetic(tmp_path: Path) -> None:
     assert plan["flops_per_device"] == (products + attended) * 64 * LENGTH
     # 46.6B parameters multiply a token, of which it uses 12.7B; attention adds 0.2 GFLOP to both.
     line = "  all 8 experts are computed for every token: 3.6 times the FLOPs of the 2 that it uses"
-    verdict = rows.verdict(from_dict(plan))
-    assert verdict[-2] == f"{line}; the step time and cost above include that"
-    assert "cost per million tokens" in verdict[-3]
+    text = (tmp_path / "run" / "plan.md").read_text()
+    assert f"{line.strip()}; the step time and cost above include that" in text
+    assert "cost per million tokens" in text
 
 
 @pytest.mark.nightly
@@ -394,14 +393,6 @@ def test_the_compilers_total_has_sums_of_gradients_as_state() -> None:
     compiled = {part.kind: part.bytes for part in forecast.compiled_parts(parts, program)}
     assert compiled["gradient sums"] == 10
     assert sum(compiled.values()) == 47
-
-
-def test_a_plan_of_other_hardware_is_read_back_from_its_file() -> None:
-    plan = cases.plan(forecast=a_forecast(changes=(Change("model.remat=full", 7),)))
-    read = from_dict(json.loads(json.dumps(plan.to_dict())))
-    assert read.forecast == plan.forecast
-    # A terminal breaks the line, so only its start is compared.
-    assert rows.verdict(read)[0][:40] in repr(read)
 
 
 def test_rates_of_the_config_win_over_the_hardware_s_and_are_named() -> None:

@@ -16,7 +16,7 @@ from runner.engine.base import Collective, ProgramCost
 from runner.figures import of_shard
 from runner.host import tables
 from runner.host.tables import broken
-from runner.plan import compare, rows
+from runner.plan import main, rows
 from runner.plan.base import Rates, Traffic
 from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.rates import rates, traffic, utilization
@@ -104,7 +104,7 @@ def test_parts_at_other_coordinates_have_other_colors() -> None:
 
 def test_only_what_varies_names_a_job() -> None:
     shared = ["dataset=digits", "mesh=batch8"]
-    assert compare.varying([[*shared, "layout=fsdp"], ["layout=megatron", *shared]]) == [
+    assert main.varying([[*shared, "layout=fsdp"], ["layout=megatron", *shared]]) == [
         "layout=fsdp",
         "layout=megatron",
     ]
@@ -114,7 +114,7 @@ def test_plans_stand_side_by_side_and_a_failed_job_says_so(tmp_path: Path) -> No
     jobs = [Job(number, (f"layout={name}",), tmp_path / name) for number, name in enumerate(("fsdp", "broken"))]
     jobs[0].folder.mkdir()
     write_files(cases.plan(), jobs[0].folder)
-    table = compare.comparison(jobs)
+    table = main.comparison(jobs)
     assert table.columns == ("", "layout=fsdp", "layout=broken")
     held = {row[0]: row[1:] for row in table.rows}
     assert held["parameters + slots"] == ("2.00 KiB", "failed")
@@ -187,7 +187,7 @@ def test_plans_side_by_side_tell_what_goes_between_processes(tmp_path: Path) -> 
     for job, fields in zip(jobs, (CROSSING, {}), strict=True):
         job.folder.mkdir()
         write_files(cases.plan(**fields), job.folder)
-    held = {row[0]: row[1:] for row in compare.comparison(jobs).rows}
+    held = {row[0]: row[1:] for row in main.comparison(jobs).rows}
     assert held["between processes"] == ("1: 500 B, 2 ms", "-")
 
 
