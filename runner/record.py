@@ -126,6 +126,7 @@ def open_run(
         listed=listed_params(content, options, typed_keys),
         resume_run_id=resume_run_id,
         parent_run_id=parent_run_id,
+        folder=Path(HydraConfig.get().runtime.output_dir),
     )
     _begin_page(tracker.page, config, options, command)
     tracker.show_page()
@@ -254,7 +255,7 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
             console.print(line, soft_wrap=True, markup=False)
     if not is_complete:
         no_room = (
-            "neither the tracking store nor a local file could be written; free disk space, then "
+            "neither the tracking store nor the run's folder could be written; free disk space, then "
             f"resume={tracker.run_id} records the points again"
         )
         raise TrackingError(f"run {tracker.run_id} is not recorded completely: {tracker.lost or no_room}")

@@ -1,4 +1,4 @@
-"""Actions of `runner.runs`: lists runs, shows them side by side, and removes checkpoints."""
+"""Actions of `runner.runs`: lists, compares, cleans runs, and sends what is not in the store."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from runner.config.names import varied_name
 from runner.config.schema import CheckpointConfig, TrackingConfig
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError
 from runner.host import folders
-from runner.host.paths import project_root
+from runner.host.paths import outputs_dir, project_root
 from runner.host.stores import urls
 from runner.host.tables import size as size_text
 from runner.runs import clean as cleaning
 from runner.runs import listing, plots, records, sheet
 from runner.runs.listing import ListedRun
 from runner.runs.selection import Selection, age_words
+from runner.tracking import run_file
+from runner.tracking import sync as sync_runs
 from runner.tracking.location import shown, sqlite_path, tracking_uri
 from runner.tracking.store import Store
 from runner.tracking.sweeps import find, open_tracking
@@ -203,3 +205,29 @@ def compare(uri: str | None, selection: Selection, sweep: str | None, last: int,
             written += ", curves.png"
         print(f"written: {written} in {out}")
     return EXIT_DONE
+
+
+def sync(place: Place) -> int:
+    """Sends what runs could not send to their tracking server, from the files in their folders.
+
+    Args:
+      place: `folder` is that of the runs' own folders; null: the project's outputs.
+
+    Returns:
+      The process's exit code.
+    """
+    store = place.store()
+    folder = Path(place.folder) if place.folder else outputs_dir()
+    unsent = [path for path in sorted(folder.rglob(run_file.PATTERN)) if run_file.is_unsent(path)]
+    if store is None or not unsent:
+        print(f"nothing to send in {folder}")
+        return EXIT_DONE
+    code = EXIT_DONE
+    for path in unsent:
+        try:
+            if sync_runs.send(store, path, print) is None:
+                print(f"skipped: {path} (its process still runs, or its store is another one: set uri=<its store>)")
+        except (TrackingError, OSError, ValueError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = EXIT_FAILED
+    return code

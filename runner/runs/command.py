@@ -1,4 +1,4 @@
-"""Command line of `python -m runner.runs`: lists, compares and cleans runs."""
+"""Command line of `python -m runner.runs`: lists, compares, cleans and synchronizes runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ else:
     # It imports MLflow.
     act = late("runner.runs.act")
 
-_ACTIONS = ("list", "compare", "clean")
+_ACTIONS = ("list", "compare", "clean", "sync")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,6 +54,8 @@ def main(arguments: Sequence[str]) -> int:
         if options.action == "clean":
             confirmed = truth("yes", options.yes)
             return act.clean(place, selection, confirmed=confirmed)
+        if options.action == "sync":
+            return act.sync(place)
         fix = did_you_mean(options.action, _ACTIONS, f"see {parser.prog} --help")
         raise ConfigError(f"{options.action}: must be one of {', '.join(_ACTIONS)}; {fix}")
     except ConfigError as error:
@@ -83,7 +85,8 @@ def _parser() -> Parser:
         "runner.runs",
         "Lists recorded runs and the size of their checkpoints. compare shows runs side by side, the best first: the "
         "keys in which they differ, and their results. clean prints which checkpoints it would remove, and removes "
-        "them with yes=true; the runs in the tracking store stay.",
+        "them with yes=true; the runs in the tracking store stay. sync stores what runs could not store while their "
+        "tracking server was away.",
         [
             "status=failed,killed",
             "compare sweep=latest out=outputs/compare",
@@ -100,6 +103,6 @@ def _parser() -> Parser:
     parser.add_argument("--last", metavar="COUNT", default="30", help="list, compare: only the newest so many; 0: all")
     parser.add_argument("--sweep", help="compare: only jobs of this sweep: its run id, its name, or latest")
     parser.add_argument("--out", metavar="FOLDER", help="compare: writes table.csv and curves.png into this folder")
-    parser.add_argument("--folder", help="folder of checkpoints, or its URL")
+    parser.add_argument("--folder", help="folder of checkpoints, or its URL; sync: of runs")
     parser.add_argument("--uri", help="tracking URI, or none; default: $MLFLOW_TRACKING_URI, then outputs/mlflow.db")
     return parser

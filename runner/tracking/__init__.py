@@ -37,13 +37,13 @@ def open_tracker(
     listed: Mapping[str, object] | None = None,
     resume_run_id: str | None = None,
     parent_run_id: str | None = None,
+    folder: Path,
     root: Path | None = None,
     finish_timeout_s: float = 30.0,
 ) -> Tracker:
     """Starts or resumes a run in the store that the config names.
 
-    Before that, it stores the records that earlier runs could not store, and marks runs of this machine as KILLED if
-    their process is gone.
+    Before that, it marks runs of this machine as KILLED if their process is gone.
 
     Args:
       config: the `tracking` group.
@@ -53,7 +53,8 @@ def open_tracker(
       listed: the params that the run's page lists; null: all.
       resume_run_id: a run to continue; its status becomes RUNNING again.
       parent_run_id: the run that the new one is nested in.
-      root: folder whose `outputs` has the default store and unsent records; null: the project's.
+      folder: the run's own, which gets the file of its records.
+      root: folder whose `outputs` has the default store; null: the project's.
       finish_timeout_s: `finish` gives up if the store has accepted nothing for so long.
 
     Returns:
@@ -72,6 +73,7 @@ def open_tracker(
             config,
             start.RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id, listed),
             root=root or project_root(),
+            folder=folder,
             resume_run_id=resume_run_id,
             finish_timeout_s=finish_timeout_s,
         )

@@ -28,7 +28,7 @@ class Tracker:
 
     Attributes:
       run_id: the run's id; None if nothing is recorded.
-      lost: why `finish` returned False, and what to do; empty: no folder could be written.
+      lost: why `finish` returned False, and what to do; empty: the run's file could not be written.
     """
 
     run_id: str | None = None
@@ -103,15 +103,15 @@ class Tracker:
     def finish(self, status: Status, *, in_haste: bool = False) -> bool:  # noqa: ARG002 - subclasses store
         """Stores the remaining records and the run's status; a second call does nothing.
 
-        It waits as long as the store accepts records. The rest is saved in a file, which the next run stores.
+        It waits as long as the store accepts records. The rest stays in the run's file, see `runner.runs sync`.
 
         Args:
           status: how the run ended.
           in_haste: this process is about to be ended from outside, so wait only a few seconds.
 
         Returns:
-          False if something is lost: neither the store nor any folder accepted it, or the run itself has been deleted
-          from the store.
+          False if something is lost: neither the store nor the run's file accepted it, or the run itself has been
+          deleted from the store.
         """
         return True
 

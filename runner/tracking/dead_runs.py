@@ -12,6 +12,7 @@ from runner.tracking import page
 from runner.tracking.hidden import tags_of
 from runner.tracking.process import PID, is_gone
 from runner.tracking.store import Store, search
+from runner.tracking.sync import send_of_run
 
 NOTE = "runner.note"
 
@@ -27,6 +28,10 @@ def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
     """
     for run in search(store, None, "attributes.status = 'RUNNING'"):
         if is_gone(tags_of(run.data.tags)):
+            # What it could not store may include its true status.
+            send_of_run(store, run, warn)
+            if store.client.get_run(run.info.run_id).info.status != "RUNNING":
+                continue
             _mark_killed(store.client, run)
             warn(
                 f"run {run.info.run_name} ({run.info.run_id}) had the status RUNNING, but its process is gone; "

@@ -20,6 +20,7 @@ _BOOKKEEPING = frozenset(
         "runner.pid",
         "runner.boot",
         "runner.machine",
+        "runner.folder",
         "runner.params",
         "runner.metrics",
         "runner.git.changed",

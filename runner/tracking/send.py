@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -29,19 +27,8 @@ _DATABASE_ERROR = "BAD_REQUEST"
 _BAD_ROWS = ("IntegrityError", "DataError")
 
 
-def _is_own(path: Path) -> bool:
-    """Returns whether only this user can have made a file what it is, since a record of it was saved."""
-    file, folder = path.lstat(), path.parent.lstat()
-    if os.name != "posix":
-        return stat.S_ISREG(file.st_mode)
-    others_write = (file.st_mode | folder.st_mode) & stat.S_IWOTH
-    return (
-        stat.S_ISREG(file.st_mode) and stat.S_ISDIR(folder.st_mode) and file.st_uid == os.getuid() and not others_write
-    )
-
-
 class MlflowWriter:
-    """Writes records to one run; a `runner.tracking.writer.RecordWriter`."""
+    """Writes records to one run; see `runner.tracking.writer`."""
 
     def __init__(self, client: MlflowClient, run_id: str) -> None:
         self._client = client
@@ -68,26 +55,29 @@ class MlflowWriter:
             if not Path(record.path).is_file():
                 # A ValueError, because an OSError would mean that the store can't be written and is worth a retry.
                 raise ValueError(f"{record.path} does not exist")
-            if is_retry and not _is_own(Path(record.path)):
-                raise ValueError(f"{record.path} is a link, or not only yours to write")
             self._client.log_artifact(self._run_id, record.path, record.folder or None)
         else:
             assert not isinstance(record, Point)
             self._client.set_terminated(self._run_id, record.status, record.end_time)
 
-    def missing(self, points: Sequence[Point]) -> list[Point]:
+    def missing(self, points: Sequence[Point], *, by_step: bool = False) -> list[Point]:
         """Returns the points that the run does not have, in order and without duplicates.
 
         The whole history of each metric is read, so pass many points in one call.
+
+        Args:
+          points: to look for.
+          by_step: whether a point of another value at the same step counts too.
         """
         known = set()
         keys = dict.fromkeys(point.key for point in points)
         for key in keys:
             for metric in self._client.get_metric_history(self._run_id, key):
-                known.add(_identity(metric.key, metric.value, metric.timestamp, metric.step))
+                stored = Point(metric.key, metric.value, metric.timestamp, metric.step)
+                known.add(_identity(stored, by_step=by_step))
         missing: list[Point] = []
         for point in points:
-            identity = _identity(*point)
+            identity = _identity(point, by_step=by_step)
             if identity not in known:
                 known.add(identity)
                 missing.append(point)
@@ -150,12 +140,11 @@ def is_retryable(error: Exception) -> bool:
     return isinstance(error, OSError)
 
 
-def _identity(key: str, value: float, timestamp: int, step: int) -> tuple[str, float | str, int, int]:
-    comparable: float | str = value
-    if math.isnan(value):
-        # NaN does not equal itself, so it is compared by name.
-        comparable = "nan"
-    return (key, comparable, timestamp, step)
+def _identity(point: Point, *, by_step: bool) -> tuple[object, ...]:
+    if by_step:
+        return (point.key, point.step)
+    # NaN does not equal itself, so it is compared by name.
+    return ("nan" if math.isnan(point.value) else point.value, point.key, point.step, point.timestamp)
 
 
 def _dataset_source(source: str) -> tuple[str, str]:

@@ -18,9 +18,11 @@ from runner.tracking import process
 from runner.tracking.dead_runs import NOTE
 from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
 from runner.tracking.location import shown
+from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, clean_params, cut
 from runner.tracking.store import Store
+from runner.tracking.sync import send_of_run
 
 # MLflow rejects a `log_batch` of more params.
 _PARAMS_PER_CALL = 100
@@ -95,7 +97,7 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
 def resume(store: Store, run_id: str, spec: RunSpec) -> str:
     """Resumes a run: its status becomes RUNNING and its process this one.
 
-    A param keeps its first value.
+    What an earlier process could not store is stored first. A param keeps its first value.
 
     A param that has changed is recorded as the tag `resumed.<param>`, for as long as it is not the recorded one again.
     A changed `tracking.run_name` renames the run.
@@ -114,6 +116,7 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
     params = clean_params(spec.params)
     try:
         run = store.client.get_run(run_id)
+        send_of_run(store, run, warn)
         listed, _ = spec.stored()
         tags = tags_of(run.data.tags)
         recorded = params_of(run.data.params, tags)

@@ -15,24 +15,25 @@ from mlflow.exceptions import MlflowException
 from runner.config.schema import TrackingConfig
 from runner.errors import Interrupted, TrackingError
 from runner.host.signals import current
-from runner.tracking import page, start, unsent, view
+from runner.tracking import page, start, view
 from runner.tracking.base import Status, Tracker
 from runner.tracking.dead_runs import mark_dead_runs
 from runner.tracking.location import tracking_uri, ui_lines
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import http_code, reason
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
-from runner.tracking.replaying import replay_all
+from runner.tracking.run_file import RunFile, sync_command
 from runner.tracking.send import MlflowWriter, is_retryable
 from runner.tracking.start import RunSpec
 from runner.tracking.store import Store, open_store
+from runner.tracking.sync import FOLDER
 from runner.tracking.writer import AsyncWriter
 
 # The status is tried so often if the store has just accepted everything else; it may fail for a moment.
 _STATUS_ATTEMPTS = 3
 _STATUS_RETRY_DELAY_S = 0.5
 # For the remaining records if this process is about to be ended from outside. The whole record of such an end has 25 s
-# (`RECORD_S` in processes/timeouts.py), in which the status and a file of unsent records must fit too.
+# (`RECORD_S` in processes/timeouts.py), in which the status and the file must fit too.
 _HASTE_S = 15.0
 _NOT_FOUND = "RESOURCE_DOES_NOT_EXIST"
 # MLflow's limit for the digest of a dataset.
@@ -44,21 +45,21 @@ class MlflowTracker(Tracker):
 
     run_id: str
 
-    def __init__(self, store: Store, run_id: str, *, root: Path, finish_timeout_s: float) -> None:
+    def __init__(self, store: Store, run_id: str, *, folder: Path, finish_timeout_s: float) -> None:
         """Starts the thread that stores what is logged.
 
         Args:
           store: the run's store.
           run_id: the run.
-          root: the project's folder, in whose outputs unsent records are saved.
+          folder: the run's own, which gets the file of its records.
           finish_timeout_s: `finish` gives up if the store has accepted nothing for so long.
         """
         self._store = store
         self.run_id = run_id
-        self._root = root
         self._finish_timeout_s = finish_timeout_s
+        self._file = RunFile(folder, run_id, store.uri)
         self._run_writer = MlflowWriter(store.client, run_id)
-        self._writer = AsyncWriter(self._run_writer, is_retryable=is_retryable, warn=warn)
+        self._writer = AsyncWriter(self._run_writer, self._file, warn)
         # Metric name -> the key that MLflow accepts.
         self._keys: dict[str, str] = {}
         self._nonfinite: set[str] = set()
@@ -78,24 +79,24 @@ class MlflowTracker(Tracker):
         points = []
         for name, value in values.items():
             points.append(self._point(name, float(value), now, step))
-        self._writer.add_points(points)
+        self._writer.add(points)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Queues tags of the run."""
         self.page.tag(tags)
         for key, value in tags.items():
-            self._writer.add(Tag(key, str(value)))
+            self._writer.add([Tag(key, str(value))])
 
     def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
         """Queues a dataset input; see `Tracker`."""
-        self._writer.add(Dataset(name, digest[:_DIGEST_LENGTH], source, context))
+        self._writer.add([Dataset(name, digest[:_DIGEST_LENGTH], source, context)])
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Queues a file for upload; see `Tracker`."""
         if not path.is_file():
             warn(f"could not record {path}: there is no such file")
             return
-        self._writer.add(Artifact(str(path.absolute()), folder or ""))
+        self._writer.add([Artifact(str(path.absolute()), folder or "")])
         artifact_path = path.name
         if folder:
             artifact_path = f"{folder}/{path.name}"
@@ -137,7 +138,7 @@ class MlflowTracker(Tracker):
         self._is_finished = True
         atexit.unregister(self.finish)
         if self._described_status:
-            self._writer.add(self._description(status))
+            self._writer.add([self._description(status)])
         is_drained = False
         try:
             is_drained = self._drain(status, in_haste=in_haste)
@@ -145,20 +146,11 @@ class MlflowTracker(Tracker):
             status = "KILLED"
             raise
         finally:
-            # Another signal must not lose what is saved here.
+            # Another signal must not lose what is recorded here.
             with current().deferring():
-                remaining = self._writer.abandon()
-                attempts = 1
-                if is_drained:
-                    attempts = _STATUS_ATTEMPTS
-                is_kept = self._end(status, remaining, attempts=attempts)
-                # These three run whatever the others returned. The last one looks at what the first may have rejected.
-                is_kept &= self._save(self._writer.rejected, are_rejected=True)
+                is_kept = self._end(status, self._writer.abandon(), attempts=_STATUS_ATTEMPTS if is_drained else 1)
+                # Asked whatever `_end` returned: it sets what the last line says.
                 is_kept &= self._is_in_store()
-            if self._writer.dropped_points:
-                self._notes.append(
-                    f"{self._writer.dropped_points:,} points were dropped while the store was unavailable"
-                )
         return is_kept
 
     def _drain(self, status: Status, *, in_haste: bool) -> bool:
@@ -170,7 +162,7 @@ class MlflowTracker(Tracker):
             return self._writer.flush(min(self._finish_timeout_s, _HASTE_S))
         if status == "KILLED":
             return self._writer.flush(self._finish_timeout_s)
-        return self._writer.drain(self._finish_timeout_s)
+        return self._writer.flush(self._finish_timeout_s, while_moving=True)
 
     def _is_in_store(self) -> bool:
         """Returns whether the store still has the run and its status.
@@ -182,7 +174,7 @@ class MlflowTracker(Tracker):
             return True
         try:
             is_active = self._store.client.get_run(self.run_id).info.lifecycle_stage == "active"
-            fix = f"run `mlflow runs restore --run-id {self.run_id}`, then store the saved records"
+            fix = f"run `mlflow runs restore --run-id {self.run_id}`, then `python -m runner.runs sync`"
         except Exception as error:
             # The status of a proxy says nothing about the run.
             is_from_mlflow = isinstance(error, MlflowException) and http_code(error) is None
@@ -208,7 +200,7 @@ class MlflowTracker(Tracker):
         """
         if self.page.columns and self._view is None:
             self._view = view.save(self._store, self.page.task, self.page.columns)
-        self._writer.add(self._description("RUNNING"))
+        self._writer.add([self._description("RUNNING")])
 
     def _description(self, status: str) -> Tag:
         self._described_status = status
@@ -223,30 +215,40 @@ class MlflowTracker(Tracker):
         if math.isinf(value):
             if key not in self._nonfinite:
                 self._nonfinite.add(key)
-                self._writer.add(Tag(f"runner.nonfinite.{key}", f"{value} at step {step}, stored as NaN"))
+                self._writer.add([Tag(f"runner.nonfinite.{key}", f"{value} at step {step}, stored as NaN")])
             value = math.nan
         return Point(key, value, now, int(step))
 
     def _end(self, status: Status, remaining: list[Record], *, attempts: int) -> bool:
-        """Saves the remaining records, and stores the status if no points precede it.
-
-        Returns:
-          Whether nothing is lost.
-        """
-        if any(isinstance(record, Point) for record in remaining):
-            # A run that is FINISHED in the store has all its points there, so the status is saved with them.
-            ending = Ending(status, _now_ms())
-            is_kept = self._save([*remaining, ending])
-            if status == "KILLED":
-                # The wait was cut short, so the store may well respond.
-                with contextlib.suppress(Exception):
-                    self._run_writer.write([ending], is_retry=False)
-            return is_kept
-        is_kept = self._save(remaining)
-        if status == "FINISHED" and not is_kept:
+        """Records the status, in the store if it has all points; returns whether nothing is lost."""
+        has_all_points = not self._writer.unsent_points and not any(isinstance(one, Point) for one in remaining)
+        is_lost = bool(remaining) and bool(self._writer.unfiled)
+        if status == "FINISHED" and is_lost:
             # A run that has lost records has not finished.
             status = "FAILED"
         ending = Ending(status, _now_ms())
+        self._writer.file(ending)
+        is_stored = False
+        if has_all_points:
+            is_stored = self._store_ending(ending, attempts)
+        elif status == "KILLED":
+            # The wait was cut short, so the store may well respond.
+            self._store_ending(ending, 1)
+        is_complete = is_stored and not remaining and not self._writer.rejected
+        self._file.close(sent=is_complete)
+        if is_complete:
+            return True
+        count = len(remaining) + self._writer.unsent_points + len(self._writer.rejected)
+        note = f"{count:,} records are not in the store"
+        if self._writer.unfiled:
+            note += f" and are lost, because {self._file.path} can't be written"
+        else:
+            note += f", but in {self._file.path}; to store them: {sync_command(self._file.path.parent)}"
+        self._notes.append(note)
+        warn(note)
+        return not self._writer.unfiled
+
+    def _store_ending(self, ending: Ending, attempts: int) -> bool:
         if self._described_status not in ("", ending.status):
             # The status itself says it too, so a failure is not a loss.
             with contextlib.suppress(Exception):
@@ -258,37 +260,10 @@ class MlflowTracker(Tracker):
             except Exception as error:
                 if not is_retryable(error):
                     self._writer.rejected.append(ending)
-                    return is_kept
+                    return False
             else:
-                return is_kept
-        is_status_kept = self._save([ending])
-        return is_status_kept and is_kept
-
-    def _save(self, records: list[Record], *, are_rejected: bool = False) -> bool:
-        """Saves records in a file; returns whether that worked.
-
-        The next run stores the file, unless the store has rejected these records: then only a person can help.
-        """
-        if not records:
-            return True
-        name = f"{self.run_id}.jsonl"
-        kind = "records"
-        what_next = "the next run stores them; to store them now"
-        if are_rejected:
-            name = f"{self.run_id}.rejected.jsonl"
-            kind = "rejected records"
-            what_next = "to retry"
-        try:
-            path = unsent.write_somewhere(self._root, name, self._store.uri, self.run_id, records)
-        except TrackingError as error:
-            is_saved = False
-            note = f"{len(records)} records are lost: the store is unavailable, and {error}"
-        else:
-            is_saved = True
-            note = f"saved {len(records)} {kind} in {path}; {what_next}: python -m runner.tracking.replay {path}"
-        self._notes.append(note)
-        warn(note)
-        return is_saved
+                return True
+        return False
 
 
 def start_run(
@@ -296,6 +271,7 @@ def start_run(
     spec: RunSpec,
     *,
     root: Path,
+    folder: Path,
     resume_run_id: str | None,
     finish_timeout_s: float,
 ) -> Tracker:
@@ -305,8 +281,6 @@ def start_run(
     """
     uri = tracking_uri(config.uri, root)
     store = open_store(uri, config.experiment)
-    # Before runs are marked as KILLED: what a dead run could not store may include its true status.
-    replay_all(root, uri, warn)
     try:
         mark_dead_runs(store, warn)
     # Housekeeping must not keep a run from starting.
@@ -316,12 +290,13 @@ def start_run(
     current().raise_if_requested()
     # A signal between creating the run and having a tracker for it would leave it RUNNING.
     with current().deferring():
+        spec = replace(spec, tags={**spec.tags, FOLDER: str(folder)})
         if resume_run_id:
             store = replace(store, experiment_id=start.resume(store, resume_run_id, spec))
             run_id = resume_run_id
         else:
             run_id = start.create(store, spec, root)
-        return MlflowTracker(store, run_id, root=root, finish_timeout_s=finish_timeout_s)
+        return MlflowTracker(store, run_id, folder=folder, finish_timeout_s=finish_timeout_s)
 
 
 def _now_ms() -> int:

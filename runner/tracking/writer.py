@@ -1,21 +1,23 @@
-"""Asynchronous writer, so that a training step never waits for a server.
+"""Writer of a run's records, so that a training step never waits for a disk or a server.
 
-A thread stores the buffered records.
+A thread appends the records to the run's file, and then stores them.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
+from runner.host.lock import HeldError
 from runner.tracking.reason import reason
 from runner.tracking.records import Artifact, Point, Record
+from runner.tracking.run_file import RunFile
+from runner.tracking.send import POINTS_PER_CALL, MlflowWriter, is_retryable
 
 # Seconds until the first retry. It doubles with each failure, so that a short hiccup costs little, and stays below the
 # longest delay, so that a server that is back is noticed within seconds.
@@ -27,30 +29,17 @@ _POLL_INTERVAL_S = 0.01
 _SLOWEST_UPLOAD = 1e6
 # Outages that are reported one by one. A server that fails and recovers all day must not fill a log.
 _MAX_REPORTED_OUTAGES = 10
-
-
-class RecordWriter(Protocol):
-    """Stores records; see `runner.tracking.send.MlflowWriter`."""
-
-    def write(self, records: Sequence[Record], *, is_retry: bool) -> None:
-        """Stores points only, or one record of another kind, and waits for the store.
-
-        Args:
-          records: what to store.
-          is_retry: an earlier attempt raised, so some of the records may be stored already.
-
-        Raises:
-          Exception: the records are not stored, or not all of them.
-        """
+# Most points that wait in memory, at about 150 bytes each. Those beyond are in the file only.
+_MAX_WAITING = 1_000_000
+_NOTIFY_AFTER_S = 30.0
 
 
 @dataclass
-class _Buffer:
+class _Lane:
     """Records that are stored one batch after another, in order.
 
     Attributes:
       batch_size: most records in a batch.
-      outage_note: what happens to the records while they can't be stored, for the user.
       waiting: records that are in no batch yet.
       batch: the batch that is being stored, until it is stored or rejected.
       is_retry: an attempt to store the batch has raised.
@@ -60,16 +49,12 @@ class _Buffer:
     """
 
     batch_size: int
-    outage_note: str
     waiting: deque[Record] = field(default_factory=deque)
     batch: list[Record] = field(default_factory=list)
     is_retry: bool = False
     retry_delay_s: float = _FIRST_RETRY_DELAY_S
     retry_at: float = 0.0
     failing_since: float | None = None
-
-    def __len__(self) -> int:
-        return len(self.batch) + len(self.waiting)
 
     def fill_batch(self) -> bool:
         """Fills the batch if it is empty; returns whether there is one to store now."""
@@ -95,89 +80,64 @@ class _Buffer:
 
 
 class AsyncWriter:
-    """Stores records through another writer, from a thread.
+    """Stores records from a thread: points in batches, all else one by one after them.
 
-    Points are stored in batches, all else one by one after them.
-
-    A record leaves its buffer only when it is stored or rejected, so none is lost while a server is unavailable or a
-    disk is full. Points have a buffer of their own, because a picture may find no space where a point still does.
+    A record is in memory until it is stored or rejected, and in the file for good. Points have a lane of their own,
+    because a picture may find no space where a point still does.
 
     Attributes:
       rejected: records that the store rejected for good.
-      dropped_points: how many points were dropped because the buffer was full.
+      unsent_points: how many points are in the file only, because too many waited.
+      unfiled: records that the file did not accept; those of them that the store has are not lost.
     """
 
     def __init__(
-        self,
-        writer: RecordWriter,
-        *,
-        is_retryable: Callable[[Exception], bool],
-        warn: Callable[[str], None],
-        interval_s: float = 2.0,
-        batch_size: int = 1000,
-        max_buffered: int = 1_000_000,
+        self, writer: MlflowWriter, file: RunFile, warn: Callable[[str], None], interval_s: float = 2.0
     ) -> None:
         """Starts the thread.
 
         Args:
           writer: stores the records; called from the thread only.
-          is_retryable: returns whether storing the same records later may work, by the error that the writer raised.
+          file: of the run.
           warn: shows one line to the user.
           interval_s: seconds between two rounds. A call costs the store about as much as 100 points do.
-          batch_size: most points per call; so many waiting points also start a round before its time.
-          max_buffered: most points that may wait, at about 150 bytes each; beyond it, every second one of each metric
-            is dropped.
         """
         self.rejected: list[Record] = []
-        self.dropped_points = 0
+        self.unsent_points = 0
+        self.unfiled: list[Record] = []
         self._writer = writer
-        self._is_retryable = is_retryable
+        self._file = file
         self._warn = warn
         self._interval_s = interval_s
-        self._max_buffered = max_buffered
         self._outages = 0
-        self._points = _Buffer(batch_size, "metrics are buffered, and stored when it is back")
-        self._others = _Buffer(1, "tags and files are buffered, and stored when it is back")
+        self._has_warned_of_file = False
+        self._added: deque[Record] = deque()
+        self._points = _Lane(POINTS_PER_CALL)
+        self._others = _Lane(1)
         self._last_progress = time.monotonic()
-        # Held while records move between a buffer and its batch, never while they are stored: whoever adds or counts
-        # records does not wait for the server.
-        self._batch_lock = threading.Lock()
+        # Held while records move between queues, never while they are stored: whoever adds or counts records does not
+        # wait for the server.
+        self._lock = threading.Lock()
+        self._filing = threading.Lock()
         self._wake = threading.Event()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tracking-writer", daemon=True)
         self._thread.start()
 
-    def add_points(self, points: Iterable[Point]) -> None:
-        """Queues points. Takes no lock, so that a training step never waits."""
-        self._points.waiting.extend(points)
+    def add(self, records: Iterable[Record]) -> None:
+        """Queues records. Takes no lock, so that a training step never waits."""
+        self._added.extend(records)
         # A failing store is not asked again before its delay is over, however many points wait.
-        if len(self._points.waiting) >= self._points.batch_size and not self._points.is_retry:
+        if len(self._added) >= self._points.batch_size and not self._points.is_retry:
             self._wake.set()
 
-    def add(self, record: Record) -> None:
-        """Queues a record that is not a point."""
-        self._others.waiting.append(record)
-
-    def flush(self, timeout_s: float) -> bool:
+    def flush(self, limit_s: float, *, while_moving: bool = False) -> bool:
         """Waits until all records are stored.
 
-        Returns:
-          False if `timeout_s` was not enough.
-        """
-        deadline = time.monotonic() + timeout_s
-        while not self._is_empty():
-            if time.monotonic() >= deadline or not self._thread.is_alive():
-                return False
-            self._wake.set()
-            time.sleep(_POLL_INTERVAL_S)
-        return True
-
-    def drain(self, idle_s: float, notify_after_s: float = 30.0) -> bool:
-        """Waits until all records are stored, as long as there is progress.
-
         Args:
-          idle_s: gives up if nothing has been stored for so long. An upload in progress gets one more second per MB.
-          notify_after_s: prints a line after so many seconds.
+          limit_s: longest wait.
+          while_moving: counts it from the last time that something was stored. An upload in progress gets one more
+            second per MB.
 
         Returns:
           False if it gave up.
@@ -185,21 +145,22 @@ class AsyncWriter:
         started = time.monotonic()
         self._last_progress = started
         is_notified = False
-        while not self._is_empty():
+        while count := len(self._remaining()):
             now = time.monotonic()
-            is_stalled = now - self._last_progress >= idle_s + self._upload_allowance_s()
-            if is_stalled or not self._thread.is_alive():
+            since = started
+            if while_moving:
+                since = self._last_progress + self._upload_allowance_s()
+            if now - since >= limit_s or not self._thread.is_alive():
                 return False
-            if not is_notified and now - started >= notify_after_s:
+            if not is_notified and now - started >= _NOTIFY_AFTER_S:
                 is_notified = True
-                count = len(self._points) + len(self._others)
-                self._warn(f"still storing {count:,} records; Ctrl-C saves the rest in a file")
+                self._warn(f"still storing {count:,} records; after Ctrl-C the rest is in a file")
             self._wake.set()
             time.sleep(_POLL_INTERVAL_S)
         return True
 
     def abandon(self, wait_s: float = 0.5) -> list[Record]:
-        """Ends the thread after its current call.
+        """Ends the thread after its current call, and appends what is left to the file.
 
         Args:
           wait_s: longest wait for that call.
@@ -210,14 +171,19 @@ class AsyncWriter:
         self._abandoned.set()
         self._wake.set()
         self._thread.join(wait_s)
-        with self._batch_lock:
-            points = [*self._points.batch, *self._points.waiting]
-            others = [*self._others.batch, *self._others.waiting]
-        return points + others
+        self._file_added()
+        return self._remaining()
 
-    def _is_empty(self) -> bool:
-        with self._batch_lock:
-            return len(self._points) == 0 and len(self._others) == 0
+    def file(self, record: Record) -> None:
+        """Appends a record to the file that the caller stores itself; after `abandon`."""
+        self._append([record], sync=True)
+
+    def _remaining(self) -> list[Record]:
+        remaining: list[Record] = []
+        with self._lock:
+            for lane in (self._points, self._others):
+                remaining += [*lane.batch, *lane.waiting]
+            return [*remaining, *self._added]
 
     def _upload_allowance_s(self) -> float:
         """Returns how many seconds the upload in progress may take, by its size."""
@@ -232,27 +198,55 @@ class AsyncWriter:
         while not self._abandoned.is_set():
             self._wake.wait(self._pause_s())
             self._wake.clear()
-            self._drop_excess_points()
+            self._file_added()
             while not self._abandoned.is_set():
-                buffer = self._next_buffer()
-                if buffer is None:
+                lane = self._next_lane()
+                if lane is None:
                     break
-                self._store_batch(buffer)
+                self._store_batch(lane)
 
     def _pause_s(self) -> float:
         """Returns the seconds until the next round or retry, whichever is earlier."""
         pause = self._interval_s
-        for buffer in (self._points, self._others):
-            if buffer.is_retry:
-                pause = min(pause, buffer.retry_at - time.monotonic())
+        for lane in (self._points, self._others):
+            if lane.is_retry:
+                pause = min(pause, lane.retry_at - time.monotonic())
         return max(0.0, pause)
 
-    def _next_buffer(self) -> _Buffer | None:
-        """Returns the buffer whose batch is stored next.
+    def _file_added(self) -> None:
+        """Appends the added records to the file, and moves them to their lanes."""
+        added: list[Record] = []
+        with self._lock:
+            # Only what is there by now; the training thread may add more meanwhile.
+            for _ in range(len(self._added)):
+                record = self._added.popleft()
+                added.append(record)
+                lane = self._points if isinstance(record, Point) else self._others
+                lane.waiting.append(record)
+        self._append(added)
+        if len(self._points.waiting) > _MAX_WAITING and not self.unfiled:
+            with self._lock:
+                if not self.unsent_points:
+                    self._warn(f"more than {_MAX_WAITING:,} points wait for the store; the rest is only in a file")
+                self.unsent_points += len(self._points.waiting)
+                self._points.waiting.clear()
 
-        Returns None if there is nothing to store now.
-        """
-        with self._batch_lock:
+    def _append(self, records: list[Record], *, sync: bool = False) -> None:
+        with self._filing:
+            self.unfiled += records
+            if not self.unfiled:
+                return
+            try:
+                self._file.append(self.unfiled, sync=sync)
+                self.unfiled = []
+            except (OSError, HeldError) as error:
+                if not self._has_warned_of_file:
+                    self._has_warned_of_file = True
+                    self._warn(f"could not write {self._file.path}: {reason(error)}; training continues")
+
+    def _next_lane(self) -> _Lane | None:
+        """Returns the lane whose batch is stored next; None if there is nothing to store now."""
+        with self._lock:
             if self._points.fill_batch():
                 return self._points
             if self._points.is_retry:
@@ -260,45 +254,21 @@ class AsyncWriter:
                 return None
             return self._others if self._others.fill_batch() else None
 
-    def _store_batch(self, buffer: _Buffer) -> None:
+    def _store_batch(self, lane: _Lane) -> None:
         try:
-            self._writer.write(buffer.batch, is_retry=buffer.is_retry)
+            self._writer.write(lane.batch, is_retry=lane.is_retry)
         # Whatever the client raises: a thread that ends here would lose every later point.
         except Exception as error:
-            if self._is_retryable(error):
-                self._report_outage(buffer, error)
-                buffer.schedule_retry()
+            if is_retryable(error):
+                self._report_outage(lane, error)
+                lane.schedule_retry()
                 return
-            self._reject(buffer.batch, error)
+            self._reject(lane.batch, error)
         else:
-            self._report_recovery(buffer)
-        with self._batch_lock:
-            buffer.drop_batch()
+            self._report_recovery(lane)
+        with self._lock:
+            lane.drop_batch()
         self._last_progress = time.monotonic()
-
-    def _drop_excess_points(self) -> None:
-        """Bounds the memory of an outage that lasts for days.
-
-        Curves keep their shape with half of the points.
-        """
-        waiting = self._points.waiting
-        # Only the points that wait by now; the training thread may add more meanwhile.
-        count = len(waiting)
-        if count <= self._max_buffered:
-            return
-        seen: Counter[str] = Counter()
-        kept: list[Record] = []
-        with self._batch_lock:
-            for _ in range(count):
-                record = waiting.popleft()
-                assert isinstance(record, Point)
-                seen[record.key] += 1
-                if seen[record.key] % 2:
-                    kept.append(record)
-            waiting.extendleft(reversed(kept))
-        if not self.dropped_points:
-            self._warn(f"metric buffer is full ({count:,} points); dropping every second point of each metric")
-        self.dropped_points += count - len(kept)
 
     def _reject(self, batch: list[Record], error: Exception) -> None:
         if not self.rejected:
@@ -306,21 +276,22 @@ class AsyncWriter:
             self._warn(f"the store rejects {kind} records: {reason(error)}")
         self.rejected.extend(batch)
 
-    def _report_outage(self, buffer: _Buffer, error: Exception) -> None:
-        if buffer.failing_since is not None:
+    def _report_outage(self, lane: _Lane, error: Exception) -> None:
+        if lane.failing_since is not None:
             return
-        buffer.failing_since = time.monotonic()
+        lane.failing_since = time.monotonic()
         self._outages += 1
         if self._outages > _MAX_REPORTED_OUTAGES:
             return
-        line = f"store unavailable ({reason(error)}); {buffer.outage_note}"
+        what = "metrics" if lane is self._points else "tags and files"
+        line = f"store unavailable ({reason(error)}); {what} are stored when it is back"
         if self._outages == _MAX_REPORTED_OUTAGES:
             line += f". This was outage {self._outages}; further ones are not reported"
         self._warn(line)
 
-    def _report_recovery(self, buffer: _Buffer) -> None:
-        if buffer.failing_since is None:
+    def _report_recovery(self, lane: _Lane) -> None:
+        if lane.failing_since is None:
             return
         if self._outages < _MAX_REPORTED_OUTAGES:
-            self._warn(f"store available again after {time.monotonic() - buffer.failing_since:.0f} s")
-        buffer.failing_since = None
+            self._warn(f"store available again after {time.monotonic() - lane.failing_since:.0f} s")
+        lane.failing_since = None

@@ -64,7 +64,6 @@ _VARIABLES = (
     ("MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD", "credentials of a tracking server"),
     ("TFDS_DATA_DIR", "folder of prepared data, unless `dataset.data_dir` is set"),
     ("XDG_CACHE_HOME", "scans, copies of objects, compiled programs: `runner` in it, else in `~/.cache`"),
-    ("XDG_STATE_HOME", "metrics that no tracking server accepted: `runner/unsent` in it, else in `~/.local/state`"),
     ("CUDA_VISIBLE_DEVICES", "visible GPUs"),
     ("PJRT_NPROC", "number of XLA threads; set by the runner if unset"),
     ("HYDRA_FULL_ERROR", "`1` shows the traceback of an error"),

@@ -40,8 +40,6 @@ ALLOWED = {
     "runner/sweep/member.py": "parent.json in the sweep's claimed folder",
     "runner/sweep/state.py": "parent.json and an earlier job's outcome, in claimed folders",
     "runner/verify/request.py": "publishes a file that it has just written, in a temporary folder",
-    "runner/tracking/replaying.py": "a file of unsent records, whose form has been checked, when all are stored",
-    "runner/tracking/unsent.py": "a file that it has just made, and a last line that its writer did not complete",
 }
 
 

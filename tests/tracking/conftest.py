@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from runner.config.schema import TrackingConfig
-from runner.tracking import Tracker, open_tracker
+from runner.tracking import Tracker, open_tracker, run_file
 from runner.tracking.location import sqlite_path
 from tests.stores import store_in
 
 Opener = Callable[..., Tracker]
+Unsent = Callable[[Tracker], list[str] | None]
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +29,8 @@ def uri(tmp_path: Path) -> str:
 @pytest.fixture
 def opener(tmp_path: Path) -> Iterator[Opener]:
     opened: list[Tracker] = []
+    folder = tmp_path / "run"
+    folder.mkdir()
 
     def open_one(
         uri: str,
@@ -43,6 +46,7 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
             params=params or {},
             tags={"purpose": "test"},
             root=tmp_path,
+            folder=folder,
             finish_timeout_s=finish_timeout_s,
             **more,
         )
@@ -52,6 +56,20 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
     yield open_one
     for tracker in opened:
         tracker.finish("FINISHED")
+
+
+@pytest.fixture
+def unsent(tmp_path: Path) -> Unsent:
+    """What a run's file has that the store may lack, by kind; None: the store has all of it."""
+
+    def read(tracker: Tracker) -> list[str] | None:
+        assert tracker.run_id is not None
+        path = run_file.path_of(tmp_path / "run", tracker.run_id)
+        if not run_file.is_unsent(path):
+            return None
+        return [type(record).__name__.lower() for record in run_file._parsed(path).records]
+
+    return read
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from runner.host import secrets
 from runner.host.logs import MaskedFormatter
 from runner.host.paths import conf_dir
 from runner.host.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
-from runner.tracking import replaying, unsent
 from runner.tracking.location import fingerprint, host_and_port, tracking_uri, ui_lines
 from runner.tracking.reason import reason
+from runner.tracking.run_file import RunFile
 from tests.tracking.server import Server
 
 ROOT = Path(__file__).parents[2]
@@ -175,12 +175,11 @@ def test_the_page_of_a_run_is_one_that_a_browser_opens() -> None:
     assert host_and_port("https://[::1]") == ("::1", "443")
 
 
-def test_a_file_of_unsent_records_can_not_be_used_to_guess_a_password(tmp_path: Path) -> None:
-    unsent.write(tmp_path / "r.jsonl", URI, "r", [])
-    assert SECRET not in (tmp_path / "r.jsonl").read_text()
+def test_the_file_of_a_run_can_not_be_used_to_guess_a_password(tmp_path: Path) -> None:
+    file = RunFile(tmp_path, "r", URI)
+    file.append([])
+    assert SECRET not in file.path.read_text()
     assert fingerprint(URI) == fingerprint(URI.replace(SECRET, "another"))
-    with pytest.raises(ConfigError, match=r"type tracking\.uri again"):
-        replaying._uri_of({"store": "other", "uri": MASKED})
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 import re
 import time
-from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
 from runner.errors import TrackingError
-from runner.tracking import unsent_folders
+from runner.runs import act
 from tests.tracking.server import Server, free_port
 
 
@@ -39,7 +38,9 @@ def test_a_database_that_is_down_at_the_start_is_one_line_soon(opener):
 
 
 @pytest.mark.nightly
-def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opener, server, rows, tmp_path, capsys):
+def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(
+    opener, server, rows, unsent, tmp_path, capsys
+):
     tracker = opener(server.uri)
     page = tmp_path / "config.yaml"
     page.write_text("a: 1\n")
@@ -59,7 +60,7 @@ def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opene
     run = MlflowClient(tracking_uri=server.uri).get_run(tracker.run_id)
     assert run.info.status == "FINISHED"
     assert [one.path for one in MlflowClient(server.uri).list_artifacts(tracker.run_id)] == ["config.yaml"]
-    assert not unsent_folders.project_folder(tmp_path).exists()
+    assert unsent(tracker) is None
     assert tracker.describe()[0].startswith(f"run: {server.uri}/#/experiments/")
     said = capsys.readouterr().err
     assert re.search(r"store unavailable \(Connection (refused|reset|broken|aborted)\)", said)  # by what it was at
@@ -68,11 +69,11 @@ def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opene
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_what_a_dead_server_missed_lies_in_a_named_file_and_is_stored_at_the_next_start(
-    opener, server, rows, tmp_path, capsys
+def test_what_a_dead_server_missed_lies_in_the_runs_file_and_is_stored_by_sync(
+    opener, server, rows, unsent, tmp_path, capsys
 ):
     tracker = opener(server.uri, finish_timeout_s=2)
-    page = tmp_path / "config.yaml"
+    page = tmp_path / "run" / "config.yaml"
     page.write_text("a: 1\n")
     for step in range(300):
         tracker.log_metrics(step, {"loss": step / 8})
@@ -82,16 +83,14 @@ def test_what_a_dead_server_missed_lies_in_a_named_file_and_is_stored_at_the_nex
     tracker.log_artifact(page)
     tracker.set_tags({"note": "late"})
     tracker.finish("FAILED")
-    path: Path = unsent_folders.project_folder(tmp_path) / f"{tracker.run_id}.jsonl"
-    assert path.exists()
-    assert str(path) in capsys.readouterr().err
-    assert any(str(path) in line for line in tracker.describe())
+    assert unsent(tracker) is not None
+    assert f"python -m runner.runs sync folder={tmp_path / 'run'}" in capsys.readouterr().err
 
     server.start()
-    opener(server.uri)
+    assert act.sync(act.Place(server.uri, str(tmp_path))) == 0
     assert rows("loss") == [(step, step / 8) for step in range(300)]
     client = MlflowClient(tracking_uri=server.uri)
     run = client.get_run(tracker.run_id)
     assert (run.info.status, run.data.tags["note"]) == ("FAILED", "late")
     assert [one.path for one in client.list_artifacts(tracker.run_id)] == ["config.yaml"]
-    assert not path.exists()
+    assert unsent(tracker) is None

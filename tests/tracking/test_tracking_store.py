@@ -1,4 +1,3 @@
-import json
 import math
 import tempfile
 import threading
@@ -14,13 +13,21 @@ from rich.console import Console
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.record import recorded
-from runner.tracking import Tracker, default_uri, open_tracker, replaying, store, unsent_folders
+from runner.tracking import Tracker, default_uri, open_tracker, run_file, store, sync
 from runner.tracking.location import fingerprint
 from tests.stores import store_in
 
 
 def _client(uri):
     return MlflowClient(tracking_uri=uri)
+
+
+@pytest.fixture
+def send(uri, tmp_path):
+    """Sends what a run could not send."""
+    return lambda tracker: sync.send(
+        store.open_store(uri, "tests"), run_file.path_of(tmp_path / "run", tracker.run_id), print
+    )
 
 
 def test_params_metrics_tags_datasets_and_artifacts_come_back(opener, uri, tmp_path):
@@ -199,23 +206,25 @@ def test_in_a_project_whose_path_has_special_characters_the_store_and_its_files_
     assert [path.parent.parent.parent for path in root.rglob("mlartifacts/*/artifacts/*")] == [
         root / "outputs" / "mlartifacts"
     ]
-    assert [path.name for path in tmp_path.iterdir()] == [root.name]
+    assert {path.name for path in tmp_path.iterdir()} == {root.name, "run"}
 
 
-def test_a_run_deleted_in_the_middle_ends_with_its_points_in_a_file(opener, uri, tmp_path, capsys):
+def test_a_run_deleted_in_the_middle_ends_with_its_points_in_a_file(opener, uri, unsent, send, capsys):
     tracker = opener(uri)
     _client(uri).delete_run(tracker.run_id)
     tracker.log_metrics(1, {"loss": 1.0})
     assert not tracker.finish("FINISHED")
     assert f"`mlflow runs restore --run-id {tracker.run_id}`" in tracker.lost
-    path = tmp_path / "outputs" / "unsent" / f"{tracker.run_id}.rejected.jsonl"
-    assert json.loads(path.read_text().splitlines()[1])["key"] == "loss"
-    assert str(path) in capsys.readouterr().err
-    assert any(str(path) in line for line in tracker.describe())
+    assert unsent(tracker) == ["point", "ending"]
+    assert "python -m runner.runs sync" in capsys.readouterr().err
+    assert any("python -m runner.runs sync" in line for line in tracker.describe())
+    with pytest.raises(TrackingError, match="were rejected: "):
+        send(tracker)
     _client(uri).restore_run(tracker.run_id)
-    replaying.replay(path, uri)
-    assert _client(uri).get_run(tracker.run_id).data.metrics == {"loss": 1.0}
-    assert not path.exists()
+    send(tracker)
+    run = _client(uri).get_run(tracker.run_id)
+    assert (run.data.metrics, run.info.status) == ({"loss": 1.0}, "FINISHED")
+    assert unsent(tracker) is None
 
 
 @pytest.mark.parametrize("is_restorable", [True, False])
@@ -249,7 +258,7 @@ def store_slowly(monkeypatch, pause_s):
     monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
 
 
-def test_finish_waits_as_long_as_points_are_stored(opener, uri, rows, tmp_path, monkeypatch):
+def test_finish_waits_as_long_as_points_are_stored(opener, uri, rows, unsent, monkeypatch):
     # The limit is of a pause between two batches, which a busy machine makes longer.
     tracker = opener(uri, finish_timeout_s=2.0)
     store_slowly(monkeypatch, 0.3)
@@ -261,10 +270,10 @@ def test_finish_waits_as_long_as_points_are_stored(opener, uri, rows, tmp_path, 
     assert time.monotonic() - begun > 2.0, "longer than the limit"
     assert rows("loss") == [(step, step / 8) for step in range(120)]
     assert _client(uri).get_run(tracker.run_id).info.status == "FINISHED"
-    assert unsent_folders.files(tmp_path) == []
+    assert unsent(tracker) is None
 
 
-def test_an_interrupted_run_does_not_wait_and_has_its_status_at_once(opener, uri, rows, tmp_path, monkeypatch):
+def test_an_interrupted_run_does_not_wait_and_has_its_status_at_once(opener, uri, rows, send, monkeypatch):
     tracker = opener(uri, finish_timeout_s=0.5)
     store_slowly(monkeypatch, 0.2)
     monkeypatch.setattr(tracker._writer._points, "batch_size", 10)
@@ -275,15 +284,15 @@ def test_an_interrupted_run_does_not_wait_and_has_its_status_at_once(opener, uri
     assert time.monotonic() - begun < 3
     assert _client(uri).get_run(tracker.run_id).info.status == "KILLED"
     monkeypatch.undo()
-    replaying.replay(unsent_folders.files(tmp_path)[0], uri)
+    send(tracker)
     assert rows("loss") == [(step, step / 8) for step in range(200)]
     assert _client(uri).get_run(tracker.run_id).info.status == "KILLED"
 
 
-def test_an_interrupt_while_finishing_keeps_what_is_left_in_a_file(opener, uri, tmp_path, monkeypatch):
+def test_an_interrupt_while_finishing_keeps_what_is_left_in_a_file(opener, uri, unsent, monkeypatch):
     tracker = opener(uri)
 
-    def interrupted(_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     def away(*_, **__):
@@ -291,13 +300,10 @@ def test_an_interrupt_while_finishing_keeps_what_is_left_in_a_file(opener, uri, 
 
     monkeypatch.setattr(MlflowClient, "log_batch", away)
     tracker.log_metrics(1, {"loss": 1.0})
-    monkeypatch.setattr(tracker, "flush", interrupted)
     monkeypatch.setattr(tracker._writer, "flush", interrupted)
-    monkeypatch.setattr(tracker._writer, "drain", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tracker.finish("KILLED")
-    lines = (tmp_path / "outputs" / "unsent" / f"{tracker.run_id}.jsonl").read_text().splitlines()
-    assert [json.loads(line)["kind"] for line in lines[1:]] == ["point", "ending"]
+    assert unsent(tracker) == ["point", "ending"]
 
 
 def test_an_artifact_that_is_not_there_costs_nothing_else(opener, uri):
@@ -311,7 +317,9 @@ def test_an_artifact_that_is_not_there_costs_nothing_else(opener, uri):
 
 
 def test_none_records_nothing(tmp_path):
-    tracker = open_tracker(TrackingConfig(name="none"), run_name="x", params={}, tags={}, root=tmp_path)
+    tracker = open_tracker(
+        TrackingConfig(name="none"), run_name="x", params={}, tags={}, root=tmp_path, folder=tmp_path
+    )
     assert type(tracker) is Tracker
     tracker.log_metrics(1, {"loss": 1.0})
     tracker.finish("FINISHED")

@@ -12,7 +12,12 @@ from runner.tracking import open_tracker
 
 def main(uri: str, root: str, end: str) -> None:
     tracker = open_tracker(
-        TrackingConfig(uri=uri, experiment="tests"), run_name=end, params={"a": 1}, tags={}, root=Path(root)
+        TrackingConfig(uri=uri, experiment="tests"),
+        run_name=end,
+        params={"a": 1},
+        tags={},
+        root=Path(root),
+        folder=Path(root),
     )
     for step in range(10):
         tracker.log_metrics(step, {"loss": float(step)})

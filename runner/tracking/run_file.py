@@ -1,0 +1,152 @@
+"""The file of a run's records in the run's folder; every record is in it before it is sent.
+
+It has a line of JSON per record, below a head for each process that has written to it. A line `sent` says that the
+store has every record above it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.host.folders import is_own
+from runner.host.lock import lock_until_exit
+from runner.host.outputs import append_whole
+from runner.host.paths import outputs_dir
+from runner.tracking import process
+from runner.tracking.location import fingerprint
+from runner.tracking.records import Record, from_json, to_json
+
+PATTERN = "tracking-*.jsonl"
+_HEAD = "head"
+_SENT = b'{"kind": "sent"}\n'
+
+
+def path_of(folder: Path, run_id: str) -> Path:
+    """Returns the file of a run's records in the run's folder."""
+    return folder / f"tracking-{run_id}.jsonl"
+
+
+def sync_command(folder: Path) -> str:
+    """Returns the command that sends what the runs of a folder could not send."""
+    command = "python -m runner.runs sync"
+    if not folder.is_relative_to(outputs_dir()):
+        command += f" folder={shlex.quote(str(folder))}"
+    return command
+
+
+class RunFile:
+    """The file that this process appends a run's records to; locked from the first record until `close`."""
+
+    def __init__(self, folder: Path, run_id: str, uri: str) -> None:
+        self.path = path_of(folder, run_id)
+        self._head = {"kind": _HEAD, "run_id": run_id, "store": fingerprint(uri), **process.identity()}
+        self._lock: int | None = None
+        self._has_head = False
+
+    def append(self, records: Sequence[Record], *, sync: bool = False) -> None:
+        """Appends records.
+
+        Args:
+          records: what to append.
+          sync: whether to return only when they are on the disk.
+
+        Raises:
+          OSError: the disk is full or can't be written, or the file is another user's; it is as before.
+          HeldError: another process writes to it.
+        """
+        lines = [to_json(record) for record in records]
+        if not self._has_head:
+            with suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            if self._lock is None:
+                self._lock = _locked(self.path)
+            # An earlier process may have died in the middle of a line.
+            lines = ["", json.dumps(self._head), *lines]
+        append_whole(self.path, "".join(f"{line}\n" for line in lines).encode(), sync=sync)
+        self._has_head = True
+
+    def close(self, *, sent: bool) -> None:
+        """Unlocks the file, with the mark that says that the store has all of it if `sent`."""
+        if sent and self._has_head:
+            # Without the mark, what the store has is found out when the file is sent again.
+            with suppress(OSError):
+                append_whole(self.path, _SENT)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """What a file has below its last mark.
+
+    Attributes:
+      head: the run's id, the fingerprint of its store, and the identity of the process that wrote last.
+      records: those that the store may lack, in order.
+    """
+
+    head: dict[str, str]
+    records: list[Record]
+
+
+def is_unsent(path: Path) -> bool:
+    """Returns whether a file does not end with the mark; False if it can't be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - len(_SENT)))
+            return file.read() != _SENT
+    except OSError:
+        return False
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Unsent]:
+    """Yields what a file has unsent, and marks all of it as sent unless the block raises.
+
+    Raises:
+      HeldError: the process that writes to it still runs.
+      OSError: it can't be read, or another user can write to it.
+      ValueError: it is not a file of a run's records.
+    """
+    lock = _locked(path)
+    try:
+        yield _parsed(path)
+        append_whole(path, _SENT)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _parsed(path: Path) -> Unsent:
+    head: dict[str, str] = {}
+    records: list[Record] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        # A line that its writer did not end costs no other.
+        with suppress(ValueError):
+            content = json.loads(line)
+            if content == json.loads(_SENT):
+                records.clear()
+            elif isinstance(content, dict) and content.get("kind") == _HEAD:
+                head = {name: str(value) for name, value in content.items()}
+            else:
+                records.append(from_json(line))
+    if not {"run_id", "store"} <= set(head) or path.name != path_of(path.parent, head["run_id"]).name:
+        raise ValueError(f"{path} is not a file of a run's records")
+    return Unsent(head, records)
+
+
+def _locked(path: Path) -> int | None:
+    lock = lock_until_exit(path)
+    # It may be in a folder that others can write to, or somebody else's.
+    if not is_own(path.lstat()):
+        if lock is not None:
+            os.close(lock)
+        raise PermissionError(f"{path} belongs to another user, or others can write to it")
+    return lock
