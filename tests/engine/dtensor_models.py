@@ -54,7 +54,7 @@ def attention(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
     x = drop(drop(x))
     y = layers.MultiHeadAttention(2, 8, dropout=0.3)(x, x, use_causal_mask=True)
     x = layers.LayerNormalization()(layers.Add()([x, y]))
-    x = layers.GaussianNoise(0.1)(layers.AlphaDropout(0.1)(layers.UnitNormalization()(x)))
+    x = layers.UnitNormalization()(x)
     y = layers.Attention(dropout=0.2)([x, x])
     x = layers.Add()([x, y])
     return tf_keras.Model(image, layers.Dense(num_classes, name="head")(layers.GlobalAveragePooling1D()(x)))
@@ -95,13 +95,6 @@ def nested(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
     return tf_keras.Model(image, layers.Dense(num_classes, name="head")(x))
 
 
-def mixed(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
-    """Layers of mixed precision among those of float32; (5,)."""
-    image = tf_keras.Input(input_shape)
-    x = layers.Dense(16, "tanh", dtype="mixed_bfloat16")(image)
-    return tf_keras.Model(image, layers.Dense(num_classes, dtype="float32", name="head")(x))
-
-
 class _Scaled(layers.Conv2D):  # type: ignore[misc]
     """A user's subclass of a stock layer, which calls it."""
 
@@ -137,6 +130,16 @@ def wrapped(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
     return _not_taken(tf_keras.Input(input_shape), layers.Bidirectional(layers.GRU(2)), num_classes)
 
 
+def noisy(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
+    """A layer that draws other numbers than a mask; (8, 6)."""
+    return _not_taken(tf_keras.Input(input_shape), layers.GaussianNoise(0.1), num_classes)
+
+
+def mixed(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Model:
+    """A layer of mixed precision; (8, 6)."""
+    return _not_taken(tf_keras.Input(input_shape), layers.Dense(2, dtype="mixed_bfloat16"), num_classes)
+
+
 # What is split over an axis `model`, by model; all others split the last kernel.
 SPLIT: dict[str, dict[str, list[str | None]]] = {
     "convolutions": {"conv2d/kernel": [None, None, None, "model"], "head/kernel": ["model", None]},
@@ -149,7 +152,8 @@ SHAPES: dict[str, Shape] = {
     "attention": (8, 6),
     "subclassed": (5,),
     "nested": (5,),
-    "mixed": (5,),
+    "noisy": (8, 6),
+    "mixed": (8, 6),
     "own_layers": (8, 8, 3),
     "depthwise": (8, 8, 3),
     "dilated": (8, 8, 3),

@@ -71,17 +71,6 @@ def generators() -> bool:
     return isinstance(generator, private.RandomGenerator) and drawn == [0.5]
 
 
-def mixed() -> bool:
-    """Tells whether the variable behind one of mixed precision can be exchanged."""
-    layer = tf_keras.layers.Dense(2, dtype="mixed_bfloat16")
-    layer.build((None, 3))
-    held, other = layer.kernel, tf.Variable(tf.ones((3, 2)))
-    changed = (
-        private.uncast(held) is not held and private.recast(held, other) is held and private.uncast(held) is other
-    )
-    return changed and private.uncast(other) is other and private.recast(other, other) is other
-
-
 def constants() -> bool:
     """Tells whether the calls of a functional model's layers hold the constants among their arguments."""
     x = tf_keras.Input((3,))
@@ -152,7 +141,6 @@ CHECKS: tuple[Callable[[], bool], ...] = (
     attributes,
     subclassed,
     generators,
-    mixed,
     constants,
     reads,
     classes,

@@ -21,7 +21,7 @@ def test_an_operation_without_a_rule_names_layer_and_alternative() -> None:
     text = str(compile_error(NO_RULE, operations, ["d1", "norm", "m"]))
     assert "operation FusedBatchNormV3 in layer norm" in text
     assert "no rule for layouts" in text
-    assert "keras.layers.BatchNormalization" in text
+    assert text.endswith("set engine=jax")
     assert "\n" not in text
 
 
@@ -30,7 +30,6 @@ def test_a_backward_operation_is_found_under_its_layer() -> None:
     text = str(compile_error(HALO.replace("tf.Conv2D", "tf.Conv2DBackpropInput"), operations, ["stage_0.conv", "m"]))
     assert "Conv2DBackpropInput in layer stage_0.conv" in text
     assert "Halo exchange is only supported on TPU" in text
-    assert "keras.layers.Conv2D" in text
 
 
 def test_an_unknown_operation_still_has_a_fix() -> None:
@@ -47,11 +46,3 @@ def test_compile_errors_are_told_from_errors_of_the_run(text: str, expected: boo
 def test_what_a_layer_raises_becomes_one_line() -> None:
     text = str(trace_error(ValueError("two\nlines"), "mine.build"))
     assert text.endswith("model._target_=mine.build: a training step of the model raised ValueError: two lines")
-
-
-def test_what_no_mesh_computes_names_the_engine_that_does() -> None:
-    text = str(
-        compile_error("error: 'tf.ImageProjectiveTransformV3' op does not implement layout propagation", [], [])
-    )
-    assert "engine=jax" in text
-    assert "dataset.augment" in text

@@ -29,7 +29,7 @@ on the last. Dropout masks are the same on both sides. `python -m tests.layers -
 
 `engine=keras_dtensor` takes dense layers, convolutions over one and two dims, pooling, normalization, dropout,
 activations, embeddings, attention, and layers that merge and reshape. It rejects recurrent layers, depthwise,
-separable, transposed, grouped and dilated convolutions, and layers over three dims.
+separable, transposed, grouped and dilated convolutions, noise, mixed precision, and layers over three dims.
 
 > **Limits.** Small models, two steps, 8 virtual CPU devices.
 

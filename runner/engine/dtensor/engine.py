@@ -28,7 +28,6 @@ from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, shards, spec_of, unpack
 from runner.engine.dtensor.explain import compile_error, is_compile_error
 from runner.engine.dtensor.mesh import make_devices
-from runner.engine.dtensor.private import uncast
 from runner.engine.dtensor.state import State, make_state
 from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.trace import trace
@@ -90,7 +89,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._adapter = make_adapter(self._config, self._data)
         self._plain = self._adapter.plain()
         self._adapter.check(self._plain, self._config)
-        self._drawn = _stored(self._adapter.variables(self._plain))
+        self._drawn = self._adapter.variables(self._plain)
         self._constraints = contract.constraints(self._drawn)
         return shapes_of(self._drawn)
 
@@ -107,13 +106,13 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._make_mesh()
         layouts = {path: layout_of(placement.spec, self._mesh) for path, placement in self.placements.items()}
         self._model = self._adapter.on_mesh(self._plain, self._mesh, layouts)
-        variables = _stored(self._adapter.variables(self._model))
+        variables = self._adapter.variables(self._model)
         for path, variable in variables.items():
             if variable.layout != layouts[path]:
                 raise EngineError(f"variable {path} has layout {variable.layout}, but the plan says {layouts[path]}")
         self._state = make_state(
             variables,
-            list(map(uncast, self._model.trainable_variables)),
+            self._model.trainable_variables,
             make_rule(self._config.optimizer, tf),
             self._constraints,
             averages=self._config.optimizer.ema.decay is not None,
@@ -380,8 +379,3 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
 
 make = DTensorEngine  # see `runner.engine.registry`
-
-
-def _stored(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
-    """Returns the variables themselves in place of mixed precision's wrappers."""
-    return map_values(uncast, variables)

@@ -10,35 +10,6 @@ from collections.abc import Iterable
 
 from runner.errors import ConfigError
 
-_USE_JAX = "engine=jax, which computes it"
-# Part of an operation's type -> what works instead. The first match counts: MaxPoolWithArgmax comes before MaxPool.
-_ALTERNATIVES = {
-    "FusedBatchNorm": "keras.layers.BatchNormalization or LayerNormalization",
-    "AvgPool": "tf.nn.avg_pool2d or keras.layers.AveragePooling2D",
-    "MaxPoolWithArgmax": f"tf.nn.max_pool2d, or {_USE_JAX}",
-    "MaxPool": "keras.layers.MaxPooling2D, which gathers images first",
-    "Depthwise": _USE_JAX,
-    "SpaceToBatch": _USE_JAX,
-    "Conv2D": "keras.layers.Conv2D, which gathers images and kernels first",
-    "Conv3D": _USE_JAX,
-    "ResourceScatter": "keras.layers.Embedding, or tf.gather(tf.identity(table), ids)",
-    "ResourceGather": "keras.layers.Embedding, or tf.gather(tf.identity(table), ids)",
-    "TensorList": f"tf.unstack over a fixed number of steps, or {_USE_JAX}",
-    "Stateful": "a layer of keras.layers that draws, tf.random.stateless_uniform, or mesh=single",
-    "Random": "a layer of keras.layers that draws, tf.random.stateless_uniform, or mesh=single",
-    "Reverse": f"dataset.augment in place of a layer that flips images, or {_USE_JAX}",
-    "Roll": _USE_JAX,
-    "MirrorPad": _USE_JAX,
-    "ImageProjective": f"dataset.augment in place of a layer that turns, moves or zooms images, or {_USE_JAX}",
-    "Resize": f"keras.layers.UpSampling2D by a whole factor, or {_USE_JAX}",
-    "ExtractImagePatches": f"keras.layers.Reshape and Permute, or {_USE_JAX}",
-    "SpaceToDepth": "keras.layers.Reshape and Permute",
-    "DepthToSpace": "keras.layers.Reshape and Permute",
-    "LRN": f"a normalization written out with tf.reduce_mean, or {_USE_JAX}",
-    "Reshape": "a layout that does not shard the merged or split dims",
-    "Einsum": "a layout that shards each letter of the equation over one axis",
-    "MatMul": "a layout that shards the two factors' common dim over the same axis, or not at all",
-}
 # Ways in which DTensor's errors name the operation, the most exact first.
 _OPERATION_PATTERNS = (r"current operation: .*?\"tf\.(\w+)\"", r"'tf\.(\w+)' op", r"\btf\.(\w+)")
 _COMPILER_MARKS = ("dtensor/mlir", "layout propagation", "SPMD", "DTensor", "dtensor/cc")
@@ -62,15 +33,8 @@ def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iter
         where = f" in layer {layer}"
     return ConfigError(
         f"layout and model don't fit: DTensor can't compile operation {kind or '(unnamed)'}{where} as it is sharded "
-        f"({_reason(text)}); use {_alternative(kind)}"
+        f"({_reason(text)}); use layout=replicated or mesh=single, or set engine=jax"
     )
-
-
-def _alternative(kind: str) -> str:
-    for part, alternative in _ALTERNATIVES.items():
-        if part in kind:
-            return alternative
-    return f"layout=replicated, mesh=single, or {_USE_JAX}"
 
 
 def trace_error(error: Exception, target: str) -> ConfigError:
@@ -83,7 +47,7 @@ def trace_error(error: Exception, target: str) -> ConfigError:
     message = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_EXCEPTION]}"
     fix = ""
     if "symbolic `tf.Tensor`" in str(error):
-        fix = f"; write `if` and `while` over tensors with tf.cond and tf.while_loop, or set {_USE_JAX}"
+        fix = "; write `if` and `while` over tensors with tf.cond and tf.while_loop, or set engine=jax"
     return ConfigError(f"model._target_={target}: a training step of the model raised {message}{fix}")
 
 

@@ -5,9 +5,7 @@ Orders and forms that DTensor computes wrongly without an error, or crashes on.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import tensorflow as tf
 
@@ -15,9 +13,6 @@ from runner.errors import ConfigError, EngineError
 
 _UNKNOWN = "(not the model's)"
 _WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
-# Folders of installed packages, and the one of TensorFlow, whose calls end in every operation.
-_INSTALLED = ("site-packages", "dist-packages")
-_TENSORFLOW = str(Path(tf.__file__).parent) + os.sep
 _Names = Mapping[int, str]  # id of a variable's handle -> its path, for messages
 
 
@@ -91,19 +86,10 @@ def check_indexing(graph: tf.Graph) -> None:
             fix = "tf.expand_dims(x, 1)"
         else:
             continue
-        fix = f"write {fix}" if is_users(operation) else "set engine=jax, which computes it"
         raise ConfigError(
-            f"model._target_: operation {operation.name} {what}, which DTensor computes wrongly on a mesh; {fix}"
+            f"model._target_: operation {operation.name} {what}, which DTensor computes wrongly on a mesh; "
+            f"write {fix}, or set engine=jax"
         )
-
-
-def is_users(operation: tf.Operation) -> bool:
-    """Returns whether a user's code makes an operation, and not a layer of Keras or of another installed package."""
-    for frame in reversed(operation.traceback):
-        # The calls of TensorFlow's own that end in the operation.
-        if not frame.filename.startswith(_TENSORFLOW):
-            return not any(part in _INSTALLED for part in Path(frame.filename).parts)
-    return True
 
 
 def check_resources(graph: tf.Graph, names: _Names) -> None:
@@ -121,10 +107,8 @@ def check_resources(graph: tf.Graph, names: _Names) -> None:
     for operation in graph.get_operations():
         for resource in operation.inputs:
             if resource.dtype == tf.resource and _variable_name(graph, resource, names) == _UNKNOWN:
-                fix = "set engine=jax"
-                if is_users(operation):
-                    fix = "create it with the layer's add_weight, or set engine=jax"
                 raise ConfigError(
                     f"model._target_: operation {operation.name} uses a variable or table that is not one of the "
-                    f"model's weights and so is not on the mesh; {fix}"
+                    "model's weights and so is not on the mesh; create it with the layer's add_weight, or set "
+                    "engine=jax"
                 )

@@ -105,7 +105,7 @@ class Dense(tf_keras.layers.Dense):  # type: ignore[misc]
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns (batch, ..., units)."""
-        return super().call(scope.as_rows(inputs, private.uncast(self.kernel)))
+        return super().call(scope.as_rows(inputs, self.kernel))
 
 
 class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
@@ -141,6 +141,8 @@ _NOT_TAKEN = (
     tf_keras.layers.GRUCell,
     tf_keras.layers.SimpleRNNCell,
 )
+# Layers that draw dropout masks, see `.masks`. Others draw numbers that would depend on the mesh.
+_DROPOUT = (tf_keras.layers.Dropout, tf_keras.layers.Attention, tf_keras.layers.AdditiveAttention)
 
 
 def check_taken(model: tf.Module, engine: str) -> None:
@@ -155,8 +157,11 @@ def check_taken(model: tf.Module, engine: str) -> None:
     """
     for layer in model.submodules:
         kind = ""
-        if isinstance(layer, _NOT_TAKEN):
+        draws_others = isinstance(layer, private.RandomLayer) and not isinstance(layer, _DROPOUT)
+        if isinstance(layer, _NOT_TAKEN) or draws_others:
             kind = type(layer).__name__
+        elif isinstance(layer, tf_keras.layers.Layer) and layer.compute_dtype != layer.variable_dtype:
+            kind = f"{type(layer).__name__} of mixed precision"
         elif isinstance(layer, private.Convolution) and (layer.groups > 1 or set(layer.dilation_rate) != {1}):
             kind = f"{type(layer).__name__} with groups or dilation"
         if kind:

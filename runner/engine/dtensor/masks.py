@@ -1,6 +1,4 @@
-"""Random numbers of tf_keras's layers while a step is traced.
-
-A function of seed, layer, draw and step.
+"""Dropout masks of tf_keras's layers while a step is traced: functions of seed, layer, call and step.
 
 The layers stay tf_keras's own. Only the generator that each layer has is replaced: its draws come from the entered
 scope, so that they are the same on every mesh, on one device, and after a run is resumed. tf_keras's own draws depend
@@ -9,7 +7,7 @@ on the sharding, even on a mesh of one device, and their state is in no checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import tensorflow as tf
@@ -25,7 +23,7 @@ _IN_EVALUATION = -1
 
 @contextmanager
 def masks_from_scope(model: tf.Module) -> Iterator[None]:
-    """Makes a model's random layers draw from the entered scope.
+    """Makes a model's dropout draw from the entered scope.
 
     A call is traced meanwhile.
 
@@ -49,31 +47,8 @@ def masks_from_scope(model: tf.Module) -> Iterator[None]:
             del generator.layer_name
 
 
-def _normal(stock: Callable[..., tf.Tensor], draw: drawn.Draw) -> Callable[..., tf.Tensor]:
-    """Returns a replacement of a generator's method that draws normal numbers.
-
-    Args:
-      stock: tf_keras's method, used if no scope is entered.
-      draw: the function of the scope's numbers.
-    """
-
-    def method(
-        self: _ScopedGenerator,
-        shape: tf.Tensor,
-        mean: float = 0.0,
-        stddev: float = 1.0,
-        dtype: tf.DType | None = None,
-        nonce: int | None = None,
-    ) -> tf.Tensor:
-        if scope.current() is None:
-            return stock(self, shape, mean, stddev, dtype, nonce)
-        return self.next_of(draw, shape, dtype=tf.as_dtype(dtype or "float32")) * stddev + mean
-
-    return method
-
-
 class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
-    """A layer's generator that draws from the entered scope.
+    """A layer's generator whose dropout draws from the entered scope.
 
     If none is entered, it draws from its own state.
     """
@@ -88,69 +63,19 @@ class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
         if current.placer is None:
             # On one device: TensorFlow's own arithmetic with the scope's numbers.
             return tf.nn.experimental.general_dropout(
-                inputs,
-                rate,
-                uniform_sampler=lambda shape, **_: self.next_of(drawn.uniform, shape, dtype=tf.float32),
-                noise_shape=noise_shape,
+                inputs, rate, uniform_sampler=lambda shape, **_: self._uniform(shape), noise_shape=noise_shape
             )
-        uniform = self.next_of(drawn.uniform, _static(noise_shape, inputs), dtype=tf.float32)
-        keep = tf.cast(uniform >= rate, inputs.dtype)
+        keep = tf.cast(self._uniform(_static(noise_shape, inputs)) >= rate, inputs.dtype)
         return inputs * keep / (1.0 - rate)
 
-    def random_uniform(
-        self,
-        shape: tf.Tensor,
-        minval: float = 0.0,
-        maxval: float | None = None,
-        dtype: tf.DType | None = None,
-        nonce: int | None = None,
-    ) -> tf.Tensor:
-        """Returns uniform numbers."""
-        if scope.current() is None:
-            return super().random_uniform(shape, minval, maxval, dtype, nonce)
-        return self.next_of(drawn.uniform, shape, minval, maxval, dtype=tf.as_dtype(dtype or "float32"))
-
-    random_normal = _normal(private.RandomGenerator.random_normal, drawn.normal)
-    truncated_normal = _normal(private.RandomGenerator.truncated_normal, drawn.truncated_normal)
-
-    def make_seed_for_stateless_op(self) -> tf.Tensor:
-        """Returns a seed (2,), for a layer that draws by itself."""
-        if scope.current() is None:
-            return super().make_seed_for_stateless_op()
-        return self._seed_pair()
-
-    def next_of(
-        self, draw: drawn.Draw, shape: tf.Tensor | Sequence[int], *bounds: object, dtype: tf.DType
-    ) -> tf.Tensor:
-        """Returns the numbers of the layer's next draw, replicated.
-
-        Args:
-          draw: TensorFlow's stateless function.
-          shape: the shape of the result.
-          *bounds: passed to `draw`.
-          dtype: the dtype of the result.
-        """
-        # TensorFlow's default algorithm depends on the device; philox gives the same numbers on all.
-        return draw(_known(shape), self._seed_pair(), *bounds, dtype=dtype, alg="philox")
-
-    def _seed_pair(self) -> tf.Tensor:
+    def _uniform(self, shape: tf.Tensor | Sequence[int]) -> tf.Tensor:
+        """Returns the numbers of the layer's next draw, replicated."""
         current = scope.current()
         assert current is not None
         step = tf.constant(_IN_EVALUATION) if current.step is None else current.step
-        return tf.stack([tf.constant(scope.next_mask_key(self.layer_name)), step])
-
-
-def _known(shape: tf.Tensor | Sequence[int]) -> tf.Tensor | Sequence[int]:
-    """Returns a shape as integers if the graph tells them.
-
-    A draw on a mesh needs them.
-    """
-    if not tf.is_tensor(shape):
-        return shape
-    sizes = tf.get_static_value(shape)
-    if sizes is None:
-        return shape
-    return list(map(int, sizes))
+        seed = tf.stack([tf.constant(scope.next_mask_key(self.layer_name)), step])
+        # TensorFlow's default algorithm depends on the device; philox gives the same numbers on all.
+        return drawn.uniform(shape, seed, dtype=tf.float32, alg="philox")
 
 
 def _static(noise_shape: tf.Tensor | Sequence[int] | None, inputs: tf.Tensor) -> list[int]:

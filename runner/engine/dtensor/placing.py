@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from runner.engine.dtensor.arrays import pack
-from runner.engine.dtensor.private import Node, recast, uncast
+from runner.engine.dtensor.private import Node
 from runner.engine.mappings import map_values
 
 
@@ -49,11 +49,11 @@ def place(
     """
     replacements = {}
     for path, variable in variables.items():
-        plain = uncast(variable)
-        value = dtensor.call_with_layout(tf.zeros, layouts[path], shape=plain.shape, dtype=plain.dtype)
-        name = plain.name.removesuffix(":0")
-        placed = PlacedVariable(value, trainable=plain.trainable, name=name, constraint=plain.constraint)
-        replacements[id(variable)] = recast(variable, placed)
+        value = dtensor.call_with_layout(tf.zeros, layouts[path], shape=variable.shape, dtype=variable.dtype)
+        name = variable.name.removesuffix(":0")
+        replacements[id(variable)] = PlacedVariable(
+            value, trainable=variable.trainable, name=name, constraint=variable.constraint
+        )
     _Exchange(replacements, mesh).walk(model)
 
 

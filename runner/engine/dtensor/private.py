@@ -17,7 +17,6 @@ from tensorflow.python.ops import gen_nn_ops, stateless_random_ops
 from tf_keras.src import backend
 from tf_keras.src.engine import base_layer, node
 from tf_keras.src.layers.convolutional import base_conv
-from tf_keras.src.mixed_precision import autocast_variable
 
 # Layers that draw random numbers, and their generators: without the classes their masks depend on the mesh.
 RandomLayer = base_layer.BaseRandomLayer
@@ -75,31 +74,6 @@ def generator(layer: tf_keras.layers.Layer) -> Any:
     Without it the same breaks as without `RandomGenerator`.
     """
     return layer._random_generator
-
-
-def uncast(variable: tf.Variable) -> tf.Variable:
-    """Returns the variable itself, without mixed precision's wrapper.
-
-    Without it such a variable is not placed.
-    """
-    if isinstance(variable, autocast_variable.AutoCastVariable):
-        return variable._variable
-    return variable
-
-
-def recast(variable: tf.Variable, stored: tf.Variable) -> tf.Variable:
-    """Exchanges the variable in mixed precision's wrapper; returns the wrapper.
-
-    Without it the same breaks as without `uncast`.
-
-    Args:
-      variable: the wrapper, or a plain variable.
-      stored: the new variable, which is returned itself if there is no wrapper.
-    """
-    if not isinstance(variable, autocast_variable.AutoCastVariable):
-        return stored
-    variable._variable = stored
-    return variable
 
 
 def reads_by(stored: type, give: Callable[[Any, Any], tf.Tensor]) -> type:
