@@ -63,6 +63,7 @@ OTHERS = (
     "source",
     "docker",
     "curl",
+    "if",
 )
 
 

@@ -110,7 +110,7 @@ def test_evaluate_accepts_another_mesh_and_split_and_records_nothing_untracked(
 ) -> None:
     monkeypatch.setenv(*forks.REAL)
     out = trained.folder / "one_device"
-    options = ["mesh=single", "layout=replicated", "dataset.eval='test[:100]'", "tracking=none"]
+    options = ["mesh=single", "layout=replicated", "dataset.test='test[:100]'", "tracking=none"]
     trained.command("runner.evaluate", f"run={trained.run_id[:8]}@best", *options, f"hydra.run.dir={out}")
     result = json.loads((out / "evaluate.json").read_text())
     assert (result["examples"], result["split"], result["mesh"]) == (100, "test[:100]", "batch=1")
