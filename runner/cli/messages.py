@@ -73,6 +73,10 @@ def one_line(error: Exception, arguments: Sequence[str]) -> str:
     if key:
         return f"{_argument_of(key, arguments)}: {_first_line(cause)}; see python -m runner --cfg all"
     text = in_one_line(str(error))
+    several = re.match(r"Ambiguous value for argument '(.+?)=(.+?)' 1\.", text)
+    if several:
+        fix = f"add -m to run each, or write {several[1]}=[{several[2]}] for a list"
+        return f"{several[1]}={several[2]}: has several values, and one run takes one; {fix}"
     for argument in arguments:
         key, _, value = argument.lstrip("+~").partition("=")
         name = key.rpartition(".")[2]

@@ -129,7 +129,6 @@ def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypa
 @pytest.mark.nightly
 def test_pages_show_the_current_error_messages(folder: Path) -> None:
     composing.give_data(folder)
-    (folder / "my_models.py").write_text("def narrow(keras, input_shape, num_classes, width): ...\n")
     shown = {arguments: line for page in pages.names() for arguments, line in pages.shown_errors(page)}
     assert len(shown) > 20
     cases = [Refusal(tuple(shlex.split(arguments)), (line,)) for arguments, line in shown.items()]
