@@ -82,7 +82,9 @@ def one_line(error: Exception, arguments: Sequence[str]) -> str:
         name = key.rpartition(".")[2]
         is_quoted = f"'{name}'" in text or re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", text) is not None
         # Of a group whose value is not a name, Hydra names neither.
-        if is_quoted or (is_group(key) and value not in search_path.options(key)):
+        if is_group(key) and value not in search_path.options(key):
+            return f"{short(argument)}: {text}; leave {key} out to get the default"
+        if is_quoted:
             return f"{short(argument)}: {text}"
     return text
 

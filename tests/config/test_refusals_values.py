@@ -29,7 +29,6 @@ REFUSALS = [
     refusal("advise.devices=0", "advise.devices=0", "from 1 to 65,536", "set advise.devices=64"),
     refusal("model=convnet model.dropout=nan", "model.dropout=nan", "a finite number"),
     refusal("+model.nested={a:[1,inf]}", "model.nested", "write 0.0 or another number there"),
-    refusal("task.target=0", "task.target=0", "must be a list of strings"),
     refusal("++nosuch.canary={a:???}", "nosuch={canary:{a:???}}", "unknown group"),
     refusal("export.folder=s3://x/y", "export.folder=s3://x/y", "must be a local path"),
     refusal("trainer.checkpoint.folder=memory://x/y", "trainer.checkpoint.folder=memory://x/y", "the memory of one"),
