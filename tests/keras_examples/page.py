@@ -28,15 +28,9 @@ each file lists what else is simpler than in the example.
 - **no: X**: it does not work, because of X.
 - **not run**: there is no result yet.
 
-```sh title="Needs: a checkout with the extra test"
-python -m tests.keras_examples vision/mnist_convnet --engine jax
-python -m tests.keras_examples nlp --steps plan,verify
-python -m tests.keras_examples --write
-```
-
-The first two commands run one example and one category. The last one writes this page from
-`tests/keras_examples/results.json`, which also names the commit that each result was made at or added in. CI checks
-that the results are those of the present examples, and runs three examples per commit.
+`python -m tests.keras_examples vision/mnist_convnet --engine jax` runs one example. `--write` writes this page from
+`tests/keras_examples/results.json`, which also names the commit of each result. CI checks that the results are those
+of the present examples.
 
 """
 
