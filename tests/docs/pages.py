@@ -1,9 +1,8 @@
 """Blocks and command lines of README.md and the pages of docs/, and what each command needs.
 
 The words after a fence give the kind of a block. `sh` are commands that the test runs in order. `sh title="Needs: a
-Slurm cluster"` are commands that need something that a test does not have. `sh title="Exits with 1"` are commands that
-may fail with that code. `python name.py` is a file that the reader writes. A block without words is output,
-and so is `text title="Needs: a GPU"`. `text` is a list or a formula.
+Slurm cluster"` are commands that need something that a test does not have. `python name.py` is a file that the reader
+writes. A block without words is output, and so is `text title="Needs: a GPU"`. `text` is a list or a formula.
 """
 
 from __future__ import annotations
@@ -15,14 +14,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 README = "README"
-# What a page says that a command needs, which is here if a module can be imported.
-EXTRAS = {"the extra hub": "keras_hub"}
-# Pages with errors about what their commands write: a project, or a recorded run.
+# Pages with errors about what their commands write, such as a project.
 WRITING = ("project",)
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
 _NEEDS = re.compile(r'sh (?:title="Needs: |needs )([^"]+)"?')
-_EXITS = re.compile(r'sh title="Exits with (\d+)"')
-_VARIABLE = re.compile(r"([A-Z_]+)=(.*)", flags=re.S)
+_VARIABLE = re.compile(r"[A-Z_]+=.*", flags=re.S)
 # Programs that start another one in several processes. Only torchrun may leave out the `python` of `python -m`.
 _LAUNCHERS = ("srun", "mpirun", "torchrun")
 
@@ -33,15 +29,11 @@ class Command:
 
     Attributes:
       words: as a shell splits it, comments and the variables before the program left out.
-      needs: what it needs that a test does not have; empty: the test runs it.
-      code: the exit code that it should have.
-      variables: names and values of environment variables that the line sets for the program.
+      needs: what it needs that a test does not have; empty: nothing.
     """
 
     words: tuple[str, ...]
     needs: str = ""
-    code: int = 0
-    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def module(self) -> str:
@@ -113,67 +105,32 @@ def write_files(page: str, folder: Path) -> None:
         (folder / name).write_text(text)
 
 
-def commands(page: str, with_shown: bool = False) -> list[Command]:
-    """Returns the command lines of a page, in order.
-
-    Args:
-      page: the page.
-      with_shown: also those that outputs begin with, unless the page has them above and they succeed.
-    """
+def commands(page: str) -> list[Command]:
+    """Returns the command lines of a page, in order."""
     lines: list[Command] = []
-    needs = ""
     for kind, text in blocks(page):
         if kind.split(" ")[0] == "sh":
-            of_block = _commands_of(page, kind, text)
-            needs = of_block[0].needs
-            lines += of_block
-        elif not kind and with_shown:
-            above = {command.words for command in lines}
-            shown = shown_commands(text, needs)
-            lines += [command for command in shown if command.code or command.words not in above]
+            lines += _commands_of(page, kind, text)
     return lines
 
 
 def _commands_of(page: str, kind: str, text: str) -> list[Command]:
-    needed, exits = _NEEDS.fullmatch(kind), _EXITS.fullmatch(kind)
-    assert needed or exits or kind == "sh", f'{page}: ```{kind} must be ```sh or ```sh title="Needs: ..."'
+    needed = _NEEDS.fullmatch(kind)
+    assert needed or kind == "sh", f'{page}: ```{kind} must be ```sh or ```sh title="Needs: ..."'
     needs = needed[1] if needed else ""
-    code = int(exits[1]) if exits else 0
     lines = []
     for line in text.replace("\\\n", " ").splitlines():
         if words := shlex.split(line, comments=True):
-            lines.append(command_of(words, needs, code))
+            lines.append(command_of(words, needs))
     return lines
 
 
-def shown_commands(output: str, needs: str = "") -> list[Command]:
-    """Returns the commands of an output, after `$ `; what follows a pipe is left out.
-
-    Args:
-      output: text of a block.
-      needs: what the commands above it need.
-    """
-    shown = []
-    for part in re.split(r"^\$ ", output.replace("\\\n", " "), flags=re.M)[1:]:
-        line, _, printed = part.partition("\n")
-        code = 0
-        if printed.startswith("error: "):
-            code = 2
-        elif ": failed after " in printed:
-            code = 1  # a sweep with a job that failed
-        words = shlex.split(line.partition(" | ")[0])
-        shown.append(command_of(words, needs if needs in EXTRAS else "", code))
-    return shown
-
-
-def command_of(words: list[str], needs: str = "", code: int = 0) -> Command:
-    """Returns the command of a line, whose leading NAME=value set variables of its environment."""
-    variables = []
-    while words and (variable := _VARIABLE.fullmatch(words[0])):
-        variables.append((variable[1], variable[2]))
+def command_of(words: list[str], needs: str = "") -> Command:
+    """Returns the command of a line, without the leading NAME=value that set variables of its environment."""
+    while words and _VARIABLE.fullmatch(words[0]):
         words = words[1:]
-    assert words, f"{dict(variables)}: sets variables for no program"
-    return Command(tuple(words), needs, code, tuple(variables))
+    assert words, "the line starts no program"
+    return Command(tuple(words), needs)
 
 
 def shown_errors(page: str) -> list[tuple[str, str]]:

@@ -205,10 +205,9 @@ def test_what_launchers_and_the_supervisor_start_is_checked(folder: Path) -> Non
                     check(pages.command_of(shlex.split(wrong), needs="a scheduler"), "index")
 
 
-def test_variables_before_a_program_are_of_its_environment() -> None:
+def test_variables_before_a_program_are_left_out() -> None:
     command = pages.command_of(["KERAS_BACKEND=jax", "A=", "python", "file.py", "b=c"])
     assert command.words == ("python", "file.py", "b=c")
-    assert command.variables == (("KERAS_BACKEND", "jax"), ("A", ""))
 
 
 def test_extras_that_pages_install_exist() -> None:
