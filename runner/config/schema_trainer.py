@@ -54,7 +54,7 @@ class EarlyStoppingConfig:
 
 @dataclass(frozen=True)
 class ProfileConfig:
-    """A profiler trace of a few training steps, which TensorBoard and Perfetto open.
+    """A profiler trace of a few training steps, which TensorBoard opens.
 
     Attributes:
       start: steps before the first traced one; null: no trace.

@@ -261,10 +261,7 @@ class Engine(Protocol):
         ...
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Returns a context whose operations are traced into a folder.
-
-        The traces are for TensorBoard and Perfetto.
-        """
+        """Returns a context whose operations are traced into a folder, as an XSpace for TensorBoard."""
         ...
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:

@@ -98,7 +98,6 @@ def operations() -> bool:
                 (layers.AveragePooling2D(), image),
                 (layers.BatchNormalization(), image),
                 (layers.Activation("swish"), line),
-                (layers.Activation("softsign"), line),
                 (layers.RandomFlip(), image),
             ):
                 layer(x, training=True)

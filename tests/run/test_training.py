@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from pathlib import Path
@@ -76,19 +75,13 @@ def test_a_model_that_ends_in_a_softmax_is_warned_of_before_it_is_trained(tmp_pa
 
 
 def check_profile(client: object, run_id: str, folder: Path) -> None:
-    """Checks that both forms of a trace were recorded, and that the JSON holds named, timed events."""
+    """Checks that a trace was recorded."""
     from mlflow import MlflowClient
 
     assert isinstance(client, MlflowClient)
     place = Path(client.download_artifacts(run_id, "profile", str(folder)))
-    (space,), (trace,) = list(place.rglob("*.xplane.pb")), list(place.rglob("*.trace.json.gz"))
+    (space,) = list(place.rglob("*.xplane.pb"))
     assert space.stat().st_size > 1000
-    with gzip.open(trace, "rt") as file:
-        events = json.load(file)["traceEvents"]
-    timed = [event for event in events if event.get("ph") == "X"]
-    assert len(timed) > 10
-    assert all(event["name"] and event["dur"] >= 0 and event["ts"] >= 0 for event in timed)
-    assert {event["pid"] for event in timed} <= {event["pid"] for event in events if event.get("ph") == "M"}
 
 
 @pytest.mark.nightly

@@ -30,7 +30,6 @@ from runner.engine.dtensor.explain import compile_error, is_compile_error
 from runner.engine.dtensor.mesh import make_devices
 from runner.engine.dtensor.state import State, make_state
 from runner.engine.dtensor.step import COUNTS, Steps
-from runner.engine.dtensor.trace import trace
 from runner.engine.dtensor.variable_reads import gather_for_use, read_stored
 from runner.engine.evaluation import BatchResult
 from runner.engine.mappings import map_values, shapes_of
@@ -285,8 +284,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return PendingCall(sums, regularization, batches.weights, batches.steps, self._microbatches, unpack, scalars)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Returns a context whose operations are traced into a folder."""
-        return trace(folder)
+        """Returns a context whose operations are traced into a folder, as an XSpace for TensorBoard."""
+        return tf.profiler.experimental.Profile(str(folder))  # type: ignore[no-any-return]
 
     @property
     def trainable(self) -> Sequence[str]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from runner.engine.dtensor import private
-from runner.engine.dtensor.operations import drawn
+from runner.engine.dtensor.operations import uniform
 from runner.model import scope
 
 # The step of what a layer draws in an evaluation, such as one that is called with training=True. No training step has
@@ -75,7 +75,7 @@ class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
         step = tf.constant(_IN_EVALUATION) if current.step is None else current.step
         seed = tf.stack([tf.constant(scope.next_mask_key(self.layer_name)), step])
         # TensorFlow's default algorithm depends on the device; philox gives the same numbers on all.
-        return drawn.uniform(shape, seed, dtype=tf.float32, alg="philox")
+        return uniform(shape, seed, dtype=tf.float32, alg="philox")
 
 
 def _static(noise_shape: tf.Tensor | Sequence[int] | None, inputs: tf.Tensor) -> list[int]:
