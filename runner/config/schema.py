@@ -108,7 +108,7 @@ class EngineConfig:
     name: str = "keras_dtensor"
     precision: str = choice("float32", "float32", "bfloat16")
     state: str = choice("float32", "float32", "master", "bfloat16")
-    combine_all_reduces: bool | None = None
+    combine_all_reduces: bool = True
     # A choice: more than the cores of any machine of today, so that only typing mistakes are rejected.
     intra_op_threads: int | None = integer(None, at_least=1, at_most=1024)
     canary: bool = True

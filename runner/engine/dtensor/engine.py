@@ -99,7 +99,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         # Before anything else is computed on the mesh, and in the mode that was chosen for it.
         if self._config.engine.canary and not self._planning:
             with stages.stage("checking the mesh's arithmetic"):
-                canary.check(self._mesh, self._batch_axis, reread=self._config.engine.combine_all_reduces is False)
+                canary.check(self._mesh, self._batch_axis, reread=not self._config.engine.combine_all_reduces)
 
     def _make_state(self) -> None:
         self._make_mesh()
@@ -154,6 +154,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._vector = layout_of((None,), self._mesh)
         self._train: Call | None = None
         self._steps = self._steps_on(self._array_specs)
+        _optimize(True)
         self._gradients = _traced(self._steps.gradients)
         self._eval = _traced(self._steps.evaluate)
         self._next_logits = _traced(self._steps.next_logits)
@@ -178,7 +179,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """Returns the number of shares whose sum is a gradient, for `packed.summed`; 1: each is summed by itself."""
         batch_axis = self._batch_axis
         # `combine_all_reduces=false` asks for one sum per gradient, `reread_slots` for the combiner's bug.
-        merges = self._config.engine.combine_all_reduces is not False and not self._config.optimizer.reread_slots
+        merges = self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots
         if batch_axis is None or not merges:
             return 1
         # The shares of a gradient are those of the batch axis only.

@@ -27,7 +27,7 @@ def prepare_environment(config: RunConfig) -> None:
     # after assigning it silently applies the previous step's value, on every mesh of several devices. The engine's own
     # step reads everything before it writes, `guards.check_order` enforces that, and `canary.check` runs two steps in
     # the chosen mode. Only exactly "0" turns it off; "false" leaves it on.
-    os.environ[_COMBINER] = "0" if config.engine.combine_all_reduces is False else "1"
+    os.environ[_COMBINER] = "1" if config.engine.combine_all_reduces else "0"
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     # A user's module may import Keras 3 next to tf_keras. On another backend that would claim devices of its own.
     os.environ["KERAS_BACKEND"] = "tensorflow"

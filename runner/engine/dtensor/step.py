@@ -280,7 +280,7 @@ class Steps:
         for path, variable in self._state.grad_accum.items():
             names[id(variable.handle)] = f"the sum of gradients of {path}"
         check_resources(graph, names)
-        if self._config.engine.combine_all_reduces is not False and not self._config.optimizer.reread_slots:
+        if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:
             check_order(graph, names)
 
     def _backward(self, batch: Batch, share_b: tf.Tensor, microstep: tf.Tensor) -> _Backward:
