@@ -33,7 +33,8 @@ def summed(gradients: Sequence[tf.Tensor], groups: int) -> list[tf.Tensor]:
       gradients: whole ones.
       groups: D.
     """
-    if groups == 1 or sum(math.prod(gradient.shape) for gradient in gradients) > _MOST_ELEMENTS:
+    is_known = all(gradient.shape.is_fully_defined() for gradient in gradients)
+    if groups == 1 or not is_known or sum(math.prod(gradient.shape) for gradient in gradients) > _MOST_ELEMENTS:
         return list(gradients)
     shares = []
     for gradient in gradients:
