@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from runner.data.base import Array, Batch, DataSource
+from runner.data.base import Array, DataSource
 from runner.layout import Placement
 from runner.task.base import Evaluation
 
@@ -377,15 +377,6 @@ class CountsCost(Protocol):
 
     def program_cost(self) -> ProgramCost | None:
         """Returns the compiled program's cost; None if the compiler does not count it."""
-        ...
-
-
-@runtime_checkable
-class FindsNaN(Protocol):
-    """An engine that can call the model layer by layer."""
-
-    def nan_of(self, batch: Batch) -> str:
-        """Returns what makes the loss of a batch NaN or Inf with the initial weights, in words; empty: unknown."""
         ...
 
 

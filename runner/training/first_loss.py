@@ -7,22 +7,20 @@ from dataclasses import replace
 import numpy as np
 
 from runner.config.schema import RunConfig
-from runner.engine.base import Engine, FindsNaN
 from runner.processes.team import current
 from runner.training import feed
 
 _UNKNOWN = (
     "look for ids outside of an Embedding's input_dim, and for a division by 0 or a logarithm of 0 in a layer or in "
-    "the loss"
+    "the loss; with engine=jax the environment variable JAX_DEBUG_NANS=true names the operation"
 )
 
 
-def cause(config: RunConfig, engine: Engine, train: feed.Examples) -> str:
+def cause(config: RunConfig, train: feed.Examples) -> str:
     """Returns what makes the loss of a run's first batch NaN or Inf, in words with a fix.
 
     Args:
       config: the run's.
-      engine: built.
       train: training examples.
     """
     # A process reads its own rows only, and the others may be at another place by now.
@@ -35,9 +33,4 @@ def cause(config: RunConfig, engine: Engine, train: feed.Examples) -> str:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
             return f"array {name} of the dataset has NaN or Inf in row {row} of the first batch; correct the data"
-    if not isinstance(engine, FindsNaN):
-        return f"{_UNKNOWN} (engine=jax names the layer)"
-    try:
-        return engine.nan_of(batch) or _UNKNOWN
-    except Exception:  # of a user's model, or for want of memory: the NaN loss is the error to report
-        return _UNKNOWN
+    return _UNKNOWN

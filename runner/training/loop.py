@@ -383,7 +383,7 @@ def _restore(training: _Training, error: NotFiniteError) -> None:
     hooks = training.hooks
     if error.step == 1:
         # A restore would compute the same loss again.
-        cause = first_loss.cause(training.config, training.engine, training.splits.train)
+        cause = first_loss.cause(training.config, training.splits.train)
         raise NotFiniteError(1, error.loss, trainer.on_nan, cause) from error
     if trainer.on_nan != "restore":
         raise error

@@ -23,12 +23,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled, Lowered
 
 from runner.config.schema import LayoutConfig, RunConfig
-from runner.data.base import ROW, WEIGHT, Array, ArraySpec, Batch, DataSource
+from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
 from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, ProgramCost, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, nan, precision, private, processes, randomness, updates
+from runner.engine.jax import environment, mesh, precision, private, processes, randomness, updates
 from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, Options, choose, compiled, program_cost
@@ -501,13 +501,6 @@ class JaxEngine(MeshEngine[jax.Array]):
     def shards(self) -> dict[str, list[Shard]]:
         """Returns variables and slots in their different shards."""
         return map_values(shards, self._tree.by_path(self._state))
-
-    def nan_of(self, batch: Batch) -> str:
-        """Returns what makes the loss of a batch NaN or Inf with the initial weights, see `nan.cause`."""
-        task = self._data.task
-        if task.own_step:
-            return ""
-        return nan.cause(self._factory.build(), task, batch)
 
     def plain_model(self) -> keras.Model:
         """Returns the plain Keras 3 model in the host's memory.
