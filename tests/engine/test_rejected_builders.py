@@ -59,10 +59,10 @@ def norm(keras, input_shape, num_classes):
 """
 
 CASES = [
-    ("responses", [], ["LRN", "layer my_responses", "tf.reduce_mean", "engine=jax"]),
+    ("responses", [], ["LRN", "layer my_responses", "engine=jax"]),
     ("new_dim", [], ["my_dim", "x[:, None]", "tf.expand_dims"]),
     ("number", [], ["my_row", "x[:, 0]", "tf.gather"]),
-    ("noise", [], ["RandomStandardNormal", "layer my_noise", "tf.random.stateless_uniform"]),
+    ("noise", [], ["RandomStandardNormal", "layer my_noise", "engine=jax"]),
     ("taken", [], ["the layer name 'ema' is reserved", "ema_layer"]),
     ("taken", ["engine=jax"], ["the layer name 'ema' is reserved", "ema_layer"]),
     ("frozen", [], ["model._target_=rejected_models.frozen", "no trainable variable"]),

@@ -88,7 +88,7 @@ def check_indexing(graph: tf.Graph) -> None:
             continue
         raise ConfigError(
             f"model._target_: operation {operation.name} {what}, which DTensor computes wrongly on a mesh; "
-            f"write {fix}, or set engine=jax"
+            f"set engine=jax, or in code of your own use {fix}"
         )
 
 
@@ -109,6 +109,6 @@ def check_resources(graph: tf.Graph, names: _Names) -> None:
             if resource.dtype == tf.resource and _variable_name(graph, resource, names) == _UNKNOWN:
                 raise ConfigError(
                     f"model._target_: operation {operation.name} uses a variable or table that is not one of the "
-                    "model's weights and so is not on the mesh; create it with the layer's add_weight, or set "
-                    "engine=jax"
+                    "model's weights and so is not on the mesh; set engine=jax, or create it "
+                    "with the layer's add_weight"
                 )
