@@ -14,9 +14,8 @@ import numpy as np
 from runner.config.schema import ModelConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import ArraySpec
-from runner.engine.jax.adapter import Keras3Factory
+from runner.engine.jax.adapter import Keras3Factory, freeze_others
 from runner.engine.jax.names import Names
-from runner.engine.jax.tuning import freeze_others
 from runner.errors import ConfigError
 from runner.model import keras_hub as hub
 from runner.model import stored

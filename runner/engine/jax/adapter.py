@@ -6,7 +6,8 @@ What a builder returns depends on the seed alone.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -18,14 +19,14 @@ from jax.extend.core import ClosedJaxpr
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import as_called
-from runner.engine.jax import private, tuning
+from runner.engine.jax import private
 from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, trace_slices
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.shards import host_memory
-from runner.engine.mappings import map_values
-from runner.errors import ConfigError, in_one_line
+from runner.engine.mappings import keys_by_id, map_values, subset
+from runner.errors import ConfigError, in_one_line, invalid
 from runner.host.import_path import parameters
 from runner.host.imports import seeded
 from runner.model import builder, contract, padding, preprocessing, stored, target
@@ -279,7 +280,7 @@ class Keras3Factory:
         with jax.ensure_compile_time_eval():
             preprocessing.settle(self._data.task, [model])
         if self._config.trainable is not None:
-            tuning.freeze_others(model, self._config.trainable)
+            freeze_others(model, self._config.trainable)
         return model
 
     def _with_variables(self, model: keras.Model) -> keras.Model:
@@ -439,3 +440,48 @@ def assign(model: keras.Model, values: Mapping[str, Array]) -> None:
     for path, variable in Names(model).variables.items():
         with host_memory():
             variable.assign(np.asarray(values[path]))
+
+
+def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
+    """Freezes variables that no pattern matches.
+
+    A layer with no trained variable left gets `trainable=False`.
+
+    A frozen batch normalization then computes with its moving averages, as Keras's does. One without variables to
+    train is frozen unless a pattern matches its averages.
+
+    Args:
+      model: built.
+      patterns: regular expressions that match whole canonical paths.
+
+    Raises:
+      ConfigError: a pattern matches no trainable variable.
+    """
+    paths = keys_by_id(Names(model).variables)
+    trainable = subset(paths, map(id, model.trainable_variables))
+    matched: set[int] = set()
+    for place, pattern in enumerate(patterns):
+        pattern_ids = [key for key, path in paths.items() if re.fullmatch(pattern, path)]
+        # A pattern may match statistics too, but by itself they are not trained.
+        if trainable.keys().isdisjoint(pattern_ids):
+            raise invalid(
+                f"model.trainable[{place}]",
+                pattern,
+                problem=f"must match a whole variable path, such as {_examples(list(trainable.values()))}",
+                fix="list them with python -m runner.plan",
+            )
+        matched.update(pattern_ids)
+    # Whole layers first: `trainable=False` also changes what a layer such as batch normalization computes.
+    for layer in private.all_layers(model):
+        variables = [variable for variable in layer.weights if id(variable) in trainable] or layer.weights
+        if variables and matched.isdisjoint(map(id, variables)):
+            layer.trainable = False
+    for variable in model.trainable_variables:
+        if id(variable) not in matched:
+            variable.trainable = False
+
+
+def _examples(paths: Sequence[str]) -> str:
+    """Returns four paths, spread over all of them."""
+    stride = max(1, len(paths) // 4)
+    return ", ".join(paths[::stride][:4])

@@ -6,20 +6,21 @@ Canonical variable names, and the models on one device and on a mesh.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
 from tensorflow.experimental import dtensor
 
 from runner.config.schema import ModelConfig, RunConfig
-from runner.data.base import Array
+from runner.data.base import Array, ArraySpec
 from runner.engine.base import LayerOutput, as_called
 from runner.engine.dtensor import private
-from runner.engine.dtensor.adapters.layer_outputs import layer_outputs
-from runner.engine.dtensor.adapters.paths import named_variables
+from runner.engine.dtensor.adapters.paths import layer_paths, named_variables
 from runner.engine.dtensor.adapters.probe import check_kept
 from runner.engine.dtensor.layers import adopt, check_taken, whole_variables
 from runner.engine.dtensor.placing import place
+from runner.engine.layer_notes import Outputs
 from runner.errors import ConfigError, describe
 from runner.host.import_path import parameters
 from runner.model import contract, padding, preprocessing, target
@@ -138,7 +139,7 @@ class KerasAdapter:
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
         """Returns every layer's output for a batch."""
-        return layer_outputs(self.plain(), batch, self._data.inputs)
+        return _layer_outputs(self.plain(), batch, self._data.inputs)
 
     def exported(self, values: Mapping[str, Array]) -> tf_keras.Model:
         """Returns a model of tf_keras's own layers with these weights."""
@@ -165,3 +166,34 @@ class KerasAdapter:
 
 def _normalizes_batches(layer: tf.Module) -> bool:
     return isinstance(layer, tf_keras.layers.BatchNormalization) and layer.trainable
+
+
+def _layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArraySpec]) -> list[LayerOutput]:
+    """Returns each layer's outputs for a batch, in the order of the calls, by tracing one.
+
+    Args:
+      model: built, on one device.
+      batch: number of examples.
+      inputs: specs of the model's inputs, by name.
+    """
+    layers = []
+    for layer in model.submodules:
+        is_layer = isinstance(layer, tf_keras.layers.Layer)
+        if is_layer and not isinstance(layer, tf_keras.layers.InputLayer):
+            layers.append(layer)
+    recorder = Outputs(layer_paths(model), lambda structure: filter(tf.is_tensor, tf.nest.flatten(structure)))
+
+    def call(model_inputs: Any) -> Any:
+        recorder.begin(model_inputs)
+        return model(model_inputs, training=False)
+
+    calls = {id(layer): layer.call for layer in layers}
+    try:
+        for layer in layers:
+            layer.call = recorder.recorded(layer, calls[id(layer)])
+        specs = {name: tf.TensorSpec((batch, *spec.shape), spec.dtype) for name, spec in inputs.items()}
+        tf.function(call, autograph=False).get_concrete_function(as_called(specs))
+    finally:
+        for layer in layers:
+            layer.call = calls[id(layer)]
+    return recorder.found
