@@ -18,7 +18,7 @@ from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.data.vocabulary import Vocabulary
 from runner.engine import make_engine, registry
-from runner.engine.base import Engine, HostBatches
+from runner.engine.base import CountsCost, Engine, HostBatches
 from runner.task.base import DataSpec, OutputSpec
 from runner.task.registry import make_task
 from runner.training import samples
@@ -150,7 +150,9 @@ def on_mesh(engine_name: str, case: Case) -> tuple[dict[str, Array], dict[str, A
 
 
 def _gathered(engine: Engine) -> int:
-    """Returns the most bytes that one collective brings together."""
+    """Returns the most bytes that one collective brings together; 0 for an engine that counts none."""
+    if not isinstance(engine, CountsCost):
+        return 0
     return max((each.bytes for each in engine.collectives() if each.kind != "all_reduce"), default=0)
 
 
