@@ -25,7 +25,7 @@ def check(config: RunConfig) -> None:
     # First: all other checks look at the engine's entry.
     check_name("engine.name", config.engine.name, ENGINES)
     check_installed(config.engine.name)
-    if config.layout.from_model and not ENGINES[config.engine.name].has_model_layouts:
+    if config.layout.from_model and not ENGINES[config.engine.name].full:
         raise invalid(
             "layout.from_model",
             True,
@@ -72,7 +72,7 @@ def check_trainable(config: RunConfig) -> None:
     if patterns is None:
         return
     engine = config.engine.name
-    if not ENGINES[engine].freezes_variables:
+    if not ENGINES[engine].full:
         raise invalid(
             "model.trainable",
             patterns,
@@ -134,7 +134,7 @@ def check_own_step(config: RunConfig, *, own_step: bool) -> None:
     if not own_step:
         return
     engine = config.engine.name
-    if not ENGINES[engine].own_steps:
+    if not ENGINES[engine].full:
         raise invalid("engine", engine, problem="can't compute custom steps (task=step)", fix="set engine=jax")
     # A custom step computes gradients and updates itself, so keys of the run's own ones would have no effect.
     if config.engine.state != "float32":

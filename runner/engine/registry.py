@@ -12,9 +12,8 @@ An engine is a package with four modules:
   library at its top;
 - `plain`: `make(config, data, values)` returns a `runner.engine.base.PlainModel`, for exports.
 
-One with `plans_elsewhere` has a module `planned`, whose engine is made for hardware that is not here.
-
-One with `own_steps` has a package `own_step` in addition, with modules `engine` and `plain` of its own for them.
+One that is `full` has a module `planned`, whose engine is made for hardware that is not here, and a package
+`own_step`, with modules `engine` and `plain` of its own for steps of a user's class.
 
 A user's module may import a library itself, and create layers at its import. So each command calls `prepare`, or
 `prepare_alone` if it computes nothing on the mesh, before it loads data or creates a task.
@@ -73,11 +72,8 @@ class EngineEntry:
       keras: package of the Keras models that it trains, and that its runs are exported as: `TF_KERAS` or `KERAS_3`.
       precisions: valid values of `engine.precision`.
       takes_layouts: its builders must have a parameter `layouts`; they build no Keras model.
-      has_model_layouts: `layout.from_model` works: models may bring a layout map of their own.
-      freezes_variables: `model.trainable` works: some variables are trained, the others are frozen.
-      own_steps: `task=step` works, where a user's class computes the updates.
-      several_processes: it trains in several processes, too.
-      plans_elsewhere: plans for hardware that is not here work without its devices, see the module's docstring.
+      full: it has all features: several processes, steps of a user's class (`task=step`), frozen variables
+        (`model.trainable`), layout maps of models (`layout.from_model`), and plans for hardware that is not here.
     """
 
     package: str
@@ -90,11 +86,7 @@ class EngineEntry:
     keras: str = TF_KERAS
     precisions: tuple[str, ...] = ("float32",)
     takes_layouts: bool = False
-    has_model_layouts: bool = False
-    freezes_variables: bool = False
-    own_steps: bool = False
-    several_processes: bool = False
-    plans_elsewhere: bool = False
+    full: bool = False
 
     def module(self, name: str) -> ModuleType:
         """Returns one of the package's modules.
@@ -134,11 +126,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         keys=("state", "loop", "data", "compilation_cache"),
         keras=KERAS_3,
         precisions=("float32", "bfloat16"),
-        has_model_layouts=True,
-        freezes_variables=True,
-        own_steps=True,
-        several_processes=True,
-        plans_elsewhere=True,
+        full=True,
     ),
 }
 
@@ -161,12 +149,12 @@ def keras_package(name: str | None) -> str:
 
 def plans_elsewhere(name: str) -> bool:
     """Returns whether an engine plans for hardware that is not here without its devices."""
-    return ENGINES[name].plans_elsewhere
+    return ENGINES[name].full
 
 
 def single_process_engines() -> frozenset[str]:
     """Returns the engines that train in one process only."""
-    return frozenset(name for name, entry in ENGINES.items() if not entry.several_processes)
+    return frozenset(name for name, entry in ENGINES.items() if not entry.full)
 
 
 def keras_3_engines() -> frozenset[str]:
