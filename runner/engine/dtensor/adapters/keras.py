@@ -155,9 +155,9 @@ class KerasAdapter:
         arguments = data_arguments(self._builder, self._config, self._data)
         if self._takes_layouts:
             arguments[target.LAYOUTS] = layouts
-        # As in the step, and AutoGraph takes seconds.
-        builder = tf.autograph.experimental.do_not_convert(self._builder)
-        model = build_model(builder, self._config, keras=tf_keras, **arguments)
+        # Layers are called without AutoGraph, as in the step.
+        build = tf.autograph.experimental.do_not_convert(build_model)
+        model = build(self._builder, self._config, keras=tf_keras, **arguments)
         check_kind(model, tf_keras.Model, self._config, "tf_keras")
         model = with_named_outputs(model, tf_keras, self._data)
         preprocessing.settle(self._data.task, [model])
