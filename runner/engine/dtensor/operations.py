@@ -75,8 +75,8 @@ def _avg_pool(
         for place in itertools.product(*map(range, size)):
             slices = []
             for start, length, window, step in zip(place, x.shape[1:3], size, steps, strict=True):
-                count = (int(length) - window) // step + 1
-                slices.append(slice(start, start + (count - 1) * step + 1, step))
+                last = (int(length) - window) // step
+                slices.append(slice(start, start + last * step + 1, step))
             parts.append(x[:, slices[0], slices[1], :])
         counts = map(_entries_inside, height_width, size, steps, pads)
         count = functools.reduce(np.multiply.outer, counts)[None, ..., None]
