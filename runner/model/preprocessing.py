@@ -137,7 +137,8 @@ def _of_scale(factor: Any, offset: Any, *, largest: float = 1.0) -> Verdict:
         return None
     if slope == 0.0:
         return False
-    is_centered = 0.0 <= -start / slope <= 1.0
+    # Not from 0 on: `x + 1e-6` is in models for [0, 1] as well.
+    is_centered = abs(start / slope) <= 1.0
     return abs(slope) < largest or not is_centered
 
 

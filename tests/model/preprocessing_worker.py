@@ -122,6 +122,7 @@ TAKE_FRACTIONS: dict[str, Callable[[], Any]] = {
     "normalization of fractions": lambda: graph(L.Normalization(mean=[0.48, 0.46, 0.41], variance=[0.05] * 3)),
     "widened by a lambda of tensors": lambda: graph(L.Lambda(lambda x: as_floats(x) * 2.0 - 1.0), conv()),
     "widened by operators": lambda: graph(lambda x: x * 2 - 1, conv()),
+    "a small constant": lambda: graph(lambda x: x + 1e-6, conv()),
     "ConvNeXt without preprocessing": lambda: application("ConvNeXtTiny", include_preprocessing=False),
     "MobileNetV2": lambda: application("MobileNetV2"),
     "scaled residual": lambda: Subclassed(conv(), L.Rescaling(0.1)),
