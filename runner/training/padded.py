@@ -73,9 +73,9 @@ def _batches(train: Examples, size: int, is_real: Array) -> Iterator[HostBatches
     examples = np.arange(size, dtype=np.int64) % train.size
     # With the arrays themselves, even if the devices keep the split and get row numbers from the feed.
     streamed = replace(train, cached=False)
-    fillings = (np.zeros(size, np.int64), np.flip(examples))
-    if is_real.all():
-        fillings = (examples, np.flip(examples))
-    for filling in fillings:
-        indices = np.where(is_real, examples, filling)
+    # A whole batch has nothing to fill.
+    orders = (examples, np.flip(examples))
+    if not is_real.all():
+        orders = (np.where(is_real, examples, 0), np.where(is_real, examples, np.flip(examples)))
+    for indices in orders:
         yield streamed.read(0, indices[None], is_real[None].astype(np.float32))

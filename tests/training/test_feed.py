@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from runner.config.schema import DatasetConfig, RunConfig, TrainerConfig
 from runner.data import workers
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Batch, DataSource, Rows
 from runner.data.sampler import eval_plan
-from runner.engine.base import HostBatches, PlacedBatches
-from runner.task.base import Task
-from runner.training import feed
+from runner.engine.base import Engine, HostBatches, PlacedBatches
+from runner.task.base import LOSS, Task
+from runner.training import feed, padded
 from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 
@@ -268,3 +269,25 @@ def test_calls_have_at_least_one_step_and_at_most_the_capacity(seconds: list[flo
         calls.observe(each)
         assert 1 <= calls.steps <= min(calls.capacity, 4 * before)
         assert calls.steps == before or calls.steps == 1 or calls.steps * each <= SECONDS_A_CALL * (1 + 1e-12)
+
+
+@dataclass
+class Tried:
+    """An engine that notes the labels of the batches that it is given; no row reads another."""
+
+    labels: list[list[int]] = field(default_factory=list)
+
+    def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        self.labels.append(batch.arrays["label"][0].tolist())
+        return {LOSS: np.zeros(kept)}, {LOSS: np.zeros(kept)}
+
+
+def test_a_users_loss_is_tried_on_a_batch_and_on_the_same_in_reverse_order() -> None:
+    task = KnownTask(SPECS)
+    task.reads_batch = task.runs_user_code = True
+    engine = Tried()
+    assert padded.check(config(4), cast("Engine", engine), split(4, task=task)) == []
+    assert engine.labels == [[1, 2, 3, 4], [4, 3, 2, 1]]
+    engine = Tried()
+    assert padded.check(config(4, remainder="pad"), cast("Engine", engine), split(7, task=task)) == []
+    assert engine.labels == [[1, 2, 3, 1], [1, 2, 3, 1], [1, 2, 3, 4], [4, 3, 2, 1]]
