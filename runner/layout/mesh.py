@@ -143,8 +143,8 @@ def size(axes: dict[str, int]) -> int:
 
 
 def override(axes: Mapping[str, int]) -> str:
-    """Returns the axes as on a command line."""
-    return f"mesh.axes={{{','.join(f'{name}:{count}' for name, count in axes.items())}}}"
+    """Returns the axes as on a command line, in quotes: a shell would make two words of the braces."""
+    return f"'mesh.axes={{{','.join(f'{name}:{count}' for name, count in axes.items())}}}'"
 
 
 def describe(axes: dict[str, int]) -> str:

@@ -65,7 +65,7 @@ def test_the_reason_comes_before_the_verdict() -> None:
     first, second, *_ = rows.verdict(cases.plan(forecast=forecast))
     assert first == (
         "axis 'batch' of size 96 divides no dim of 3 of the 3 variables that it is to shard, so each device stores "
-        "them whole; shard over fewer with replicas: mesh.axes={replica:3,batch:32}"
+        "them whole; shard over fewer with replicas: 'mesh.axes={replica:3,batch:32}'"
     )
     assert second.startswith("does not fit: 70.0 GiB of 1.00 GiB")
     found = split({"batch": 7})
@@ -83,7 +83,7 @@ def test_a_plan_begins_with_the_reason_and_names_a_network_that_it_does_not_know
     command.append(f"hydra.run.dir={tmp_path / 'plan'}")
     done = forks.run(command, library="jax", cwd=tmp_path, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    reason, _, verdict = done.stdout.partition("shard over fewer with replicas: mesh.axes={replica:3,batch:32}")
+    reason, _, verdict = done.stdout.partition("shard over fewer with replicas: 'mesh.axes={replica:3,batch:32}'")
     assert "axis 'batch' of size 96 divides no dim of " in reason
     assert "fits: " in verdict
     assert "hardware.network_gb_s=null: 96 devices of hardware=h100 are 12 nodes of 8" in done.stdout
