@@ -32,8 +32,8 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _RAW_MODES = {1: "L", 3: "RGB"}
 # Pillow guesses a file's format by its content, and others start programs: an EPS file with any name Ghostscript.
 _FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
-_GRAY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 _16_BIT_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+_GRAY_MODES = ("1", "L", "LA", "La", *_16_BIT_MODES)
 # Bits of 16-bit pixels that are no scale of 16 bits: their upper 8 bits would keep 16 levels or fewer.
 _TOO_FEW_BITS = 12
 # TIFF tags: bits per sample, what 0 is, and the kind of the numbers.
