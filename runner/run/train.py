@@ -132,8 +132,9 @@ def _run(config: RunConfig, composed: DictConfig, verify: Verify, until_exit: Ex
                 # run that fails here is to have a record.
                 with exhausted.explained(attempt):
                     verdict = training.verdict()
-                    if verdict is None or not verdict.failure:
-                        ready = training.ready(readers)
+                    if verdict is not None and verdict.failure:
+                        verdict.record(content, folder, Tracker(), console)  # shown, and raised
+                    ready = training.ready(readers)
             with required(folder):
                 (folder / "config.yaml").write_text(yaml_text)
             tracker = until_recorded.enter_context(recorded(_tracker(config, content, command, run_id), console))

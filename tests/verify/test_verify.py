@@ -324,6 +324,23 @@ def test_training_that_verifies_first_does_not_begin_on_a_wrong_engine(tmp_path:
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.nightly
+def test_a_finished_run_stays_so_if_its_resume_is_not_verified(tmp_path: Path) -> None:
+    command(tmp_path, "mesh=batch8", "trainer.epochs=1", "trainer.log_model=false", module="runner")
+    before, _ = recorded(tmp_path)
+    done = broken(
+        tmp_path,
+        "scaled_gradient",
+        *("resume=latest", "trainer.epochs=2", "trainer.verify_first=true", "trainer.log_model=false"),
+        f"hydra.run.dir={tmp_path / 'again'}",
+        COMMAND="train",
+    )
+    assert "gradient/d2/kernel" in done.stderr
+    after, _ = recorded(tmp_path)
+    assert after.info.status == "FINISHED"
+    assert after.data.tags == before.data.tags
+
+
 @pytest.mark.parametrize(("kind", "shown"), nightly_except(DEATHS[:1], DEATHS))
 def test_a_side_that_dies_is_one_line_that_names_its_log(tmp_path: Path, kind: str, shown: str) -> None:
     done = broken(tmp_path, kind, "tracking=none", "verify.steps=1")
