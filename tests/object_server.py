@@ -6,11 +6,9 @@ The environment variable RUNNER_TESTS_MOTO names another interpreter that has it
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import random
-import re
 import subprocess
 import threading
 import time
@@ -29,11 +27,10 @@ _START_S = 60.0
 BUCKET = "bucket"
 
 # Troubles of a store that last for a while.
-UNAVAILABLE, THROTTLES, CUTS = "503", "throttle", "cut"
+UNAVAILABLE, THROTTLES = "503", "throttle"
 _FATES = {
     UNAVAILABLE: ("503",),
     THROTTLES: ("SlowDown", "429", "slow", "answer"),
-    CUTS: ("cut", "cut body", "cut answer", "answer"),
 }
 _REJECTIONS = {
     "503": (503, b""),
@@ -42,7 +39,6 @@ _REJECTIONS = {
     "SlowDown": (503, b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"),
 }
 _SLOW_S = 1.0
-_ARRAYS = re.compile(r"/arrays-\d+\.safetensors(\?.*)?")
 
 
 def interpreter() -> str | None:
@@ -93,25 +89,21 @@ class Proxy:
 
     Attributes:
       target: port of the server.
-      rejects: share of the requests that get an error in place of an answer, or lose the answer.
+      rejects: share of the requests that get an error in place of an answer.
       delay: seconds before each answer.
-      trouble: `UNAVAILABLE`, `THROTTLES`, `CUTS` or empty: what happens to every request while it is set.
-      loses: how many of the next uploads of arrays, or of parts of them, are answered but not stored.
+      trouble: `UNAVAILABLE`, `THROTTLES` or empty: what happens to every request while it is set.
       port: of the proxy.
       requests: that came.
       rejected: of them.
-      lost: paths of the uploads that were answered but not stored.
     """
 
     target: int
     rejects: float = 0.0
     delay: float = 0.0
     trouble: str = ""
-    loses: int = 0
     port: int = 0
     requests: int = 0
     rejected: int = 0
-    lost: list[str] = field(default_factory=list)
     draw: random.Random = field(default_factory=lambda: random.Random(3))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -124,18 +116,14 @@ class Proxy:
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
         }
 
-    def fate(self, command: str, path: str) -> str:
+    def fate(self) -> str:
         """Returns what happens to a request, and counts it."""
         with self.lock:
             self.requests += 1
-            if self.loses and command == "PUT" and _ARRAYS.search(path):
-                self.loses -= 1
-                self.lost.append(path)
-                return "not stored"
             if self.trouble:
                 fate = self.draw.choice(_FATES[self.trouble])
             elif self.draw.random() < self.rejects:
-                fate = self.draw.choice(("503", "500", "cut", "lost"))
+                fate = self.draw.choice(("503", "500"))
             else:
                 return "answer"
             self.rejected += fate != "answer"
@@ -161,20 +149,15 @@ def proxied(proxy: Proxy) -> Iterator[Proxy]:
             pass
 
         def handle_request(self) -> None:
-            fate = proxy.fate(self.command, self.path)
-            length = int(self.headers.get("Content-Length") or 0)
-            body = self.rfile.read(length // 2 if fate == "cut body" else length)
+            fate = proxy.fate()
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             time.sleep(proxy.delay + (_SLOW_S if fate == "slow" else 0.0))
             if fate in _REJECTIONS:
                 self.answer(_REJECTIONS[fate][0], {}, _REJECTIONS[fate][1])
-            elif fate == "not stored":
-                self.answer(200, {"ETag": f'"{hashlib.md5(body).hexdigest()}"'}, b"")
-            elif fate in ("cut", "cut body"):
-                self.close_connection = True
             else:
-                self.pass_on(body, fate)
+                self.pass_on(body)
 
-        def pass_on(self, body: bytes, fate: str) -> None:
+        def pass_on(self, body: bytes) -> None:
             connection = http.client.HTTPConnection("127.0.0.1", proxy.target, timeout=60)
             try:
                 connection.request(self.command, self.path, body, dict(self.headers))
@@ -185,16 +168,12 @@ def proxied(proxy: Proxy) -> Iterator[Proxy]:
                 # The network is down.
                 self.close_connection = True
                 return
-            if fate == "lost":
-                # The server has done what was asked, but the client does not learn it.
-                self.close_connection = True
-                return
             headers = {name.lower(): value for name, value in answer.getheaders()}
             headers.pop("transfer-encoding", None)
             headers.pop("connection", None)
-            self.answer(answer.status, headers, content, is_cut=fate == "cut answer")
+            self.answer(answer.status, headers, content)
 
-        def answer(self, status: int, headers: Mapping[str, str], content: bytes, *, is_cut: bool = False) -> None:
+        def answer(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
             self.send_response(status)
             # The answer to HEAD has the length of a body that does not follow.
             length = headers.get("content-length") if self.command == "HEAD" else None
@@ -202,9 +181,7 @@ def proxied(proxy: Proxy) -> Iterator[Proxy]:
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(content[: len(content) // 2] if is_cut else content)
-            if is_cut:
-                self.close_connection = True
+                self.wfile.write(content)
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_request  # noqa: N815
 

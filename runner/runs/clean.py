@@ -85,7 +85,7 @@ def _remove(run: ListedRun) -> tuple[list[int], int, list[str]]:
                 steps.append(step)
                 total += size
             else:
-                skipped.append(f"{storage.place(folder, step)} has files that no run wrote")
+                skipped.append(f"{storage.place(folder, step)} has no valid manifest")
         storage.clean(folder)
     # The run's record stays as long as one of its checkpoints does.
     if not skipped:

@@ -23,6 +23,7 @@ from runner.tracking.records import TAG_LIMIT, clean_key, cut
 
 _VARIABLE = "RUNNER_SWEEP_JOB"
 _VARIED = "varied."
+PARENT_FILE = "parent.json"
 JOB_TAG = "runner.sweep.job"
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that this process gets when its parent ends
 # Longest wait of a job for the sweep's run. MLflow may have to migrate a database first; no job hangs for ever.
@@ -135,11 +136,13 @@ def membership() -> Membership | None:
     return found if isinstance(found, Membership) else None
 
 
-def write_parent(path: Path, **content: str) -> None:
+def write_parent(path: Path, **content: object) -> None:
     """Writes what `Membership.parent` reads, all at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content))
+    # Whatever the umask is: the command line in it is trusted.
+    part.chmod(0o644)
     part.replace(path)
 
 

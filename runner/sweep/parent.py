@@ -15,8 +15,9 @@ from mlflow.entities import Run
 
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
-from runner.host.paths import project_root
-from runner.sweep.member import JOB_TAG
+from runner.host.folders import is_own
+from runner.host.paths import project_root, shown
+from runner.sweep.member import JOB_TAG, PARENT_FILE
 from runner.tracking import page, start, view
 from runner.tracking.base import Status
 from runner.tracking.dead_runs import NOTE, mark_dead_runs
@@ -27,13 +28,11 @@ from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, cut
 from runner.tracking.store import Store, search
 from runner.tracking.sweeps import KIND_TAG, open_tracking
-from runner.training.checkpoint import recorded
 
 ARGV_TAG = "runner.sweep.argv"
-_SIGNATURE_TAG = "runner.sweep.signature"
+FOLDER_TAG = "runner.sweep.folder"
 _FOLDER = "sweep"  # of its artifacts
 _MOST_COMPARED = 20  # runs on MLflow's page that compares them: more are no longer readable, nor is the address
-_SIGNED = "sweep"  # purpose of the signature: one of a run's record is not valid for a sweep
 _ATTEMPTS = 3  # to store the final status, a second apart and then two
 
 
@@ -180,15 +179,20 @@ def _first_part(status: str, arguments: Sequence[str], result: str = "") -> str:
     return page.Page(command=command, ended=result).markdown(status, "").strip()
 
 
-def argv_tags(arguments: Sequence[str]) -> dict[str, str]:
-    """Returns the tags that hold a sweep's command line, and this project's signature of it."""
-    return {ARGV_TAG: json.dumps(arguments), _SIGNATURE_TAG: recorded.sign(_SIGNED, arguments)}
-
-
 def why_foreign(run: Run) -> str:
-    """Returns why a sweep's command line is not this project's own: anyone with access to the store can write tags."""
-    record = {"overrides": recorded_arguments(run), recorded.SIGNATURE: tags_of(run.data.tags).get(_SIGNATURE_TAG, "")}
-    return recorded.why_foreign(_SIGNED, record)
+    """Returns why a sweep's command line is not this user's own: anyone with access to the store can write tags.
+
+    It is the user's own if the sweep's folder has it too.
+    """
+    path = Path(tags_of(run.data.tags).get(FOLDER_TAG, "")) / PARENT_FILE
+    try:
+        content = json.loads(path.read_text())
+        if not is_own(path.lstat()):
+            return f"{shown(path)} belongs to another user, or can be written by others"
+        is_same = (content["run_id"], content["arguments"]) == (run.info.run_id, recorded_arguments(run))
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{shown(path)} can't be read"
+    return "" if is_same else f"{shown(path)} has another one"
 
 
 def recorded_arguments(run: Run) -> list[str]:

@@ -31,7 +31,7 @@ from runner.host.late import late
 from runner.host.quoting import unquoted
 from runner.processes import place
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome
-from runner.sweep.member import VALUES_FILE, Values, values_of, varied_tags, write_parent
+from runner.sweep.member import PARENT_FILE, VALUES_FILE, Values, values_of, varied_tags, write_parent
 from runner.sweep.process import STOP_FILE
 from runner.sweep.resume import checkpoint_overrides
 from runner.sweep.settings import check
@@ -166,7 +166,7 @@ class Sweep:
     @property
     def parent_file(self) -> Path:
         """Where the jobs of this machine find the parent's id."""
-        return self.folder / "parent.json"
+        return self.folder / PARENT_FILE
 
     def _check_resume(self) -> None:
         resumed = self.settings.resume
@@ -218,14 +218,14 @@ class Sweep:
                 self.tracking,
                 name=self.name,
                 params={key.lstrip("+"): values for key, values in self.varied.items()},
-                tags={**parent.argv_tags(typed), "runner.sweep.folder": str(self.folder)},
+                tags={parent.ARGV_TAG: json.dumps(typed), parent.FOLDER_TAG: str(self.folder)},
                 resume=self.settings.resume,
             )
         except Exception as error:
             self._opening_error = error
             write_parent(self.parent_file, error=str(error))
         else:
-            write_parent(self.parent_file, run_id=self._parent.run_id)
+            write_parent(self.parent_file, run_id=self._parent.run_id, arguments=typed)
         self._meanwhile()
 
     @property

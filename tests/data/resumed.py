@@ -73,7 +73,7 @@ def _parameters(checkpoints: Path, step: int) -> dict[str, np.ndarray]:
     """Returns the tensors of the last checkpoint below a folder."""
     last = max(checkpoints.rglob("step-*"), key=lambda path: path.name)
     assert last.name.endswith(str(step))
-    return {name: array for file in sorted(last.glob("*.safetensors")) for name, array in load_file(file).items()}
+    return {name: array for file in sorted(last.rglob("*.safetensors")) for name, array in load_file(file).items()}
 
 
 def _step(path: Path) -> int:

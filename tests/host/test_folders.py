@@ -34,7 +34,6 @@ ALLOWED = {
     "runner/processes/secret.py": "a part of a secret under a random name, which it made",
     "runner/export/folder.py": "a folder of a random name that it made; the target where an export wrote all of it",
     "runner/host/folders.py": "files by name, in a folder that was claimed, and folders that are empty",
-    "runner/host/key.py": "a part of a key under a random name, which it made",
     "runner/host/lock.py": "a file that is empty or holds a process id",
     "runner/host/outputs.py": "a file that it has just made, and that the disk did not take",
     "runner/sweep/member.py": "parent.json in the sweep's claimed folder",

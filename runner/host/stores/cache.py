@@ -35,9 +35,6 @@ _UNFINISHED = ".unfinished-"
 # upload takes a day, and a download writes all the time.
 LEFT_S = 86400.0
 
-# An object that arrives with other bytes is transferred again: they may have changed on the way.
-_TRIES = 4
-
 # Copies that this process has fetched, and may read again.
 _used: set[Path] = set()
 
@@ -73,7 +70,7 @@ def fetch(path: ObjectPath, sha256: str, size: int, *, trusted: bool = False) ->
     with locked(folder() / f"{sha256[:2]}.lock"):
         if not _is_whole(copy, sha256, size, trusted=trusted):
             _make_room(size)
-            _transfer_again(path, copy, sha256, size)
+            _transfer(path, copy, sha256, size)
         _used.add(copy)
         # `_make_room` removes those copies first whose time is the oldest.
         os.utime(copy)
@@ -93,16 +90,6 @@ def _is_whole(copy: Path, sha256: str, size: int, *, trusted: bool) -> bool:
         return False
 
 
-def _transfer_again(path: ObjectPath, copy: Path, sha256: str, size: int) -> None:
-    """Writes a copy as `_transfer` does, several times if its bytes are others."""
-    for _ in range(_TRIES - 1):
-        with suppress(MismatchError):
-            return _transfer(path, copy, sha256, size)
-    return _transfer(path, copy, sha256, size)
-
-
-# A connection may break in the middle of a large object.
-@client.transferred
 def _transfer(path: ObjectPath, copy: Path, sha256: str, size: int) -> None:
     """Writes a copy, hashed while it arrives; it gets its name when it is whole."""
     temporary = copy.with_name(f"{_UNFINISHED}{copy.name[:8]}-{random_part()}")

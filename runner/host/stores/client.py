@@ -1,6 +1,6 @@
 """Reads, writes and lists the objects of a store.
 
-obstore does the protocols, the retries of failed requests, the parallel upload of large objects in parts, and the
+obstore does the protocols, the retries of failed requests, the parallel upload of large objects in parts and the
 search for credentials (environment variables, files that these name, and the metadata service of the machine). It was
 compared with s3fs: one wheel of 16 MB in place of 20 packages of 52 MB for S3 alone, imported in 0.03 s in place of
 1.2 s.
@@ -9,17 +9,15 @@ compared with s3fs: one wheel of 16 MB in place of 20 packages of 52 MB for S3 a
 from __future__ import annotations
 
 import errno
-import functools
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.errors import EngineError, in_one_line
 from runner.host import outputs, secrets
@@ -60,22 +58,8 @@ _BACKOFF = {
     "base": 3,
 }
 
-# What obstore does not send again: a conditional write that has no answer in time, because its first try may have
-# succeeded, and a request whose answer was cut in its middle, such as a list, or the text of "not found". It does send
-# a conditional write again after an error of the connection or of the server. A request that was cut is made again for
-# `_RETRY_S`. Other errors last mostly, such as those of credentials, so they end a request after some tries.
-_TRIES = 6
-_LEAST_TRANSFERS = 4
-_WAIT_S = 0.5
-_LONGEST_WAIT_S = 5.0
-# The HTTP library's words for a connection that was cut: before the answer, or in the body of either.
-_CUT = re.compile(r"error sending request|request or response body error|error decoding response body")
-
 # Seconds after which a line says that a store has not answered yet: its address may be wrong.
 _SILENT_S = 10.0
-
-Request = ParamSpec("Request")
-Answer = TypeVar("Answer")
 
 _QUERY = re.compile(r"\?[^\s'\"]*")
 _DOCUMENT = re.compile(r"<\?xml.*", re.DOTALL)
@@ -94,10 +78,6 @@ class StoreError(OSError, EngineError):
 
     def __str__(self) -> str:
         return str(self.strerror)
-
-
-class CutError(StoreError):
-    """A request whose connection was cut before the end of its answer."""
 
 
 class NoBucketError(StoreError):
@@ -139,8 +119,15 @@ def _store(url: str) -> Any:
 
 
 @contextmanager
-def _reporting(path: ObjectPath) -> Iterator[None]:
-    """Turns the library's errors into a `StoreError`, and lets those pass that callers distinguish."""
+def _requesting(path: ObjectPath) -> Iterator[None]:
+    """Turns the library's errors into a `StoreError`, and lets those pass that callers distinguish.
+
+    A line says that the store has not answered yet if that takes long.
+    """
+    silent = f"{path.store} has not answered for {_SILENT_S:.0f} s; trying for up to {_RETRY_S / 60:.1f} minutes"
+    reminder = threading.Timer(_SILENT_S, outputs.warn, [silent])
+    reminder.daemon = True
+    reminder.start()
     try:
         yield
     except (ChangedError, StoreError, TooLargeError):
@@ -151,8 +138,9 @@ def _reporting(path: ObjectPath) -> Iterator[None]:
             raise NoBucketError(f"{path.store}: the bucket does not exist") from None
         if isinstance(error, FileNotFoundError):
             raise FileNotFoundError(errno.ENOENT, "does not exist", str(path)) from None
-        kind = CutError if _CUT.search(_text(error)) else StoreError
-        raise kind(f"{path}: {_reason(error)}") from None
+        raise StoreError(f"{path}: {_reason(error)}") from None
+    finally:
+        reminder.cancel()
 
 
 def _code(error: Exception) -> str:
@@ -171,79 +159,6 @@ def _reason(error: Exception) -> str:
     return in_one_line(secrets.scrub(text + _code(error)))
 
 
-@contextmanager
-def _reminding(store: str) -> Iterator[None]:
-    """Has a line say that a store has not answered yet if the block takes that long."""
-    silent = f"{store} has not answered for {_SILENT_S:.0f} s; trying for up to {_RETRY_S / 60:.1f} minutes"
-    reminder = threading.Timer(_SILENT_S, outputs.warn, [silent])
-    reminder.daemon = True
-    reminder.start()
-    try:
-        yield
-    finally:
-        reminder.cancel()
-
-
-def _repeated(
-    request: Callable[Concatenate[ObjectPath, Request], Answer], least_tries: int = 1
-) -> Callable[Concatenate[ObjectPath, Request], Answer]:
-    """Has a function make its request again after a `StoreError`: some times, or for `_RETRY_S` if it was cut.
-
-    Each of these requests may be made twice: it reads, its second time leaves the store as the first one does, or it
-    finds out that its first time has succeeded.
-
-    Args:
-      request: makes it once.
-      least_tries: how often a request that is cut is made, however long that takes.
-    """
-
-    @functools.wraps(request)
-    def repeated_request(path: ObjectPath, /, *args: Request.args, **kwargs: Request.kwargs) -> Answer:
-        deadline = time.monotonic() + _RETRY_S
-        wait = _WAIT_S
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                return request(path, *args, **kwargs)
-            except NoBucketError:
-                raise
-            except StoreError as error:
-                is_late = tries >= least_tries and time.monotonic() > deadline
-                is_lasting = tries >= _TRIES and not isinstance(error, CutError)
-                if is_late or is_lasting:
-                    raise
-            time.sleep(wait)
-            wait = min(2 * wait, _LONGEST_WAIT_S)
-
-    return repeated_request
-
-
-def transferred(
-    request: Callable[Concatenate[ObjectPath, Request], Answer],
-) -> Callable[Concatenate[ObjectPath, Request], Answer]:
-    """Has a function begin its download again after a `StoreError`, as often at least as `_LEAST_TRANSFERS`.
-
-    A large object takes longer than `_RETRY_S`, and may be cut near its end.
-    """
-    return _repeated(request, _LEAST_TRANSFERS)
-
-
-def _answered(
-    request: Callable[Concatenate[ObjectPath, Request], Answer],
-) -> Callable[Concatenate[ObjectPath, Request], Answer]:
-    """Has a function make its request again, and a line say that it has no answer yet if that takes long."""
-    again = _repeated(request)
-
-    @functools.wraps(request)
-    def reminding_request(path: ObjectPath, /, *args: Request.args, **kwargs: Request.kwargs) -> Answer:
-        with _reminding(path.store):
-            return again(path, *args, **kwargs)
-
-    return reminding_request
-
-
-@_answered
 def read(path: ObjectPath, largest: int | None = None) -> bytes:
     """Returns the content of an object.
 
@@ -256,7 +171,7 @@ def read(path: ObjectPath, largest: int | None = None) -> bytes:
       TooLargeError: it is larger.
       StoreError: it can't be read.
     """
-    with _reporting(path):
+    with _requesting(path):
         answer = obstore.get(_store(path.store), path.key)
         if largest is not None and answer.meta["size"] > largest:
             raise TooLargeError(f"{path} is larger than {largest:,} bytes")
@@ -265,13 +180,17 @@ def read(path: ObjectPath, largest: int | None = None) -> bytes:
 
 def pieces(path: ObjectPath) -> Iterator[bytes]:
     """Yields the content of an object in pieces of some megabytes; raises as `read` does."""
-    with _reporting(path):
-        with _reminding(path.store):
-            answer = obstore.get(_store(path.store), path.key)
-        yield from answer.stream(min_chunk_size=_PIECE)
+    with _requesting(path):
+        answer = obstore.get(_store(path.store), path.key)
+    stream = answer.stream(min_chunk_size=_PIECE)
+    while True:
+        with _requesting(path):
+            piece = next(stream, None)
+        if piece is None:
+            return
+        yield bytes(piece)
 
 
-@_answered
 def size(path: ObjectPath) -> int | None:
     """Returns the bytes of an object; None: there is no such object.
 
@@ -279,42 +198,26 @@ def size(path: ObjectPath) -> int | None:
       StoreError: the store does not answer.
     """
     try:
-        with _reporting(path):
+        with _requesting(path):
             return int(obstore.head(_store(path.store), path.key)["size"])
     except FileNotFoundError:
         return None
 
 
-@_answered
 def written_at(path: ObjectPath) -> float:
     """Returns when an object was written, in seconds since 1970; raises as `read` does."""
-    with _reporting(path):
+    with _requesting(path):
         return float(obstore.head(_store(path.store), path.key)["last_modified"].timestamp())
 
 
-@_answered
 def write(path: ObjectPath, data: bytes) -> None:
     """Writes an object as a whole; readers see the former one or this one.
 
     Raises:
-      StoreError: it can't be written, or the store does not have it afterwards.
+      StoreError: it can't be written.
     """
-    with _reporting(path):
+    with _requesting(path):
         obstore.put(_store(path.store), path.key, data)
-    _check_stored(path, len(data))
-
-
-def _check_stored(path: ObjectPath, sent: int) -> None:
-    """Checks that a store has an object that it said it had written; raises StoreError.
-
-    Args:
-      path: of the object.
-      sent: its bytes.
-    """
-    stored = size(path)
-    if stored != sent:
-        has = "does not have it" if stored is None else f"has {stored:,} bytes of it"
-        raise StoreError(f"{path}: {sent:,} bytes were sent and answered, but the store {has}")
 
 
 @dataclass
@@ -324,19 +227,15 @@ class _Upload:
     Attributes:
       path: of the object.
       stream: the library's writer.
-      sent: bytes so far.
     """
 
     path: ObjectPath
     stream: Any
-    sent: int = 0
 
     def write(self, data: Any) -> int:
         """Adds bytes."""
-        with _reporting(self.path):
-            count = int(self.stream.write(data))
-        self.sent += memoryview(data).nbytes
-        return count
+        with _requesting(self.path):
+            return int(self.stream.write(data))
 
 
 @contextmanager
@@ -347,9 +246,9 @@ def writing(path: ObjectPath) -> Iterator[Writer]:
     it valid.
 
     Raises:
-      StoreError: it can't be written, or the store does not have all of it afterwards.
+      StoreError: it can't be written.
     """
-    with _reporting(path):
+    with _requesting(path):
         stream = obstore.open_writer(_store(path.store), path.key, buffer_size=PART, max_concurrency=_UPLOADS)
     upload = _Upload(path, stream)
     try:
@@ -362,9 +261,8 @@ def writing(path: ObjectPath) -> Iterator[Writer]:
         with suppress(Exception):
             stream.close()
         raise
-    with _reporting(path):
+    with _requesting(path):
         stream.close()
-    _check_stored(path, upload.sent)
 
 
 def upload(file: Path, path: ObjectPath) -> None:
@@ -378,7 +276,6 @@ def upload(file: Path, path: ObjectPath) -> None:
             upload.write(piece)
 
 
-@_answered
 def create(path: ObjectPath, data: bytes) -> None:
     """Writes an object that must not exist; of several processes at once, one succeeds.
 
@@ -391,7 +288,7 @@ def create(path: ObjectPath, data: bytes) -> None:
       StoreError: it can't be written.
     """
     try:
-        with _reporting(path):
+        with _requesting(path):
             try:
                 obstore.put(_store(path.store), path.key, data, mode="create")
             except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
@@ -402,21 +299,19 @@ def create(path: ObjectPath, data: bytes) -> None:
             raise
 
 
-@_answered
 def names(folder: ObjectPath) -> list[str]:
     """Returns the names of the objects and folders in a folder, in order.
 
     Raises:
       StoreError: the store does not answer.
     """
-    with _reporting(folder):
+    with _requesting(folder):
         answer = obstore.list_with_delimiter(_store(folder.store), folder.key or None)
         paths = [*answer["common_prefixes"], *(entry["path"] for entry in answer["objects"])]
     # A set, because a store may have an object `a` next to objects below `a/`.
     return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
 
-@_answered
 def below(folder: ObjectPath) -> dict[str, int]:
     """Returns the bytes of all objects below a folder, by their path relative to it.
 
@@ -424,7 +319,7 @@ def below(folder: ObjectPath) -> dict[str, int]:
       StoreError: the store does not answer.
     """
     sizes: dict[str, int] = {}
-    with _reporting(folder):
+    with _requesting(folder):
         for entries in obstore.list(_store(folder.store), folder.key or None):
             for entry in entries:
                 name = str(entry["path"]).removeprefix(folder.key).lstrip("/")
@@ -432,19 +327,6 @@ def below(folder: ObjectPath) -> dict[str, int]:
     return sizes
 
 
-@_answered
-def copy(source: ObjectPath, target: ObjectPath) -> None:
-    """Copies an object within its store.
-
-    Raises:
-      FileNotFoundError: there is no such object.
-      StoreError: it can't be copied.
-    """
-    with _reporting(source):
-        obstore.copy(_store(source.store), source.key, target.key)
-
-
-@_answered
 def remove(path: ObjectPath) -> None:
     """Removes an object; one that does not exist is not an error.
 
@@ -452,7 +334,7 @@ def remove(path: ObjectPath) -> None:
       StoreError: it can't be removed.
     """
     try:
-        with _reporting(path):
+        with _requesting(path):
             obstore.delete(_store(path.store), path.key)
     except FileNotFoundError:
         pass

@@ -102,7 +102,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         typed_keys.append("cluster")
     elif key == "branch":
         typed_keys += _OF_RESTARTS
-    record = recorded.Record(key, str(run.folder), recorded.why_foreign(run.id, run.record, run.folder))
+    record = recorded.Record(key, str(run.folder), recorded.why_foreign(run.folder, runs.RECORD))
     overrides = record.checked(without(run.record["overrides"], typed_keys))
     resolved = run.folder.as_posix()
     if step is not None:

@@ -134,29 +134,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def write_synced(path: Path, data: bytes) -> None:
-    """Writes a new file that is on the disk when this returns.
-
-    Raises:
-      OSError: the path exists already, or the disk is full.
-    """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_OPEN_FLAGS, 0o666)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    # The file's entry in its folder is a write of its own.
-    sync_folder(path.parent)
-
-
-def write_json(path: Place, content: Mapping[str, Any]) -> None:
-    """Writes a small file atomically; it is on the disk, or in its store, when this returns.
+def write(path: Place, data: bytes) -> None:
+    """Writes a file at once; it is on the disk, or in its store, when this returns.
 
     Raises:
       OSError: the disk is full or read-only, or the store can't be written.
     """
     if isinstance(path, ObjectPath):
-        client.write(path, _as_json(content))
+        client.write(path, data)
         return
     temporary = path.with_name(f".unfinished-{path.name}-{os.getpid()}")
     # A process that died may have left a file of this name: the system gives its process id to others again.
@@ -164,7 +149,7 @@ def write_json(path: Place, content: Mapping[str, Any]) -> None:
         temporary.unlink()
     try:
         # The content is synced before the rename, else the new name could survive a power cut without its content.
-        write_synced(temporary, _as_json(content))
+        _write_synced(temporary, data)
         temporary.replace(path)
     except OSError:
         with suppress(OSError):
@@ -173,8 +158,56 @@ def write_json(path: Place, content: Mapping[str, Any]) -> None:
     sync_folder(path.parent)
 
 
-def _as_json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, indent=1) + "\n").encode()
+def _write_synced(path: Path, data: bytes) -> None:
+    # Others must not write to it, whatever the umask is: the user's own records are trusted.
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_OPEN_FLAGS, 0o644)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_json(path: Place, content: Mapping[str, Any]) -> None:
+    """Writes a small file as `write` does."""
+    write(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def remove(path: Place) -> None:
+    """Removes a regular file, if it exists; a link, a folder or a device stays.
+
+    Raises:
+      OSError: it can't be removed.
+    """
+    if isinstance(path, ObjectPath):
+        client.remove(path)
+        return
+    with suppress(FileNotFoundError):
+        if stat.S_ISREG(path.lstat().st_mode):
+            path.unlink()
+
+
+def remove_empty(folder: Place) -> None:
+    """Removes a folder if it is empty; a store has no folders."""
+    if not isinstance(folder, ObjectPath):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def below(folder: Place) -> dict[str, int]:
+    """Returns the bytes of all files below a folder, by their path relative to it; no link is followed.
+
+    Raises:
+      OSError: the store does not answer.
+    """
+    if isinstance(folder, ObjectPath):
+        return client.below(folder)
+    if not is_folder(folder):
+        return {}
+    sizes: dict[str, int] = {}
+    for path in folder.rglob("*"):
+        if not is_folder(path):
+            sizes[path.relative_to(folder).as_posix()] = path.lstat().st_size
+    return sizes
 
 
 def names(folder: Place) -> list[str]:

@@ -1,7 +1,7 @@
 """The checkpoints of one run: which of them a run that continues has, which is the best, and which are kept.
 
-`resume=<run>@100` of a run with checkpoints of steps 100, 200 and 300 sets those of 200 and 300 aside, under other
-names: the run trains these steps again.
+`resume=<run>@100` of a run with checkpoints of steps 100, 200 and 300 removes those of 200 and 300: the run trains
+these steps again.
 
 The best checkpoint is noted in `best.json`: its step, and the metric and value that it is the best by.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypedDict, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, TypedDict, TypeVar
 
 from runner.errors import ConfigError
 from runner.host.stores.urls import Place
@@ -20,7 +21,7 @@ from runner.training.checkpoint import files, storage
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.checkpoint.storage import Content
-from runner.training.checkpoint.typed import MisfitError, mapping, number, text, whole
+from runner.training.checkpoint.typed import MisfitError, read
 
 T = TypeVar("T")
 
@@ -41,6 +42,13 @@ class BestRecord(TypedDict):
     step: int
 
 
+@dataclass(frozen=True)
+class _Best:
+    metric: str
+    value: float
+    step: int
+
+
 def read_best(folder: Place) -> BestRecord | None:
     """Returns the record of a run's best checkpoint; None if there is none.
 
@@ -51,19 +59,16 @@ def read_best(folder: Place) -> BestRecord | None:
     if not files.exists(path):
         return None
     try:
-        record = mapping(files.read_json(path, LARGEST_RECORD), "it", ("metric", "value", "step"))
-        metric = text(record["metric"], "metric")
-        value = number(record["value"], "value")
-        step = whole(record["step"], "step")
-        if step not in storage.steps(folder):
-            raise MisfitError(f"there is no checkpoint of step {step}")
+        best = read(_Best, files.read_json(path, LARGEST_RECORD), "it")
+        if best.step not in storage.steps(folder):
+            raise MisfitError(f"there is no checkpoint of step {best.step}")
         # Damage of the checkpoint itself is reported to whoever opens it.
         with suppress(DamagedError):
-            if read_manifest(storage.place(folder, step)).about["metrics"].get(metric) != value:
-                raise MisfitError(f"the checkpoint of step {step} has another value of {metric}")
+            if read_manifest(storage.place(folder, best.step)).metrics.get(best.metric) != best.value:
+                raise MisfitError(f"the checkpoint of step {best.step} has another value of {best.metric}")
     except MisfitError as error:
         raise DamagedError(f"{path} is invalid: {error}") from error
-    return cast(BestRecord, record)
+    return BestRecord(metric=best.metric, value=best.value, step=best.step)
 
 
 def write_best(folder: Place, record: BestRecord) -> None:
@@ -77,8 +82,7 @@ def write_best(folder: Place, record: BestRecord) -> None:
 
 def forget_best(folder: Place) -> None:
     """Removes the record of the best checkpoint, which is about to be removed or replaced."""
-    with suppress(FileNotFoundError):
-        storage.unlink(folder / BEST_FILE)
+    files.remove(folder / BEST_FILE)
 
 
 class CheckpointIndex:
@@ -92,7 +96,7 @@ class CheckpointIndex:
     """
 
     def __init__(self, folder: Place, start: int, team: Team = ALONE) -> None:
-        """Lists a folder, and sets aside its checkpoints of later steps.
+        """Lists a folder, and removes its checkpoints of later steps.
 
         Args:
           folder: the run's checkpoints.
@@ -111,7 +115,7 @@ class CheckpointIndex:
             steps: list[int] = []
             for step in storage.steps(folder):
                 if step > start:
-                    storage.set_aside(storage.place(folder, step))
+                    storage.remove(folder, step)
                 # A folder that only has the name of a checkpoint must not count among the `keep` newest.
                 elif storage.is_checkpoint(storage.place(folder, step)):
                     steps.append(step)
@@ -175,7 +179,7 @@ class CheckpointIndex:
                 try:
                     if not storage.remove(self._folder, step):
                         place = storage.place(self._folder, step)
-                        warnings.append(f"{place} is not removed: it holds files that no run wrote")
+                        warnings.append(f"{place} is not removed: it is damaged")
                 except OSError as error:
                     warnings.append(f"could not remove {storage.place(self._folder, step)}: {error}")
             return [warnings, removed]
@@ -214,14 +218,13 @@ class CheckpointIndex:
             return False
         return True
 
-    def give_up(self, step: int, *, damaged: bool) -> None:
-        """Removes a checkpoint that no run may continue from; a damaged one is renamed instead."""
+    def give_up(self, step: int) -> None:
+        """Removes a checkpoint that no run may continue from, unless its manifest is damaged."""
 
         def put_away() -> None:
             if self._is_recorded_best(step):
                 forget_best(self._folder)
-            if damaged or not storage.remove(self._folder, step):
-                storage.set_aside(storage.place(self._folder, step))
+            storage.remove(self._folder, step)
 
         self._broadcast(put_away)
         self.steps.discard(step)

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any
 
@@ -19,10 +19,11 @@ from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError
 from runner.host.stores.urls import ObjectPath, Place
 from runner.training.checkpoint.files import DamagedError, is_folder, read_json
-from runner.training.checkpoint.typed import MisfitError, items, mapping, number, text, whole
+from runner.training.checkpoint.typed import MisfitError
+from runner.training.checkpoint.typed import read as read_typed
 
-# A folder of format 2 could hold two histories, after a run had gone back to an earlier step.
-FORMAT = 3
+# Files of format 3 were beside the manifest.
+FORMAT = 4
 NAME = "checkpoint.json"
 ARRAYS = "arrays-00000.safetensors"
 HISTORY = "history.safetensors"
@@ -35,12 +36,11 @@ ENCODING = "encoding"
 CONSTANTS = "constants"
 DIGEST = "data_sha256"
 
-# In an object store, the folder of the files below that of the manifest. So a checkpoint of the same step is written
-# beside the one that it replaces, and the manifest, which is written last, exchanges them.
+# The folder of the files below that of the manifest. So a checkpoint of the same step is written beside the one that
+# it replaces, and the manifest, which is written last, exchanges them.
 FILES_FOLDER = "files_folder"
-_FILES_FOLDER = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
+FOLDER_NAME = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
 
-_ABOUT = ("run", "config", "seed", "versions", "saved_at", "metrics")
 _ARRAYS_FILE = re.compile(r"arrays-[0-9]{5}\.safetensors")
 
 # NumPy's name of a dtype -> the name in a safetensors file, for what `runner.training.checkpoint.tensors` can write.
@@ -120,22 +120,50 @@ class ArrayEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of `checkpoint.json`.
+    """What a checkpoint needs of `checkpoint.json`, of the right types; `about` is all of it.
 
     Attributes:
       step: training steps done.
+      files_folder: the folder of the files below that of the manifest.
       files: by name, exactly those that hold the arrays and the history.
       arrays: by canonical path.
-      about: the whole content as plain values, with run, config, seed, versions, time and last metrics.
-      files_folder: the folder of the files below that of the manifest; empty: the same, as in a local folder that is
-        no copy from a store.
+      run: id of the run.
+      config: resolved.
+      seed: of the run.
+      versions: of the libraries.
+      saved_at: when it was saved.
+      metrics: the last ones.
+      encoding: how the run's data became numbers, see `runner.data.base.Encoding`.
+      constants: what the task computed from its training data.
+      data_sha256: of the training data.
+      about: the whole content as plain values.
     """
 
     step: int
-    files: Mapping[str, FileEntry]
-    arrays: Mapping[str, ArrayEntry]
-    about: Mapping[str, Any]
-    files_folder: str = ""
+    files_folder: str
+    files: dict[str, FileEntry]
+    arrays: dict[str, ArrayEntry]
+    run: str
+    config: dict[str, Any]
+    seed: int
+    versions: dict[str, str]
+    saved_at: str
+    metrics: dict[str, float]
+    encoding: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, list[float]] = field(default_factory=dict)
+    data_sha256: str = ""
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """The types of an encoding's entries; words of the data may have any characters."""
+
+    categories: dict[str, list[Any]] = field(default_factory=dict)
+    mean: dict[str, list[float]] = field(default_factory=dict)
+    deviation: dict[str, list[float]] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
+    vocabulary: dict[str, Any] | None = None
 
 
 def arrays_file(process: int) -> str:
@@ -146,11 +174,6 @@ def arrays_file(process: int) -> str:
 def is_own(name: str) -> bool:
     """Returns whether a file of that name is part of a checkpoint."""
     return name in (NAME, HISTORY) or _ARRAYS_FILE.fullmatch(name) is not None
-
-
-def is_files_folder(name: str) -> bool:
-    """Returns whether a folder of that name may hold the files of a checkpoint in a store, or of a copy of it."""
-    return _FILES_FOLDER.fullmatch(name) is not None
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
@@ -176,17 +199,19 @@ def read(folder: Place) -> Manifest:
     if not isinstance(folder, ObjectPath) and not is_folder(folder):
         raise DamagedError(f"{folder} is not a folder")
     content = read_json(path, LARGEST)
+    # The format comes first: another one may have another digest and other keys.
+    file_format = content.get("format")
+    if not isinstance(file_format, int):
+        raise DamagedError(f"{path} is invalid: format must be an integer")
+    if file_format != FORMAT:
+        raise ConfigError(
+            f"checkpoint {folder}: has format {file_format}, but this version of the runner reads format "
+            f"{FORMAT}; use the version that wrote it"
+        )
+    if content.pop("sha256", None) != _digest(content):
+        raise DamagedError(f"{path} is corrupted (SHA-256 mismatch)")
     try:
-        # The format comes first: another one may have another digest and other keys.
-        file_format = whole(content.get("format"), "format")
-        if file_format != FORMAT:
-            raise ConfigError(
-                f"checkpoint {folder}: has format {file_format}, but this version of the runner reads format "
-                f"{FORMAT}; use the version that wrote it"
-            )
-        if content.pop("sha256", None) != _digest(content):
-            raise DamagedError(f"{path} is corrupted (SHA-256 mismatch)")
-        return _parse(content)
+        return _checked(read_typed(Manifest, content, "it"), content)
     except MisfitError as error:
         raise DamagedError(f"{path} is invalid: {error}") from error
 
@@ -196,95 +221,41 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _parse(content: dict[str, Any]) -> Manifest:
-    mapping(content, "it", ("format", "step", "files", "arrays", *_ABOUT))
-    text(content["run"], "run")
-    text(content["saved_at"], "saved_at")
-    whole(content["seed"], "seed")
-    mapping(content["config"], "config")
-    _check_learned(content)
-    for name, value in mapping(content["versions"], "versions").items():
-        text(value, f"versions.{name}")
-    for name, value in mapping(content["metrics"], "metrics").items():
-        number(value, f"metrics.{name}")
-
-    files: dict[str, FileEntry] = {}
-    for name, value in mapping(content["files"], "files").items():
-        files[name] = _file_entry(value, f"files.{name}")
-    arrays: dict[str, ArrayEntry] = {}
-    for path, value in mapping(content["arrays"], "arrays").items():
-        arrays[path] = _array_entry(path, value)
+def _checked(claim: Manifest, content: dict[str, Any]) -> Manifest:
+    """Returns a manifest whose entries agree with each other; raises MisfitError."""
     # Process 0's file is there even if all its shards are other processes'.
     used_files = {HISTORY, ARRAYS}
-    for array in arrays.values():
+    for path, array in claim.arrays.items():
+        _check_array(path, array)
         used_files.update(part.file for part in array.parts)
-    if set(files) != used_files:
+    if set(claim.files) != used_files:
         raise MisfitError(f"files must be {', '.join(sorted(used_files))}, which hold its arrays and its history")
-    files_folder = text(content.get(FILES_FOLDER, ""), FILES_FOLDER)
-    if files_folder and not is_files_folder(files_folder):
+    if not FOLDER_NAME.fullmatch(claim.files_folder):
         raise MisfitError(f"{FILES_FOLDER} must be a hexadecimal number")
-    return Manifest(whole(content["step"], "step"), files, arrays, content, files_folder)
-
-
-def _check_learned(content: Mapping[str, Any]) -> None:
-    """Checks what the run learned from its training data; checkpoints of an earlier version lack it."""
-    text(content.get(DIGEST, ""), DIGEST)
-    encoding = mapping(content.get(ENCODING, {}), ENCODING)
-    for name, words in mapping(encoding.get("categories", {}), f"{ENCODING}.categories").items():
-        where = f"{ENCODING}.categories.{name}"
-        for word in items(words, where):
-            if not isinstance(word, str):
-                raise MisfitError(f"{where} must be strings")
-    if "vocabulary" in encoding:
+    encoding = read_typed(_Encoding, claim.encoding, ENCODING)
+    if not all(isinstance(word, str) for words in encoding.categories.values() for word in words):
+        raise MisfitError(f"{ENCODING}.categories must be strings")
+    if encoding.vocabulary is not None:
         try:
-            Vocabulary.from_json(mapping(encoding["vocabulary"], f"{ENCODING}.vocabulary"))
+            Vocabulary.from_json(encoding.vocabulary)
         except ValueError as error:
             raise MisfitError(f"{ENCODING}.vocabulary is invalid: {error}") from error
-    for name, length in mapping(encoding.get("lengths", {}), f"{ENCODING}.lengths").items():
-        whole(length, f"{ENCODING}.lengths.{name}")
-    _check_numbers(encoding.get("mean", {}), f"{ENCODING}.mean")
-    _check_numbers(encoding.get("deviation", {}), f"{ENCODING}.deviation")
-    _check_numbers(content.get(CONSTANTS, {}), CONSTANTS)
+    for table in (encoding.mean, encoding.deviation, claim.constants):
+        if not all(math.isfinite(number) for numbers in table.values() for number in numbers):
+            raise MisfitError("what it learned from its data must be finite numbers")
+    return replace(claim, about=content)
 
 
-def _check_numbers(table: object, where: str) -> None:
-    """Checks a mapping of names to lists of finite numbers."""
-    for name, values in mapping(table, where).items():
-        for value in items(values, f"{where}.{name}"):
-            number(value, f"{where}.{name}", finite=True)
-
-
-def _file_entry(value: object, where: str) -> FileEntry:
-    entry = mapping(value, where, ("bytes", "sha256"), exactly=True)
-    return FileEntry(whole(entry["bytes"], f"{where}.bytes"), text(entry["sha256"], f"{where}.sha256"))
-
-
-def _array_entry(path: str, value: object) -> ArrayEntry:
-    where = f"arrays.{text(path, 'the name of an array')}"
-    entry = mapping(value, where, ("shape", "dtype", "parts"), exactly=True)
-    if text(entry["dtype"], f"{where}.dtype") not in DTYPES:
-        raise MisfitError(f"{where}.dtype must be one of {', '.join(DTYPES)}")
-    parts: list[PartEntry] = []
-    for index, part in enumerate(items(entry["parts"], f"{where}.parts")):
-        parts.append(_part_entry(part, f"{where}.parts[{index}]"))
-    keys = [f"{path}@{index}" for index in range(len(parts))]
-    if len(parts) == 1:
+def _check_array(path: str, array: ArrayEntry) -> None:
+    if array.dtype not in DTYPES:
+        raise MisfitError(f"arrays.{path}.dtype must be one of {', '.join(DTYPES)}")
+    if not all(_ARRAYS_FILE.fullmatch(part.file) for part in array.parts):
+        raise MisfitError(f"arrays.{path}.parts must be in arrays files in the checkpoint's own folder")
+    keys = [f"{path}@{index}" for index in range(len(array.parts))]
+    if len(array.parts) == 1:
         keys = [path]
-    if not parts or [part.key for part in parts] != keys:
-        raise MisfitError(f"{where}.parts must name the tensors {path}, or {path}@0 and so on")
-    return ArrayEntry(_numbers(entry["shape"], f"{where}.shape"), entry["dtype"], tuple(parts))
-
-
-def _part_entry(value: object, where: str) -> PartEntry:
-    entry = mapping(value, where, ("file", "key", "start"), exactly=True)
-    file = text(entry["file"], f"{where}.file")
-    if not _ARRAYS_FILE.fullmatch(file):
-        raise MisfitError(f"{where}.file must be an arrays file in the checkpoint's own folder")
-    return PartEntry(file, text(entry["key"], f"{where}.key"), _numbers(entry["start"], f"{where}.start"))
-
-
-def _numbers(value: object, where: str) -> tuple[int, ...]:
-    return tuple(whole(item, where) for item in items(value, where))
+    if not array.parts or [part.key for part in array.parts] != keys:
+        raise MisfitError(f"arrays.{path}.parts must name the tensors {path}, or {path}@0 and so on")
 
 
 def check_tensors(manifest: Manifest, tensors: Mapping[str, Mapping[str, TensorHeader]]) -> None:

@@ -24,9 +24,6 @@ from runner.training.checkpoint.typed import MisfitError
 # parameters in many shards, this takes 24 s.
 _MAX_MAPPED = 32 << 20
 
-# The suffix of a checkpoint's folder while a new one of the same step is moved into its place.
-REPLACED = ".replaced"
-
 
 def folder_name(step: int) -> str:
     """Returns the name of a checkpoint's folder."""
@@ -58,7 +55,7 @@ class Checkpoint(Mapping[str, Array]):
         """
         self.folder = folder
         content = read_manifest(folder)
-        self._files_folder = files_folder(folder, content)
+        self._files_folder = folder / content.files_folder
         self._files = dict(content.files)
         # The local copies of objects, by name.
         self._copies: dict[str, Path] = {}
@@ -202,13 +199,6 @@ class Checkpoint(Mapping[str, Array]):
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
 
 
-def files_folder(folder: Place, content: Manifest) -> Place:
-    """Returns the folder of a checkpoint's files: its own in a local one, unless that is a copy from a store."""
-    if content.files_folder:
-        return folder / content.files_folder
-    return folder
-
-
 def read_manifest(folder: Place) -> Manifest:
     """Returns the manifest of a checkpoint, whose step must be that of the folder's name; see `manifest.read`.
 
@@ -217,7 +207,7 @@ def read_manifest(folder: Place) -> Manifest:
       ConfigError: this version does not know its format.
     """
     content = manifest.read(folder)
-    if folder.name.removesuffix(REPLACED) != folder_name(content.step):
+    if folder.name != folder_name(content.step):
         raise DamagedError(f"{folder} holds the checkpoint of step {content.step}")
     return content
 

@@ -87,7 +87,7 @@ class Previous:
 
     @cached_property
     def later_steps(self) -> list[int]:
-        """The steps of the run's checkpoints after this one, before a run that continues sets them aside."""
+        """The steps of the run's checkpoints after this one, before a run that continues removes them."""
         return [step for step in storage.steps(self.run.folder) if step > self.checkpoint.step]
 
     @property
@@ -97,7 +97,7 @@ class Previous:
 
     @property
     def encoding(self) -> Encoding | None:
-        """How the run's data became numbers; None if it needed no encoding, or is of an earlier version."""
+        """How the run's data became numbers; None if it needed no encoding."""
         recorded = self.checkpoint.about.get(ENCODING)
         if recorded is None:
             return None
@@ -136,8 +136,8 @@ class Previous:
             mark = " (the best)" if is_best else ""
             names.append(f"{step:,}{mark}")
         return [
-            f"resume={name}: the checkpoints of steps {', '.join(names)} are from after that step and are renamed to "
-            f"aside-* (branch={name} keeps all)"
+            f"resume={name}: the checkpoints of steps {', '.join(names)} are from after that step and are removed "
+            f"(branch={name} keeps all)"
         ]
 
     def _best_step(self) -> int | None:
@@ -317,7 +317,7 @@ def check_data(checkpoint: Checkpoint, digest: str) -> None:
     """Checks that a run continues with the data that it began with.
 
     Args:
-      checkpoint: that the run continues from; one of an earlier version does not record its data.
+      checkpoint: that the run continues from.
       digest: `Dataset.digest` of the config's data.
 
     Raises:

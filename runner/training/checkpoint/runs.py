@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +18,11 @@ from runner.host.lock import HeldError, locked_at_once
 from runner.host.stores.urls import ObjectPath, Place, place
 from runner.processes import slurm
 from runner.tracking import process
-from runner.training.checkpoint import attempts, files, index, recorded, storage
+from runner.training.checkpoint import attempts, files, index, storage
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, write_json
 from runner.training.checkpoint.index import BestRecord
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
-from runner.training.checkpoint.typed import MisfitError, flag, items, mapping, number, text, whole
+from runner.training.checkpoint.typed import MisfitError, read
 from runner.training.metric_history import check_arrays
 
 RECORD = "run.json"
@@ -93,7 +94,6 @@ def register(
         "run": run,
         "tracked": tracked,
         "overrides": list(overrides),
-        recorded.SIGNATURE: recorded.sign(run, list(overrides)),
         "process": process.identity(),
         "started": time.time(),
     }
@@ -328,25 +328,31 @@ def _record_in_checkpoints(folder: Place) -> dict[str, Any]:
     return {}
 
 
+@dataclass(frozen=True)
+class _Record:
+    """The entries of a record, with their types."""
+
+    run: str
+    tracked: bool
+    overrides: list[str]
+    process: dict[str, str]
+    started: float
+    ended: bool = False
+    finished: bool = False
+    kept: bool = False
+    went_back: bool = False
+    origin: str = ""
+    name: str = ""
+    job: slurm.Job | None = None
+
+
 def _check(record: dict[str, Any]) -> None:
-    """Checks the entries of a record and their types; raises MisfitError."""
-    mapping(record, "it", ("run", "tracked", "overrides", "process", "started"))
-    if not re.fullmatch(r"\w[\w.-]*", text(record["run"], "run")):
+    """Checks the entries of a record; raises MisfitError."""
+    checked = read(_Record, record, "it")
+    if not re.fullmatch(r"\w[\w.-]*", checked.run):
         raise MisfitError("run must be a name and no path, because folders are named after it")
-    flag(record["tracked"], "tracked")
-    number(record["started"], "started", finite=True)
-    for name in ("ended", "finished", "kept", WENT_BACK):
-        flag(record.get(name, False), name)
-    for name in ("origin", "name"):
-        text(record.get(name, ""), name)
-    for argument in items(record["overrides"], "overrides"):
-        text(argument, "overrides")
-    for name, value in mapping(record["process"], "process").items():
-        text(value, f"process.{name}")
-    if "job" in record:
-        job = mapping(record["job"], "job", ("id", "restarts"))
-        whole(job["restarts"], "job.restarts")
-        text(job["id"], "job.id")
+    if not math.isfinite(checked.started):
+        raise MisfitError("started must be finite")
 
 
 def _not_found(runs: Sequence[SavedRun], folder: Place, *, is_ambiguous: bool) -> str:

@@ -174,7 +174,7 @@ class CheckpointSaver(Saver):
         self._folder = folder
         self._take = take
         self._warn = warn
-        # Before the index lists the folder: an earlier process may have left a checkpoint half replaced.
+        # Before the index lists the folder: an earlier process may have left files of an unfinished checkpoint.
         if team.is_first:
             storage.clean(folder)
         self._index = CheckpointIndex(folder, start, team)
@@ -307,9 +307,8 @@ class CheckpointSaver(Saver):
     def go_back(self, below: int) -> Checkpoint | None:
         """Returns the last intact checkpoint of fewer than `below` steps, removing later ones.
 
-        They are not set aside, as those that a user leaves: they lead to a NaN or Inf loss, so nobody can continue
-        from them, and if this process dies now, `resume` must not. The next save writes whatever its step is, because
-        the run continues differently from here.
+        They lead to a NaN or Inf loss: if this process dies now, `resume` must not continue from them. The next save
+        writes whatever its step is, because the run continues differently from here.
         """
         self._wait()
         self._saved_step = -1
@@ -318,14 +317,14 @@ class CheckpointSaver(Saver):
         checkpoint = None
         for step in sorted(self._index.steps, reverse=True):
             if step >= below:
-                self._index.give_up(step, damaged=False)
+                self._index.give_up(step)
                 continue
             try:
                 checkpoint = self._index.opened(step)
                 break
             except DamagedError as error:
                 self._warn(f"{error}; using the previous checkpoint")
-                self._index.give_up(step, damaged=True)
+                self._index.give_up(step)
         self._saved_best = self._index.best()
         self._pending_best = self._saved_best
         return checkpoint

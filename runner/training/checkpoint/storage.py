@@ -1,51 +1,49 @@
-"""The folder of one checkpoint on disk: written atomically, listed, and removed.
+"""The checkpoints in a run's folder, on a disk or in an object store: written at once, listed, and removed.
 
     step-000000300/
-      checkpoint.json            manifest: content, run, and the digest of each file and of itself
-      arrays-00000.safetensors   shards of variables and optimizer state, as the devices of process 0 held them
-      history.safetensors        metrics so far
+      checkpoint.json                     manifest: content, run, folder and digests of the files, and its own digest
+      8f3a61c2/arrays-00000.safetensors   variables and optimizer state, in the shards that process 0's devices held
+      8f3a61c2/history.safetensors        metrics so far
 
 Arrays are stored under their canonical paths in safetensors files, which can be read without TensorFlow and JAX. A
 variable that is sharded over a mesh is written in its shards, so no host ever needs the whole of it.
 
-In an object store, a checkpoint is written and removed in other steps, see `runner.training.checkpoint.objects`.
-
-A folder is removed only if it is a checkpoint by its name and its manifest, and holds no other file.
+A checkpoint is written into a new folder of files, with a random name, and its manifest last. Before that write,
+readers see the former checkpoint of the same step, if there is any, and after it the new one. So a process that dies
+at any moment leaves files that no manifest names, which `clean` removes. To remove a checkpoint, its manifest goes
+first. Only files that a valid manifest names, or that have the names of a checkpoint's files, are ever removed.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import stat
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from runner.data.base import Array
 from runner.engine.base import Shard
 from runner.errors import ConfigError
-from runner.host.folders import remove_empty, remove_files
+from runner.host.paths import random_part
 from runner.host.stores import cache, client
 from runner.host.stores.urls import ObjectPath, Place
 from runner.host.stores.urls import place as place_of
 from runner.processes.team import ALONE, Team
-from runner.training.checkpoint import files, manifest, objects
+from runner.training.checkpoint import files, manifest
 from runner.training.checkpoint import tensors as tensors_file
+from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import FORMAT
-from runner.training.checkpoint.reading import REPLACED, files_folder, folder_name, read_manifest
+from runner.training.checkpoint.reading import folder_name, read_manifest
 
-_UNFINISHED = ".unfinished-"
-_STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})(?:\.replaced)?", re.ASCII)
-
-# What a process that died may leave: a folder that was being written or removed, and a small file before its rename.
-_LEFT_FOLDER = re.compile(r"\.unfinished-\d{9,}-\d+(-old)?", re.ASCII)
-_LEFT_FILE = re.compile(r"\.unfinished-(best|run)\.json(-\d+)?", re.ASCII)
+_STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})", re.ASCII)
+_FOLDER = manifest.FOLDER_NAME
+_FILE = re.compile(rf"({_FOLDER.pattern})/([^/]+)", re.ASCII)
+# What a process that died may leave of a small file, before its rename.
+_LEFT = re.compile(r"\.unfinished-(best|run|checkpoint)\.json-\d+", re.ASCII)
 
 # Folder -> number of the next checkpoint that this process writes there, so that the processes of a run talk about the
 # same one. A folder has one writer thread.
@@ -79,9 +77,7 @@ class Content:
 def write(folder: Place, content: Content, team: Team = ALONE) -> Place:
     """Writes a checkpoint into a folder of checkpoints.
 
-    It is written in a folder beside its final place, which is renamed when every file is on the disk, so a process
-    that dies at any moment leaves the earlier checkpoints intact. Each process of a run writes its own shards. Process
-    0 writes everything else after that, and the manifest last: a folder without a manifest is no checkpoint.
+    Each process of a run writes its own shards. Process 0 writes everything else after that, and the manifest last.
 
     Args:
       folder: the run's checkpoints; created if it is missing.
@@ -92,75 +88,59 @@ def write(folder: Place, content: Content, team: Team = ALONE) -> Place:
       The checkpoint's own folder.
 
     Raises:
-      OSError: the disk of one process is full or read-only, or the store can't be written; the unfinished folder has
+      OSError: the disk of one process is full or read-only, or the store can't be written; the unfinished files have
         been removed.
     """
-    if isinstance(folder, ObjectPath):
-        return _write_objects(folder, content, team)
-    unfinished = folder / f"{_UNFINISHED}{content.step:09d}-{os.getpid()}"
-    name = _name(folder)
+    # The name by which the processes exchange messages on this checkpoint.
+    name = f"checkpoint {next(_written[str(folder)])} in {folder}"
 
     def begin() -> str:
-        _discard(unfinished)
-        unfinished.mkdir(parents=True)
+        target = folder / folder_name(content.step)
+        if not isinstance(target, ObjectPath) and files.exists(target) and not files.is_folder(target):
+            raise FileExistsError(f"{target} is in the way")
+        unfinished = target / random_part()
+        for place in (target, unfinished):
+            files.make_folder(place)
         return str(unfinished)
 
     # All processes write into the folder that process 0 has named.
-    unfinished = Path(team.broadcast(f"{name} begins", begin))
-    try:
-        own = _write_shards(unfinished, content, team)
-        contributions = [own] if team.count == 1 else team.all_gather(f"{name} shards", own)
-
-        def finish() -> str:
-            data = _write_history(unfinished, content, contributions)
-            # Last, when all other files are on the disk: a folder without a manifest is no checkpoint.
-            files.write_synced(unfinished / manifest.NAME, data)
-            return str(_move_into_place(unfinished, folder, content.step))
-
-        return Path(team.broadcast(f"{name} ends", finish))
-    except Exception:
-        if team.is_first:
-            _discard(unfinished)
-        raise
-
-
-def _name(folder: Place) -> str:
-    """Returns the name by which the processes of a run exchange messages on the next checkpoint in a folder."""
-    return f"checkpoint {next(_written[str(folder)])} in {folder}"
-
-
-def _write_objects(folder: ObjectPath, content: Content, team: Team) -> Place:
-    """Writes a checkpoint into an object store; the rest is as in `write`."""
-    name = _name(folder)
-    begun = team.broadcast(f"{name} begins", lambda: str(objects.new_files_folder(folder, content.step)))
-    unfinished = ObjectPath.of(begun)
+    unfinished = place_of(team.broadcast(f"{name} begins", begin))
     is_committing = False
     try:
-        own = _upload_shards(unfinished, content, team)
+        own = _write_own(unfinished, content, team)
         contributions = [own] if team.count == 1 else team.all_gather(f"{name} shards", own)
 
         def finish() -> str:
             nonlocal is_committing
-            data = _write_history(unfinished, content, contributions, below_manifest=unfinished.name)
-            replaced = objects.files_of(unfinished.parent)
+            target = unfinished.parent
+            data = _write_history(unfinished, content, contributions)
+            replaced = _files_of(target)
+            if not isinstance(unfinished, ObjectPath):
+                files.sync_folder(unfinished)
             is_committing = True
-            return str(objects.commit(unfinished, data, replaced))
+            files.write(target / manifest.NAME, data)
+            with suppress(OSError):
+                _remove_all(target, replaced)
+            return str(target)
 
         return place_of(team.broadcast(f"{name} ends", finish))
     except Exception:
-        # A manifest whose write failed may be there nonetheless, and then needs its files.
-        if team.is_first and not is_committing:
-            objects.discard(unfinished)
+        # A manifest whose write failed may be in a store nonetheless, and then needs its files.
+        if team.is_first and not (is_committing and isinstance(folder, ObjectPath)):
+            # `clean` removes what remains if that fails.
+            with suppress(OSError):
+                _remove_all(unfinished.parent, [f"{unfinished.name}/{name}" for name in files.below(unfinished)])
+                _remove_empty(unfinished.parent)
         raise
 
 
-def _upload_shards(folder: ObjectPath, content: Content, team: Team) -> Contribution:
-    """Writes this process's shards into a store; returns as `_write_shards` does.
+def _write_own(folder: Place, content: Content, team: Team) -> Contribution:
+    """Writes this process's shards; returns as `_write_shards` does.
 
     Training waits for shards that are the devices' own. A local disk is faster than a store, so these are written
     there first, and uploaded while training continues.
     """
-    if not content.passing:
+    if not content.passing or not isinstance(folder, ObjectPath):
         return _write_shards(folder, content, team)
     try:
         with cache.spool() as spool:
@@ -229,9 +209,7 @@ def _place_in_grid(shard: Shard) -> tuple[int, int]:
     return number, shards
 
 
-def _write_history(
-    folder: Place, content: Content, contributions: Sequence[Contribution], below_manifest: str = ""
-) -> bytes:
+def _write_history(folder: Place, content: Content, contributions: Sequence[Contribution]) -> bytes:
     """Writes the history, and returns the manifest of everything that the processes have written."""
     written: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
@@ -247,26 +225,8 @@ def _write_history(
         # The number is the part's position in the list, and is not stored.
         entry["parts"] = [{key: part[key] for key in ("file", "key", "start")} for part in ordered]
     written[manifest.HISTORY] = tensors_file.write(folder / manifest.HISTORY, content.history)
-    entries: dict[str, Any] = {"format": FORMAT, "step": content.step}
-    if below_manifest:
-        entries[manifest.FILES_FOLDER] = below_manifest
-    entries |= {**content.about, "files": written, "arrays": arrays}
-    return manifest.sealed(entries)
-
-
-def _move_into_place(unfinished: Path, folder: Path, step: int) -> Path:
-    """Renames a finished checkpoint; an old one of the same step stays readable until then."""
-    target, replaced = _places(folder, step)
-    if is_ours(target):
-        _discard(replaced)
-        target.rename(replaced)
-    elif os.path.lexists(target):
-        set_aside(target)
-    unfinished.rename(target)
-    # The old checkpoint goes only when the rename of the new one has reached the disk.
-    files.sync_folder(folder)
-    _discard(replaced)
-    return target
+    entries = {"format": FORMAT, "step": content.step, manifest.FILES_FOLDER: folder.name, **content.about}
+    return manifest.sealed({**entries, "files": written, "arrays": arrays})
 
 
 def steps(folder: Place) -> list[int]:
@@ -275,34 +235,27 @@ def steps(folder: Place) -> list[int]:
     Raises:
       OSError: the folder is in a store that does not answer.
     """
-    if isinstance(folder, ObjectPath):
-        return objects.steps(folder)
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except OSError:
-        return []
-    found: set[int] = set()
-    for name in names:
+    found: list[int] = []
+    for name in _names(folder):
         match = _STEP.fullmatch(name)
-        if match:
-            found.add(int(match[1]))
+        if match and files.exists(folder / name / manifest.NAME):
+            found.append(int(match[1]))
     return sorted(found)
+
+
+def _names(folder: Place) -> list[str]:
+    """Returns the names in a folder; none if a local one can't be read."""
+    try:
+        return files.names(folder)
+    except OSError:
+        if isinstance(folder, ObjectPath):
+            raise
+        return []
 
 
 def place(folder: Place, step: int) -> Place:
     """Returns the folder of the checkpoint of a step."""
-    if isinstance(folder, ObjectPath):
-        return folder / folder_name(step)
-    target, replaced = _places(folder, step)
-    # A process may have died between the two renames of `_move_into_place`.
-    if not os.path.lexists(target) and os.path.lexists(replaced):
-        return replaced
-    return target
-
-
-def _places(folder: Path, step: int) -> tuple[Path, Path]:
-    """Returns a checkpoint's folder, and its folder while another of the same step is moved into its place."""
-    return folder / folder_name(step), folder / (folder_name(step) + REPLACED)
+    return folder / folder_name(step)
 
 
 def is_checkpoint(path: Place) -> bool:
@@ -314,90 +267,90 @@ def is_checkpoint(path: Place) -> bool:
     return True
 
 
-def is_ours(path: Place) -> bool:
-    """Returns whether a folder is a checkpoint and holds no other file, so that it may be removed.
-
-    Raises:
-      OSError: it is in a store that does not answer.
-    """
-    if isinstance(path, ObjectPath):
-        return objects.is_ours(path)
+def _files_of(path: Place) -> list[str]:
+    """Returns the paths of the files that a checkpoint's manifest names; none if it is not a valid one."""
     try:
         content = read_manifest(path)
-        of_files = {path / manifest.NAME, *(files_folder(path, content) / name for name in content.files)}
-        if content.files_folder and files.is_folder(path / content.files_folder):
-            # A local copy of a checkpoint in a store.
-            of_files.add(path / content.files_folder)
-        return set(path.rglob("*")) <= of_files
-    except (ConfigError, OSError):
-        return False
+    except ConfigError:
+        return []
+    return [f"{content.files_folder}/{name}" for name in content.files]
 
 
 def remove(folder: Place, step: int) -> bool:
-    """Removes a checkpoint.
+    """Removes a checkpoint; other files in its folder stay.
 
     Returns:
-      Whether it was removed: a folder that is not ours stays as it is.
+      Whether it was removed: what has no valid manifest stays as it is.
+
+    Raises:
+      OSError: it can't be removed, or is in a store that does not answer.
     """
     path = place(folder, step)
-    if not is_ours(path):
+    named = _files_of(path)
+    if not named:
         return False
-    if isinstance(path, ObjectPath):
-        objects.remove(path)
-        return True
-    # Renamed first, so that a process that dies in between leaves no checkpoint that lacks files.
-    hidden = path.with_name(f"{_UNFINISHED}{step:09d}-{os.getpid()}-old")
-    _discard(hidden)
-    path.rename(hidden)
-    _discard(hidden)
+    # First, so that a process that dies in between leaves no checkpoint that lacks files.
+    files.remove(path / manifest.NAME)
+    _remove_all(path, named)
     return True
 
 
-def set_aside(path: Place) -> Place:
-    """Renames what is in a checkpoint's place but may not be removed, so that it is not taken for a checkpoint.
+def _remove_all(path: Place, names: Sequence[str]) -> None:
+    """Removes files below a checkpoint's folder, and the folders that are empty then."""
+    for folder in {name.partition("/")[0] for name in names}:
+        # Through a link, files elsewhere would be removed.
+        if not isinstance(path, ObjectPath) and not files.is_folder(path / folder):
+            continue
+        for name in names:
+            if name.startswith(f"{folder}/"):
+                files.remove(path / name)
+    _remove_empty(path)
 
-    Returns:
-      The new path.
-    """
-    if isinstance(path, ObjectPath):
-        return objects.set_aside(path)
-    free = path.with_name(f"aside-{path.name}")
-    count = 1
-    while os.path.lexists(free):
-        count += 1
-        free = path.with_name(f"aside-{path.name}-{count}")
-    path.rename(free)
-    return free
+
+def _remove_empty(path: Place) -> None:
+    """Removes the folders of files that are empty in a checkpoint's folder, and that folder if it is; on a disk."""
+    if not isinstance(path, ObjectPath):
+        for name in _names(path):
+            if _FOLDER.fullmatch(name):
+                files.remove_empty(path / name)
+        files.remove_empty(path)
 
 
 def clean(folder: Place) -> None:
-    """Removes what a process that died left unfinished, and restores a checkpoint that it was replacing."""
-    if isinstance(folder, ObjectPath):
-        objects.clean(folder)
-        return
-    if not folder.is_dir():
-        return
-    for left in list(folder.iterdir()):
-        if _LEFT_FOLDER.fullmatch(left.name):
-            _discard(left)
-        elif _LEFT_FILE.fullmatch(left.name):
-            unlink(left)
-        elif _STEP.fullmatch(left.name) and left.name.endswith(REPLACED):
-            target = left.with_name(left.name.removesuffix(REPLACED))
-            if os.path.lexists(target):
-                _discard(left)
-            else:
-                left.rename(target)
+    """Removes the files that no manifest names: a process that died has left them.
+
+    Raises:
+      OSError: the store can't be read or written.
+    """
+    for name in _names(folder):
+        if _LEFT.fullmatch(name):
+            files.remove(folder / name)
+        elif _STEP.fullmatch(name) and (isinstance(folder, ObjectPath) or files.is_folder(folder / name)):
+            _clean_step(folder / name)
+
+
+def _clean_step(path: Place) -> None:
+    try:
+        named = str(files.read_json(path / manifest.NAME, manifest.LARGEST).get(manifest.FILES_FOLDER))
+    except DamagedError:
+        if files.exists(path / manifest.NAME):
+            # It may name any of them.
+            return
+        named = ""
+    left: list[str] = []
+    for name in files.below(path):
+        match = _FILE.fullmatch(name)
+        # A file of the user stays.
+        if match is not None and match[1] != named and manifest.is_own(match[2]):
+            left.append(name)
+        elif _LEFT.fullmatch(name):
+            files.remove(path / name)
+    _remove_all(path, left)
 
 
 def size(folder: Place, step: int) -> int:
     """Returns the bytes of a checkpoint's files; 0 if there is none."""
-    path = place(folder, step)
-    if isinstance(path, ObjectPath):
-        return sum(client.below(path).values())
-    if not path.is_dir():
-        return 0
-    return sum(child.lstat().st_size for child in path.rglob("*") if child.is_file())
+    return sum(files.below(place(folder, step)).values())
 
 
 def written_at(folder: Place, step: int) -> float:
@@ -414,34 +367,6 @@ def remove_records(folder: Place, names: Sequence[str]) -> None:
     Raises:
       OSError: the folder can't be written.
     """
-    # A folder that was copied from a store has the list of steps, too.
-    names = [*names, objects.STEPS]
-    if isinstance(folder, ObjectPath):
-        for name in names:
-            client.remove(folder / name)
-        return
-    remove_files(folder, names)
-    remove_empty([folder])
-
-
-def _discard(path: Path) -> None:
-    """Removes the checkpoint's files in a folder, and the folder if it is empty then."""
-    if not files.is_folder(path):
-        return
-    for child in path.iterdir():
-        if manifest.is_files_folder(child.name):
-            _discard(child)
-        elif manifest.is_own(child.name):
-            unlink(child)
-    # A file of the user keeps the folder.
-    with suppress(OSError):
-        path.rmdir()
-
-
-def unlink(path: Place) -> None:
-    """Removes a regular file; a link, a folder or a device stays."""
-    if isinstance(path, ObjectPath):
-        client.remove(path)
-        return
-    if stat.S_ISREG(path.lstat().st_mode):
-        path.unlink()
+    for name in names:
+        files.remove(folder / name)
+    files.remove_empty(folder)

@@ -1,15 +1,12 @@
-"""Strict reading of untrusted JSON: every value has the expected type, or an error names its place.
-
-`runner.config.build` decides which values are integers, numbers, strings and booleans, for configs and for these.
-"""
+"""Strict reading of untrusted JSON as a dataclass: every value has the expected type, or an error names its place."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
-from runner.config.build import exactly
+from runner.config.build import build, fields_of
+from runner.errors import ConfigError, in_one_line
 
 T = TypeVar("T")
 
@@ -18,68 +15,42 @@ class MisfitError(ValueError):
     """A value of a wrong type."""
 
 
-def whole(value: object, where: str) -> int:
-    """Returns an integer of at least 0."""
-    return _read(int, value, where, "an integer of at least 0", lambda integer: integer >= 0)
+def read(kind: type[T], content: dict[str, Any], where: str) -> T:
+    """Returns a mapping as a dataclass; its integers are at least 0, and its texts are printable.
 
-
-def number(value: object, where: str, *, finite: bool = False) -> float:
-    """Returns a number.
+    Nothing is converted, and entries that the class lacks are ignored. What is in a field with `Any` in its type is
+    not checked.
 
     Args:
-      value: parsed JSON.
+      kind: the dataclass.
+      content: parsed JSON.
       where: its place, in words.
-      finite: reject NaN and infinities.
+
+    Raises:
+      MisfitError: a value is missing, or has another type.
     """
-    if finite:
-        return _read(float, value, where, "a finite number", math.isfinite)
-    return _read(float, value, where, "a number")
-
-
-def text(value: object, where: str) -> str:
-    """Returns a string that can be shown in one line."""
-    return _read(str, value, where, "a printable string", str.isprintable)
-
-
-def flag(value: object, where: str) -> bool:
-    """Returns true or false."""
-    return _read(bool, value, where, "true or false")
-
-
-def _read(kind: type[T], value: object, where: str, expected: str, is_valid: Callable[[T], bool] | None = None) -> T:
+    known = {name: content[name] for name in fields_of(kind) if name in content}
     try:
-        typed = exactly(kind, value)
-    # JSON's integers have no limit: one past the largest float is an OverflowError.
-    except (ValueError, OverflowError):
-        raise MisfitError(f"{where} must be {expected}") from None
-    if is_valid is not None and not is_valid(typed):
-        raise MisfitError(f"{where} must be {expected}")
-    return typed
-
-
-def items(value: object, where: str) -> list[Any]:
-    """Returns a list."""
-    if not isinstance(value, list):
-        raise MisfitError(f"{where} must be a list")
+        value = build(kind, known, where, strict=True)
+    except ConfigError as error:
+        raise MisfitError(in_one_line(str(error))) from None
+    _check(value, where)
     return value
 
 
-def mapping(value: object, where: str, required: Iterable[str] = (), *, exactly: bool = False) -> dict[str, Any]:
-    """Returns a mapping.
-
-    Args:
-      value: parsed JSON.
-      where: its place, in words.
-      required: keys that it must have.
-      exactly: reject other keys.
-    """
-    if not isinstance(value, dict):
-        raise MisfitError(f"{where} must be a mapping")
-    known = set(required)
-    # Sorted, so that one file always gives the same message.
-    missing = sorted(known - set(value))
-    if missing:
-        raise MisfitError(f"{where} lacks {missing[0]}")
-    if exactly and set(value) != known:
-        raise MisfitError(f"{where} has other keys than {', '.join(sorted(known))}")
-    return value
+def _check(value: object, where: str) -> None:
+    if is_dataclass(value):
+        for spec in fields(value):
+            if "Any" not in str(spec.type):
+                _check(getattr(value, spec.name), f"{where}.{spec.name}")
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            _check(key, f"the name of an entry of {where}")
+            _check(entry, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            _check(entry, where)
+    elif isinstance(value, str) and not value.isprintable():
+        raise MisfitError(f"{where} must be a printable string")
+    elif isinstance(value, int) and value < 0:
+        raise MisfitError(f"{where} must be an integer of at least 0")

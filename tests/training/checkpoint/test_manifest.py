@@ -18,7 +18,7 @@ from runner.training.checkpoint import manifest, storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import covers
 from runner.training.checkpoint.reading import Checkpoint
-from tests.training.checkpoint.test_storage import content
+from tests.training.checkpoint.test_storage import content, file_of
 
 Box = tuple[tuple[int, int], tuple[int, int]]
 
@@ -140,13 +140,14 @@ def test_a_duplicate_key_is_damage(tmp_path: Path) -> None:
 def test_only_regular_files_are_opened(tmp_path: Path, name: str, kind: str) -> None:
     written = storage.write(tmp_path, content())
     outside = tmp_path / "outside"
-    (written / name).rename(outside)  # so that a link would lead to the very bytes
+    path = file_of(written, name)
+    path.rename(outside)  # so that a link would lead to the very bytes
     if kind == "fifo":
-        os.mkfifo(written / name)
+        os.mkfifo(path)
     elif kind == "folder":
-        (written / name).mkdir()
+        path.mkdir()
     else:
-        (written / name).symlink_to("/dev/zero" if kind == "device" else outside)
+        path.symlink_to("/dev/zero" if kind == "device" else outside)
     with pytest.raises(DamagedError, match=f"{name} is not a regular file"):
         Checkpoint(written)
 

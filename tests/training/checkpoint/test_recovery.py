@@ -105,7 +105,7 @@ def test_a_lock_that_is_not_a_file_rejects_the_run(folder: Path, held: ExitStack
 def test_later_checkpoints_are_listed_with_what_happens_to_them(folder: Path, held: ExitStack) -> None:
     (line,) = previous(held, resume=f"{folder}@10").describe_other_checkpoints()
     assert line.startswith(
-        "resume=aaaa@10: the checkpoints of steps 20 (the best), 30 are from after that step and are renamed"
+        "resume=aaaa@10: the checkpoints of steps 20 (the best), 30 are from after that step and are removed"
     )
     assert "branch=aaaa@10 keeps all" in line
     assert previous(ExitStack(), branch=f"{folder}@10").describe_other_checkpoints() == [

@@ -14,7 +14,7 @@ from runner.errors import ConfigError
 from runner.host import quoting
 from runner.tracking import process
 from runner.training.checkpoint import arguments, files, index, reading, resume, runs, storage
-from tests.training.checkpoint.test_storage import content, flip
+from tests.training.checkpoint.test_storage import content, file_of, flip
 
 OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.learning_rate=0.1", "trainer.epochs=5"]
 
@@ -88,7 +88,7 @@ def test_a_run_that_saved_nothing_yet_does_not_count(folder: Path) -> None:
 
 def test_a_damaged_checkpoint_is_rejected_and_the_one_before_it_suggested(folder: Path) -> None:
     run, _ = runs.find("resume", "latest", folder)
-    flip(storage.place(run.folder, 20) / "arrays-00000.safetensors")
+    flip(file_of(storage.place(run.folder, 20), "arrays-00000.safetensors"))
     with pytest.raises(ConfigError, match=r"step 20 is damaged .*; set resume=aaaa2222@10, the one before it"):
         runs.open_checkpoint("resume", run, None)
     assert runs.open_checkpoint("resume", run, 10).step == 10

@@ -18,6 +18,7 @@ from runner.training.checkpoint.storage import Content
 from tests.numpy_engine import NumpyEngine
 from tests.training import test_loop
 from tests.training.checkpoint import test_resumed_loop as resumed
+from tests.training.checkpoint.test_storage import file_of
 
 FULL = OSError(28, "No space left on device")
 STEPS = test_loop.STEPS
@@ -154,7 +155,7 @@ def test_a_damaged_best_is_reported_and_not_used(tmp_path: Path, monkeypatch: py
 
     def damages(folder: Path, record: Any) -> None:
         write_best(folder, record)
-        (storage.place(folder, 10) / "arrays-00000.safetensors").write_bytes(b"")
+        file_of(storage.place(folder, 10), "arrays-00000.safetensors").write_bytes(b"")
 
     monkeypatch.setattr(index, "write_best", damages)
     result, seen, _ = train(tmp_path, accuracies=[0.9, 0.6], early_stopping=EARLY)

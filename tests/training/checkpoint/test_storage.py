@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from runner.engine.base import Shard
 from runner.errors import ConfigError
+from runner.host.stores.urls import Place
 from runner.training import metric_history
-from runner.training.checkpoint import files, index, storage
+from runner.training.checkpoint import files, index, manifest, storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.storage import Content
@@ -52,6 +53,12 @@ def content(step: int = 3, run: str = "r") -> Content:
     return Content(step, shards, HISTORY, {**ABOUT, "run": run})
 
 
+def file_of(written: Place, name: str) -> Path:
+    """The file of a checkpoint on a disk."""
+    assert isinstance(written, Path)
+    return written / name if name == manifest.NAME else written / manifest.read(written).files_folder / name
+
+
 def test_arrays_history_and_metadata_are_restored(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     found = Checkpoint(written)
@@ -68,7 +75,7 @@ def test_arrays_history_and_metadata_are_restored(tmp_path: Path) -> None:
 
 def test_membership_tests_read_no_array(tmp_path: Path) -> None:
     found = Checkpoint(storage.write(tmp_path, content()))
-    for path in found.folder.glob("*.safetensors"):
+    for path in found.folder.glob("*/*.safetensors"):
         path.unlink()
     assert "d1/kernel" in found
     assert "d2/kernel" not in found
@@ -87,7 +94,7 @@ def test_any_sharding_is_restored(tmp_path_factory: pytest.TempPathFactory, rows
 def test_no_file_has_the_whole_of_a_sharded_variable(tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    with safe_open(storage.write(tmp_path, content()) / "arrays-00000.safetensors", framework="numpy") as file:
+    with safe_open(file_of(storage.write(tmp_path, content()), manifest.ARRAYS), framework="numpy") as file:
         shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118 - not a mapping
     assert [shape for key, shape in shapes.items() if key.startswith("d1/kernel")] == [[3, 2]] * 4
 
@@ -123,9 +130,10 @@ def test_damage_is_detected_in_every_file(
     tmp_path: Path, name: str, damage: Callable[[Path], None], shown: str
 ) -> None:
     written = storage.write(tmp_path, content())
-    damage(written / name)
+    path = file_of(written, name)
+    damage(path)
     if name == "checkpoint.json" and damage is cut:
-        (written / name).write_text((written / name).read_text()[:-5])
+        path.write_text(path.read_text()[:-5])
     with pytest.raises(DamagedError, match=shown) as refused:
         Checkpoint(written)
     assert name in str(refused.value)
@@ -135,7 +143,7 @@ def test_a_newer_format_is_rejected_by_its_number(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     manifest = json.loads((written / "checkpoint.json").read_text())
     (written / "checkpoint.json").write_text(json.dumps({**manifest, "format": 99, "news": True}))
-    with pytest.raises(ConfigError, match="has format 99, but this version of the runner reads format 3"):
+    with pytest.raises(ConfigError, match="has format 99, but this version of the runner reads format 4"):
         Checkpoint(written)
 
 
@@ -145,11 +153,12 @@ def test_an_unfinished_folder_is_no_checkpoint(tmp_path: Path, monkeypatch: pyte
     def dies(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files, "write_synced", dies)
+    monkeypatch.setattr(Path, "replace", dies)
     with pytest.raises(KeyboardInterrupt):
         storage.write(tmp_path, content(2))
     assert storage.steps(tmp_path) == [1]
     assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(storage.place(tmp_path, 2).rglob("*"))) == 4
     storage.clean(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
     assert Checkpoint(storage.place(tmp_path, 1)).step == 1
@@ -159,7 +168,7 @@ def test_a_step_that_is_saved_again_replaces_its_checkpoint(tmp_path: Path) -> N
     storage.write(tmp_path, content())
     storage.write(tmp_path, Content(3, {"w": [Shard((0,), np.ones(1), (1,))]}, {"train": WHOLE}, ABOUT))
     assert list(Checkpoint(storage.place(tmp_path, 3))) == ["w"]
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.rglob("*"))) == 5
 
 
 def test_file_modes_follow_the_umask(tmp_path: Path) -> None:
@@ -169,22 +178,25 @@ def test_file_modes_follow_the_umask(tmp_path: Path) -> None:
         index.write_best(tmp_path, {"metric": "eval/loss", "value": 0.1, "step": 3})
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in [*written.iterdir(), tmp_path / index.BEST_FILE]} == {0o640}
+    made = [path for path in written.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in [*made, tmp_path / index.BEST_FILE]} == {0o640}
 
 
 def test_foreign_files_are_never_removed(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
-    (written / "notes.txt").write_text("of the user")
-    assert not storage.remove(tmp_path, 3)
-    for name in (".unfinished-000000007-1", ".unfinished-000000008-1-old", ".unfinished-mine"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "checkpoint.json").touch()
-        (tmp_path / name / "thesis.txt").touch()
-    (tmp_path / ".unfinished-000000009-1").symlink_to(written)
+    assert isinstance(written, Path)
+    files_folder = file_of(written, manifest.ARRAYS).parent
+    foreign = ("notes.txt", f"{files_folder.name}/notes.txt", "0123456789/notes.txt", "mine/checkpoint.json")
+    (written / "0123456789").mkdir()
+    (written / "mine").mkdir()
+    for name in foreign:
+        (written / name).write_text("of the user")
+    (written / "abcdef0123").symlink_to(files_folder)
     storage.clean(tmp_path)
-    assert len(list(tmp_path.rglob("thesis.txt"))) == 3
-    assert (tmp_path / ".unfinished-mine" / "checkpoint.json").exists()
     assert Checkpoint(written).step == 3
+    assert storage.remove(tmp_path, 3)
+    assert storage.steps(tmp_path) == []
+    assert {path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file()} == set(foreign)
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +204,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     storage.write(tmp_path, content(1))
-    monkeypatch.setattr(files, "write_synced", full)
+    monkeypatch.setattr(files, "_write_synced", full)
     with pytest.raises(OSError, match="No space left"):
         storage.write(tmp_path, content(2))
     with pytest.raises(OSError, match="No space left"):
@@ -200,34 +212,50 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
 
 
-def test_a_process_that_dies_while_it_replaces_a_checkpoint_leaves_the_old_one(
+def test_a_process_that_dies_while_it_replaces_a_checkpoint_leaves_the_old_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage.write(tmp_path, content())
-    rename, renames = Path.rename, []
 
-    def dies(self: Path, target: Path) -> Path:
-        renames.append(target)
-        if len(renames) == 2:
-            raise KeyboardInterrupt
-        return rename(self, target)
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "rename", dies)
-    with pytest.raises(KeyboardInterrupt):
-        storage.write(tmp_path, content())
-    monkeypatch.undo()
-    assert storage.steps(tmp_path) == [3]
-    assert Checkpoint(storage.place(tmp_path, 3)).step == 3
+    for name, run in (("write", "r"), ("remove", "new")):
+        with monkeypatch.context() as patch:
+            patch.setattr(files, name, dies)
+            with pytest.raises(KeyboardInterrupt):
+                storage.write(tmp_path, content(run="new"))
+        assert Checkpoint(storage.place(tmp_path, 3)).about["run"] == run
+        storage.clean(tmp_path)
+        assert len(list(tmp_path.rglob("*"))) == 5
+        assert Checkpoint(storage.place(tmp_path, 3)).about["run"] == run
+
+
+def test_a_process_that_dies_while_it_removes_a_checkpoint_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.write(tmp_path, content())
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_remove_all", dies)
+        with pytest.raises(KeyboardInterrupt):
+            storage.remove(tmp_path, 3)
+    assert storage.steps(tmp_path) == []
     storage.clean(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
-    assert Checkpoint(storage.place(tmp_path, 3)).step == 3
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_anything_else_in_a_checkpoints_place_is_set_aside(tmp_path: Path) -> None:
+def test_other_files_in_a_checkpoints_place_stay(tmp_path: Path) -> None:
     storage.place(tmp_path, 3).mkdir()
     (storage.place(tmp_path, 3) / "thesis.txt").touch()
     assert Checkpoint(storage.write(tmp_path, content())).step == 3
-    assert (tmp_path / "aside-step-000000003" / "thesis.txt").exists()
+    assert (storage.place(tmp_path, 3) / "thesis.txt").exists()
+    storage.place(tmp_path, 4).touch()
+    with pytest.raises(OSError, match="is in the way"):
+        storage.write(tmp_path, content(4))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +274,7 @@ def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
         ({"metric": "eval/loss", "value": 0.2, "step": 3}, "has another value of eval/loss"),
         ({"metric": "eval/loss", "value": True, "step": 3}, "must be a number"),
         ({"metric": "eval/loss", "value": 0.1, "step": "3"}, "must be an integer"),
-        ({"value": 0.1, "step": 3}, "lacks metric"),
+        ({"value": 0.1, "step": 3}, "metric is required"),
     ],
 )
 def test_an_invalid_record_of_the_best_is_damage(tmp_path: Path, record: dict[str, object], shown: str) -> None:
