@@ -15,16 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import ROOT, ContenderError
+from runner.config.schema import ProfileConfig
 from runner.host import work
 from runner.training import loop
+from runner.training.profile import Profiler
 from runner.training.recorder import MetricRecorder
-from runner.training.usage import Usage
 
 # Environment variables of the training: steps of a block, steps before the first one, and the file of its blocks.
 _BLOCK = "RUNNER_BENCHMARK_BLOCK"
@@ -68,7 +70,11 @@ class Block:
         )
 
 
-class _Turns(Usage):
+def _trace_nothing(_folder: Path) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+class _Turns(Profiler):
     """Records the blocks, and stops the process after each; the loop calls it after every device call."""
 
     def __init__(self, block: int, first: int, file: Path) -> None:
@@ -79,13 +85,15 @@ class _Turns(Usage):
           first: steps before the first block.
           file: gets a line per block.
         """
+        super().__init__(ProfileConfig(), _trace_nothing, file.parent)
         self._block = block
         self._next = first
         self._file = file
         self._begun: Block | None = None
 
-    def sample(self, step: int) -> None:
+    def after_call(self, step: int, wait: Callable[[], None]) -> None:
         """Ends a block if its steps are done."""
+        del wait
         if step < self._next:
             return
         if self._begun is not None:
@@ -165,7 +173,7 @@ def main() -> None:
 
     def train_in_turns(config: Any, engine: Any, splits: Any, hooks: loop.LoopHooks, *others: Any) -> loop.Result:
         turns = _Turns(int(os.environ[_BLOCK]), int(os.environ[_FIRST]), Path(os.environ[_FILE]))
-        return train(config, engine, splits, replace(hooks, usage=turns), *others)
+        return train(config, engine, splits, replace(hooks, profiler=turns), *others)
 
     def drain_as_training(recorder: MetricRecorder) -> None:
         with work.clock().doing(work.TRAINING):

@@ -188,10 +188,7 @@ def _name(config: RunConfig, options: Mapping[str, str], typed_keys: Sequence[st
 
 def _begin_page(page: Page, config: RunConfig, options: Mapping[str, str], command: str) -> None:
     """Fills in what the config says."""
-    directions = metric_directions(config.task)
     page.command = command
-    page.task = config.task.name
-    page.columns = tuple(dict.fromkeys((metrics.default(directions), *metrics.evaluated(directions))))
     kind = mesh.device_kind(config.mesh)
     count = mesh.size(config.mesh.axes)
     devices = f"{count} {kind.upper()} device"

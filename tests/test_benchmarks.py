@@ -103,10 +103,10 @@ def test_a_block_of_a_training_that_takes_turns_leaves_out_the_time_in_which_it_
 
     monkeypatch.setattr(os, "kill", stop)
     file = tmp_path / "blocks"
-    usage = turns._Turns(block=10, first=5, file=file)
+    in_turns = turns._Turns(block=10, first=5, file=file)
     # Device calls of four steps: a block ends with the call that reaches its end.
     for step in range(4, 29, 4):
-        usage.sample(step)
+        in_turns.after_call(step, lambda: None)
     blocks = [turns.Block(**json.loads(line)) for line in file.read_text().splitlines()]
     assert stopped == [os.getpid()] * 3
     assert [block.steps for block in blocks] == [8, 12]

@@ -38,8 +38,7 @@ from runner.processes.team import current
 from runner.record import CONFIG, with_config
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
-from runner.tracking.attach import attach
-from runner.tracking.base import Attachment
+from runner.tracking.attach import Attachment, attach
 from runner.training import lengths
 from runner.training.checkpoint.recovery import versions
 from runner.training.checkpoint.resume import Previous

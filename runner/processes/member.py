@@ -66,7 +66,6 @@ class Member(Team):
         self._alls: dict[str, list[Any]] = {}
         self._ended: Mapping[str, Any] | None = None
         self._signal: int | None = None
-        self._usage: dict[int, Mapping[str, float]] = {}
         self._has_passed_on = False
         self._has_left = False
         self._has_begun = False
@@ -229,10 +228,8 @@ class Member(Team):
                     self._posts[said["key"]] = said["value"]
                 case "all":
                     self._alls[said["key"]] = said["value"]
-                case "first" if "signum" in said:
-                    self._signal = self._signal or said["signum"]
                 case "first":
-                    self._usage[said["index"]] = said["usage"]
+                    self._signal = self._signal or said["signum"]
             self._heard.notify_all()
         if said["kind"] == "ended":
             self._end(said)
@@ -427,17 +424,6 @@ class Member(Team):
     def signalled(self) -> int | None:
         """Returns the first signal that another process has received."""
         return self._signal
-
-    def report(self, usage: Mapping[str, float]) -> None:
-        """Sends process 0 this process's use of its machine."""
-        self._send("first", usage=usage)
-
-    def reported(self) -> dict[int, Mapping[str, float]]:
-        """Returns the latest use of their machines that others have sent since the last call, by process."""
-        with self._heard:
-            usage = self._usage
-            self._usage = {}
-        return usage
 
 
 def _error_name(error: Exception) -> str:

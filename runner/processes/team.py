@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -99,13 +99,6 @@ class Team:
     def signalled(self) -> int | None:
         """Returns the first signal that another process has received; only process 0 knows it."""
         return None
-
-    def report(self, usage: Mapping[str, float]) -> None:
-        """Sends process 0 this process's use of its machine."""
-
-    def reported(self) -> dict[int, Mapping[str, float]]:
-        """Returns what others have reported since the last call, by process; only process 0 knows it."""
-        return {}
 
 
 ALONE = Team()

@@ -27,7 +27,6 @@ from runner.engine.base import Engine, cache_on_device, caches_split
 from runner.errors import ConfigError, EngineError, UnsavedError
 from runner.host import folders, paths, session, stages, work
 from runner.host.console import Console
-from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required, spared
 from runner.host.paths import shown
@@ -57,9 +56,7 @@ from runner.training.checkpoint.resume import Previous, check_data, load
 from runner.training.display import Display, make_display
 from runner.training.goodput import Goodput
 from runner.training.lengths import RunLength
-from runner.training.recorder import LogPoints
 from runner.training.samples import Samples
-from runner.training.usage import ProcessUsage, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -236,6 +233,7 @@ class _Training:
         points = recovery.NewPoints(tracker, checkpoint, repeats_steps=repeats_steps, continues=begun is not None)
         until_exit.push(partial(self._print_how_to_continue, resumed_folder))
         self._log_inputs()
+        tracker.watch_machine()
         verdict = verdict or self.verdict()
         if verdict is not None:
             verdict.record(self.content, self.folder, tracker, self.console)
@@ -252,7 +250,6 @@ class _Training:
             display = self._display(splits)
             profiler = profile.Profiler(config.trainer.profile, engine.trace, self.folder)
             log = member.reporting(points.log, self.folder)
-            usage = self._usage(log)
             agreed_stop = AgreedStop(stop)
             samples = Samples(config, engine, self.task, self.folder, tracker.log_artifact)
             hooks = loop.LoopHooks(
@@ -263,7 +260,6 @@ class _Training:
                 agreed_stop,
                 saver,
                 profiler,
-                usage,
                 partial(samples.take, before=agreed_stop.raise_if_requested),
                 journal,
             )
@@ -290,13 +286,6 @@ class _Training:
         """Returns what shows the run's progress; process 0 alone shows it."""
         progress = self.config.trainer.progress if current().is_first else "none"
         return make_display(progress, self.console, splits.selecting_name)
-
-    def _usage(self, log: LogPoints) -> Usage:
-        """Returns what measures the use of processor, memory and GPUs; nothing does in a run that is not tracked."""
-        if self.config.tracking.name == "none":
-            return Usage()
-        gpus = Gpus() if mesh.device_kind(self.config.mesh) == "gpu" else None
-        return ProcessUsage(current(), log, gpus=gpus)
 
     def _outcome(
         self,

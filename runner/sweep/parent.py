@@ -18,7 +18,7 @@ from runner.errors import TrackingError
 from runner.host.folders import is_own
 from runner.host.paths import project_root, shown
 from runner.sweep.member import JOB_TAG, PARENT_FILE
-from runner.tracking import page, start, view
+from runner.tracking import page, start
 from runner.tracking.base import Status
 from runner.tracking.dead_runs import NOTE, mark_dead_runs
 from runner.tracking.hidden import tag_key, tags_of
@@ -132,14 +132,9 @@ class Parent:
         """Returns the address of a run's page, as links on that server write it."""
         return page.address_of(self.store.experiment_id, run_id)
 
-    def describe(self, task: str | None = None) -> list[str]:
-        """Returns the lines that say where the sweep can be seen.
-
-        Args:
-          task: the task of its runs; None: they have several.
-        """
-        key = view.saved(self.store, task) if task else None
-        return ui_lines(self.store.uri, self.store.experiment_id, self.run_id, key)
+    def describe(self) -> list[str]:
+        """Returns the lines that say where the sweep can be seen."""
+        return ui_lines(self.store.uri, self.store.experiment_id, self.run_id)
 
 
 def open_parent(
@@ -176,7 +171,7 @@ def open_parent(
 def _first_part(status: str, arguments: Sequence[str], result: str = "") -> str:
     """Returns the first part of the sweep's description."""
     command = shlex.join(["python", "-m", "runner", *arguments])
-    return page.Page(command=command, ended=result).markdown(status, "").strip()
+    return page.Page(command=command, ended=result).markdown(status).strip()
 
 
 def why_foreign(run: Run) -> str:

@@ -324,12 +324,9 @@ def _record(report: _Report, parent: Parent, files: Sequence[Path], status: Stat
     """Stores the results in the parent run and prints where they can be seen."""
     entries = report.entries
     not_run: list[str] = []
-    tasks: set[str] = set()
     for entry in entries:
         if entry.outcome.status == "not run":
             not_run.append(entry.job.name)
-        if entry.record is not None:
-            tasks.add(entry.record.params.get("task.name", ""))
     tags = {"runner.sweep.result": report.counts, "runner.sweep.not_run": "; ".join(not_run)}
     metrics = {f"sweep/{name}": float(count) for name, count in _totals(entries).items()}
     best = report.best
@@ -343,8 +340,7 @@ def _record(report: _Report, parent: Parent, files: Sequence[Path], status: Stat
             parent.tag_child(entry.record.run_id, {"runner.pruned": "true"})
     parent.finish(status, tags, metrics, files)
     parent.tell(status, report.counts, _description(report, parent))
-    only_task = tasks.pop() if len(tasks) == 1 else None
-    for line in parent.describe(only_task):
+    for line in parent.describe():
         if line.startswith("run: "):
             line = f"sweep: {line.removeprefix('run: ')}"
         print(line)

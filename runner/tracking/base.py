@@ -1,11 +1,8 @@
-"""Interfaces of what records a run and of what adds to a recorded one.
-
-These classes themselves record nothing.
-"""
+"""Interface of what records a run; it records nothing itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -44,6 +41,12 @@ class Tracker:
 
     def show_page(self) -> None:
         """Queues the run's current description."""
+
+    def watch_machine(self) -> None:
+        """Records the use of this machine's processors, memory, disks, network and GPUs until `finish`.
+
+        MLflow's own monitor does it, which stores its points itself and stops if the store fails.
+        """
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Queues a point of each metric, with the time of the call.
@@ -117,43 +120,4 @@ class Tracker:
 
     def describe(self) -> list[str]:
         """Returns lines with links to the run, and with what could not be stored."""
-        return []
-
-
-class Attachment:
-    """Adds to a recorded run, at once.
-
-    This one records nothing (`tracking=none`, or the run was not tracked).
-    """
-
-    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Stores a point of each metric.
-
-        Raises:
-          TrackingError: the store failed.
-        """
-
-    def log_artifacts(self, paths: Sequence[Path], folder: str) -> None:
-        """Uploads files into a folder of the run's artifacts.
-
-        Raises:
-          TrackingError: the store failed.
-        """
-
-    def log_model(self, save: Callable[[Store, str], str]) -> str | None:  # noqa: ARG002 - subclasses call it
-        """Stores a model.
-
-        Args:
-          save: (store, run id) -> the model's URI.
-
-        Returns:
-          The URI; None if nothing is recorded.
-
-        Raises:
-          TrackingError: the store failed.
-        """
-        return None
-
-    def describe(self) -> list[str]:
-        """Returns lines with links to the run."""
         return []

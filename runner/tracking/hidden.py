@@ -34,7 +34,6 @@ _BOOKKEEPING = frozenset(
         "runner.varied",
         "runner.sweep.job",
         "runner.sweep.argv",
-        "runner.sweep.signature",
         "runner.sweep.folder",
         "runner.sweep.best_run_id",
     }
@@ -60,19 +59,15 @@ def tag_key(key: str) -> str:
 def tags_of(stored: Mapping[str, str]) -> dict[str, str]:
     """Returns a run's tags by the names that `tag_key` was called with.
 
-    Earlier releases hid no tags. If a tag is stored under both names, the hidden one is newer and wins.
-
-    >>> tags_of({"mlflow.runner.pid": "7", "runner.pid": "6", "runner.mesh": "single"})
+    >>> tags_of({"mlflow.runner.pid": "7", "runner.mesh": "single"})
     {'runner.pid': '7', 'runner.mesh': 'single'}
     """
     tags = {}
-    hidden = {}
     for key, value in stored.items():
         if key.startswith(_HIDDEN_PREFIXES):
-            hidden[key.removeprefix(_PREFIX)] = value
-        else:
-            tags[key] = value
-    return tags | hidden
+            key = key.removeprefix(_PREFIX)
+        tags[key] = value
+    return tags
 
 
 def packed(params: Mapping[str, str]) -> str | None:
@@ -91,7 +86,7 @@ def params_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, s
     """Returns a run's whole config, flat, as text.
 
     Args:
-      params: those that its page lists: all of them if an earlier release recorded it, or if they fit no tag.
+      params: those that its page lists: all of them if they fit no tag.
       tags: as returned by `tags_of`.
     """
     text = tags.get(PARAMS)

@@ -151,15 +151,8 @@ def fingerprint(uri: str) -> str:
     return hashlib.sha256(shown(uri).rstrip("/").encode()).hexdigest()[:16]
 
 
-def ui_lines(uri: str, experiment_id: str, run_id: str, view: str | None = None) -> list[str]:
-    """Returns links to the run, after the command that serves the store if needed.
-
-    Args:
-      uri: URI of the store.
-      experiment_id: the run's experiment.
-      run_id: the run.
-      view: key of the columns of the list of runs; null: MLflow's own.
-    """
+def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
+    """Returns links to the run, after the command that serves the store if needed."""
     lines = []
     if is_http(uri):
         server = without_userinfo(uri).rstrip("/")
@@ -168,11 +161,8 @@ def ui_lines(uri: str, experiment_id: str, run_id: str, view: str | None = None)
         server = f"http://127.0.0.1:{port}"
         lines.append(f"view with: {_ui_command(uri, port)}")
     all_runs = f"{server}/#/experiments/{experiment_id}/runs"
-    columns = ""
-    if view:
-        columns = f"&viewStateShareKey={view}"
     lines.append(f"run: {all_runs}/{run_id}?{_WORKFLOW}")
-    lines.append(f"all runs: {all_runs}?{_WORKFLOW}{columns}")
+    lines.append(f"all runs: {all_runs}?{_WORKFLOW}")
     return lines
 
 

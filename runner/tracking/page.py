@@ -19,9 +19,6 @@ _STATUS_WORDS = {"RUNNING": "Running", "FINISHED": "Finished", "FAILED": "Failed
 # Tags that the page shows too, and how it names them.
 _FACTS_BY_TAG = {"runner.verdict": "verify says", "runner.checkpoints": "checkpoints"}
 _SPEED = "throughput/examples_per_second"
-_PICTURE_SUFFIXES = (".png", ".svg")
-# Links per line of the table, so that the description stays below MLflow's limit for a tag.
-_MAX_LINKS = 30
 # What a person writes below this line stays.
 _END_OF_OURS = "\n\n---\n\n"
 
@@ -32,21 +29,15 @@ class Page:
 
     Attributes:
       command: the command that started it.
-      task: its task's name.
-      columns: metrics that runs of the task are compared by, the most important first.
       facts: name of a fact (such as `mesh`) to its text in Markdown, in order.
       ended: why it ended; empty while it runs.
       results: the last value of each evaluation metric and of the throughput.
-      files: its artifacts, by path.
     """
 
     command: str = ""
-    task: str = ""
-    columns: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
     ended: str = ""
     results: dict[str, float] = field(default_factory=dict)
-    files: list[str] = field(default_factory=list)
 
     def log(self, values: Mapping[str, float]) -> None:
         """Keeps the points that are results: those of evaluations and the throughput."""
@@ -61,20 +52,8 @@ class Page:
             if key in tags:
                 self.facts[fact] = f"`{tags[key]}`"
 
-    def add_file(self, path: str) -> None:
-        """Adds an artifact."""
-        if path not in self.files:
-            self.files.append(path)
-
-    def markdown(self, status: str, address: str) -> str:
-        """Returns the description.
-
-        MLflow shows its first three lines, and the rest on request.
-
-        Args:
-          status: RUNNING, FINISHED, FAILED or KILLED.
-          address: address of the run's page, relative to the server's.
-        """
+    def markdown(self, status: str) -> str:
+        """Returns the description, of which MLflow shows the first three lines, and the rest on request."""
         headline = f"**{_STATUS_WORDS.get(status, status)}**"
         if self.ended and status != "RUNNING":
             headline += f": {_escaped(self.ended)}"
@@ -90,25 +69,8 @@ class Page:
         if self.command:
             rows.append(("command", f"`{self.command}`"))
         rows += facts.items()
-        rows += self._links(address)
         paragraphs.append(table(rows))
         return "\n\n".join(paragraphs).strip() + "\n"
-
-    def _links(self, address: str) -> list[tuple[str, str]]:
-        """Returns the table's rows of links to the artifacts."""
-        pictures = []
-        others = []
-        for path in self.files:
-            if path.endswith(_PICTURE_SUFFIXES):
-                pictures.append(path)
-            else:
-                others.append(path)
-        rows = []
-        for title, paths in (("pictures", pictures), ("files", others)):
-            if paths:
-                links = [f"[{path}]({address}/artifacts/{path})" for path in paths[:_MAX_LINKS]]
-                rows.append((title, ", ".join(links)))
-        return rows
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:

@@ -61,30 +61,14 @@ def _probe_sqlite(uri: str, path: Path) -> None:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
-        raise _unusable_sqlite(uri, path, error) from error
+        fix = f"check {path}"
+        if path.is_dir():
+            fix = "choose a file in this folder"
+        elif "locked" in str(error):
+            fix = f"wait for the other program that holds {path}"
+        raise unusable(uri, reason(error), fix) from error
     if tables and "alembic_version" not in tables and "experiments" not in tables:
         raise unusable(uri, f"{path} is another program's database", "choose another file")
-
-
-def _unusable_sqlite(uri: str, path: Path, error: sqlite3.Error) -> TrackingError:
-    text = str(error)
-    problem = reason(error)
-    if "locked" in text or "busy" in text:
-        problem += f" (another program holds {path}; waited {_LOCK_TIMEOUT_S:.0f} s)"
-        fix = "stop it or wait for it"
-    elif path.is_dir():
-        problem += f" ({path} is a folder)"
-        fix = "choose a file in it"
-    elif "readonly" in text:
-        fix = f"make {path} and its folder writable for you"
-    elif "unable to open" in text:
-        fix = f"check the permissions of {path} and its folder"
-    elif "not a database" in text or "malformed" in text:
-        problem += f" ({path} is corrupted or not a SQLite database)"
-        fix = "restore a copy, or choose another file"
-    else:
-        fix = f"check {path}"
-    return unusable(uri, problem, fix)
 
 
 def unusable(uri: str, problem: str, fix: str) -> TrackingError:
@@ -123,18 +107,12 @@ def _is_known_schema(version: str) -> bool:
 
 
 def _fix(uri: str, error: Exception) -> str:
-    if not is_http(uri):
-        return "fix the cause"
     code = http_code(error)
     if code in (401, 403, 407) or "PERMISSION_DENIED" in str(error):
-        return (
-            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to valid credentials"
-        )
-    if code is not None and code >= 500:
-        return "check the server's log, or the proxy in front of it"
-    if code == 429:
-        return "the server is overloaded, try again later"
+        return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     if code is not None or reason(error) == NOT_MLFLOW:
-        return "use the address of an MLflow server, with its path if a proxy adds one"
-    host, port = host_and_port(uri)
-    return f"start it (`mlflow server --host {host} --port {port}`)"
+        return "use the address of an MLflow server, or check its log"
+    if is_http(uri):
+        host, port = host_and_port(uri)
+        return f"start it (`mlflow server --host {host} --port {port}`)"
+    return "fix the cause"

@@ -5,22 +5,23 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mlflow.exceptions import MlflowException
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from runner.config.schema import TrackingConfig
 from runner.errors import Interrupted, TrackingError
 from runner.host.signals import current
-from runner.tracking import page, start, view
+from runner.tracking import page, start
 from runner.tracking.base import Status, Tracker
 from runner.tracking.dead_runs import mark_dead_runs
 from runner.tracking.location import tracking_uri, ui_lines
 from runner.tracking.mlflow_import import warn
-from runner.tracking.reason import http_code, reason
+from runner.tracking.reason import reason
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
 from runner.tracking.run_file import RunFile, sync_command
 from runner.tracking.send import MlflowWriter, is_retryable
@@ -35,7 +36,6 @@ _STATUS_RETRY_DELAY_S = 0.5
 # For the remaining records if this process is about to be ended from outside. The whole record of such an end has 25 s
 # (`RECORD_S` in processes/timeouts.py), in which the status and the file must fit too.
 _HASTE_S = 15.0
-_NOT_FOUND = "RESOURCE_DOES_NOT_EXIST"
 # MLflow's limit for the digest of a dataset.
 _DIGEST_LENGTH = 36
 
@@ -60,17 +60,22 @@ class MlflowTracker(Tracker):
         self._file = RunFile(folder, run_id, store.uri)
         self._run_writer = MlflowWriter(store.client, run_id)
         self._writer = AsyncWriter(self._run_writer, self._file, warn)
+        self._monitor: SystemMetricsMonitor | None = None
         # Metric name -> the key that MLflow accepts.
         self._keys: dict[str, str] = {}
         self._nonfinite: set[str] = set()
         # Status in the description that was queued last; empty: `show_page` was not called.
         self._described_status = ""
-        # Key of the columns of the list of runs.
-        self._view: str | None = None
         self._is_finished = False
         self._notes: list[str] = []
         # A program that ends without calling `finish` has failed.
         atexit.register(self.finish, "FAILED")
+
+    def watch_machine(self) -> None:
+        """Records the use of this machine; see `Tracker`."""
+        # A resumed run's points follow those of its earlier processes.
+        self._monitor = SystemMetricsMonitor(self.run_id, resume_logging=True, tracking_uri=self._store.uri)
+        self._monitor.start()
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Queues a point of each metric; see `Tracker`."""
@@ -97,10 +102,6 @@ class MlflowTracker(Tracker):
             warn(f"could not record {path}: there is no such file")
             return
         self._writer.add([Artifact(str(path.absolute()), folder or "")])
-        artifact_path = path.name
-        if folder:
-            artifact_path = f"{folder}/{path.name}"
-        self.page.add_file(artifact_path)
 
     def log_model(self, save: Callable[[Store, str], object]) -> None:
         """Stores a model at once; see `Tracker`."""
@@ -137,6 +138,9 @@ class MlflowTracker(Tracker):
             return True
         self._is_finished = True
         atexit.unregister(self.finish)
+        if self._monitor is not None:
+            # It asks the store before it ends, which may take as long as a request.
+            threading.Thread(target=self._monitor.finish, daemon=True).start()
         if self._described_status:
             self._writer.add([self._description(status)])
         is_drained = False
@@ -149,9 +153,11 @@ class MlflowTracker(Tracker):
             # Another signal must not lose what is recorded here.
             with current().deferring():
                 is_kept = self._end(status, self._writer.abandon(), attempts=_STATUS_ATTEMPTS if is_drained else 1)
-                # Asked whatever `_end` returned: it sets what the last line says.
-                is_kept &= self._is_in_store()
-        return is_kept
+                if any(isinstance(record, Ending) for record in self._writer.rejected):
+                    self.lost = (
+                        f"the store rejects it; if it was deleted: `mlflow runs restore --run-id {self.run_id}`"
+                    )
+        return is_kept and not self.lost
 
     def _drain(self, status: Status, *, in_haste: bool) -> bool:
         """Waits for the remaining records, with a limit if somebody else is waiting.
@@ -164,48 +170,17 @@ class MlflowTracker(Tracker):
             return self._writer.flush(self._finish_timeout_s)
         return self._writer.flush(self._finish_timeout_s, while_moving=True)
 
-    def _is_in_store(self) -> bool:
-        """Returns whether the store still has the run and its status.
-
-        Asks only if it rejected something.
-        """
-        rejected = self._writer.rejected
-        if not rejected:
-            return True
-        try:
-            is_active = self._store.client.get_run(self.run_id).info.lifecycle_stage == "active"
-            fix = f"run `mlflow runs restore --run-id {self.run_id}`, then `python -m runner.runs sync`"
-        except Exception as error:
-            # The status of a proxy says nothing about the run.
-            is_from_mlflow = isinstance(error, MlflowException) and http_code(error) is None
-            is_active = not (is_from_mlflow and getattr(error, "error_code", "") == _NOT_FOUND)
-            fix = f"branch={self.run_id} starts a new run from its last checkpoint"
-        if not is_active:
-            self.lost = f"it was deleted from the store while it ran; {fix}"
-            return False
-        if any(isinstance(record, Ending) for record in rejected):
-            self.lost = "the store rejects its status; see the lines above"
-            return False
-        self.lost = ""
-        return True
-
     def describe(self) -> list[str]:
         """Returns links to the run, and what could not be stored."""
-        return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id, self._view), *self._notes]
+        return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id), *self._notes]
 
     def show_page(self) -> None:
-        """Queues the description, and stores the columns of the list of runs.
-
-        See `Tracker`.
-        """
-        if self.page.columns and self._view is None:
-            self._view = view.save(self._store, self.page.task, self.page.columns)
+        """Queues the description; see `Tracker`."""
         self._writer.add([self._description("RUNNING")])
 
     def _description(self, status: str) -> Tag:
         self._described_status = status
-        address = page.address_of(self._store.experiment_id, self.run_id)
-        return Tag(page.TAG, self.page.markdown(status, address))
+        return Tag(page.TAG, self.page.markdown(status))
 
     def _point(self, name: str, value: float, now: int, step: int) -> Point:
         key = self._keys.get(name)

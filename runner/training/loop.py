@@ -32,7 +32,6 @@ from runner.training.metric_history import MetricHistory, Restore
 from runner.training.profile import Profiler
 from runner.training.recorder import LogPoints, MetricRecorder, Reductions, prefixed
 from runner.training.stopping import Objective
-from runner.training.usage import Usage
 
 # Seconds between two points of the throughput: often enough for a curve of a short run, seldom enough that the store
 # gets far fewer of these than of metrics.
@@ -92,7 +91,6 @@ class LoopHooks:
       stop: tells whether a signal came.
       saver: saves checkpoints.
       profiler: traces a few steps.
-      usage: measures what the processes use of their machines.
       evaluated: takes the step of an evaluation, with whose weights it may write samples.
       journal: takes the number of steps done, for the record of this attempt.
     """
@@ -104,7 +102,6 @@ class LoopHooks:
     stop: AgreedStop
     saver: Saver
     profiler: Profiler
-    usage: Usage = field(default_factory=Usage)
     evaluated: Callable[[int], None] = lambda _: None
     journal: Journal = field(default_factory=Journal)
 
@@ -350,7 +347,6 @@ def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int)
         # After the metrics were read, because that is where the host waits for the devices: so the times of calls,
         # from which the size of the next one is chosen, include the devices' work.
         hooks.profiler.after_call(training.step, recorder.drain)
-        hooks.usage.sample(training.step)
         training.steps_per_call.observe(meter.call_done(placed.steps))
         is_end = training.step == end
         if not is_end and time.monotonic() - rate_logged >= _SECONDS_BETWEEN_RATES:
@@ -426,7 +422,6 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
     # The last window is closed first, so that the last checkpoint has it. The state is saved before another one is
     # loaded into the engine.
     recorder.flush()
-    hooks.usage.finish(training.step)
     unsaved = hooks.saver.save_last(training.step, recorder)
     best_unsaved = hooks.saver.best_unsaved()
     if best_unsaved is not None:

@@ -345,7 +345,7 @@ REFUSALS = [
     refusal("dataset.train=train[:100]", "dataset.train=train[:100]", "dataset.train='train[:100]'"),
     refusal("dataset.remainder=keep", "dataset.remainder=keep", "one of drop, pad"),
     refusal("tracking=none tracking.uri=sqlite:///x.db", "tracking.uri=sqlite:///x.db", "records nothing"),
-    refusal("tracking.uri=ftp://ann:secret@nowhere", "tracking.uri=ftp://ann:***@nowhere", "did you mean http://?"),
+    refusal("tracking.uri=ftp://ann:secret@nowhere", "tracking.uri=ftp://ann:***@nowhere", "write sqlite:///<file>"),
     refusal("tracking.uri=postgres://h/d", "tracking.uri=postgres://h/d", "did you mean postgresql://?"),
     refusal("tracking.uri=mlruns", "tracking.uri=mlruns", "set tracking.uri=sqlite:///mlruns.db"),
     refusal("tracking.name=foo", "tracking.name=foo", "one of mlflow, none"),

@@ -18,7 +18,7 @@ INSIDE = """
 import os, subprocess, sys
 from runner.host import proc
 from runner.tracking import process
-from runner.training.usage import psutil
+import psutil
 from tests.proc import children_of, is_there
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 print(proc.is_of_own_namespace(), proc.own_pid() != os.getpid(), process._start_time(os.getpid()) == "")

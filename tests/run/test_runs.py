@@ -97,8 +97,6 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert steps_of(client, found.info.run_id, "eval/accuracy") == [22, 44]
     assert found.data.metrics["eval/accuracy"] == summary(tmp_path)["eval_accuracy"] > 0.85
     assert found.data.metrics["throughput/examples_per_second"] > 0
-    assert found.data.metrics["system/process-0/cpu_percent"] > 0
-    assert found.data.metrics["system/process-0/memory_mb"] > 100, "of a process that has loaded TensorFlow"
     artifacts = {item.path for item in client.list_artifacts(found.info.run_id)}
     assert {"config.yaml", "curves.png", "confusion.png", "wrong.png"} <= artifacts
     assert found.outputs.model_outputs, "the model was logged"

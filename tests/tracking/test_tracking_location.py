@@ -92,11 +92,6 @@ def test_a_server_needs_no_ui_command():
     ]
 
 
-def test_the_list_of_runs_opens_with_our_columns():
-    (_, listed) = ui_lines("http://h:5000/", "3", "abc", "classification")
-    assert listed.endswith("runs?workflowType=machine_learning&viewStateShareKey=classification")
-
-
 def test_the_printed_command_starts_one_worker_and_no_jobs():
     serve, page, _ = ui_lines("sqlite:////tmp/x.db", "1", "abc")
     assert "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false" in serve

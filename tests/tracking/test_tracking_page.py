@@ -1,33 +1,28 @@
-"""What a run's page says: description, listed params and tags, columns of the list of runs."""
+"""What a run's page says: description, listed params and tags."""
 
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
 from runner.record import listed_params
-from runner.tracking import page, view
+from runner.tracking import page
 from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
 from runner.tracking.page import Page, merged
-
-ADDRESS = "#/experiments/1/runs/abc"
 
 
 def _note(uri: str, run_id: str) -> str:
     return str(MlflowClient(uri).get_run(run_id).data.tags[page.TAG])
 
 
-def test_a_page_says_the_command_the_result_how_it_ended_and_links_its_pictures() -> None:
+def test_a_page_says_the_command_the_result_and_how_it_ended() -> None:
     one = Page(command="python -m runner mesh=batch8", facts={"mesh": "batch=8 on 8 virtual CPU devices"})
     one.log({"train/loss": 3.0, "eval/loss": 0.25, "eval/accuracy": 0.91})
     one.tag({"runner.ended": "trained for 2 epochs", "runner.checkpoints": "/x/ck"})
-    one.add_file("curves.png")
-    one.add_file("config.yaml")
-    told = one.markdown("FINISHED", ADDRESS)
+    told = one.markdown("FINISHED")
     assert told.startswith("**Finished**: trained for 2 epochs\n")
     assert "| command | `python -m runner mesh=batch8` |" in told
     assert told.split("\n\n")[1:3] == [
@@ -35,13 +30,11 @@ def test_a_page_says_the_command_the_result_how_it_ended_and_links_its_pictures(
         "mesh: batch=8 on 8 virtual CPU devices",
     ]
     assert "| checkpoints | `/x/ck` |" in told
-    assert f"| pictures | [curves.png]({ADDRESS}/artifacts/curves.png) |" in told
-    assert f"| files | [config.yaml]({ADDRESS}/artifacts/config.yaml) |" in told
 
 
 def test_a_run_that_failed_has_a_result_so_far_and_its_reason_is_no_markdown() -> None:
     one = Page(results={"eval/loss": 0.5}, ended="shape [2, *] of <a|b>\nis wrong")
-    told = one.markdown("FAILED", ADDRESS)
+    told = one.markdown("FAILED")
     assert told.splitlines()[0] == r"**Failed**: shape \[2, \*\] of \<a\|b\> is wrong"
     assert told.split("\n\n")[1] == "result so far: eval/loss **0.5**\n"
 
@@ -80,7 +73,6 @@ def test_a_run_whose_process_is_gone_is_described_as_killed() -> None:
 def test_bookkeeping_is_stored_where_the_page_lists_nothing_and_read_by_its_own_name(key: str) -> None:
     assert tag_key(key) == f"mlflow.{key}"
     assert tags_of({tag_key(key): "x"}) == {key: "x"}
-    assert tags_of({key: "x"}) == {key: "x"}, "as an earlier release stored it"
 
 
 def test_tags_that_a_person_reads_keep_their_names() -> None:
@@ -89,7 +81,7 @@ def test_tags_that_a_person_reads_keep_their_names() -> None:
     assert tags_of({"mlflow.user": "ann"}) == {"mlflow.user": "ann"}
 
 
-def test_the_whole_config_is_read_back_from_one_tag_and_from_the_params_of_an_earlier_release() -> None:
+def test_the_whole_config_is_read_back_from_one_tag_or_from_the_params() -> None:
     params = {f"group.key_{index}": str(index) for index in range(300)}
     text = packed(params)
     assert text is not None
@@ -129,26 +121,3 @@ def test_listed_are_options_keys_that_matter_and_what_was_typed() -> None:
         "model": "mlp", "mesh": "batch=4 model=2", "dataset.batch_size": 64, "model.hidden": [64],
         "optimizer.clip.norm": None,
     }  # fmt: skip
-
-
-def test_the_columns_are_kept_once_in_the_experiment(opener: Any, uri: str) -> None:
-    tracker = opener(uri)
-    tracker.page.task, tracker.page.columns = "classification", ("eval/accuracy", "eval/loss")
-    tracker.show_page()
-    tracker.finish("FINISHED")
-    client = MlflowClient(uri)
-    experiment = client.get_run(tracker.run_id).info.experiment_id
-    state = json.loads(client.get_experiment(experiment).tags["mlflow.sharedViewState.classification"])
-    assert state["selectedColumns"][:2] == ["metrics.`eval/accuracy`", "metrics.`eval/loss`"]
-    assert "tags.`runner.ended`" in state["selectedColumns"]
-    assert tracker.describe()[-1].endswith("&viewStateShareKey=classification")
-
-
-def test_a_store_that_takes_no_tag_of_an_experiment_gives_no_key() -> None:
-    def invalid(*_words: object) -> None:
-        raise PermissionError("no")
-
-    client = SimpleNamespace(get_experiment=lambda _: SimpleNamespace(tags={}), set_experiment_tag=invalid)
-    store: Any = SimpleNamespace(client=client, experiment_id="1")
-    assert view.save(store, "classification", ["eval/loss"]) is None
-    assert view.saved(store, "classification") is None

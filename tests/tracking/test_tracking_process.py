@@ -30,10 +30,6 @@ def test_this_process_is_there():
     assert not is_gone(identity())
 
 
-def test_another_live_process_is_there(child):
-    assert not is_gone(_tags_of(child))
-
-
 def test_an_ended_process_is_gone(child):
     tags = _tags_of(child)
     child.kill()
@@ -109,20 +105,6 @@ def test_a_process_of_another_boot_counts_as_there_without_proof_that_the_machin
     assert not is_gone(_of_another_boot(**({} if recorded is None else {MACHINE: recorded})))
 
 
-def test_a_process_of_an_earlier_boot_in_a_container_counts_as_there(machine, monkeypatch):
-    machine("id")
-    monkeypatch.setattr(process, "_namespace", lambda: "pid:[77]")
-    assert not is_gone(_of_another_boot(**{MACHINE: "id", BOOT: "another/pid:[77]/5"}))
-
-
-def test_where_the_boot_has_no_id_nothing_is_known(child, monkeypatch, tmp_path):
-    monkeypatch.setattr(process, "_BOOT_ID", tmp_path / "none")
-    tags = _tags_of(child)
-    child.kill()
-    child.wait()
-    assert not is_gone(tags)
-
-
 @pytest.mark.parametrize("text", [None, "", "uninitialized\n"])
 def test_a_machine_without_an_id_has_none(monkeypatch, tmp_path, text):
     path = tmp_path / "machine-id"
@@ -143,11 +125,6 @@ def test_the_machines_id_is_stored_as_a_digest_only(monkeypatch, tmp_path):
 @pytest.mark.parametrize("tag", ["id/pid:[1]/5", "//", "id//5"])
 def test_a_boots_tag_is_read_as_it_was_made(tag):
     assert Boot.from_tag(tag).tag == tag
-
-
-@pytest.mark.parametrize("tag", ["", "id", "id/a", "a/b/c/d"])
-def test_a_tag_of_another_form_tells_nothing(tag):
-    assert Boot.from_tag(tag) == Boot()
 
 
 def test_without_tags_nothing_is_known():
