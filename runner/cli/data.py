@@ -12,11 +12,9 @@ from rich.table import Table as RichTable
 
 from runner import figures
 from runner.config.convert import resolved
-from runner.config.schema import DatasetConfig, RunConfig, TaskConfig
+from runner.config.schema import RunConfig, TaskConfig
 from runner.data import contents, loading
-from runner.data import registry as sources
 from runner.data.base import TARGETS, Dataset
-from runner.data.sources import text
 from runner.engine import registry
 from runner.errors import did_you_mean, invalid
 from runner.host.console import Console
@@ -50,7 +48,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         as_stored = replace(config, dataset=replace(config.dataset, standardize=False, augment=[]))
         data = loading.load_run(as_stored)
         tables = _tables(config.task, data)
-        head = _head(config.dataset, data)
+        head = _head(data)
         console.print_lines(f"{name:9} {line}" for name, line in head.items())
         for table in tables:
             console.print(_rich(table))
@@ -94,14 +92,8 @@ def _targets(config: TaskConfig, data: Dataset) -> list[str]:
     return [name for name in TARGETS if name in data.specs][:1]
 
 
-def _head(config: DatasetConfig, data: Dataset) -> dict[str, str]:
-    location = sources.entry(config).import_module().location(config)
-    head = {"dataset": f"{data.name} {data.version}".rstrip(), "source": data.source, "location": location}
-    token_folder = str(text.folder(config))
-    if data.vocabulary is not None and token_folder != location:
-        head["tokens in"] = token_folder
-    head["sha256"] = data.digest
-    return head
+def _head(data: Dataset) -> dict[str, str]:
+    return {"dataset": f"{data.name} {data.version}".rstrip(), "source": data.source, "sha256": data.digest}
 
 
 def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> list[Path]:

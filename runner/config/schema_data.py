@@ -65,15 +65,14 @@ class DatasetConfig:
     """A dataset and how its batches are made.
 
     Attributes:
-      name: `arrays`, `parquet`, `array_record`, `huggingface`, `image_folder`, `text`, `custom`, `mixture`, `digits`
-        (scikit-learn's), `shakespeare`, `pydoc`, or the name of a TFDS builder.
-      path: arrays, parquet, array_record, huggingface, image_folder, text: file or folder, for parquet, array_record
-        and text also a glob; relative to the current directory.
+      name: `arrays`, `parquet`, `huggingface`, `image_folder`, `text`, `custom`, `mixture`, `digits` (scikit-learn's),
+        `shakespeare`, `pydoc`, or the name of a TFDS builder.
+      path: arrays, parquet, huggingface, image_folder, text: file or folder, for arrays, parquet and text also a glob;
+        relative to the current directory.
       target: custom: `_target_` in YAML; import path of a callable that returns the data.
       options: custom: its keyword arguments; in YAML they are written next to `_target_`.
       builder: TFDS: import path of your own builder class, instead of `name`.
-      features: TFDS, arrays, parquet, array_record, huggingface: features or columns to use; null: the supervised
-        ones, or all.
+      features: TFDS, arrays, parquet, huggingface: features or columns to use; null: the supervised ones, or all.
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
         `batch_size` and 1,000, rounded up to a multiple of the batch axis; `batch_size` if the loss compares the rows
@@ -106,12 +105,11 @@ class DatasetConfig:
         in your cache directory.
       download: TFDS, mnist, fashion_mnist, shakespeare: download missing data (false: only prepared data is used).
       image_size: [height, width] to resize images to; null: unchanged.
-      channels: image_folder, parquet, array_record, huggingface: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if
-        every image is gray, else 3.
+      channels: image_folder, parquet, huggingface: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if the first image
+        is gray, else 3.
       augment: augmentation steps, in order.
       workers: threads or processes that decode and augment; null: by the number of cores; 0: only the prefetching one.
       worker_kind: `thread`, or `process`, for slow Python code of your own.
-      skip_broken: skip and count files that can't be decoded; false: the first one fails the run.
       parts: mixture: its datasets, each with `name`, the keys of that dataset, and `weight` (default 1): its share of
         the training examples, relative to the other weights.
       prefetch: batches prefetched, in device calls.
@@ -152,7 +150,6 @@ class DatasetConfig:
     augment: list[AugmentConfig] = field(default_factory=list)
     workers: int | None = integer(None, at_least=0)
     worker_kind: str = choice("thread", "thread", "process")
-    skip_broken: bool = False
     parts: list[dict[str, Any]] = checked(
         [],
         whole=_parts_problem,

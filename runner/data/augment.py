@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a source overrides what DataSource documents
 """Augmentation: random changes of examples, drawn by (seed, epoch, row) only.
 
 So a resumed run, another mesh and another number of workers get identical bits. Evaluations get the same specs
@@ -20,18 +21,15 @@ from runner.data.augment_steps import Arrays, Specs, Step
 from runner.data.base import (
     RESERVED,
     Array,
-    ArraySource,
     ArraySpec,
     DataSource,
     ExampleSource,
     Rows,
-    column,
     stack_examples,
-    take,
 )
-from runner.data.checks_augment import options
+from runner.data.checks import options
+from runner.data.encode import check_example
 from runner.data.sampler import Draw, order_of
-from runner.data.selection import Selection
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import import_path
 
@@ -79,7 +77,7 @@ class CustomStep(Step[StepOptions]):
 
 
 @dataclass(frozen=True, eq=False)
-class Augmented:
+class Augmented(ExampleSource):
     """A source whose examples pass through augmentation steps.
 
     Attributes:
@@ -98,7 +96,6 @@ class Augmented:
 
     @property
     def size(self) -> int:
-        """Number of examples."""
         return self.source.size
 
     @cached_property
@@ -113,27 +110,17 @@ class Augmented:
     def column(self, name: str) -> Array | None:
         """Returns one complete array that the source has and no step changes, else None."""
         if all(step.keeps(name) for step in self.steps):
-            return column(self.source, name)
+            return self.source.column(name)
         return None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
         """Returns the arrays of one example, augmented for an epoch."""
         arrays = self._after_steps(row, epoch)
-        for name, spec in self.specs.items():
-            array = arrays.get(name)
-            if array is None or array.shape != spec.shape or array.dtype != spec.dtype:
-                actual = "missing"
-                if array is not None:
-                    actual = f"{array.dtype} {array.shape}"
-                raise DataError(
-                    f"{self.example_name(row)}: after dataset.augment, array {name} is {actual}, but {spec.dtype} "
-                    f"{spec.shape} in the first example; return the same shape and dtype for every example"
-                )
+        check_example(arrays, self.specs, f"{self.example_name(row)}, after dataset.augment")
         return {name: arrays[name] for name in self.specs}
 
     def example_name(self, row: int) -> str:
-        """Returns the example's name for messages."""
-        return name_of(self.source, row)
+        return self.source.example_name(row)
 
     def epoch_order(self, draw: Draw) -> Rows:
         """Returns the order of the source."""
@@ -141,7 +128,7 @@ class Augmented:
 
     def _after_steps(self, row: int, epoch: int) -> Arrays:
         """Returns an example after all steps, unchecked."""
-        arrays = _source_example(self.source, row, original=self._uses_original_images)
+        arrays = self.source.original(row) if self._uses_original_images else self.source.example(row)
         # Evaluations always use the draws of epoch 0, so that their examples are the same in every epoch.
         epoch_of_draws = 0
         if self.training:
@@ -309,44 +296,6 @@ def write_examples(source: Augmented, epoch: int, rows: Rows, arrays: Mapping[st
             raise
         # The user's code may raise errors of any type.
         except Exception as error:
-            raise DataError(f"{name_of(source, int(row))} can't be made ({describe(error)})") from error
+            raise DataError(f"{source.example_name(int(row))} can't be made ({describe(error)})") from error
         for name, values in example.items():
             arrays[name][index] = values
-
-
-def sources(source: DataSource) -> list[DataSource]:
-    """Returns the sources of a selection, which may itself select from selections, or the source itself."""
-    if not isinstance(source, Selection):
-        return [source]
-    inner = []
-    for piece, _ in source.pieces:
-        inner += sources(piece)
-    return inner
-
-
-def name_of(source: DataSource, row: int) -> str:
-    """Returns an example's name for messages, such as its file name."""
-    if isinstance(source, Selection):
-        return name_of(*source.locate(row))
-    if isinstance(source, ExampleSource):
-        return source.example_name(row)
-    return f"example {row:,}"
-
-
-def _source_example(source: DataSource, row: int, *, original: bool) -> Arrays:
-    """Returns one example before augmentation.
-
-    With `original`, images have the size of their files.
-    """
-    if isinstance(source, Selection):
-        return _source_example(*source.locate(row), original=original)
-    if isinstance(source, ArraySource):
-        return take(source.arrays, row)
-    # Not isinstance(source, ExampleSource): that takes 40 us for a protocol, a tenth of the time of an image.
-    read_example = getattr(source, "example", None)
-    if read_example is None:
-        return take(source.read(np.array([row])), 0)
-    if original:
-        read_example = getattr(source, "original", read_example)
-    example: Arrays = read_example(row)
-    return example

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a source overrides what DataSource documents
 """The data interface of the runner: named arrays, specs, sources and datasets.
 
 Imports NumPy only.
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -59,18 +60,25 @@ class ArraySpec:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
-class DataSource(Protocol):
+class DataSource:
     """Random access to examples; the order is the sampler's."""
 
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        """Specs of the arrays by name."""
-        ...
+    if TYPE_CHECKING:
+
+        @property
+        def specs(self) -> Mapping[str, ArraySpec]:
+            """Specs of the arrays by name."""
+            ...
+
+        @property
+        def size(self) -> int:
+            """Number of examples."""
+            ...
 
     @property
-    def size(self) -> int:
-        """Number of examples."""
-        ...
+    def one_at_a_time(self) -> bool:
+        """Whether it makes one example at a time, by decoding or by user code, so that workers can share its work."""
+        return False
 
     def read(self, rows: Rows) -> dict[str, Array]:
         """Returns the arrays of some examples, each `(len(rows), *shape)`.
@@ -81,15 +89,12 @@ class DataSource(Protocol):
         Raises:
           DataError: an example can't be read; the message names the file.
         """
-        ...
+        return stack_examples(self.specs, rows, self.example)
 
-
-@runtime_checkable
-class ExampleSource(DataSource, Protocol):
-    """A source that makes one example at a time, by decoding or by user code.
-
-    Workers can share its work.
-    """
+    def column(self, name: str) -> Array | None:
+        """Returns one complete array, (size, ...); None if every example would have to be made for it."""
+        del name
+        return None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
         """Returns the arrays of one example.
@@ -101,15 +106,33 @@ class ExampleSource(DataSource, Protocol):
         Raises:
           DataError: the example can't be made; the message names the file.
         """
-        ...
+        del epoch
+        return take(self.read(np.array([row])), 0)
+
+    def original(self, row: int) -> dict[str, Array]:
+        """Returns one example, whose images have the size of their files."""
+        return self.example(row)
 
     def example_name(self, row: int) -> str:
         """Returns the example's name for messages, such as its file name."""
-        ...
+        return f"example {row:,}"
+
+    def step_lengths(self, rows: Rows) -> Rows | None:
+        """Returns the numbers of steps of some sequences, int64; None if it knows them only by reading."""
+        del rows
+        return None
+
+
+class ExampleSource(DataSource):
+    """A source that makes one example at a time; it has `example`, and the name of each."""
+
+    @property
+    def one_at_a_time(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, eq=False)
-class ArraySource:
+class ArraySource(DataSource):
     """Examples as complete arrays, in RAM or memory-mapped.
 
     Attributes:
@@ -122,15 +145,16 @@ class ArraySource:
 
     @property
     def size(self) -> int:
-        """Number of examples."""
         return len(next(iter(self.arrays.values())))
 
     def column(self, name: str) -> Array:
-        """Returns one complete array."""
         return self.arrays[name]
 
+    def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
+        del epoch
+        return take(self.arrays, row)
+
     def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some examples."""
         has_mapped = any(isinstance(array, np.memmap) for array in self.arrays.values())
         if not has_mapped:
             return take(self.arrays, rows)
@@ -146,14 +170,8 @@ class ArraySource:
 
 
 def column(source: DataSource, name: str) -> Array | None:
-    """Returns one complete array of a source, (size, ...).
-
-    Returns None if every example would have to be made for it.
-    """
-    read_column: Callable[[str], Array | None] | None = getattr(source, "column", None)
-    if read_column is None:
-        return None
-    return read_column(name)
+    """Returns one complete array of a source; see `DataSource.column`."""
+    return source.column(name)
 
 
 def take(arrays: Mapping[str, Array], rows: Rows | slice | int) -> dict[str, Array]:
@@ -166,13 +184,16 @@ def empty_arrays(specs: Mapping[str, ArraySpec], count: int) -> dict[str, Array]
     return {name: np.empty((count, *spec.shape), spec.dtype) for name, spec in specs.items()}
 
 
-def read_all(source: DataSource, count: int) -> ArraySource:
-    """Reads a whole source into memory.
+def in_memory(source: DataSource, most_bytes: int, count: int) -> DataSource:
+    """Returns a source as arrays, if these take at most `most_bytes`, else the source itself.
 
     Args:
-      source: whose arrays fit into memory.
+      source: the source.
+      most_bytes: limit of the arrays.
       count: examples that are read at a time.
     """
+    if source.size * sum(spec.bytes for spec in source.specs.values()) > most_bytes:
+        return source
     arrays = empty_arrays(source.specs, source.size)
     for start in range(0, source.size, count):
         rows = np.arange(start, min(start + count, source.size))

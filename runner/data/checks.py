@@ -8,11 +8,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from runner.config.schema_data import JOINED, DatasetConfig
+from runner.config import values
+from runner.config.build import build
+from runner.config.schema_augment import ON, ON_CHOICES, STEPS, StepOptions
+from runner.config.schema_data import JOINED, AugmentConfig, DatasetConfig
 from runner.config.values import changed
-from runner.data import checks_augment, checks_text, registry
+from runner.data import checks_text, registry
 from runner.data.parts import in_part, parts_of
-from runner.errors import invalid
+from runner.errors import invalid, listed
+from runner.host import import_path
 from runner.host.late import late
 
 if TYPE_CHECKING:
@@ -21,9 +25,6 @@ else:
     # It imports NumPy, which `--help` and most config errors do without.
     splits = late("runner.data.splits")
 
-# Keys of sources whose errors say more than that the source has no such key: `features` below, and `column` in
-# `checks_text`.
-_KEYS_WITH_OWN_MESSAGE = ("features", "column")
 # Keys whose values are those of the parts of a mixture, and the values that they may have in the mixture itself.
 _KEYS_OF_PARTS = {
     "train": ("train",),
@@ -71,7 +72,7 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     _check_pack(config)
     if not recorded:
         _check_standardized_sequences(config)
-    checks_augment.check(config)
+    check_augment(config)
 
 
 def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
@@ -152,31 +153,53 @@ def _check_keys(config: DatasetConfig) -> None:
     """Rejects keys that only other sources have."""
     # By the name alone, because `dataset.builder` leaves the keys of the selected option in the config.
     keys = registry.named(config).keys
-    for key in changed(config, _source_keys()):
-        if key in keys or key in _KEYS_WITH_OWN_MESSAGE:
+    for name, source in registry.SOURCES.items():
+        if not source.is_users_data:
             continue
-        yaml_key = _YAML_KEYS.get(key, key)
-        owner = next(name for name, source in registry.SOURCES.items() if key in source.keys)
-        raise invalid(
-            f"dataset.{yaml_key}",
-            getattr(config, key),
-            problem=f"dataset={config.name} has no such key",
-            fix=f"remove dataset.{yaml_key}, or set dataset={owner}",
-        )
-    source = registry.entry(config)
-    # Sources of text reject `features` with the other keys of images, in `checks_text`.
-    if config.features is not None and "features" not in source.keys and source.tokens != "always":
-        raise invalid(
-            "dataset.features",
-            config.features,
-            problem=f"dataset={config.name} has no such key: features are of TFDS builders and dataset=arrays",
-            fix="remove dataset.features",
-        )
+        for key in changed(config, source.keys):
+            yaml_key = _YAML_KEYS.get(key, key)
+            if key not in keys:
+                raise invalid(
+                    f"dataset.{yaml_key}",
+                    getattr(config, key),
+                    problem=f"dataset={config.name} has no such key",
+                    fix=f"remove dataset.{yaml_key}, or set dataset={name}",
+                )
 
 
-def _source_keys() -> list[str]:
-    """Returns the keys that a source may have."""
-    keys: dict[str, None] = {}
-    for source in registry.SOURCES.values():
-        keys |= dict.fromkeys(source.keys)
-    return list(keys)
+def check_augment(config: DatasetConfig) -> None:
+    """Checks the augmentation steps, and that worker processes can be started.
+
+    Raises:
+      ConfigError: an unknown step or option, an invalid value, a missing callable, or no worker processes.
+    """
+    for index, step in enumerate(config.augment):
+        key = f"dataset.augment[{index}]"
+        if bool(step.name) == bool(step.target):
+            raise invalid(
+                key,
+                step.name or "{}",
+                problem=f"must have either a name ({', '.join(STEPS)}) or a _target_",
+                fix="set dataset.augment=[{name: flip}]",
+            )
+        if step.target:
+            _check_custom(key, step)
+        else:
+            values.check_name(f"{key}.name", step.name, STEPS)
+            values.check(build(STEPS[step.name], step.options, key), key)
+    if config.worker_kind == "process" and config.workers == 0:
+        problem = "must be at least 1 with dataset.worker_kind=process"
+        raise invalid("dataset.workers", 0, problem=problem, fix="set dataset.worker_kind=thread")
+
+
+def options(step: AugmentConfig) -> StepOptions:
+    """Returns the typed options of a built-in step that `check` has passed."""
+    return build(STEPS[step.name], step.options, step.name)
+
+
+def _check_custom(key: str, step: AugmentConfig) -> None:
+    """Checks what is known of a custom step before it is imported."""
+    import_path.check(f"{key}._target_", step.target)
+    splits = step.options.get(ON, ON_CHOICES[0])
+    if splits not in ON_CHOICES:
+        raise invalid(f"{key}.{ON}", splits, problem=f"must be one of {listed(ON_CHOICES)}", fix=f"set {ON}: all")

@@ -12,7 +12,7 @@ from runner.config.fields import fix_for, path_problem
 from runner.config.schema_data import SINGLE_BYTES, DatasetConfig
 from runner.config.values import changed
 from runner.data import registry
-from runner.errors import ConfigError, did_you_mean, invalid
+from runner.errors import did_you_mean, invalid
 
 BYTES = "bytes"
 BPE = "bpe"
@@ -24,8 +24,8 @@ END_TOKEN = "\"dataset.end_token='<|endoftext|>'\""
 LENGTH = 256
 VOCABULARY_SIZE = 8192
 
-_KEYS_OF_TEXT = ("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents")
-_KEYS_OF_IMAGES = ("image_size", "standardize", "features")
+# Keys that have no effect without a tokenizer.
+_KEYS_OF_TOKENS = ("vocabulary_size", "end_token", "sequence_length", "documents")
 
 
 def is_text(config: DatasetConfig) -> bool:
@@ -48,7 +48,7 @@ def _single_tokens(config: DatasetConfig) -> int:
 
 
 def check(config: DatasetConfig, *, recorded: bool = False) -> None:
-    """Checks the keys of text, and that other data has none of them.
+    """Checks the keys of text.
 
     Args:
       config: whose single values are checked.
@@ -58,28 +58,15 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
       ConfigError: the first problem.
     """
     if not is_text(config):
-        for key in changed(config, _KEYS_OF_TEXT):
-            raise _not_of_text(config, key)
-        return
-    is_always_text = registry.entry(config).tokens == "always"
-    if is_always_text:
-        for key in changed(config, _KEYS_OF_IMAGES):
+        for key in changed(config, _KEYS_OF_TOKENS):
+            fix = f"set dataset.tokenizer=bytes too, or remove dataset.{key}"
             raise invalid(
                 f"dataset.{key}",
                 getattr(config, key),
-                problem=f"dataset={config.name} has no such key",
-                fix=f"remove dataset.{key}",
+                problem="needs text, which dataset.tokenizer selects",
+                fix=fix,
             )
-    if config.column is not None and "column" not in registry.named(config).keys:
-        fix = "remove it"
-        if not is_always_text:
-            fix += ", or set dataset.features to the text feature"
-        raise invalid(
-            "dataset.column",
-            config.column,
-            problem="only dataset=text has such a key, for its .jsonl, .parquet and .arrow files",
-            fix=fix,
-        )
+        return
     _check_tokenizer(config, recorded=recorded)
     _check_vocabulary_size(config)
     # The library is looked for and not imported, because a config error must come before any slow import.
@@ -90,16 +77,6 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
             problem="needs the library tokenizers, which is not installed",
             fix="pip install tokenizers, or set dataset.tokenizer=bytes",
         )
-
-
-def _not_of_text(config: DatasetConfig, key: str) -> ConfigError:
-    """Returns the error for a key of text with data that is none."""
-    value = getattr(config, key)
-    if registry.entry(config).tokens != "tokenizer":
-        fix = f"remove dataset.{key}, or set dataset=text"
-        return invalid(f"dataset.{key}", value, problem=f"dataset={config.name} has no such key", fix=fix)
-    fix = f"set dataset.tokenizer=bytes too, or remove dataset.{key}"
-    return invalid(f"dataset.{key}", value, problem="needs text, which dataset.tokenizer selects", fix=fix)
 
 
 def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:

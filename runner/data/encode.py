@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from runner.data.base import IMAGE_DIMS, RESERVED, WEIGHT, Array, ArraySource, ArraySpec, Encoding
-from runner.errors import DataError
+from runner.errors import DataError, listed
 
 _IMAGE_CHANNELS = (1, 3, 4)
 # A column with more distinct strings is free text or an identifier. As a category it would give a useless model.
-MAX_CATEGORIES = 1000
+_MAX_CATEGORIES = 1000
 # So is a column in which every second row has a string of its own. With fewer rows than this, as in a first trial,
 # that says nothing.
 _MIN_ROWS_FOR_SHARE = 20
-# Names that a message lists before it abbreviates.
-_SHOWN_NAMES = 5
 # Rows per block of the search for NaN and Inf, which bounds its temporary arrays.
 _BLOCK_ROWS = 1 << 16
 _INT32 = np.iinfo(np.int32)
@@ -133,14 +131,6 @@ def missing_value(place: str, row: int, what: str = " is missing") -> DataError:
     return DataError(f"{place}: row {row + 1}{what}; fill it in or remove that row")
 
 
-def join_names(names: Sequence[str]) -> str:
-    """Returns the first names of a list, for a message."""
-    joined = ", ".join(names[:_SHOWN_NAMES])
-    if len(names) > _SHOWN_NAMES:
-        joined += f" and {len(names) - _SHOWN_NAMES} more"
-    return joined
-
-
 def check_lengths(columns: Mapping[str, Sized], where: str) -> None:
     """Checks that all columns have the same number of examples, at least one.
 
@@ -185,11 +175,9 @@ def encode(
         recorded = encoding.categories.get(name, ())
         are_strings = [isinstance(column, StringColumn) for column in columns.values()]
         if recorded and not all(are_strings):
-            raise DataError(
-                f"{where[first]}, {name} has numbers, but the run's data had strings: {join_names(recorded)}"
-            )
+            raise DataError(f"{where[first]}, {name} has numbers, but the run's data had strings: {listed(recorded)}")
         if any(are_strings):
-            categories[name] = _categories(name, columns, where, recorded)
+            categories[name] = tuple(recorded) or _categories(name, columns, where)
 
     arrays: dict[str, dict[str, Array]] = {}
     for split, split_columns in splits.items():
@@ -341,15 +329,9 @@ def _check_finite(place: str, values: Array) -> None:
         raise missing_value(place, start + row, f"{position} {problem}")
 
 
-def _categories(
-    name: str, columns: Mapping[str, Column], where: Mapping[str, str], recorded: Sequence[str]
-) -> tuple[str, ...]:
-    """Returns the categories of a column of strings.
-
-    They are those of the recorded run, or all of its strings, sorted.
-    """
+def _categories(name: str, columns: Mapping[str, Column], where: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns all strings of a column, sorted."""
     strings: set[str] = set()
-    string_columns: dict[str, StringColumn] = {}
     rows = 0
     for split, column in columns.items():
         if not isinstance(column, StringColumn):
@@ -357,39 +339,35 @@ def _categories(
             raise DataError(
                 f"{where[other]}, {name} has strings, but {where[split]}, {name} has numbers; use one kind in both"
             )
-        string_columns[split] = column
         strings.update(column.values)
         rows += len(column)
-    if recorded:
-        return tuple(recorded)
-    numbers = list(filter(is_number, strings))
-    if numbers and len(numbers) < len(strings):
-        split, row, string = _first_non_number(string_columns)
-        raise DataError(
-            f"{where[split]}, {name}: row {row} is {string!r}, but other rows are numbers; fix that row, or leave the "
-            "column out"
-        )
-    check_categories(f"{next(iter(where.values()))}, {name}", len(strings), rows)
-    return tuple(sorted(strings))
+    return categories_of(f"{next(iter(where.values()))}, {name}", strings, rows)
 
 
-def check_categories(place: str, strings: int, rows: int) -> None:
-    """Checks that a column of strings has categories, and no free text.
+def categories_of(place: str, strings: Collection[str], rows: int) -> tuple[str, ...]:
+    """Returns the categories of a column of strings: its distinct strings, sorted.
 
     Args:
       place: file and column, for the error.
-      strings: number of distinct ones.
+      strings: the distinct ones.
       rows: of the column.
 
     Raises:
-      DataError: too many strings are distinct.
+      DataError: some of the strings are numbers, or too many are distinct.
     """
-    has_mostly_distinct = rows >= _MIN_ROWS_FOR_SHARE and strings > rows / 2
-    if strings > MAX_CATEGORIES or has_mostly_distinct:
+    numbers = set(filter(is_number, strings))
+    if numbers and len(numbers) < len(strings):
+        other = min(set(strings) - numbers)
         raise DataError(
-            f"{place} has {strings:,} distinct strings in {rows:,} rows and looks like free text, not a category; "
-            "leave it out (in a file, by naming the other columns in dataset.features)"
+            f"{place} has the string {other!r}, but other rows are numbers; fix that row, or leave the column out"
         )
+    has_mostly_distinct = rows >= _MIN_ROWS_FOR_SHARE and len(strings) > rows / 2
+    if len(strings) > _MAX_CATEGORIES or has_mostly_distinct:
+        raise DataError(
+            f"{place} has {len(strings):,} distinct strings in {rows:,} rows and looks like free text, not a "
+            "category; leave it out (in a file, by naming the other columns in dataset.features)"
+        )
+    return tuple(sorted(strings))
 
 
 def is_number(text: str) -> bool:
@@ -399,15 +377,6 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _first_non_number(columns: Mapping[str, StringColumn]) -> tuple[str, int, str]:
-    """Returns split, row (from 1) and string of the first value that is not a number."""
-    for split, column in columns.items():
-        for row, code in enumerate(column.codes):
-            if not is_number(column.values[code]):
-                return split, row + 1, column.values[code]
-    raise AssertionError("the caller has seen one")
 
 
 def category_numbers(place: str, column: StringColumn, categories: Sequence[str]) -> Array:
@@ -423,9 +392,34 @@ def category_numbers(place: str, column: StringColumn, categories: Sequence[str]
         row = int(numbers.argmin())
         raise DataError(
             f"{place}: row {row + 1} is {column.values[column.codes[row]]!r}, which is not a category of the run "
-            f"({join_names(list(categories))}); remove that row, or train a new run"
+            f"({listed(categories)}); remove that row, or train a new run"
         )
     return numbers
+
+
+def describe_spec(spec: ArraySpec | None) -> str:
+    """Returns a spec for a message; None is that of an array that is missing."""
+    if spec is None:
+        return "missing"
+    names = f" with the names {listed(spec.names)}" if spec.names else ""
+    return f"{spec.dtype} {list(spec.shape)}{names}"
+
+
+def check_example(arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec], where: str) -> None:
+    """Checks that an example has the arrays of the first one.
+
+    Raises:
+      DataError: it has others, or another shape or dtype.
+    """
+    for name in {**specs, **arrays}:
+        array = arrays.get(name)
+        spec = specs.get(name)
+        if array is None or spec is None or array.shape != spec.shape or array.dtype != spec.dtype:
+            actual = None if array is None else ArraySpec(array.shape, str(array.dtype))
+            raise DataError(
+                f"{where}: array {name} is {describe_spec(actual)}, but {describe_spec(spec)} in the first example; "
+                "return the same arrays, shapes and dtypes for every example"
+            )
 
 
 def specs_as_bytes(specs: Mapping[str, ArraySpec]) -> bytes:

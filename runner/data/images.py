@@ -32,15 +32,9 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _RAW_MODES = {1: "L", 3: "RGB"}
 # Pillow guesses a file's format by its content, and others start programs: an EPS file with any name Ghostscript.
 _FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
-_16_BIT_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-_GRAY_MODES = ("1", "L", "LA", "La", *_16_BIT_MODES)
-# Bits of 16-bit pixels that are no scale of 16 bits: their upper 8 bits would keep 16 levels or fewer.
-_TOO_FEW_BITS = 12
-# TIFF tags: bits per sample, what 0 is, and the kind of the numbers.
-_BITS = 258
-_PHOTOMETRIC = 262
-_SAMPLE_FORMAT = 339
-_SIGNED = 2
+_GRAY_MODES = ("1", "L", "LA", "La")
+# Modes of more than 8 bits.
+_WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")
 # EXIF tag, and the orientations that swap height and width, flip vertically and flip horizontally.
 _ORIENTATION = 0x0112
 _TRANSPOSED = (5, 6, 7, 8)
@@ -79,7 +73,7 @@ def read_header(data: bytes) -> Header:
     """
     try:
         with _open(data) as image:
-            _check_scale(image)
+            _check_bits(image)
             width, height = image.size
             if image.getexif().get(_ORIENTATION) in _TRANSPOSED:
                 width, height = height, width
@@ -93,45 +87,14 @@ def _open(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(data), formats=_FORMATS)
 
 
-def _bits(image: Image.Image) -> int:
-    """Returns the bits of the largest value that the pixels of a mode of 16 bits may have."""
-    if image.format == "TIFF":
-        return int(image.tag_v2.get(_BITS, (16,))[0])  # type: ignore[attr-defined]  # a TIFF file has tags
-    return 16
-
-
-def _check_scale(image: Image.Image) -> Array:
-    """Checks that the format says what white is, and returns the values of 16-bit pixels, int64; else an empty array.
+def _check_bits(image: Image.Image) -> None:
+    """Rejects pixels of more than 8 bits, whose files don't all say which value is white.
 
     Raises:
-      ValueError: it does not.
+      ValueError: it has such pixels.
     """
-    fix = "save it with 8 bits, or read the values with dataset=arrays"
-    tags = getattr(image, "tag_v2", {})
-    if image.mode == "F":
-        raise ValueError(f"its pixels are floats, and the file does not say which one is white; {fix}")
-    # PNG and PGM files have at most 16 bits, which Pillow scales to 65535.
-    is_wide = image.mode == "I" and image.format not in ("PNG", "PPM")
-    if is_wide or _SIGNED in tags.get(_SAMPLE_FORMAT, ()):
-        raise ValueError(
-            f"its pixels are 32-bit or signed integers, and the file does not say which one is white; {fix}"
-        )
-    if image.mode not in _16_BIT_MODES:
-        # Pillow keeps the upper 8 bits of colors of 16 bits. A file that is read, as for its EXIF, has no tiles left.
-        has_wide_colors = any(";16" in str(tile[-1]) for tile in getattr(image, "tile", ()))
-        # Without alpha, which is opaque in most files.
-        if has_wide_colors and 0 < int(np.asarray(image.convert("RGB")).max(initial=0)) < 1 << (_TOO_FEW_BITS - 8):
-            raise ValueError(f"its 16-bit colors use 12 bits or fewer; scale them to 65535, {fix}")
-        return np.zeros(0, np.int64)
-    values = np.asarray(image).astype(np.int64)
-    largest = int(values.max(initial=0))
-    if _bits(image) == 16 and 0 < largest < 1 << _TOO_FEW_BITS:
-        raise ValueError(
-            f"its 16-bit pixels are {largest} at most, of 65535: a camera's values of 12 bits or fewer; scale them to "
-            f"65535, {fix}"
-        )
-    # Pillow inverts such pixels of 8 bits alone.
-    return (1 << _bits(image)) - 1 - values if tags.get(_PHOTOMETRIC) == 0 else values
+    if image.mode in _WIDE_MODES:
+        raise ValueError("its pixels have more than 8 bits; save it with 8, or read the values with dataset=arrays")
 
 
 def decode(data: bytes, channels: int) -> Pixels:
@@ -196,15 +159,9 @@ def _has_exif(data: bytes) -> bool:
 def _decode_with_pillow(data: bytes, channels: int) -> Pixels:
     try:
         with _open(data) as image:
-            values = _check_scale(image)
+            _check_bits(image)
             orientation = image.getexif().get(_ORIENTATION, 1)
-            image.load()
-            if image.mode in _16_BIT_MODES:
-                # Pillow would clip 16-bit values at 255; the upper 8 bits are the picture.
-                decoded = Image.fromarray((values >> (_bits(image) - 8)).astype(np.uint8))
-            else:
-                decoded = image
-            pixels = np.asarray(decoded.convert(_MODES[channels]))
+            pixels = np.asarray(image.convert(_MODES[channels]))
     # Pillow's plugins raise errors of any type, see `read_header`.
     except Exception as error:
         raise ValueError(_reason(error)) from error

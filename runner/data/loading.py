@@ -110,8 +110,7 @@ def load(
       >>> digits.train.specs["image"].shape
       (8, 8, 1)
     """
-    source = registry.entry(config).import_module()
-    full = source.load(config, encoding)
+    full = registry.entry(config).load(config, encoding)
     dataset = make_dataset(full, config, seed, evaluated)
     # Padding would count in the statistics. Runs that were recorded earlier may have such statistics.
     padded = [name for name in config.pad or () if encoding is None or name not in encoding.mean]

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a source overrides what DataSource documents
 """Sequence packing of whole examples: rows of one length, each with several examples of different lengths.
 
 Which examples share a row depends on their lengths and their order in the split only. So a run, a resumed one and any
@@ -25,9 +26,9 @@ from runner.data.base import (
     DataSource,
     Rows,
     empty_arrays,
-    read_all,
+    in_memory,
 )
-from runner.data.packing import LABEL, LABEL_WEIGHT, POSITIONS, SEGMENTS, WholeDocuments, step_lengths
+from runner.data.packing import LABEL, LABEL_WEIGHT, POSITIONS, SEGMENTS, WholeDocuments
 from runner.errors import DataError, listed
 
 KEY = "dataset.pack"
@@ -78,7 +79,7 @@ def best_fit(lengths: npt.NDArray[np.int64], row_length: int) -> list[list[int]]
 
 
 @dataclass(frozen=True, eq=False)
-class PackedExamples:
+class PackedExamples(DataSource):
     """Rows of several examples.
 
     A row has the arrays of its examples one after the other, then padding, and
@@ -107,7 +108,6 @@ class PackedExamples:
 
     @property
     def size(self) -> int:
-        """Number of rows."""
         return len(self.starts) - 1
 
     def read(self, rows: Rows) -> dict[str, Array]:
@@ -141,13 +141,6 @@ class PackedExamples:
             packed[LABEL][place] = examples[self.tokens][member_of_step, next_position] * has_next
             packed[LABEL_WEIGHT][place] *= has_next
         return packed
-
-    def in_memory(self) -> DataSource:
-        """Returns the rows as arrays if the source's are in memory or mapped and they are small, else this source."""
-        bytes_per_row = sum(spec.bytes for spec in self.specs.values())
-        if not isinstance(self.source, ArraySource | WholeDocuments) or bytes_per_row * self.size > _RAM_BYTES:
-            return self
-        return read_all(self, _EXAMPLES_PER_READ)
 
 
 def packed_dataset(dataset: Dataset, config: DatasetConfig) -> Dataset:
@@ -187,13 +180,16 @@ def _packed(
         raise DataError(f"{KEY}: no example of split {split} has a step; fix the data, or select other examples")
     counts = [len(row) for row in members]
     starts = np.cumsum([0, *counts]).astype(np.int64)
-    rows_of_split = PackedExamples(source, specs, padding, np.concatenate(members), starts, tokens)
+    rows_of_split: DataSource = PackedExamples(source, specs, padding, np.concatenate(members), starts, tokens)
     steps = int(lengths.sum())
     about = (
         f"{selection.get(split, split)}: {source.size:,} examples in {len(members):,} rows of {length:,} steps, "
         f"{steps / (len(members) * length):.1%} full"
     )
-    return rows_of_split.in_memory(), about
+    if isinstance(source, ArraySource | WholeDocuments):
+        # In memory, or mapped.
+        rows_of_split = in_memory(rows_of_split, _RAM_BYTES, _EXAMPLES_PER_READ)
+    return rows_of_split, about
 
 
 def _row_specs(
@@ -232,7 +228,7 @@ def _row_specs(
 
 def _lengths(source: DataSource) -> npt.NDArray[np.int64]:
     """Returns the number of steps of each example, (N,)."""
-    known = step_lengths(source, np.arange(source.size))
+    known = source.step_lengths(np.arange(source.size))
     if known is not None:
         return known
     lengths = []

@@ -1,14 +1,15 @@
+# ruff: noqa: D102 - a source overrides what DataSource documents
 """Sequence packing of texts: one stream that is cut at a fixed length, with document masks, or whole documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Rows, read_all
+from runner.data.base import Array, ArraySpec, DataSource, Rows
 from runner.data.checks_text import END_TOKEN
 from runner.errors import ConfigError, invalid
 
@@ -21,9 +22,9 @@ LABEL_WEIGHT = "label_weight"
 _DIMS = ("sequence",)
 # Sequences of up to 256 MiB are made once and kept as arrays, which an engine may in turn keep on its devices. Larger
 # splits are cut from the memory-mapped stream batch by batch.
-_RAM_BYTES = 1 << 28
+RAM_BYTES = 1 << 28
 # Sequences per call while those arrays are filled; bounds the temporary arrays of `read`.
-_ROWS_PER_READ = 1 << 12
+ROWS_PER_READ = 1 << 12
 
 
 def specs(length: int, *, apart: bool) -> dict[str, ArraySpec]:
@@ -63,7 +64,7 @@ def no_label_counts(split: str) -> ConfigError:
 
 
 @dataclass(frozen=True, eq=False)
-class PackedSequences:
+class PackedSequences(DataSource):
     """Concatenated documents, cut every T tokens.
 
     Attributes:
@@ -81,12 +82,10 @@ class PackedSequences:
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
-        """Specs of the arrays."""
         return specs(self.length, apart=self.apart)
 
     @property
     def size(self) -> int:
-        """Number of sequences."""
         # The last token of the stream is an input of no sequence, because it has no next token.
         inputs = len(self.stream) - 1
         if self.apart:
@@ -127,16 +126,9 @@ class PackedSequences:
         is_start[window, np.asarray(self.starts[document]) - first_tokens[window]] = True
         return is_start
 
-    def in_memory(self) -> ArraySource | PackedSequences:
-        """Returns the sequences as arrays if they are small, else this source."""
-        bytes_per_sequence = sum(spec.bytes for spec in self.specs.values())
-        if bytes_per_sequence * self.size > _RAM_BYTES:
-            return self
-        return read_all(self, _ROWS_PER_READ)
-
 
 @dataclass(frozen=True, eq=False)
-class WholeDocuments:
+class WholeDocuments(DataSource):
     """Documents as examples that are padded to T tokens, which `runner.data.packed_examples` puts into rows.
 
     A document of more than T inputs is several examples. Its last token is not an input, because no token follows it.
@@ -154,7 +146,6 @@ class WholeDocuments:
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
-        """Specs of the arrays."""
         return specs(self.length, apart=True)
 
     @cached_property
@@ -171,11 +162,9 @@ class WholeDocuments:
 
     @property
     def size(self) -> int:
-        """Number of examples."""
         return len(self._pieces[0])
 
     def step_lengths(self, rows: Rows) -> Rows:
-        """Returns the number of tokens of some examples, int64 (len(rows),)."""
         return self._pieces[1][rows]
 
     def read(self, rows: Rows) -> dict[str, Array]:
@@ -190,11 +179,3 @@ class WholeDocuments:
             SEGMENTS: is_input.astype(np.int32),
             LABEL_WEIGHT: is_input.astype(np.float32),
         }
-
-
-def step_lengths(source: DataSource, rows: Rows) -> Rows | None:
-    """Returns the numbers of steps of some examples, int64; None if the source knows them only by reading."""
-    lengths_of: Callable[[Rows], Rows | None] | None = getattr(source, "step_lengths", None)
-    if lengths_of is None:
-        return None
-    return lengths_of(rows)

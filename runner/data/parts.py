@@ -26,7 +26,7 @@ _TARGET = "_target_"
 _KEYS = (
     *("name", "builder", "path", "features", "train", "validation", "test", "data_dir", "download"),
     *("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents"),
-    *("image_size", "channels", "skip_broken", "pad", "pad_length", "pack"),
+    *("image_size", "channels", "pad", "pad_length", "pack"),
 )
 
 

@@ -38,12 +38,7 @@ class Prefetcher(Generic[Item, Placed]):
           items: iterated in the thread.
           place: applied in the thread, such as a copy to the devices.
           depth: items prepared ahead, at least 1.
-
-        Raises:
-          ValueError: `depth` is below 1.
         """
-        if depth < 1:
-            raise ValueError(f"dataset.prefetch={depth}: must be at least 1")
         self._items = items
         self._place = place
         # An item comes wrapped in a tuple, so that it can't be mistaken for the end (None) or for an exception.

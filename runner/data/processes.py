@@ -16,7 +16,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from runner.data.augment import Augmented, name_of, write_examples
+from runner.data.augment import Augmented, write_examples
 from runner.data.base import Array, Rows, empty_arrays
 from runner.errors import DataError, describe
 from runner.host import imports
@@ -61,7 +61,7 @@ class Processes:
         # A pool that is broken, or closed in the meantime.
         except (RuntimeError, CancelledError) as error:
             # Shuffled rows have no range.
-            first = name_of(source, int(rows[0]))
+            first = source.example_name(int(rows[0]))
             examples_made = first if len(rows) == 1 else f"{len(rows):,} examples, the first of them {first}"
             raise DataError(
                 f"a data worker died while making {examples_made}; if it ran out of memory, lower dataset.workers"

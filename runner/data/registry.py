@@ -3,10 +3,9 @@
 Imports neither NumPy nor a source's libraries.
 
 To add a source, write a module `runner/data/sources/<name>.py` (or a package), add its entry to `SOURCES` and write
-`conf/dataset/<name>.yaml`. The module has two functions:
+`conf/dataset/<name>.yaml`. The module has the function
 
     load(config: DatasetConfig, encoding: Encoding | None) -> FullDataset
-    location(config: DatasetConfig) -> str      where the data is on this machine, for `runner.data`
 
 A `check` of the entry, in `runner/data/checks_source.py`, reports what the config alone and a look at the files show.
 `dataset.name` selects the entry. A name without an entry is that of a TFDS builder.
@@ -16,11 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import checks_source
+from runner.data.checks_source import (
+    HUGGINGFACE,
+    IMAGES,
+    PARQUET,
+    TABLES,
+    TEXTS,
+    check_builder,
+    check_custom,
+    check_path,
+)
 
 if TYPE_CHECKING:
     from runner.data.base import Encoding, FullDataset
@@ -28,33 +37,12 @@ if TYPE_CHECKING:
 _FOLDER = "runner.data.sources"
 
 
-class SourceModule(Protocol):
-    """The module of a data source."""
-
-    def load(self, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
-        """Reads all splits.
-
-        Args:
-          config: the dataset's.
-          encoding: of the recorded run that the data is read for; None: the data gets an encoding of its own.
-
-        Raises:
-          ConfigError: the value of a key does not fit the data.
-          DataError: the data is missing or broken.
-        """
-        ...
-
-    def location(self, config: DatasetConfig) -> str:
-        """Returns where the data is on this machine."""
-        ...
-
-
 @dataclass(frozen=True)
 class SourceEntry:
     """One data source.
 
     Attributes:
-      module: import path of its module, see `SourceModule`. It is imported when the source is loaded, because an
+      module: import path of its module. It is imported when the source is loaded, because an
         invalid config is reported before a source's libraries are imported.
       keys: keys of the group `dataset` that this source has and not every source.
       tokens: whether its examples are sequences of tokens: `always`, `never`, or `tokenizer`, with
@@ -70,70 +58,75 @@ class SourceEntry:
     is_users_data: bool = False
     check: Callable[[DatasetConfig], None] | None = None
 
-    def import_module(self) -> SourceModule:
-        """Imports the source's module, with its libraries."""
-        return cast(SourceModule, import_module(self.module))
+    def load(self, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
+        """Imports the source's module, with its libraries, and reads all splits.
+
+        Args:
+          config: the dataset's.
+          encoding: of the recorded run that the data is read for; None: the data gets an encoding of its own.
+
+        Raises:
+          ConfigError: the value of a key does not fit the data.
+          DataError: the data is missing or broken.
+        """
+        full: FullDataset = import_module(self.module).load(config, encoding)
+        return full
 
 
+_TEXT = ("tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents", "pack")
+_TABLE = ("path", "features", "standardize", "pad", "pad_length", "pack")
 SOURCES: dict[str, SourceEntry] = {
     "arrays": SourceEntry(
-        f"{_FOLDER}.arrays",
-        keys=("path", "features", "pad", "pad_length", "pack"),
-        tokens="maybe",
-        is_users_data=True,
-        check=checks_source.check_tables,
+        f"{_FOLDER}.arrays", _TABLE, tokens="maybe", is_users_data=True, check=partial(check_path, TABLES)
     ),
     "custom": SourceEntry(
         f"{_FOLDER}.custom",
-        keys=("target", "pad", "pad_length", "pack"),
+        ("target", "standardize", "pad", "pad_length", "pack"),
         tokens="maybe",
         is_users_data=True,
-        check=checks_source.check_custom,
+        check=check_custom,
     ),
-    "digits": SourceEntry(f"{_FOLDER}.digits"),
+    "digits": SourceEntry(f"{_FOLDER}.digits", ("image_size",)),
     "image_folder": SourceEntry(
         f"{_FOLDER}.image_folder",
-        keys=("path", "channels", "skip_broken"),
+        ("path", "image_size", "channels"),
         is_users_data=True,
-        check=checks_source.check_images,
+        check=partial(check_path, IMAGES),
     ),
-    "mnist": SourceEntry(f"{_FOLDER}.mnist"),
-    "fashion_mnist": SourceEntry(f"{_FOLDER}.mnist"),
-    "mixture": SourceEntry(f"{_FOLDER}.mixture", keys=("parts",), tokens="maybe", is_users_data=True),
+    "mnist": SourceEntry(f"{_FOLDER}.mnist", ("image_size",)),
+    "fashion_mnist": SourceEntry(f"{_FOLDER}.mnist", ("image_size",)),
+    "mixture": SourceEntry(
+        f"{_FOLDER}.mixture", ("parts", "standardize", "image_size"), tokens="maybe", is_users_data=True
+    ),
     "parquet": SourceEntry(
-        f"{_FOLDER}.parquet",
-        keys=("path", "features", "channels", "pad", "pad_length", "pack"),
+        f"{_FOLDER}.stored",
+        (*_TABLE, "image_size", "channels"),
         tokens="maybe",
         is_users_data=True,
-        check=checks_source.check_parquet,
+        check=partial(check_path, PARQUET),
     ),
     "huggingface": SourceEntry(
-        f"{_FOLDER}.huggingface",
-        keys=("path", "features", "channels", "pad", "pad_length", "pack"),
+        f"{_FOLDER}.stored",
+        (*_TABLE, "image_size", "channels"),
         tokens="maybe",
         is_users_data=True,
-        check=checks_source.check_huggingface,
+        check=partial(check_path, HUGGINGFACE),
     ),
-    "array_record": SourceEntry(
-        f"{_FOLDER}.array_record",
-        keys=("path", "features", "channels"),
-        tokens="maybe",
-        is_users_data=True,
-        check=checks_source.check_array_record,
-    ),
-    "pydoc": SourceEntry(f"{_FOLDER}.pydoc", keys=("pack",), tokens="always"),
-    "shakespeare": SourceEntry(f"{_FOLDER}.shakespeare", keys=("pack",), tokens="always"),
+    "pydoc": SourceEntry(f"{_FOLDER}.pydoc", _TEXT, tokens="always"),
+    "shakespeare": SourceEntry(f"{_FOLDER}.shakespeare", _TEXT, tokens="always"),
     "text": SourceEntry(
         f"{_FOLDER}.text",
-        keys=("path", "column", "pack"),
+        ("path", "column", *_TEXT),
         tokens="always",
         is_users_data=True,
-        check=checks_source.check_texts,
+        check=partial(check_path, TEXTS),
     ),
 }
 
 # Any other name, and `dataset.builder`.
-TFDS = SourceEntry(f"{_FOLDER}.tfds", keys=("features", "pack"), tokens="tokenizer", check=checks_source.check_builder)
+TFDS = SourceEntry(
+    f"{_FOLDER}.tfds", ("features", "standardize", "image_size", *_TEXT), tokens="tokenizer", check=check_builder
+)
 
 
 def entry(config: DatasetConfig) -> SourceEntry:

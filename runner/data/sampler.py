@@ -69,14 +69,9 @@ class Ordered(Protocol):
 
 
 def order_of(source: DataSource, draw: Draw) -> Indices:
-    """Returns the order of a source's examples in one epoch.
+    """Returns the order of a split's examples in one epoch, int64 (size,).
 
-    Args:
-      source: a split.
-      draw: seed and epoch.
-
-    Returns:
-      int64 (size,), a permutation, unless the source is a mixture, which may repeat the examples of a part.
+    It is a permutation, unless the source is a mixture, which may repeat the examples of a part.
     """
     if isinstance(source, Ordered):
         return source.epoch_order(draw)
@@ -97,15 +92,7 @@ def steps_in_epoch(size: int, batch_size: int, remainder: str) -> int:
       size: number of examples.
       batch_size: examples per batch.
       remainder: `drop` drops the last partial batch, `pad` fills it with padding of weight 0.
-
-    Returns:
-      The number of batches; 0 if `drop` leaves none.
-
-    Raises:
-      ValueError: `remainder` is neither.
     """
-    if remainder not in ("drop", "pad"):
-        raise ValueError(f"dataset.remainder={remainder}: must be drop or pad")
     if remainder == "drop":
         return size // batch_size
     # A division that rounds up.
@@ -139,9 +126,6 @@ def train_plan(
 
     Returns:
       The batches from `start_step` on, identical to those of an uninterrupted epoch.
-
-    Raises:
-      ValueError: `remainder` is neither.
     """
     stop = steps_in_epoch(size, batch_size, remainder)
     if steps is not None:

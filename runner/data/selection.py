@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a source overrides what DataSource documents
 """The examples that a run uses: split expressions, holdout and test split."""
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ from runner.data.base import (
     DataSource,
     FullDataset,
     Rows,
-    column,
     empty_arrays,
     take,
 )
-from runner.data.packing import step_lengths
 from runner.data.splits import Slice, fix_of, parse_split, resolve
 from runner.errors import invalid, listed
 
@@ -40,7 +39,7 @@ _TEST_STREAM = (0, 2)
 
 
 @dataclass(frozen=True, eq=False)
-class Selection:
+class Selection(DataSource):
     """Some examples of one or more sources, in an order of their own.
 
     Attributes:
@@ -53,8 +52,23 @@ class Selection:
 
     @property
     def size(self) -> int:
-        """Number of examples."""
         return sum(len(rows) for _, rows in self.pieces)
+
+    @property
+    def one_at_a_time(self) -> bool:
+        return any(source.one_at_a_time for source, _ in self.pieces)
+
+    def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
+        source, source_row = self.locate(row)
+        return source.example(source_row, epoch)
+
+    def original(self, row: int) -> dict[str, Array]:
+        source, source_row = self.locate(row)
+        return source.original(source_row)
+
+    def example_name(self, row: int) -> str:
+        source, source_row = self.locate(row)
+        return source.example_name(source_row)
 
     def locate(self, row: int) -> tuple[DataSource, int]:
         """Returns the source of an example and its row there."""
@@ -65,7 +79,6 @@ class Selection:
         raise IndexError(f"row {row} is past the end of the selection")
 
     def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some examples."""
         if len(self.pieces) == 1:
             source, source_rows = self.pieces[0]
             return source.read(source_rows[rows])
@@ -86,7 +99,7 @@ class Selection:
         """Returns the numbers of steps of some examples, or None unless every source knows them."""
         lengths = []
         for source, source_rows in self.pieces:
-            piece = step_lengths(source, source_rows)
+            piece = source.step_lengths(source_rows)
             if piece is None:
                 return None
             lengths.append(piece)
@@ -97,7 +110,7 @@ class Selection:
         """Returns one complete array, or None unless every source has it."""
         columns = []
         for source, rows in self.pieces:
-            values = column(source, name)
+            values = source.column(name)
             if values is None:
                 return None
             columns.append(values[rows])

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a source overrides what DataSource documents
 """Standardization of numeric inputs: (x - mean) / standard deviation, per column.
 
 Both are of the train split.
@@ -5,7 +6,7 @@ Both are of the train split.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +17,8 @@ from runner.data.base import (
     ArraySpec,
     DataSource,
     Encoding,
-    ExampleSource,
     FullDataset,
     Rows,
-    column,
 )
 from runner.data.selection import Selection
 from runner.errors import invalid
@@ -29,8 +28,6 @@ _KEY = "dataset.standardize"
 _BLOCK = 4096
 # Examples with images are read in smaller blocks, of this size.
 _BLOCK_BYTES = 1 << 26
-# The largest array that is copied as a whole instead of read in blocks.
-_COLUMN_BYTES = 1 << 28
 # float64 mean and standard deviation, one number per column.
 Statistics = tuple[Array, Array]
 
@@ -80,13 +77,11 @@ def measure(source: DataSource, names: Collection[str]) -> Encoding:
       source: the train split.
       names: of the arrays; a column is an entry of the last dim, or the whole array if it has no dims.
     """
-    mean: dict[str, tuple[float, ...]] = {}
-    deviation: dict[str, tuple[float, ...]] = {}
     moments = {name: _Moments() for name in names}
     # The arrays that are read with all others of their examples.
     of_examples = []
     for name in names:
-        complete = _complete(source, name)
+        complete = source.column(name)
         if complete is None:
             of_examples.append(name)
             continue
@@ -99,21 +94,10 @@ def measure(source: DataSource, names: Collection[str]) -> Encoding:
             batch = source.read(np.arange(start, min(start + block, source.size)))
             for name in of_examples:
                 moments[name].add(batch[name])
-    for name in names:
-        mean[name] = tuple(map(float, moments[name].mean))
-        deviation[name] = tuple(map(float, moments[name].deviation()))
-    return Encoding(mean=mean, deviation=deviation)
-
-
-def _complete(source: DataSource, name: str) -> Array | None:
-    """Returns a complete array if that saves reading images and needs bounded memory, else None."""
-    has_images = any(spec.is_image for spec in source.specs.values())
-    # Without images, one pass over the examples reads all arrays, and a column may need a pass of its own.
-    if not has_images:
-        return None
-    if not isinstance(source, ArraySource) and source.size * source.specs[name].bytes > _COLUMN_BYTES:
-        return None
-    return column(source, name)
+    return Encoding(
+        mean={name: tuple(map(float, moments[name].mean)) for name in names},
+        deviation={name: tuple(map(float, moments[name].deviation())) for name in names},
+    )
 
 
 class _Moments:
@@ -193,8 +177,6 @@ def _standardized_source(source: DataSource, statistics: Mapping[str, Statistics
     if isinstance(source, Selection):
         pieces = [(_standardized_source(piece, statistics), rows) for piece, rows in source.pieces]
         return replace(source, pieces=pieces, specs=specs)
-    if isinstance(source, ExampleSource):
-        return StandardizedExamples(source, specs, statistics)
     return Standardized(source, specs, statistics)
 
 
@@ -204,12 +186,6 @@ def _scaled(arrays: Mapping[str, Array], statistics: Mapping[str, Statistics]) -
         values = (arrays[name].astype(np.float64) - _broadcastable(mean)) / _broadcastable(deviation)
         scaled[name] = values.astype(np.float32)
     return scaled
-
-
-def _unscaled_column(source: DataSource, statistics: Mapping[str, Statistics], name: str) -> Array | None:
-    if name in statistics:
-        return None
-    return column(source, name)
 
 
 def _broadcastable(numbers: Array) -> Array:
@@ -228,7 +204,7 @@ def _columns(shape: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Standardized:
+class Standardized(DataSource):
     """A source that standardizes its examples when they are read."""
 
     inner: DataSource
@@ -237,48 +213,24 @@ class Standardized:
 
     @property
     def size(self) -> int:
-        """Number of examples."""
         return self.inner.size
 
+    @property
+    def one_at_a_time(self) -> bool:
+        return self.inner.one_at_a_time
+
     def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some examples."""
         return _scaled(self.inner.read(rows), self.statistics)
 
     def column(self, name: str) -> Array | None:
         """Returns one complete array of the source, or None; those to standardize are never complete."""
-        return _unscaled_column(self.inner, self.statistics, name)
-
-
-@dataclass(frozen=True, eq=False)
-class StandardizedExamples:
-    """A source that standardizes each example as it is made."""
-
-    inner: ExampleSource
-    specs: Mapping[str, ArraySpec]
-    statistics: Mapping[str, Statistics]
-
-    @property
-    def size(self) -> int:
-        """Number of examples."""
-        return self.inner.size
+        return None if name in self.statistics else self.inner.column(name)
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        """Returns the arrays of one example."""
         return _scaled(self.inner.example(row, epoch), self.statistics)
 
     def original(self, row: int) -> dict[str, Array]:
-        """Returns one example whose images have the size of their files, if the source can."""
-        read_example: Callable[[int], dict[str, Array]] = getattr(self.inner, "original", self.inner.example)
-        return _scaled(read_example(row), self.statistics)
+        return _scaled(self.inner.original(row), self.statistics)
 
     def example_name(self, row: int) -> str:
-        """Returns the example's name for messages."""
         return self.inner.example_name(row)
-
-    def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some examples."""
-        return _scaled(self.inner.read(rows), self.statistics)
-
-    def column(self, name: str) -> Array | None:
-        """Returns one complete array of the source, or None; those to standardize are never complete."""
-        return _unscaled_column(self.inner, self.statistics, name)

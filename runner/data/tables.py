@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import zipfile
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,17 @@ import pyarrow.parquet
 from numpy.lib.npyio import NpzFile
 
 from runner.data.base import Array
-from runner.data.encode import Column, as_column, by_clean_name, cleaned, is_number, missing_value, string_column
+from runner.data.encode import (
+    Column,
+    as_column,
+    by_clean_name,
+    cleaned,
+    is_number,
+    missing_value,
+    string_column,
+)
 from runner.data.ragged import Ragged
-from runner.errors import DataError
+from runner.errors import DataError, did_you_mean, in_one_line, invalid, listed
 
 # Bytes of a .csv per parsed block. Each block is reduced before the next one is parsed, so it bounds the memory.
 _BLOCK_BYTES = 1 << 20
@@ -40,52 +48,132 @@ _READ_ERRORS = (
 )
 
 
-def read(path: Path, features: Sequence[str] | None = None, pad: Collection[str] = ()) -> dict[str, Column | Ragged]:
-    """Reads a file.
+def read(paths: Sequence[Path], features: Sequence[str] | None) -> dict[str, pa.ChunkedArray | Array | None]:
+    """Reads the files of a split.
+
+    Files with tables, and archives, are concatenated row by row in their order. A .npy file is one array.
 
     Args:
-      path: a .npz, .npy, .csv or .parquet file.
-      features: names to read, as in the file or cleaned; None: all.
-      pad: cleaned names of the columns of a .parquet file that are lists of different lengths.
+      paths: .npz, .npy, .csv or .parquet files.
+      features: names to read, as in the files or cleaned; None: all.
 
     Returns:
-      Columns or arrays by name, in the file's order.
+      Columns or arrays by their names in the files; None for those that are not read.
 
     Raises:
-      DataError: the file can't be read or has Python objects, or a value is missing; names the file, row and column.
+      DataError: a file can't be read or has Python objects, or files differ in their columns.
     """
-    suffix = path.suffix.lower()
-    columns: list[tuple[str, Column | Ragged]] = []
+    where = place(paths)
+    found: dict[str, pa.ChunkedArray | Array | None] = {}
+    archives: dict[Path, dict[str, Array | None]] = {}
+    tables: dict[Path, pa.Table] = {}
+    for path in paths:
+        suffix = path.suffix.lower()
+        try:
+            if suffix == ".npy":
+                _check_new(path.stem, found, where)
+                found[path.stem] = _array(path, np.load(path, mmap_mode="r", allow_pickle=False))
+            elif suffix == ".npz":
+                archives[path] = _read_archive(path, features)
+            else:
+                tables[path] = _read_table(path)
+        except _READ_ERRORS as error:
+            raise DataError(f"{path} can't be read: {reason(error)}") from error
+    check_same_columns({path: list(archive) for path, archive in archives.items()})
+    for name in next(iter(archives.values()), ()):
+        _check_new(name, found, where)
+        pieces = [archive[name] for archive in archives.values()]
+        try:
+            found[name] = None if pieces[0] is None else _joined(pieces)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise DataError(f"{where}, {name}: {reason(error)}; all files need one shape") from error
+    if tables:
+        check_same_columns({path: table.column_names for path, table in tables.items()})
+        table = concatenated(list(tables.values()), where)
+        tables.clear()
+        for name in table.column_names:
+            _check_new(name, found, where)
+            found[name] = table.column(0) if is_selected(features, name) else None
+            # The caller frees each Arrow column before the next one is converted.
+            table = table.remove_column(0)
+    return found
+
+
+def place(paths: Sequence[Path]) -> str:
+    """Returns the name of a split for messages: its file, or the folder of its files."""
+    return str(paths[0] if len(paths) == 1 else paths[0].parent)
+
+
+def concatenated(tables: Sequence[pa.Table], where: str) -> pa.Table:
+    """Returns tables of the same columns as one; nothing is copied where their types are the same.
+
+    Raises:
+      DataError: a column has numbers in one file and strings in another.
+    """
+    first, *others = tables
     try:
-        if suffix == ".npy":
-            columns.append((path.stem, _array(path, np.load(path, mmap_mode="r", allow_pickle=False))))
-        elif suffix == ".npz":
-            with _archive(path) as archive:
-                for name in archive.files:
-                    if _is_selected(features, name):
-                        columns.append((name, _array(f"{path}, {name}", archive[name])))
-        else:
-            columns = _read_table(path, features, pad)
-    except _READ_ERRORS as error:
-        raise DataError(f"{path} can't be read: {_reason(error)}") from error
-    selected = [(name, column) for name, column in columns if _is_selected(features, name)]
-    return by_clean_name(selected, str(path))
+        return pa.concat_tables(
+            [first, *(table.select(first.column_names) for table in others)], promote_options="permissive"
+        )
+    except pa.ArrowException as error:
+        raise DataError(f"{where}: the files can't be read as one table: {reason(error)}") from error
 
 
-def names(path: Path) -> list[str]:
-    """Returns the cleaned names of the arrays or columns of a readable file."""
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
-        raw_names = [path.stem]
-    elif suffix == ".npz":
-        with _archive(path) as archive:
-            raw_names = list(archive.files)
-    elif suffix == ".parquet":
-        raw_names = pyarrow.parquet.read_schema(path).names
-    else:
-        with pyarrow.csv.open_csv(path) as reader:
-            raw_names = reader.schema.names
-    return list(map(cleaned, raw_names))
+def select(names: Sequence[str], features: Sequence[str] | None, where: str) -> dict[str, str]:
+    """Returns array -> name of its column, in the order of the file.
+
+    Args:
+      names: of all columns.
+      features: names to read, as in the file or cleaned; None: all but the index of a pandas frame.
+      where: the file or folder, for errors.
+
+    Raises:
+      ConfigError: there is no such column, or several fit.
+      DataError: two columns have the same name, or a name can't be used.
+    """
+    known = [name for name in names if not is_index(name)]
+    chosen = set(known)
+    if features is not None:
+        chosen = set()
+        for feature in features:
+            matching = [name for name in known if cleaned(feature) == cleaned(name)]
+            if feature in known:
+                matching = [feature]
+            if len(matching) > 1:
+                raise invalid(
+                    "dataset.features",
+                    feature,
+                    problem=f"means several columns ({listed(matching)})",
+                    fix="write the name of one of them as it is in the file",
+                )
+            if not matching:
+                raise invalid(
+                    "dataset.features",
+                    feature,
+                    problem=f"unknown column (the columns: {listed(known)})",
+                    fix=did_you_mean(feature, map(cleaned, known), f"set dataset.features=[{','.join(known[:2])}]"),
+                )
+            chosen.add(matching[0])
+    return by_clean_name([(name, name) for name in known if name in chosen], where)
+
+
+def column(where: str, values: pa.ChunkedArray | Array, *, is_sequence: bool) -> Column | Ragged:
+    """Returns a column of `read` as an array, strings, or sequences of different lengths.
+
+    Raises:
+      DataError: a value is missing, or the type is another one.
+    """
+    if isinstance(values, np.ndarray):
+        if is_sequence:
+            raise DataError(
+                f"{where} is not a column of lists, which dataset.pad is for; remove it there, or save the lists in a "
+                ".parquet file"
+            )
+        return as_column(where, values)
+    if not is_sequence:
+        return convert_column(where, values)
+    steps, lengths = sequences(where, values)
+    return Ragged(np.split(steps, np.cumsum(lengths)[:-1]))
 
 
 def is_index(name: str) -> bool:
@@ -93,34 +181,65 @@ def is_index(name: str) -> bool:
     return _PANDAS_INDEX.fullmatch(name) is not None
 
 
-def _is_selected(features: Sequence[str] | None, name: str) -> bool:
+def is_selected(features: Sequence[str] | None, name: str) -> bool:
+    """Returns whether `dataset.features` may mean a column."""
     return features is None or name in features or cleaned(name) in map(cleaned, features)
 
 
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
+def reason(error: Exception) -> str:
+    """Returns a library's error for a message."""
+    text = in_one_line(str(error))
     if "allow_pickle" in text or "Python objects" in text or "Object arrays" in text:
         return "it has Python objects, which are never unpickled; save numeric arrays, for example with numpy.asarray"
     return text[:_MAX_REASON] or type(error).__name__
 
 
-def _archive(path: Path) -> NpzFile:
+def _check_new(name: str, found: Collection[str], where: str) -> None:
+    if name in found:
+        raise DataError(f"{where}: two columns are called {name!r}; rename one of them")
+
+
+def check_same_columns(columns: Mapping[Path, Sequence[str]]) -> None:
+    """Checks that files have the same columns.
+
+    Raises:
+      DataError: one lacks a column.
+    """
+    for path, names in columns.items():
+        first = next(iter(columns))
+        different = sorted(set(names) ^ set(columns[first]))
+        if different:
+            raise DataError(
+                f"{path} and {first} are read as one table, but only one of them has {listed(different)}; give them "
+                "the same columns"
+            )
+
+
+def _joined(pieces: Sequence[Array]) -> Array:
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _read_archive(path: Path, features: Sequence[str] | None) -> dict[str, Array | None]:
     archive = np.load(path, allow_pickle=False)
     if not isinstance(archive, NpzFile):
         raise DataError(f"{path} is not a .npz archive; save it with numpy.savez, or rename it to .npy")
-    return archive
+    arrays: dict[str, Array | None] = {}
+    with archive:
+        for name in archive.files:
+            arrays[name] = _array(f"{path}, {name}", archive[name]) if is_selected(features, name) else None
+    return arrays
 
 
-def _array(where: Path | str, array: object) -> Column:
+def _array(where: Path | str, array: object) -> Array:
     # An archive with the suffix .npy, or another kind of file inside an archive, is not an array.
     if not isinstance(array, np.ndarray):
         raise DataError(f"{where} is not an array; save it with numpy.save or numpy.savez")
     if 0 in array.shape[1:]:
         raise DataError(f"{where} has the shape {array.shape}, so its examples have no values; save it again")
-    return as_column(str(where), array)
+    return array
 
 
-def _read_table(path: Path, features: Sequence[str] | None, pad: Collection[str]) -> list[tuple[str, Column | Ragged]]:
+def _read_table(path: Path) -> pa.Table:
     if path.suffix.lower() == ".parquet":
         table = pyarrow.parquet.read_table(path)
     else:
@@ -128,18 +247,10 @@ def _read_table(path: Path, features: Sequence[str] | None, pad: Collection[str]
         _check_header(path, table.column_names)
     if not table.num_rows:
         raise DataError(f"{path} has no examples")
-    columns: list[tuple[str, Column | Ragged]] = []
     for name in table.column_names:
-        if _is_selected(features, name) and not is_index(name):
-            place = f"{path}, {name}"
-            if cleaned(name) in pad:
-                steps, lengths = sequences(place, table.column(0))
-                columns.append((name, Ragged(np.split(steps, np.cumsum(lengths)[:-1]))))
-            else:
-                columns.append((name, convert_column(place, table.column(0))))
-        # The Arrow column is freed before the next one is converted, so the peak is the table plus one column.
-        table = table.remove_column(0)
-    return columns
+        if table.column_names.count(name) > 1:
+            raise DataError(f"{path}: two columns are called {name!r}; rename one of them")
+    return table
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:

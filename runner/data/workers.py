@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.augment import Augmented, sources, write_examples
-from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty_arrays, take
+from runner.data.augment import Augmented, write_examples
+from runner.data.base import Array, ArraySpec, DataSource, Rows, empty_arrays, take
 from runner.data.processes import Processes
 from runner.errors import DataError, invalid
 from runner.host import cores
@@ -157,7 +157,7 @@ class Workers:
         Raises:
           ConfigError: worker processes are required, and the source can't be sent to them.
         """
-        if not one_at_a_time(source):
+        if not source.one_at_a_time:
             return Reader(source, self._submit, None)
         if not isinstance(source, Augmented):
             source = Augmented(source, (), self._seed, False, source.specs)
@@ -198,11 +198,3 @@ class Workers:
 def opened(config: DatasetConfig, seed: int) -> Workers:
     """Returns the workers of a run, for a `with` block; none is started yet."""
     return Workers(config, seed)
-
-
-def one_at_a_time(source: DataSource) -> bool:
-    """Returns whether a source makes one example at a time.
-
-    Workers can share the work of such a source.
-    """
-    return isinstance(source, Augmented) or any(isinstance(part, ExampleSource) for part in sources(source))

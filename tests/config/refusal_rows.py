@@ -293,7 +293,6 @@ REFUSALS = [
     refusal("dataset=arrays", "dataset.path is required"),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
     refusal("dataset=parquet dataset.path=nowhere.parquet", "dataset.path=nowhere.parquet", "a folder of them"),
-    refusal("dataset=array_record dataset.path=nowhere", "dataset.path=nowhere", "an .array_record file"),
     refusal("dataset=mixture", "dataset.parts is required"),
     refusal("dataset=mixture dataset.parts=[]", "dataset.parts=[]", "two datasets or more", "{name: arrays"),
     refusal(

@@ -59,7 +59,6 @@ NEEDS = {
     ],
     "dataset/arrays": ["dataset.path=own.csv"],
     "dataset/custom": ["dataset._target_=own_code.load"],
-    "dataset/array_record": ["dataset.path=own.array_record"],
     "dataset/huggingface": ["dataset.path=photos"],
     "dataset/image_folder": ["dataset.path=photos"],
     "dataset/tfds": ["dataset.name=emnist/letters"],
@@ -98,7 +97,6 @@ def test_every_option_composes_and_passes_every_check(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "words.txt").write_text("words\n")
     (tmp_path / "own.csv").write_text("price\n1\n")
-    (tmp_path / "own.array_record").touch()
     (tmp_path / "own.parquet").touch()
     (tmp_path / "own.keras").touch()
     (tmp_path / "own_code.py").write_text(OWN_CODE)

@@ -17,8 +17,8 @@ from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import checks as checks_data
 from runner.data import loading
 from runner.data.base import Array, ArraySource, ArraySpec, Dataset
-from runner.data.mixture import Mixture
-from runner.data.sampler import Draw, order_of, train_plan
+from runner.data.sampler import Draw, order_of
+from runner.data.sources.mixture import Mixture
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
 from tests.data.pictures import encoded, picture
@@ -92,24 +92,6 @@ def test_the_order_is_a_function_of_seed_and_epoch_and_parts_differ() -> None:
     assert sorted(first.tolist()) == [*range(50), *range(1000, 1050)]
 
 
-def test_batches_resume_in_the_middle_of_an_epoch() -> None:
-    source = mixture([30, 50], [2.0, 1.0])
-    options = {"batch_size": 8, "seed": 1, "epoch": 3, "source": source}
-    whole = train_plan(source.size, **options)  # type: ignore[arg-type]
-    rest = train_plan(source.size, start_step=4, **options)  # type: ignore[arg-type]
-    assert np.array_equal(whole.indices[4:], rest.indices)
-    assert whole.steps == 10
-
-
-def test_weights_change_how_often_a_part_is_seen_and_equal_draws_hold_no_position_apart() -> None:
-    source = mixture([100, 100], [3.0, 1.0])
-    (epoch,) = drawn(source, 1)
-    counts = np.bincount(epoch // 1000)
-    assert counts.tolist() == [150, 50]
-    batches = epoch.reshape(-1, 8) // 1000
-    assert set(batches.sum(1).tolist()) <= {1, 2, 3}
-
-
 def write(name: str, size: int, first: int = 0) -> None:
     rows = np.arange(size) + first
     np.savez(name, x=np.stack([rows, -rows], 1).astype(np.float32), label=rows % 2)
@@ -146,14 +128,6 @@ def test_evaluations_have_every_example_of_the_parts_once() -> None:
     # The test examples are those that each part has alone.
     alone = loading.load(DatasetConfig(name="arrays", path="a.npz", test=None))
     assert set(values_of(alone.test)) <= set(values_of(data.test))
-
-
-def test_split_expressions_of_parts_are_used() -> None:
-    entries = two(train="train[:10]", validation="train[10:20]", test="train[20:]")
-    data = read(entries)
-    assert data.validation is not None
-    assert values_of(data.validation) == list(range(1010, 1020))
-    assert [row for row in values_of(data.train) if row >= 1000] == list(range(1000, 1010))
 
 
 def test_the_digest_is_of_the_data_and_its_selection_and_not_of_the_weights() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import importlib
 import json
 import os
 import sys
@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import checks, checks_text, registry
+from runner.data import checks, registry
 from runner.data.base import Dataset
 from runner.data.loading import load
 from runner.errors import ConfigError
 from tests import forks
-from tests.data.conftest import ROOT, python
+from tests.data.conftest import ROOT
 
 NAME = "quadrants"
 
@@ -37,10 +37,6 @@ def load(config, encoding=None):
     arrays = {split: {"point": points[rows], "label": labels[rows]} for split, rows in parts.items()}
     splits = {split: ArraySource(named, specs) for split, named in arrays.items()}
     return FullDataset("quadrants", "1", splits, digest(arrays.items()), "computed")
-
-
-def location(config):
-    return "nowhere: it is computed"
 """
 
 # Its YAML file.
@@ -61,12 +57,6 @@ from runner.data import registry
 registry.SOURCES["quadrants"] = registry.SourceEntry("quadrants", is_users_data=True)
 import_module("runner.cli.entry").main(sys.argv.pop(1))
 """
-
-# What may name sources: the registry, and each source's own file.
-MAY_NAME_SOURCES = {
-    "runner/data/registry.py",
-    "runner/data/sources",
-}
 
 
 @pytest.fixture
@@ -108,9 +98,8 @@ def test_a_new_source_is_loaded_with_its_splits_holdout_and_standardization() ->
 
 def test_a_new_source_is_inspected(folder: Path) -> None:
     output = run(folder, "runner.cli.data")
-    assert "nowhere: it is computed" in output
+    assert "computed" in output
     content = json.loads((folder / "run" / "data.json").read_text())
-    assert content["location"] == "nowhere: it is computed"
     assert content["tables"][0]["rows"][0][:2] == ["train", "40"]
 
 
@@ -120,54 +109,16 @@ def test_a_new_source_is_trained_on(folder: Path) -> None:
     assert "eval/accuracy" in output
 
 
-def sources_named_in(path: Path) -> list[str]:
-    """Returns the sources that a file names: in a comparison, as a string, or as a constant of the schema."""
-    tree = ast.parse(path.read_text())
-    # These words have other meanings as well: the arrays of a checkpoint, the text of a message, a custom task, a
-    # library.
-    ambiguous = {"array_record", "arrays", "custom", "text"}
-    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    named = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "runner.config.schema_data":
-            named += [alias.name for alias in node.names if alias.name.lower() in registry.SOURCES]
-        if isinstance(node, ast.Constant) and node not in docstrings:
-            named += [str(node.value)] if node.value in {*registry.SOURCES} - ambiguous else []
-        if isinstance(node, ast.Compare) and ast.unparse(node.left) in ("config.name", "config.dataset.name"):
-            strings = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
-            named += [str(string) for string in strings if string in registry.SOURCES]
-    return named
-
-
-def is_allowed(path: str) -> bool:
-    return any(path == allowed or path.startswith(f"{allowed}/") for allowed in MAY_NAME_SOURCES)
-
-
-def test_no_other_module_names_a_source() -> None:
-    naming = {}
-    for path in sorted((ROOT / "runner").rglob("*.py")):
-        relative = path.relative_to(ROOT).as_posix()
-        # A task and a schedule are called "custom" too.
-        names = (
-            [] if relative.startswith(("runner/task/", "runner/config/", "runner/optim/")) else sources_named_in(path)
-        )
-        if names and not is_allowed(relative):
-            naming[relative] = names
-    assert naming == {}
-
-
 @pytest.mark.parametrize("name", registry.SOURCES)
-def test_every_entry_has_a_module_with_its_functions_and_a_yaml_file(name: str) -> None:
-    module = registry.SOURCES[name].import_module()
-    assert callable(module.load)
-    assert callable(module.location)
+def test_every_entry_has_a_module_with_its_function_and_a_yaml_file(name: str) -> None:
+    assert callable(importlib.import_module(registry.SOURCES[name].module).load)
     assert (ROOT / "conf" / "dataset" / f"{name}.yaml").is_file()
 
 
-@pytest.mark.parametrize("key", ["path", "target", "channels", "skip_broken"])
+@pytest.mark.parametrize("key", ["path", "target", "channels"])
 @pytest.mark.parametrize("name", registry.SOURCES)
 def test_the_checks_accept_the_keys_that_an_entry_declares(name: str, key: str) -> None:
-    values = {"path": ".", "target": "tests.data.texts.config", "channels": 3, "skip_broken": True}
+    values = {"path": ".", "target": "tests.data.texts.config", "channels": 3}
     config = DatasetConfig(name=name, **{key: values[key]})  # type: ignore[arg-type]
     problem = ""
     try:
@@ -176,17 +127,3 @@ def test_the_checks_accept_the_keys_that_an_entry_declares(name: str, key: str) 
         problem = str(error)
     is_rejected = f"={name} has no such key" in problem or f"={name}: has no such key" in problem
     assert is_rejected == (key not in registry.SOURCES[name].keys), problem
-
-
-@pytest.mark.parametrize("tokenizer", [None, "bytes"])
-@pytest.mark.parametrize("name", [*registry.SOURCES, "imdb_reviews"])
-def test_the_checks_know_as_text_what_an_entry_declares(name: str, tokenizer: str | None) -> None:
-    config = DatasetConfig(name=name, tokenizer=tokenizer)
-    declared = registry.entry(config).tokens
-    is_text = declared == "always" or (declared == "tokenizer" and tokenizer is not None)
-    assert checks_text.is_text(config) == is_text
-
-
-def test_importing_the_registry_imports_no_numpy() -> None:
-    out, err = python("import sys, runner.data.registry; print('numpy' in sys.modules)").communicate()
-    assert out.strip() == "False", err

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from runner.data import packing
+from runner.data.base import in_memory
 from runner.data.packing import PackedSequences, WholeDocuments
 
 DOCUMENTS = ([1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [12, 13])
@@ -66,14 +67,13 @@ def test_joined_documents_leave_out_what_does_not_fill_a_sequence():
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_sequences_in_memory_equal_those_read_from_disk(apart, monkeypatch):
+def test_sequences_in_memory_equal_those_read_from_disk(apart):
     kept = source(3, apart=apart)
-    held = kept.in_memory()
+    held = in_memory(kept, packing.RAM_BYTES, 2)
     rows = np.arange(kept.size)
     for name, array in kept.read(rows).items():
         np.testing.assert_array_equal(held.column(name), array)
-    monkeypatch.setattr(packing, "_RAM_BYTES", 1)
-    assert kept.in_memory() is kept
+    assert in_memory(kept, 1, 2) is kept
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 40])

@@ -14,10 +14,8 @@ import pytest
 from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import checks as checks_data
-from runner.data import images, loading, tables
+from runner.data import images, loading
 from runner.data.base import Array, Dataset, Encoding
-from runner.data.sampler import train_plan
-from runner.data.sources import stored_tables
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
 from tests.data.conftest import python
@@ -85,26 +83,6 @@ def test_every_split_specs_and_digest_are_those_of_dataset_arrays(keys: dict[str
         same(first.read(rows[:0]), second.read(rows[:0]))
 
 
-def test_the_order_of_an_epoch_is_that_of_dataset_arrays_in_the_middle_of_it_too() -> None:
-    write()
-    ours, theirs = read(), read(name="arrays")
-    for start in (0, 3):
-        options = {"batch_size": 16, "seed": 5, "epoch": 2, "start_step": start}
-        plans = [train_plan(ROWS, source=data.train, **options) for data in (ours, theirs)]  # type: ignore[arg-type]
-        assert np.array_equal(plans[0].indices, plans[1].indices)
-        same(ours.train.read(plans[0].indices[0]), theirs.train.read(plans[0].indices[0]))
-
-
-def test_shards_of_hugging_face_and_globs_are_found() -> None:
-    write("hub/data/train-00000-of-00002.parquet", 20)
-    write("hub/data/train-00001-of-00002.parquet", 30)
-    write("hub/data/test-00000-of-00001.parquet", 10)
-    hub = read("hub", test=None)
-    assert (hub.train.size, hub.test.size) == (50, 10)
-    assert hub.train.read(np.array([19, 20]))["rooms"].tolist() == [19, 0]
-    assert read("hub/data/train*.parquet").train.size == 50
-
-
 def test_categories_are_the_recorded_ones() -> None:
     write()
     pq.write_table(pa.table({"kind": ["boat", "boat"]}), "other.parquet")
@@ -147,8 +125,8 @@ def test_columns_of_bytes_are_decoded_as_images(form: str) -> None:
 def test_images_of_several_sizes_are_resized_and_gray_ones_have_one_channel() -> None:
     content, pictures = images_table([(6, 5), (9, 4)], gray=True)
     pq.write_table(content, "images.parquet")
-    with pytest.raises(ConfigError, match=r"dataset.image_size.*2 different sizes \(heights 6 to 9, widths 4 to 5\)"):
-        read("images.parquet")
+    with pytest.raises(DataError, match=r"row 2: the image .*is 9x4, but 6x5 in the first image; set dataset.im"):
+        read("images.parquet").train.read(np.arange(2))
     data = read("images.parquet", image_size=[4, 4])
     assert data.specs["image"].shape == (4, 4, 1)
     expected = [images.resize(pixels, (4, 4)) for pixels in pictures]
@@ -180,25 +158,31 @@ def column(name: str, *values: object, **options: object) -> None:
 @pytest.mark.parametrize(
     ("values_", "problem"),
     [
-        ((1.0, 2.0, 3.0, None), "a.parquet, row group 2, x: row 2 is missing"),
-        ((1.0, 2.0, 3.0, float("nan")), "a.parquet, row group 2, x: row 2 is missing (NaN)"),
-        ((1, 2, 3, 2**40), "a.parquet, row group 2, x has integers outside the int32 range"),
-        ((["a"], ["b"], ["c"]), "a.parquet, row group 1, x has lists of string"),
-        (([1], [2], [3, 4], [5, 6]), "a.parquet, row group 2, x: int32 [2] per example, but int32 [1] before"),
-        (([1], [2], [3], [4, 5]), "a.parquet, row group 2, x: row 2 has 2 numbers, but row 1 has 1"),
+        ((1.0, 2.0, 3.0, None), "a.parquet, row 4, x: row 1 is missing"),
+        ((1.0, 2.0, 3.0, float("nan")), "a.parquet, row 4, x: row 1 is missing (NaN)"),
+        ((1, 2, 3, 2**40), "a.parquet, row 4, x has integers outside the int32 range"),
+        ((["a"], ["b"], ["c"]), "a.parquet, x has lists of string"),
+        (([1], [2], [3, 4], [5, 6]), "a.parquet, row 3, x: shape [2] per example, but [1] in other rows"),
         (("a", "1"), "a.parquet, x has the string 'a', but other rows are numbers"),
-        ((b"ab", b"cd"), "a.parquet, row group 1, x: row 1 is not a readable image (unknown image format)"),
+        ((b"ab", b"cd"), "a.parquet, x: row 1 is not a readable image (unknown image format)"),
         (tuple(f"text {row}" for row in range(40)), "40 distinct strings in 40 rows and looks like free text"),
     ],
 )
-def test_values_that_no_array_can_represent_are_errors_of_the_first_start(
-    values_: tuple[object, ...], problem: str
-) -> None:
+def test_values_that_no_array_can_represent_are_errors(values_: tuple[object, ...], problem: str) -> None:
     column("x", *values_)
     with pytest.raises(DataError) as error:
-        read("a.parquet")
+        read("a.parquet", standardize=False).train.read(np.arange(len(values_)))
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_the_arrow_files_of_removed_tables_are_removed(tmp_path: Path) -> None:
+    write("a.parquet")
+    read("a.parquet")
+    Path("a.parquet").unlink()
+    write("b.parquet")
+    read("b.parquet")
+    assert len(list((tmp_path / "cache" / "runner" / "arrow").glob("*/table.arrow"))) == 1
 
 
 @pytest.mark.parametrize("name", ["parquet", "arrays"])
@@ -211,11 +195,6 @@ def test_a_row_group_whose_sequences_are_all_empty_is_padded(name: str) -> None:
     assert rows["features"].shape == (4, 1, 3)
     assert rows["features"][:, 0, 0].tolist() == [0.5, 0.5, 1.0, 0.5]
     assert (rows["none"].dtype, rows["none"].tolist()) == (np.int32, [[0]] * 4)
-
-
-def test_lists_without_entries_are_an_empty_array() -> None:
-    nested = pa.array([[], []], pa.list_(pa.list_(pa.float32())))
-    assert tables.convert_column("x", pa.chunked_array([nested])).shape == (2, 0, 0)  # type: ignore[union-attr]
 
 
 def test_files_that_differ_or_are_broken_are_errors() -> None:
@@ -239,47 +218,10 @@ def test_a_feature_is_the_column_of_its_exact_name() -> None:
         read("a.parquet", features=["a/b"])
 
 
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        ({"path": "nowhere.parquet"}, "does not exist, but must be a .parquet file"),
-        ({"path": "houses.csv"}, "dataset.path=houses.csv: must be a .parquet file"),
-    ],
-)
-def test_invalid_keys_are_rejected(keys: dict[str, object], problem: str) -> None:
-    write()
-    Path("houses.csv").write_text("a\n1\n")
-    with pytest.raises(ConfigError) as error:
-        read(**keys)  # type: ignore[arg-type]
-    assert problem in str(error.value)
-
-
-def test_the_second_start_reads_only_files_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    write("data/a.parquet")
-    write("data/b.parquet")
-    monkeypatch.setattr(stored_tables, "latest_recordable_ns", lambda: 1 << 62)
-    first = read("data", standardize=False)
-    scanned: list[str] = []
-    add = stored_tables.ScannedTable.add
-
-    def counted(self: stored_tables.ScannedTable, content: pa.Table, where: str, pad: tuple[str, ...]) -> None:
-        scanned.append(where)
-        add(self, content, where, pad)
-
-    monkeypatch.setattr(stored_tables.ScannedTable, "add", counted)
-    second = read("data", standardize=False)
-    assert not scanned
-    assert (second.digest, second.specs) == (first.digest, first.specs)
-    write("data/b.parquet", 3)
-    third = read("data", standardize=False)
-    assert [where.partition(",")[0] for where in scanned] == ["data/b.parquet"]
-    assert third.digest != first.digest
-
-
 MEMORY = """
 import json, sys
 import numpy as np
-import runner.data.sources.parquet
+import runner.data.sources.stored
 from runner.config.schema_data import DatasetConfig
 from runner.data.loading import load
 from runner.data.sampler import train_plan

@@ -35,14 +35,6 @@ def test_an_exception_of_the_items_is_raised_after_the_items_before_it() -> None
     assert got == [1]
 
 
-def test_an_exception_of_place_is_raised_in_the_loop() -> None:
-    with Prefetcher([1, 0], place=lambda item: 1 / item) as ready:
-        values = iter(ready)
-        assert next(values) == 1
-        with pytest.raises(ZeroDivisionError):
-            next(values)
-
-
 def test_no_more_than_depth_items_and_the_one_in_hand_are_made_ahead() -> None:
     made = []
     with Prefetcher(itertools.count(), place=made.append, depth=2) as ready:
@@ -57,17 +49,6 @@ def test_leaving_an_endless_loop_ends_the_thread_at_once() -> None:
         start = time.monotonic()
     assert time.monotonic() - start < 1
     assert not any(thread.name == "prefetch" for thread in threading.enumerate())
-
-
-def test_a_loop_outside_of_the_block_ends() -> None:
-    with Prefetcher(itertools.count(), place=int, depth=2) as ready:
-        pass
-    assert list(ready) == []
-
-
-def test_a_depth_of_zero_is_rejected() -> None:
-    with pytest.raises(ValueError, match=r"dataset\.prefetch=0:"):
-        Prefetcher([], place=int, depth=0)
 
 
 def test_items_are_made_before_the_block_where_it_was_started_and_none_is_drawn_twice() -> None:

@@ -17,7 +17,7 @@ from runner.errors import ConfigError
 SPECS = {"x": ArraySpec((2,), "int32")}
 
 
-class Made:
+class Made(DataSource):
     """A source that makes its examples, as one of files does."""
 
     specs = SPECS
@@ -63,14 +63,6 @@ def test_train_validation_and_test_share_no_example_and_leave_none_out(
     assert [held(again.train), held(again.test)] == [parts[0], parts[2]]
 
 
-def test_the_test_split_is_independent_of_the_seed_and_the_holdout_is_not() -> None:
-    first, second = (make_dataset(whole(train=100), own(holdout=0.1), seed) for seed in (1, 2))
-    assert held(first.test) == held(second.test)
-    assert first.validation is not None
-    assert second.validation is not None
-    assert held(first.validation) != held(second.validation)
-
-
 def test_the_datas_own_splits_are_used_and_described() -> None:
     data = make_dataset(whole(train=20, validation=5, test=6), own(), 0)
     assert data.validation is not None
@@ -86,15 +78,6 @@ def test_a_published_dataset_has_no_validation_split_unless_one_is_asked_for() -
     data = make_dataset(whole(train=20, validation=5, test=6), config, 0)
     assert data.validation is None
     assert data.selecting_name == "test"
-
-
-def test_a_holdout_is_described() -> None:
-    data = make_dataset(whole(train=100), own(holdout=0.25), 7)
-    assert data.selection == {
-        "train": "train without the 20 of test and the 20 of validation",
-        "validation": "20 of train, chosen by seed 7",
-        "test": "a fixed fifth of train, as there is no split test",
-    }
 
 
 @pytest.mark.parametrize("kind", [arrays, Made])

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +8,9 @@ import pytest
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
-from runner.data.base import Array, ArraySource, ArraySpec, Dataset, DataSource, Encoding, FullDataset, Rows, column
+from runner.data.base import ArraySource, Dataset, Encoding
 from runner.data.loading import load, load_run
-from runner.data.standardize import StandardizedExamples, measure, standardized
+from runner.data.standardize import measure
 from runner.errors import ConfigError
 
 
@@ -89,63 +87,6 @@ def test_statistics_are_the_same_whatever_the_blocks_they_are_read_in(monkeypatc
     for one in (whole, blocks):
         np.testing.assert_allclose(one.mean["vector"], values.mean(0), rtol=1e-13)
         np.testing.assert_allclose(one.deviation["vector"], values.std(0), rtol=1e-12)
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Examples with images, whose numbers may be read as complete columns."""
-
-    inner: DataSource
-    has_columns: bool
-    read_sizes: list[int] = field(default_factory=list)
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return self.inner.specs
-
-    @property
-    def size(self) -> int:
-        return self.inner.size
-
-    def column(self, name: str) -> Array | None:
-        return column(self.inner, name) if self.has_columns else None
-
-    def read(self, rows: Rows) -> dict[str, Array]:
-        self.read_sizes.append(len(rows))
-        return self.inner.read(rows)
-
-    def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        del epoch
-        return {name: array[0] for name, array in self.inner.read(np.array([row])).items()}
-
-    def example_name(self, row: int) -> str:
-        return str(row)
-
-
-def test_statistics_need_complete_columns_or_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = opened(False).train
-    expected = measure(train, ["vector", "count"])
-    with_columns = Examples(train, has_columns=True)
-    assert measure(with_columns, ["vector", "count"]) == expected
-    assert with_columns.read_sizes == []
-    monkeypatch.setattr("runner.data.standardize._BLOCK_BYTES", 1000)
-    for examples in (Examples(train, has_columns=False), Examples(train, has_columns=True)):
-        measured = measure(examples, ["vector", "count"])
-        np.testing.assert_allclose(measured.mean["vector"], expected.mean["vector"], rtol=1e-13)
-        np.testing.assert_allclose(measured.deviation["count"], expected.deviation["count"], rtol=1e-12)
-        example_bytes = sum(spec.bytes for spec in train.specs.values())
-        assert max(examples.read_sizes) * example_bytes <= 1000
-        assert sum(examples.read_sizes) == train.size
-        monkeypatch.setattr("runner.data.standardize._COLUMN_BYTES", 10)
-
-
-def test_arrays_that_are_not_standardized_stay_complete() -> None:
-    full = FullDataset("a", "", {"train": Examples(opened(False).train, has_columns=True)}, "", "")
-    encoding = measure(full.splits["train"], ["vector"])
-    source = standardized(full, encoding, ["vector"]).splits["train"]
-    assert isinstance(source, StandardizedExamples)
-    assert np.array_equal(source.column("price"), full.splits["train"].column("price"))  # type: ignore[attr-defined, arg-type]
-    assert source.column("vector") is None
 
 
 @pytest.mark.parametrize("name", ["image", "kind", "flag", "nothing"])

@@ -14,10 +14,9 @@ import pytest
 
 from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.data import checks_augment, workers
-from runner.data.base import ArraySource, ArraySpec, Rows
+from runner.data import checks, workers
+from runner.data.base import ArraySource, ArraySpec, ExampleSource, Rows
 from runner.data.loading import load
-from runner.data.selection import Selection
 from runner.errors import ConfigError, DataError
 from tests import proc
 from tests.data.pictures import folder
@@ -29,7 +28,7 @@ STEPS = [
 ]
 
 
-class Slow:
+class Slow(ExampleSource):
     """Makes an example from its row, in Python; each kind of trouble has a row."""
 
     size = 60
@@ -71,27 +70,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
         yield str(folder(tmp_path_factory.mktemp("photos"), 50))
 
 
-def test_python_code_that_takes_its_time_gets_processes(monkeypatch):
-    class Asked:
-        def __init__(self, count: int, seed: int) -> None:
-            self.count, self.seed = count, seed
-
-        def pickling_error(self, _: object) -> str:
-            return ""
-
-        def make(self, *_: object) -> None:
-            pass
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(workers, "Processes", Asked)
-    with workers.opened(DatasetConfig(workers=3, worker_kind="process"), 0) as opened:
-        made = opened.reader(slow())._write
-        assert isinstance(made.__self__, Asked)
-        assert made.__self__.count == 3
-
-
 def test_any_number_of_threads_gives_the_bits_of_none(photos):
     rows = np.random.default_rng(0).integers(0, 40, (3, 17))
     seen = []
@@ -117,14 +95,6 @@ def test_arrays_in_memory_are_read_by_the_caller_and_start_nothing():
         assert not reader.in_background
         np.testing.assert_array_equal(reader.read(0, np.array([[3, 1], [0, 5]]))["x"], [[3, 1], [0, 5]])
         assert threading.active_count() == before
-
-
-def test_selections_of_sources_are_shared_out_by_examples():
-    piece = Selection([(slow(), np.array([5, 9])), (slow(), np.array([2]))], Slow.specs)
-    with workers.opened(DatasetConfig(workers=2, worker_kind="thread"), 0) as opened:
-        reader = opened.reader(piece)
-        assert reader.in_background
-        np.testing.assert_array_equal(reader.read(0, np.arange(3))["x"][:, 0], [5, 9, 2])
 
 
 def test_threads_end_with_the_block_and_pending_reads_are_abandoned():
@@ -157,13 +127,13 @@ def test_unavailable_workers_are_rejected():
     with pytest.raises(ConfigError, match=r"dataset.workers=-1: must be at least 0"):
         values.check(DatasetConfig(workers=-1), "dataset")
     with pytest.raises(ConfigError, match=r"dataset.workers=0: must be at least 1 with"):
-        checks_augment.check(DatasetConfig(workers=0, worker_kind="process"))
+        checks.check_augment(DatasetConfig(workers=0, worker_kind="process"))
 
 
 _PROCESSES = """
-import json, os, sys, threading, time
+import sys, time
 import numpy as np
-from runner.errors import ConfigError, DataError
+from runner.errors import DataError
 from runner.config.schema_data import DatasetConfig
 from runner.data import workers
 from tests.data.test_workers import config, load, slow
@@ -171,20 +141,12 @@ from tests.data.test_workers import config, load, slow
 if __name__ == "__main__":
     what, folder = sys.argv[1:]
     given = config(path=folder, workers=2, worker_kind="process")
-    kind, told, began = "", {}, time.monotonic()
     with workers.opened(given, 7) as opened:
         if what == "photos":
             data = load(given, 7)
             train, test = opened.reader(data.train), opened.reader(data.test)
             made = train.begin(3, np.arange(40).reshape(2, 20)), test.begin(0, np.arange(10))
             np.savez(folder + "/made.npz", **made[0].result(), **{"test_" + k: v for k, v in made[1].result().items()})
-        elif what == "locked":
-            made = slow()
-            made.lock = threading.Lock()
-            try:
-                opened.reader(made)
-            except ConfigError as error:
-                print(error)
         else:
             reader = opened.reader(slow(**{what: 33}))
             reader.read(0, np.arange(16))
@@ -192,7 +154,7 @@ if __name__ == "__main__":
                 reader.begin(0, np.array([33]))
                 time.sleep(1)
                 print("begun", flush=True)
-            if what in ("fails", "dies"):
+            if what == "dies":
                 try:
                     reader.read(0, np.arange(60)[::-1])
                 except DataError as error:
@@ -232,22 +194,6 @@ def test_processes_give_the_bits_of_threads_and_leave_nothing(photos, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_objects_that_can_not_be_pickled_are_rejected_in_one_line(tmp_path):
-    done = _ran(tmp_path, "locked", "")
-    assert re.search(r"worker_kind=process: .*can't be sent to a process .*pickle", done.stdout)
-    assert done.stdout.count("\n") == 1
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.nightly
-def test_an_example_that_fails_in_a_process_is_named(tmp_path):
-    done = _ran(tmp_path, "fails", "")
-    assert done.stdout == "words of row 33 can't be made (KeyError: 'no such word')\n"
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
 def test_a_process_that_dies_is_one_line_that_names_what_it_made(tmp_path):
     done = _ran(tmp_path, "dies", "")
     assert re.match(
@@ -255,15 +201,6 @@ def test_a_process_that_dies_is_one_line_that_names_what_it_made(tmp_path):
     )
     assert done.stdout.count("\n") == 1
     assert done.returncode == 0
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_a_process_that_hangs_is_ended_with_the_block(tmp_path):
-    began = time.monotonic()
-    done = _ran(tmp_path, "sleeps", "")
-    assert done.returncode == 0
-    assert time.monotonic() - began < 120
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ import pytest
 from matplotlib import image as files
 from sklearn import metrics as sklearn
 
-from runner.data.base import ArraySource, ArraySpec
+from runner.data.base import ArraySource, ArraySpec, DataSource
 from runner.figures import Curve, against, curves, examples, short
 from runner.task import pictures as draw
 from runner.task.base import Report, Task
@@ -19,7 +19,7 @@ from tests.task import cases
 from tests.task.test_metrics import evaluated
 
 
-class Blocks:
+class Blocks(DataSource):
     """A source that can only be read row by row, as one of files is; it counts what it reads."""
 
     def __init__(self, source: ArraySource) -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a source overrides what DataSource documents
 """`custom`: data that a user's function or class returns.
 
 It is arrays by name, or an object with `__len__` and `__getitem__`.
@@ -22,20 +23,20 @@ from runner.data.base import (
     ArraySpec,
     DataSource,
     Encoding,
+    ExampleSource,
     FullDataset,
-    Rows,
     ordered_splits,
-    stack_examples,
 )
 from runner.data.digest import digest
 from runner.data.encode import (
     Column,
     as_column,
     by_clean_name,
+    check_example,
     check_lengths,
+    describe_spec,
     encode,
     infer_spec,
-    join_names,
     numeric_array,
     specs_as_bytes,
 )
@@ -61,7 +62,7 @@ class IndexedExamples(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class CustomExamples:
+class CustomExamples(ExampleSource):
     """A source that reads one example at a time from a user's object.
 
     Attributes:
@@ -76,7 +77,6 @@ class CustomExamples:
 
     @property
     def size(self) -> int:
-        """Number of examples."""
         return len(self.examples)
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
@@ -87,42 +87,15 @@ class CustomExamples:
         """
         del epoch
         arrays = _read_example(self.examples, row, self.where)
-        for name in [*self.specs, *arrays]:
-            if name not in arrays or name not in self.specs:
-                has = "has no"
-                if name in arrays:
-                    has = "has"
-                raise DataError(
-                    f"{self.example_name(row)} {has} {name!r}, but the first example has "
-                    f"{join_names(list(self.specs))}; return the same arrays for every example"
-                )
-            arrays[name] = self._with_common_dtype(name, arrays[name], row)
-        return arrays
-
-    def _with_common_dtype(self, name: str, array: Array, row: int) -> Array:
-        spec = self.specs[name]
-        if array.shape != spec.shape:
-            raise DataError(
-                f"{self.example_name(row)}, {name}: shape {list(array.shape)}, but {list(spec.shape)} in the first "
-                "example; all examples need one shape"
-            )
-        if array.dtype == spec.dtype:
-            return array
-        if spec.dtype == "float32" and array.dtype == np.int32:
-            # Python code returns 1 where the other examples have 1.5.
-            return array.astype(np.float32)
-        raise DataError(
-            f"{self.example_name(row)}, {name}: {array.dtype}, but {spec.dtype} in the first example; all examples "
-            "need one dtype"
-        )
+        for name, array in arrays.items():
+            if name in self.specs and self.specs[name].dtype == "float32" and array.dtype == np.int32:
+                # Python code returns 1 where the other examples have 1.5.
+                arrays[name] = array.astype(np.float32)
+        check_example(arrays, self.specs, self.example_name(row))
+        return {name: arrays[name] for name in self.specs}
 
     def example_name(self, row: int) -> str:
-        """Returns the example's name for messages."""
         return f"{self.where}: example {row}"
-
-    def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some examples."""
-        return stack_examples(self.specs, rows, self.example)
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
@@ -190,11 +163,6 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         source=config.target,
         encoding=encoding or Encoding(),
     )
-
-
-def location(config: DatasetConfig) -> str:
-    """Returns the import path of the user's code."""
-    return config.target
 
 
 def _call_target(config: DatasetConfig) -> object:
@@ -356,22 +324,11 @@ def _check_same_specs(sources: Mapping[str, DataSource], where: Mapping[str, str
         for name in {**sources[first].specs, **sources[split].specs}:
             expected = sources[first].specs.get(name)
             actual = sources[split].specs.get(name)
-            is_same = (
-                expected is not None
-                and actual is not None
-                and (expected.shape, expected.dtype) == (actual.shape, actual.dtype)
-            )
-            if not is_same:
+            if actual != expected:
                 raise DataError(
-                    f"{where[split]}: {name} is {_describe_spec(actual)}, but {_describe_spec(expected)} in "
+                    f"{where[split]}: {name} is {describe_spec(actual)}, but {describe_spec(expected)} in "
                     f"{where[first]}; all splits need the same arrays"
                 )
-
-
-def _describe_spec(spec: ArraySpec | None) -> str:
-    if spec is None:
-        return "missing"
-    return f"{spec.dtype} {list(spec.shape)}"
 
 
 def _code_digest(config: DatasetConfig, sources: Mapping[str, DataSource]) -> str:

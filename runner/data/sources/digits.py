@@ -68,12 +68,6 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     )
 
 
-def location(config: DatasetConfig) -> str:
-    """Returns the place of the digits."""
-    del config
-    return "scikit-learn's own folder"
-
-
 def _read() -> tuple[Array, Array]:
     """Returns images (1797, 64) of 0 to 16, and labels (1797,), as scikit-learn does.
 

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a source overrides what DataSource documents
 """`image_folder`: image files of any size, one folder per class.
 
 They are decoded when they are read.
@@ -6,65 +7,51 @@ They are decoded when they are read.
     photos/train/<class>/*.png ...        one folder per split: train, validation, test
 
 The examples of a split are ordered by the sha256 of their names, the same on every machine. So a share of a split,
-such as `train[:80%]`, has examples of every class. Files that can't be decoded are found by the scan that also hashes
-the files, before training starts, so that the order depends on the data only.
+such as `train[:80%]`, has examples of every class.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import images, places
-from runner.data.base import IMAGE_DIMS, SPLITS, Array, ArraySpec, Encoding, FullDataset, Rows, stack_examples
-from runner.data.sources.image_scan import SUFFIXES, ScannedFile, common_size, scan
+from runner.data.base import SPLITS, Array, ArraySpec, Encoding, ExampleSource, FullDataset
+from runner.data.image_files import ImageDecoder, decoder_of
 from runner.errors import DataError, invalid, listed
 
-logger = logging.getLogger(__name__)
-
-# File names that a message lists.
-_SHOWN_FILES = 3
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 # (path relative to the root with `/`, class)
 LabeledFile = tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
-class ImageFolder:
+class ImageFolder(ExampleSource):
     """A source that decodes and resizes image files.
 
     Attributes:
       root: the folder.
       files: paths relative to it, with `/`.
       labels: int32, the class of each file.
-      image_size: height and width of the resized images.
-      channels: 1, 3 or 4.
+      decoder: of the images.
       specs: of `image` and `label`.
     """
 
     root: Path
     files: Sequence[str]
     labels: Array
-    image_size: tuple[int, int]
-    channels: int
+    decoder: ImageDecoder
     specs: Mapping[str, ArraySpec]
 
     @property
     def size(self) -> int:
-        """Number of examples."""
         return len(self.files)
-
-    def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns resized images and labels."""
-        return stack_examples(self.specs, rows, self.example)
 
     def column(self, name: str) -> Array | None:
         """Returns the labels, for which no file is read; None for the images."""
@@ -73,29 +60,26 @@ class ImageFolder:
         return None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        """Returns one resized image and its label."""
-        del epoch
-        example = self.original(row)
-        example["image"] = images.resize(example["image"], self.image_size)
-        return example
-
-    def original(self, row: int) -> dict[str, Array]:
-        """Returns one image in the size of its file, and its label.
+        """Returns one resized image and its label.
 
         Raises:
           DataError: the file can't be read or decoded; the message names it.
         """
+        del epoch
+        return self._decoded(row, self.decoder.resized)
+
+    def original(self, row: int) -> dict[str, Array]:
+        """Returns one image in the size of its file, and its label; see `example`."""
+        return self._decoded(row, self.decoder.original)
+
+    def _decoded(self, row: int, decode: Callable[[bytes], Array]) -> dict[str, Array]:
         path = self.example_name(row)
         try:
-            image = images.decode(_read_bytes(path), self.channels)
+            return {"image": decode(_read_bytes(path)), "label": self.labels[row]}
         except (OSError, ValueError) as error:
-            raise DataError(
-                f"{path} can't be decoded ({error}); remove it, or set dataset.skip_broken=true"
-            ) from error
-        return {"image": image, "label": self.labels[row]}
+            raise DataError(f"{path} can't be decoded ({error}); fix or remove it") from error
 
     def example_name(self, row: int) -> str:
-        """Returns the path of the file."""
         return os.path.join(self.root, self.files[row])  # noqa: PTH118 - called per example; a Path costs 15 us more
 
 
@@ -120,78 +104,44 @@ def _read_bytes(path: str) -> bytes:
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Lists and scans a folder's images.
+    """Lists a folder's images.
 
     Args:
-      config: its `path`, `image_size`, `channels`, `augment` and `skip_broken` matter.
+      config: its `path`, `image_size`, `channels` and `augment` matter.
       encoding: of the run whose classes are used; None: the folder's own, sorted by name.
 
-    Returns:
-      One source per split.
-
     Raises:
-      ConfigError: there are no images, or images of several sizes and no size to resize them to.
-      DataError: a file can't be read.
+      ConfigError: there are no images, or classes that the run does not have.
+      DataError: the first image can't be read.
     """
-    root = places.local(config.path or "").absolute()
-    listed = {split: _list_images(folder, root) for split, folder in _split_folders(root).items()}
-    folder_classes: set[str] = set()
-    all_files: list[str] = []
-    for file, label in chain.from_iterable(listed.values()):
-        all_files.append(file)
-        folder_classes.add(label)
-    classes = sorted(folder_classes)
+    root = Path(config.path or "").expanduser().absolute()
+    files = {split: _list_images(folder, root) for split, folder in _split_folders(root).items()}
+    folder_classes = sorted({label for split_files in files.values() for _, label in split_files})
+    classes = folder_classes
     if encoding is not None:
         classes = list(encoding.categories.get("label", classes))
-    _check_classes(config, sorted(folder_classes), classes)
-
-    scanned = scan(root, all_files, decode=config.skip_broken)
-    broken = {}
-    results = []
-    for file, result in scanned.items():
-        if result.broken:
-            broken[file] = result.broken
-        else:
-            results.append(result)
-    if broken:
-        _report_broken(config, root, broken)
-    usable: dict[str, list[LabeledFile]] = {}
-    for split, files in listed.items():
-        usable[split] = [(file, label) for file, label in files if file not in broken]
-    if not results:
-        first = next(iter(broken))
-        raise DataError(f"{root}: none of {len(broken):,} image files can be decoded, for example {first}")
-
-    size = common_size(config, {(result.height, result.width) for result in results})
-    channels = config.channels or _channels(results)
-    specs = {
-        "image": ArraySpec((*size, channels), "uint8", IMAGE_DIMS),
-        "label": ArraySpec((), "int32", names=tuple(classes)),
-    }
+    _check_classes(config, folder_classes, classes)
+    first = os.path.join(root, files["train"][0][0])  # noqa: PTH118 - as in `example_name`
+    try:
+        decoder = decoder_of(config, _read_bytes(first), first)
+    except OSError as error:
+        raise DataError(f"{first} can't be read ({error.strerror}); fix or remove it") from error
+    specs = {"image": decoder.spec, "label": ArraySpec((), "int32", names=tuple(classes))}
     # The order of the classes is their numbers, which a model's outputs have too.
     number_of_class = dict(zip(classes, range(len(classes)), strict=True))
     splits = {}
-    for split, files in usable.items():
-        if files:
-            names, labels = zip(*sorted(files, key=_hash_of_name), strict=True)
-            numbers = np.array([number_of_class[label] for label in labels], np.int32)
-            splits[split] = ImageFolder(root, names, numbers, size, channels, specs)
-    source = places.location(config.path or "")
-    if broken:
-        source += f", without {len(broken):,} broken files"
+    for split, split_files in files.items():
+        names, labels = zip(*sorted(split_files, key=_hash_of_name), strict=True)
+        numbers = np.array([number_of_class[label] for label in labels], np.int32)
+        splits[split] = ImageFolder(root, names, numbers, decoder, specs)
     return FullDataset(
         name=root.name,
         version="",
         splits=splits,
-        digest=_digest(usable, scanned),
-        source=source,
+        digest=_digest(root, files),
+        source=str(root),
         encoding=Encoding(categories={"label": tuple(classes)}),
     )
-
-
-def location(config: DatasetConfig) -> str:
-    """Returns the folder."""
-    return places.location(config.path or "")
 
 
 def _hash_of_name(labeled: LabeledFile) -> bytes:
@@ -276,34 +226,12 @@ def _check_classes(config: DatasetConfig, folder_classes: Sequence[str], classes
         )
 
 
-def _channels(results: Sequence[ScannedFile]) -> int:
-    if all(result.gray for result in results):
-        return 1
-    return 3
-
-
-def _report_broken(config: DatasetConfig, root: Path, broken: Mapping[str, str]) -> None:
-    """Warns about the files that can't be decoded, or raises."""
-    first = next(iter(broken))
-    if not config.skip_broken:
-        others = ""
-        if len(broken) > 1:
-            others = f", nor can {len(broken) - 1:,} other files"
-        raise DataError(
-            f"{root / first} can't be read ({broken[first]}){others}; fix or remove it, or set "
-            "dataset.skip_broken=true"
-        )
-    shown = ", ".join(list(broken)[:_SHOWN_FILES])
-    if len(broken) > _SHOWN_FILES:
-        shown += ", ..."
-    logger.warning("%s: skipping %s files that can't be decoded: %s", root, f"{len(broken):,}", shown)
-
-
-def _digest(splits: Mapping[str, Sequence[LabeledFile]], scanned: Mapping[str, ScannedFile]) -> str:
-    """Returns the sha256 (hex) of every file's split, name and content."""
+def _digest(root: Path, splits: Mapping[str, Sequence[LabeledFile]]) -> str:
+    """Returns the sha256 (hex) of every file's split, name and size; reading millions of files would take hours."""
     total = hashlib.sha256()
     for split, files in sorted(splits.items()):
         # In the order of names: that of the split depends on their hashes, and a digest should not.
         for file, _ in sorted(files):
-            total.update(f"{split}\0{file}\0{scanned[file].sha256}\n".encode())
+            size = os.stat(os.path.join(root, file)).st_size  # noqa: PTH116, PTH118 - as in `example_name`
+            total.update(f"{split}\0{file}\0{size}\n".encode())
     return total.hexdigest()

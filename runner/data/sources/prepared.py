@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from runner.config.schema_data import DatasetConfig
 from runner.errors import DataError
+from runner.host import stages
 from runner.host.folders import remove_empty, remove_files
 from runner.host.lock import locked
 
@@ -15,12 +19,23 @@ META = "meta.json"
 Value = TypeVar("Value")
 
 
+def report_progress(text: str) -> None:
+    """Prints a progress line on stderr."""
+    stages.leave_line()
+    print(f"dataset: {text}", file=sys.stderr, flush=True)
+
+
+def data_dir(config: DatasetConfig) -> Path:
+    """Returns the folder of prepared data: `dataset.data_dir`, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+    folder = config.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return Path(folder).expanduser().absolute()
+
+
 def load_or_write(
     folder: Path,
     suffixes: Sequence[str],
     read: Callable[[Path], Value | None],
     write: Callable[[Path], None],
-    report: Callable[[str], object],
     what: str,
 ) -> Value:
     """Returns the content of a folder, which is written first if it does not exist.
@@ -30,23 +45,27 @@ def load_or_write(
       suffixes: the suffixes of the files that `write` creates in addition to `META`.
       read: returns the content of a folder; None if it is missing, incomplete or of another format.
       write: fills a new folder, which is then renamed to `folder` in one step.
-      report: receives a progress line if this process waits for another one.
-      what: the content, for that line.
+      what: the content, for the progress line of a process that waits for another one.
 
     Raises:
-      DataError: other files are in the folder, or the written content can't be read.
-      OSError: the folder can't be written.
+      DataError: the folder can't be written, has other files, or can't be read after it was written.
     """
     # Without the lock: the folder appears in one step, so it is complete if it can be read.
     content = read(folder)
     if content is not None:
         return content
-    with locked(folder.with_name(f"{folder.name}.lock"), report, what):
-        # Another process may have written it while this one waited.
-        content = read(folder)
-        if content is None:
-            _write(folder, suffixes, write)
+    try:
+        with locked(folder.with_name(f"{folder.name}.lock"), report_progress, what):
+            # Another process may have written it while this one waited.
             content = read(folder)
+            if content is None:
+                _write(folder, suffixes, write)
+                content = read(folder)
+    except OSError as error:
+        raise DataError(
+            f"{folder.parent} can't be written ({error.strerror or error}); free disk space, or set dataset.data_dir "
+            "to another folder"
+        ) from error
     if content is None:
         raise DataError(f"{folder} was written, but can't be read; delete that folder")
     return content
@@ -80,9 +99,4 @@ def remove(folder: Path, suffixes: Sequence[str]) -> None:
     remove_files(folder, names)
     remove_empty([folder])
     if folder.exists():
-        raise foreign_files(folder)
-
-
-def foreign_files(folder: Path) -> DataError:
-    """Returns the error for a folder with other files, which are never deleted."""
-    return DataError(f"{folder} already exists and was not created by a run; move or delete it")
+        raise DataError(f"{folder} already exists and was not created by a run; move or delete it")

@@ -5,13 +5,14 @@ They differ between versions.
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 from pydoc_data.topics import topics
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Encoding, FullDataset
 from runner.data.sources import text
-from runner.data.sources.text.files import InlineText
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
@@ -19,12 +20,13 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 
     See `runner.data.sources.text.load`.
     """
-    documents = [InlineText(f"pydoc_data.topics, {name}", topics[name]) for name in sorted(topics)]
     version = platform.python_version()
-    corpus = text.Corpus("pydoc", version, f"Python {version}", {"train": documents})
+    file = text.folder(config) / f"pydoc-{version}.jsonl"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Named by the process, because several may write at once; the last one wins.
+        partial = file.with_suffix(f".{os.getpid()}")
+        partial.write_text("".join(json.dumps({"text": topics[name]}) + "\n" for name in sorted(topics)), "utf-8")
+        partial.replace(file)
+    corpus = text.Corpus("pydoc", version, f"Python {version}", {"train": [file]})
     return text.encode_corpus(corpus, config, encoding)
-
-
-def location(config: DatasetConfig) -> str:
-    """Returns the folder of its tokens."""
-    return str(text.folder(config))

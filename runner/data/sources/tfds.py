@@ -1,7 +1,7 @@
-"""TFDS datasets, prepared as ArrayRecord files and read as such: one by one in any order, without TensorFlow.
+"""TFDS datasets, which a child process writes as Arrow files, once; they are read as those of `dataset=huggingface`.
 
-TFDS itself runs in a child process, see `tfds_prepare`, because it initializes TensorFlow, which must not happen here
-before the mesh is set up. Data that is prepared already needs no child.
+TFDS itself runs in the child, see `tfds_prepare`, because it initializes TensorFlow, which must not happen here before
+the mesh is set up.
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import places
-from runner.data.base import DataSource, Encoding, FullDataset, read_all
-from runner.data.progress import report_progress
+from runner.data.base import Encoding, FullDataset, in_memory
 from runner.data.selection import RAM_BYTES
-from runner.data.sources import array_record, text
-from runner.errors import ConfigError, DataError, invalid
+from runner.data.sources import stored, text
+from runner.data.sources.arrow_files import ArrowFile
+from runner.data.sources.prepared import META, data_dir, load_or_write, report_progress
+from runner.errors import ConfigError, DataError, invalid, listed
 from runner.host import import_path
-from runner.host.lock import locked
 
-_NAME = re.compile(r"(?P<builder>\w+)(?:/(?P<config>[\w.+-]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
-_INFO = "dataset_info.json"
+# This excludes community names such as `namespace:name`, for which TFDS would download and import code.
+_NAME = re.compile(r"\w+(/[\w.+-]+)?(:\d+\.\d+\.\d+)?")
 # Examples that are decoded at a time for the copy in memory.
 _BATCH = 256
 
@@ -46,85 +44,57 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
       DataError: the data is missing and can't be prepared, or is corrupted.
     """
     name = config.builder or config.name
-    folder = _folder(config)
-    info = json.loads((folder / _INFO).read_text("utf-8"))
-    source = f"TFDS {info['name']} {folder.name}"
+    folder, content = _prepared(config)
+    source = f"TFDS {content['name']} {content['version']}"
+    files = {split: [folder / f"{split}.arrow"] for split in content["splits"]}
     if config.tokenizer is not None:
-        corpus = text.Corpus(name, folder.name, source, array_record.find(str(folder)), _text_feature(folder, config))
+        corpus = text.Corpus(name, content["version"], source, files, _text_feature(content["texts"], config))
         return text.encode_corpus(corpus, config, encoding)
-    features = config.features or list(_names(info.get("supervisedKeys"))) or None
-    data = array_record.load(replace(config, path=str(folder), features=features), encoding)
-    splits = {split: _in_memory(source) for split, source in data.splits.items()}
-    return replace(data, name=name, version=folder.name, source=source, splits=splits)
+    selected = replace(config, features=config.features or content["supervised"] or None)
+    arrow = {split: [ArrowFile(path, path) for path in paths] for split, paths in files.items()}
+    data = stored.load_files(arrow, selected, encoding or Encoding(), name, source)
+    splits = {split: in_memory(rows, RAM_BYTES, _BATCH) for split, rows in data.splits.items()}
+    return replace(data, version=content["version"], splits=splits)
 
 
-def location(config: DatasetConfig) -> str:
-    """Returns the folder of prepared data, or of a text's tokens."""
-    if config.tokenizer is not None:
-        return str(text.folder(config))
-    return str(places.data_dir(config))
-
-
-def _in_memory(source: DataSource) -> DataSource:
-    """Returns a source decoded into memory, if it is small enough."""
-    if source.size * sum(spec.bytes for spec in source.specs.values()) > RAM_BYTES:
-        return source
-    return read_all(source, _BATCH)
-
-
-def _folder(config: DatasetConfig) -> Path:
-    """Returns the folder of the prepared data, which TFDS prepares if it does not exist."""
-    root = places.data_dir(config)
-    job: dict[str, Any] = {"download": config.download, "builder": config.builder, "code": None}
+def _prepared(config: DatasetConfig) -> tuple[Path, Mapping[str, Any]]:
+    """Returns the folder of a builder's Arrow files, which are written if they do not exist, and its `META`."""
+    root = data_dir(config)
+    name = config.builder or config.name
+    job: dict[str, Any] = {"name": config.name, "download": config.download, "builder": config.builder}
+    folder_name = name.replace("/", "-").replace(":", "-")
     if config.builder is not None:
         # The version of a user's builder may stay the same while the code changes.
         source = import_path.source_of(config.builder)
-        job["code"] = hashlib.sha256(source.read_bytes() if source else b"").hexdigest()[:12]
-        root = root / ".own_builders" / job["code"]
-        pattern, version, lock = f"*/*/{_INFO}", None, "own"
+        code = hashlib.sha256(source.read_bytes() if source else b"").hexdigest()[:12]
+        job["root"] = str(root / ".own_builders" / code)
+        folder_name += f"-{code}"
+    elif _NAME.fullmatch(config.name):
+        job["root"] = str(root)
     else:
-        match = _NAME.fullmatch(config.name)
-        if match is None:
-            # This excludes community names such as `namespace:name`, for which TFDS would download and import code.
-            raise invalid(
-                "dataset.name",
-                config.name,
-                problem="must be a builder that TFDS ships, such as cifar10, emnist/letters or mnist:3.0.1, or digits",
-                fix="try dataset.name=mnist",
-            )
-        pattern = "/".join(filter(None, [match["builder"], match["config"], "*", _INFO]))
-        version, lock = match["version"], match["builder"]
-        job["name"] = config.name
-    job["root"] = str(root)
-    found = _newest(root, pattern, version)
-    if found is not None:
-        return found
+        raise invalid(
+            "dataset.name",
+            config.name,
+            problem="must be a builder that TFDS ships, such as cifar10, emnist/letters or mnist:3.0.1, or digits",
+            fix="try dataset.name=mnist",
+        )
+    folder = root / ".arrow" / folder_name
+    content = load_or_write(
+        folder, ("arrow",), _read, lambda partial: _prepare(name, {**job, "into": str(partial)}), name
+    )
+    return folder, content
+
+
+def _read(folder: Path) -> Mapping[str, Any] | None:
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        with locked(root / f".{lock}.lock", report_progress, config.builder or config.name):
-            # Another process may have prepared it while this one waited.
-            return _newest(root, pattern, version) or _prepare(config, job)
-    except OSError as error:
-        raise DataError(
-            f"{root} can't be written ({error.strerror}); prepare the data once as a user who may write there, or set "
-            "dataset.data_dir to another folder"
-        ) from error
+        content: Mapping[str, Any] = json.loads((folder / META).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content
 
 
-def _newest(root: Path, pattern: str, version: str | None) -> Path | None:
-    """Returns the folder of the newest prepared version, or of the one that is named; None if there is none."""
-    found = []
-    for info in root.glob(pattern):
-        folder = info.parent
-        is_version = folder.name == version if version else _VERSION.fullmatch(folder.name)
-        if is_version and json.loads(info.read_text("utf-8")).get("fileFormat") == "array_record":
-            found.append(folder)
-    return max(found, key=lambda folder: list(map(int, folder.name.split("."))), default=None)
-
-
-def _prepare(config: DatasetConfig, job: Mapping[str, Any]) -> Path:
-    """Lets TFDS prepare the data in a child process; returns its folder."""
-    name = config.builder or config.name
+def _prepare(name: str, job: Mapping[str, Any]) -> None:
+    """Lets TFDS prepare the data in a child process, which writes it into a folder."""
     report_progress(f"{name}: preparing with TFDS")
     # A user's own builder is imported from where this process would import it; accelerators belong to the run.
     paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
@@ -151,32 +121,16 @@ def _prepare(config: DatasetConfig, job: Mapping[str, Any]) -> Path:
             "a machine with a network and set dataset.data_dir or TFDS_DATA_DIR to that folder, or use "
             "dataset=digits, which needs no network"
         )
-    return Path(answer["folder"])
 
 
-def _names(keys: object) -> Iterator[str]:
-    """Yields the paths of the supervised features, which may be nested in any way."""
-    if isinstance(keys, Mapping):
-        for name, value in keys.items():
-            if name == "featureKey":
-                yield value
-            else:
-                yield from _names(value)
-    elif isinstance(keys, list):
-        for value in keys:
-            yield from _names(value)
-
-
-def _text_feature(folder: Path, config: DatasetConfig) -> str:
+def _text_feature(texts: list[str], config: DatasetConfig) -> str:
     """Returns the feature that has the documents: the one that the config names, else the only text feature."""
-    content = json.loads((folder / "features.json").read_text("utf-8"))["featuresDict"]["features"]
-    texts = [name for name, feature in content.items() if feature["pythonClassName"].endswith(".Text")]
     names = config.features or texts
     if len(names) != 1 or names[0] not in texts:
         raise invalid(
             "dataset.features",
             config.features,
-            problem=f"must name one text feature of {config.name} (its text features: {', '.join(texts) or 'none'})",
+            problem=f"must name one text feature of {config.name} (its text features: {listed(texts) or 'none'})",
             fix=f"set dataset.features=[{texts[0]}]" if texts else "remove dataset.tokenizer",
         )
     return names[0]

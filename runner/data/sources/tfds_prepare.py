@@ -1,25 +1,31 @@
-"""The child process that prepares a TFDS builder's data as ArrayRecord files; `tfds` starts it.
+"""The child process that prepares a TFDS builder's data and writes it as Arrow files; `tfds` starts it.
 
-Its last line on stdout is JSON: `folder`, or `invalid` or `failed` with a message.
+Its last line on stdout is JSON, with a message as `invalid` or `failed` if there is no data.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 
+from runner.data.sources.prepared import META
 from runner.errors import ConfigError, DataError, describe, did_you_mean, invalid
 
 _FORMAT = "array_record"
 # TFDS's own 10 retries, with growing pauses, would keep an offline run waiting for minutes.
 _RETRIES = 0
+# Examples per record batch.
+_BATCH = 256
 
 
 def _builder(job: Mapping[str, Any]) -> Any:
@@ -53,26 +59,105 @@ def _builder(job: Mapping[str, Any]) -> Any:
         raise invalid("dataset.name", job["name"], problem=describe(error), fix=f"try dataset.name={name}") from error
 
 
-def prepare(job: Mapping[str, Any]) -> Path:
-    """Prepares a builder's data, unless it is prepared; returns its folder."""
+def prepare(job: Mapping[str, Any]) -> None:
+    """Prepares a builder's data, unless it is prepared, and writes it into a folder."""
     builder = _builder(job)
-    if builder.is_prepared():
-        return Path(builder.data_dir)
-    if not job["download"]:
-        raise DataError("dataset.download=false forbids the download")
-    downloader.MAX_RETRIES = _RETRIES
-    # One folder per builder: TFDS names what it extracts after the file, and builders share file names.
-    extracted = Path(job["root"], "downloads", "extracted", builder.name)
-    builder.download_and_prepare(
-        download_config=tfds.download.DownloadConfig(extract_dir=str(extracted), try_download_gcs=False)
-    )
-    return Path(builder.data_dir)
+    if not builder.is_prepared():
+        if not job["download"]:
+            raise DataError("dataset.download=false forbids the download")
+        downloader.MAX_RETRIES = _RETRIES
+        # One folder per builder: TFDS names what it extracts after the file, and builders share file names.
+        extracted = Path(job["root"], "downloads", "extracted", builder.name)
+        builder.download_and_prepare(
+            download_config=tfds.download.DownloadConfig(extract_dir=str(extracted), try_download_gcs=False)
+        )
+    folder = Path(job["into"])
+    features = dict(_flat(builder.info.features))
+    for split in builder.info.splits:
+        _write(
+            builder.as_data_source(split, decoders=_as_stored(builder.info.features)),
+            features,
+            folder / f"{split}.arrow",
+        )
+    content = {
+        "name": builder.info.full_name.rpartition("/")[0],
+        "version": str(builder.version),
+        "splits": list(builder.info.splits),
+        "supervised": list(_names(builder.info.supervised_keys)),
+        "texts": [name for name, feature in features.items() if isinstance(feature, tfds.features.Text)],
+    }
+    # Last: a folder that has this file is complete.
+    (folder / META).write_text(json.dumps(content), "utf-8")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the entries of nested mappings, by their paths."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _names(keys: Any) -> Iterator[str]:
+    """Yields the supervised features, which may be nested in any way."""
+    if isinstance(keys, str):
+        yield keys
+    elif keys is not None:
+        for entry in keys.values() if isinstance(keys, Mapping) else keys:
+            yield from _names(entry)
+
+
+def _as_stored(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns decoders that leave images encoded."""
+    decoders: dict[str, Any] = {}
+    for name, feature in features.items():
+        if isinstance(feature, Mapping):
+            decoders[name] = _as_stored(feature)
+        elif isinstance(feature, tfds.features.Image):
+            decoders[name] = tfds.decode.SkipDecoding()
+    return decoders
+
+
+def _write(examples: Sequence[Mapping[str, Any]], features: Mapping[str, Any], path: Path) -> None:
+    """Writes the examples of a split, with a column per feature that is bytes, text or an array of numbers."""
+    labels = {}
+    for name, feature in features.items():
+        if isinstance(feature, tfds.features.ClassLabel):
+            labels[name] = {"_type": "ClassLabel", "names": feature.names}
+    types = {name: _type_of(value, features.get(name)) for name, value in _flat(examples[0])}
+    fields = [(name, kind) for name, kind in types.items() if kind is not None]
+    # In the form of Hugging Face's libraries.
+    schema = pa.schema(fields, {"huggingface": json.dumps({"info": {"features": labels}})})
+    with pa.ipc.new_stream(path, schema) as writer:
+        for start in range(0, len(examples), _BATCH):
+            batch = [dict(_flat(examples[row])) for row in range(start, min(start + _BATCH, len(examples)))]
+            columns = {}
+            for name, kind in fields:
+                values = [example[name] for example in batch]
+                if not isinstance(values[0], bytes):
+                    values = [np.asarray(value).tolist() for value in values]
+                columns[name] = pa.array(values, pa.binary() if kind == pa.string() else kind).cast(kind)
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def _type_of(value: Any, feature: Any) -> pa.DataType | None:
+    """Returns the type of a feature's column; None if it can't be one."""
+    if isinstance(value, bytes):
+        return pa.string() if isinstance(feature, tfds.features.Text) else pa.binary()
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biuf":
+        return None
+    kind = pa.from_numpy_dtype(value.dtype)
+    for _ in range(value.ndim):
+        kind = pa.list_(kind)
+    return kind
 
 
 def main() -> None:
     """Does the job that stdin has as JSON."""
+    answer = {}
     try:
-        answer = {"folder": str(prepare(json.load(sys.stdin)))}
+        prepare(json.load(sys.stdin))
     except ConfigError as error:
         answer = {"invalid": str(error)}
     # Builders raise errors of any type.

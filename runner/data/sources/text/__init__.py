@@ -1,9 +1,8 @@
 """Text as tokens: a user's files, Shakespeare, Python's reference, TFDS texts.
 
 Documents are encoded once, as a stream, into memory-mapped files of tokens: neither the text nor its tokens need to
-fit into memory. A document is a .txt file, a line of a .jsonl file or a row of a .parquet
-or .arrow file. Documents are
-concatenated and cut every `dataset.sequence_length` tokens; the label of a token is the next one.
+fit into memory. A document is a .txt file, a line of a .jsonl file or a row of a .parquet or .arrow file. Documents
+are concatenated and cut every `dataset.sequence_length` tokens; the label of a token is the next one.
 """
 
 from __future__ import annotations
@@ -12,18 +11,22 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from runner.config.schema_data import APART, DatasetConfig
-from runner.data import places
-from runner.data.base import DataSource, Encoding, FullDataset
+from runner.data import packing
+from runner.data.base import DataSource, Encoding, FullDataset, in_memory
+from runner.data.checks_source import TEXT_SUFFIXES
 from runner.data.checks_text import BPE, BYTES, LENGTH, VOCABULARY_SIZE
+from runner.data.digest import of_files
 from runner.data.packing import PackedSequences, WholeDocuments, no_label_counts
-from runner.data.progress import report_progress
-from runner.data.sources.text import bpe, files, scan
-from runner.data.sources.text.files import Piece, TextInput
-from runner.data.sources.text.split import Boundary, find_boundary, recorded_boundary, split_pieces, train_pieces
-from runner.data.sources.text.store import Pieces, StoredTokens, TokenStore
+from runner.data.sources import split_files
+from runner.data.sources.prepared import report_progress
+from runner.data.sources.text import bpe, files, store
+from runner.data.sources.text.files import Piece
+from runner.data.sources.text.split import Boundary, find_boundary, split_pieces, train_pieces
+from runner.data.sources.text.store import Pieces, StoredTokens
 from runner.data.vocabulary import EncodingError, Vocabulary
 from runner.errors import ConfigError, DataError, invalid
 from runner.host.folders import cache_folder
@@ -39,14 +42,14 @@ class Corpus:
       name: of the dataset.
       version: of the dataset; empty if there is none.
       source: where it came from, for the record.
-      splits: inputs of each split; without `test`, the end of `train` becomes it.
+      splits: files of each split; without `test`, the end of `train` becomes it.
       column: of the files with columns.
     """
 
     name: str
     version: str
     source: str
-    splits: Mapping[str, Sequence[TextInput]]
+    splits: Mapping[str, Sequence[Path]]
     column: str = _COLUMN
 
 
@@ -63,19 +66,13 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
       DataError: a file can't be read or is not UTF-8, or there is no text.
     """
     assert config.path is not None
-    splits = files.find(config.path)
+    splits = split_files.find(config.path, TEXT_SUFFIXES)
     count = sum(map(len, splits.values()))
     source = config.path
     if count > 1:
         source += f", {count:,} files"
     corpus = Corpus(Path(config.path).name, "", source, splits, config.column or _COLUMN)
     return encode_corpus(corpus, config, encoding)
-
-
-def location(config: DatasetConfig) -> str:
-    """Returns the user's file or folder."""
-    assert config.path is not None
-    return places.location(config.path)
 
 
 def folder(config: DatasetConfig) -> Path:
@@ -93,14 +90,10 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
 
     See `load`.
     """
-    store = TokenStore(folder(config), report_progress)
-    # Before the digest, so that a change at any later time is noticed.
-    stats_before = scan.stats(corpus.splits)
-    content = scan.digest(corpus.splits, corpus.column, store.folder / "files")
-    encoder = _Encoder(corpus, config, content, stats_before, store.folder / "boundaries" / f"{content}.json")
-    vocabulary = encoder.vocabulary(store, encoding)
+    encoder = _Encoder(corpus, config)
+    vocabulary = encoder.vocabulary(encoding)
     try:
-        stored = store.tokens(content, vocabulary, encoder.pieces)
+        stored = store.tokens(folder(config), encoder.content, vocabulary, encoder.pieces)
     except EncodingError as error:
         raise _unsuitable_tokenizer(config, f"can't encode the text ({error})") from error
     _check_not_empty(corpus, config, stored)
@@ -115,9 +108,9 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
             sizes[split] = stored[split].size
     about = {}
     if "test" not in corpus.splits:
-        about = {"test": encoder.boundary.about, "train": "what comes before the test"}
+        about = {"test": "the last tenth of the text", "train": "what comes before the test"}
     # The digest covers everything that decides the tokens of an example, so another length is other data.
-    identity_values = [content, vocabulary.sha256, length, apart]
+    identity_values = [encoder.content, vocabulary.sha256, length, apart]
     if config.pack:
         identity_values.append("whole documents")
     identity = json.dumps(identity_values)
@@ -151,20 +144,13 @@ class _Encoder:
     The results are stored under the digest of the content. So it raises if a file has changed since the digest.
     """
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        config: DatasetConfig,
-        content: str,
-        stats_before: Sequence[scan.Stat],
-        boundary_record: Path,
-    ) -> None:
+    def __init__(self, corpus: Corpus, config: DatasetConfig) -> None:
         self._corpus = corpus
         self._config = config
-        self._content = content
-        self._stats_before = stats_before
-        self._boundary_record = boundary_record
-        self._boundary: Boundary | None = None
+        self.content = self._digest()
+
+    def _digest(self) -> str:
+        return hashlib.sha256(f"{self._corpus.column} {of_files(self._corpus.splits)}".encode()).hexdigest()
 
     @property
     def splits(self) -> list[str]:
@@ -174,17 +160,10 @@ class _Encoder:
             names.append("test")
         return names
 
-    @property
-    def boundary(self) -> Boundary:
+    @cached_property
+    def _boundary(self) -> Boundary:
         """The start of test within train, if the files have no test."""
-        if self._boundary is None:
-            self._boundary = recorded_boundary(self._boundary_record, self._find_boundary)
-        return self._boundary
-
-    def _find_boundary(self) -> Boundary:
-        boundary = find_boundary(self._read("train"))
-        self._check_unchanged()
-        return boundary
+        return find_boundary(self._read("train"))
 
     def _read(self, split: str) -> Iterator[Piece]:
         return files.pieces(self._corpus.splits[split], self._corpus.column)
@@ -193,17 +172,17 @@ class _Encoder:
         """Yields all documents by split."""
         for split in self._corpus.splits:
             if split == "train" and "test" not in self._corpus.splits:
-                yield from split_pieces(self._read(split), self.boundary)
+                yield from split_pieces(self._read(split), self._boundary)
             else:
                 for text, ends_document in self._read(split):
                     yield split, text, ends_document
         self._check_unchanged()
 
     def _check_unchanged(self) -> None:
-        if scan.stats(self._corpus.splits) != self._stats_before:
+        if self._digest() != self.content:
             raise DataError(f"{self._corpus.source}: a file was changed while it was read; start again")
 
-    def vocabulary(self, store: TokenStore, encoding: Encoding | None) -> Vocabulary:
+    def vocabulary(self, encoding: Encoding | None) -> Vocabulary:
         """Returns the vocabulary that encodes the text."""
         end_token = self._config.end_token
         tokenizer = self._config.tokenizer or BYTES
@@ -212,10 +191,12 @@ class _Encoder:
         if tokenizer == BYTES:
             return Vocabulary(BYTES, end_token)
         if tokenizer != BPE:
-            return bpe.read(places.local(tokenizer), end_token)
+            return bpe.read(Path(tokenizer).expanduser(), end_token)
         size = self._config.vocabulary_size or VOCABULARY_SIZE
-        key = [self._content, size, end_token]
-        vocabulary = store.vocabulary(key, end_token, lambda: self._train_tokenizer(size, end_token))
+        key = [self.content, size, end_token]
+        vocabulary = store.vocabulary(
+            folder(self._config), key, end_token, lambda: self._train_tokenizer(size, end_token)
+        )
         bpe.check_end(vocabulary)
         return vocabulary
 
@@ -223,7 +204,7 @@ class _Encoder:
         report_progress(f"{self._corpus.name}: training a tokenizer of {size:,} tokens")
         pieces = self._read("train")
         if "test" not in self._corpus.splits:
-            pieces = train_pieces(pieces, self.boundary)
+            pieces = train_pieces(pieces, self._boundary)
         vocabulary = bpe.train((text for text, _ in pieces), size, end_token)
         self._check_unchanged()
         return vocabulary
@@ -236,7 +217,7 @@ def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabul
         raise _differs_from_run("tokenizer", tokenizer, f"{recorded.kind}, {recorded.size:,} tokens")
     if config.end_token != recorded.end_token:
         raise _differs_from_run("end_token", config.end_token, str(recorded.end_token or "null"))
-    path = places.local(tokenizer)
+    path = Path(tokenizer).expanduser()
     # The recorded vocabulary is complete, so the file may be gone. If it exists, it must be the same.
     if tokenizer not in (BYTES, BPE) and path.exists():
         current = bpe.read(path, config.end_token)
@@ -295,4 +276,5 @@ def _sequences(
         raise no_label_counts(split)
     if pack:
         return WholeDocuments(stored.stream, stored.starts, length)
-    return PackedSequences(stored.stream, stored.starts, length, apart).in_memory()
+    sequences = PackedSequences(stored.stream, stored.starts, length, apart)
+    return in_memory(sequences, packing.RAM_BYTES, packing.ROWS_PER_READ)

@@ -1,28 +1,21 @@
-"""A user's text files: those of each split, and their documents, read in pieces."""
+"""The documents of text files, read in pieces."""
 
 from __future__ import annotations
 
 import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.data.checks_source import TEXT_SUFFIXES
-from runner.data.sources import split_files
-from runner.errors import DataError
+from runner.errors import DataError, in_one_line, listed
 from runner.host.late import late
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from runner.data.sources import array_record
 else:
     # Takes a second to import, and only files with columns need it.
-    array_record = late("runner.data.sources.array_record")
     pa = late("pyarrow")
     pq = late("pyarrow.parquet")
 
@@ -32,37 +25,14 @@ PIECE = 1 << 16
 # Bytes per read of a .txt file, and rows per read of a .parquet file. They bound the memory for any size of file.
 _READ_BYTES = 1 << 20
 _READ_ROWS = 256
-# Names of fields or columns that a message lists, and characters of a library's error that it shows.
-_SHOWN_NAMES = 5
+# Characters of a library's error that a message shows.
 _MAX_REASON = 300
 
 # Part of a document, and whether the document ends with it.
 Piece = tuple[str, bool]
 
 
-@dataclass(frozen=True)
-class InlineText:
-    """A document that is not in a file.
-
-    Attributes:
-      name: for messages.
-      content: the text.
-    """
-
-    name: str
-    content: str
-
-
-# A file, which has one or many documents, or one document in memory.
-TextInput = Path | InlineText
-
-
-def find(path: str) -> Mapping[str, Sequence[TextInput]]:
-    """Returns the text files of each split; see `split_files.find`."""
-    return split_files.find(path, TEXT_SUFFIXES)
-
-
-def pieces(inputs: Sequence[TextInput], column: str) -> Iterator[Piece]:
+def pieces(files: Sequence[Path], column: str) -> Iterator[Piece]:
     """Yields the documents in pieces, none of them empty unless the document is.
 
     A document of more than 64 Ki characters is split at a line break between two letters if possible. A byte-level
@@ -70,35 +40,25 @@ def pieces(inputs: Sequence[TextInput], column: str) -> Iterator[Piece]:
     indented or end in CRLF, it is split at any line break; a longer line is split anywhere, perhaps inside a word.
 
     Args:
-      inputs: in order.
+      files: in order.
       column: the field or column with the text.
 
     Raises:
       DataError: a file can't be read, is not UTF-8 or has no such field; the message names the file and the place.
     """
-    for text_input in inputs:
-        if isinstance(text_input, InlineText):
-            yield from _split([text_input.content])
-            continue
-        suffix = text_input.suffix.lower()
+    readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".arrow": _read_arrow}
+    for path in files:
+        read = readers.get(path.suffix.lower())
         try:
-            if suffix == ".jsonl":
-                for text in _read_jsonl(text_input, column):
-                    yield from _split([text])
-            elif suffix == ".parquet":
-                for text in _read_parquet(text_input, column):
-                    yield from _split([text])
-            elif suffix.startswith(".array_record"):
-                for text in _read_array_record(text_input, column):
-                    yield from _split([text])
-            elif suffix == ".arrow":
-                for text in _read_arrow(text_input, column):
-                    yield from _split([text])
+            if read is None:
+                yield from _split(_read_txt(path))
             else:
-                yield from _split(_read_txt(text_input))
-        except OSError as error:
-            reason = " ".join(str(error.strerror or error).split())
-            raise DataError(f"{text_input} can't be read: {reason}") from error
+                for text in read(path, column):
+                    yield from _split([text])
+        # PyArrow's errors are ValueError or OSError; other errors of text name the place themselves.
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or in_one_line(str(error))[:_MAX_REASON]
+            raise DataError(f"{path} can't be read: {reason}") from error
 
 
 def _split(parts: Iterable[str]) -> Iterator[Piece]:
@@ -175,7 +135,7 @@ def _read_jsonl(path: Path, column: str) -> Iterator[str]:
             content: object = None
             try:
                 if line.strip():
-                    content = json.loads(line.decode(), parse_int=_parse_int)
+                    content = json.loads(line.decode())
             except UnicodeDecodeError as error:
                 raise _not_utf8(where, line[error.start], bytes_read + error.start) from error
             except (ValueError, RecursionError) as error:
@@ -190,20 +150,12 @@ def _read_jsonl(path: Path, column: str) -> Iterator[str]:
                 yield _text_field(where, content, column)
 
 
-def _parse_int(digits: str) -> int:
-    try:
-        return int(digits)
-    except ValueError as error:
-        # Python's own message advises to change a setting of the interpreter.
-        raise ValueError(f"a number of {len(digits):,} digits") from error
-
-
 def _text_field(where: str, content: object, column: str) -> str:
     if not isinstance(content, Mapping):
         raise DataError(f"{where}: must be an object with the field {column!r}, not {type(content).__name__}")
     if column not in content:
-        names = ", ".join(map(str, list(content)[:_SHOWN_NAMES])) or "none"
-        raise DataError(f"{where}: there is no field {column!r} (the fields: {names}); set dataset.column to one")
+        fields = listed(content) or "none"
+        raise DataError(f"{where}: there is no field {column!r} (the fields: {fields}); set dataset.column to one")
     text = content[column]
     if not isinstance(text, str):
         raise DataError(f"{where}: {column!r} must be a string, not {type(text).__name__}")
@@ -218,37 +170,23 @@ def _text_field(where: str, content: object, column: str) -> str:
 
 def _read_parquet(path: Path, column: str) -> Iterator[str]:
     """Yields the text of each row of a .parquet file."""
-    try:
-        with pq.ParquetFile(path) as file:
-            _check_column(path, column, file.schema_arrow.names)
-            batches = file.iter_batches(batch_size=_READ_ROWS, columns=[column], use_threads=False)
-            yield from _texts(path, column, batches)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise _unreadable(path, error) from error
+    with pq.ParquetFile(path) as file:
+        _check_column(path, column, file.schema_arrow.names)
+        yield from _texts(path, column, file.iter_batches(batch_size=_READ_ROWS, columns=[column], use_threads=False))
 
 
 def _read_arrow(path: Path, column: str) -> Iterator[str]:
     """Yields the text of each row of an .arrow file, in the format of streams that `save_to_disk` writes."""
-    try:
-        with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-            _check_column(path, column, stream.schema.names)
-            yield from _texts(path, column, (batch.select([column]) for batch in stream))
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _read_array_record(path: Path, column: str) -> Iterator[str]:
-    """Yields the text of each record of a file that TFDS has prepared."""
-    table = array_record.ArrayRecordTable(path)
-    _check_column(path, column, table.names)
-    batches = (table.read(number, [column]).to_batches() for number in range(len(table.lengths)))
-    return _texts(path, column, chain.from_iterable(batches))
+    with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+        _check_column(path, column, stream.schema.names)
+        yield from _texts(path, column, (batch.select([column]) for batch in stream))
 
 
 def _check_column(path: Path, column: str, columns: Sequence[str]) -> None:
     if column not in columns:
-        names = ", ".join(columns[:_SHOWN_NAMES])
-        raise DataError(f"{path}: there is no column {column!r} (the columns: {names}); set dataset.column to one")
+        raise DataError(
+            f"{path}: there is no column {column!r} (the columns: {listed(columns)}); set dataset.column to one"
+        )
 
 
 def _texts(path: Path, column: str, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
@@ -263,7 +201,3 @@ def _texts(path: Path, column: str, batches: Iterable[pa.RecordBatch]) -> Iterat
                     problem = "is missing"
                 raise DataError(f"{path}, {column}: row {row:,} {problem}; fix that row or remove it")
             yield text
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} can't be read: {' '.join(str(error).split())[:_MAX_REASON]}")

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from runner.data.sources.file_records import read_records, write_records
 from runner.data.sources.text.files import Piece
-
-# Version of the recorded boundaries. Increase it with any change of `find_boundary`.
-_FORMAT = 1
 
 # A tenth is enough for a stable loss of a language model, and leaves more to train on than the fifth of other data.
 _TEST_SHARE = 0.1
@@ -18,34 +13,16 @@ _TEST_SHARE = 0.1
 _MIN_DOCUMENTS = 10
 
 
-@dataclass(frozen=True)
-class Boundary:
+class Boundary(NamedTuple):
     """The position where train ends and test begins.
 
     Attributes:
       document: the first document of test.
       character: the first character of test within that document; 0: test begins with the document.
-      about: description of test.
     """
 
     document: int
     character: int
-    about: str
-
-
-def recorded_boundary(path: Path, find: Callable[[], Boundary]) -> Boundary:
-    """Returns the boundary of a text, which is found, and recorded, if it is not yet.
-
-    Args:
-      path: the path of the record, named by a digest of the text; optional in that it need not be writable.
-      find: reads the whole text.
-    """
-    match read_records(path, _FORMAT).get("train"):
-        case [int(document), int(character), str(about)]:
-            return Boundary(document, character, about)
-    boundary = find()
-    write_records(path, _FORMAT, {"train": astuple(boundary)})
-    return boundary
 
 
 def find_boundary(pieces: Iterable[Piece]) -> Boundary:
@@ -73,17 +50,14 @@ def find_boundary(pieces: Iterable[Piece]) -> Boundary:
         length = 0
     if documents >= _MIN_DOCUMENTS:
         last = round(documents * _TEST_SHARE)
-        return Boundary(documents - last, 0, f"the last {last:,} of {documents:,} documents")
+        return Boundary(documents - last, 0)
     train_characters = total - round(total * _TEST_SHARE)
-    whole = f"{documents} documents"
-    if documents == 1:
-        whole = "the document"
     start = 0
     for document, length in enumerate(first_lengths):
         if start + length > train_characters:
-            return Boundary(document, train_characters - start, f"the last tenth of {whole}")
+            return Boundary(document, train_characters - start)
         start += length
-    return Boundary(documents, 0, "nothing")
+    return Boundary(documents, 0)
 
 
 def train_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[Piece]:

@@ -1,9 +1,7 @@
 """Store of tokens: encoded once, then memory-mapped by every process.
 
     <folder>/tokens/<key>/meta.json, train.tokens, train.starts, test.tokens, ...
-    <folder>/tokenizers/<key>.json
-
-The package stores more of a text in the same folder: the digests of its files, and where its test split begins.
+    <folder>/tokenizers/<key>/meta.json     the tokenizer
 
 The key is a digest of the content, the splits and the tokenizer. A folder appears in one step, under a lock: if
 several processes need it, one encodes and the others wait.
@@ -23,8 +21,6 @@ import numpy as np
 from runner.data.base import Array, TextSize
 from runner.data.sources.prepared import META, load_or_write
 from runner.data.vocabulary import BPE, Vocabulary
-from runner.errors import DataError
-from runner.host.lock import locked
 
 # Version of the layout, part of every key.
 FORMAT = 1
@@ -53,102 +49,58 @@ class StoredTokens:
     size: TextSize
 
 
-@dataclass(frozen=True)
-class TokenStore:
-    """A folder of tokens and tokenizers.
+def vocabulary(folder: Path, key: object, end_token: str | None, train: Callable[[], Vocabulary]) -> Vocabulary:
+    """Returns a trained tokenizer; trains and stores it first if necessary.
 
-    Attributes:
-      folder: created if it does not exist.
-      report: receives progress lines.
+    Args:
+      folder: of tokens and tokenizers.
+      key: plain values that determine the tokenizer.
+      end_token: the end token of the tokenizer.
+      train: trains it.
+
+    Raises:
+      DataError: the folder can't be written.
     """
 
-    folder: Path
-    report: Callable[[str], object]
-
-    def vocabulary(self, key: object, end_token: str | None, train: Callable[[], Vocabulary]) -> Vocabulary:
-        """Returns a trained tokenizer; trains and stores it first if necessary.
-
-        Args:
-          key: plain values that determine the tokenizer.
-          end_token: the end token of the tokenizer.
-          train: trains it.
-
-        Raises:
-          DataError: the folder can't be written.
-        """
-        path = self.folder / "tokenizers" / f"{_hashed(key)}.json"
+    def read(path: Path) -> Vocabulary | None:
         try:
-            # Without the lock: the file appears in one step.
-            vocabulary = _read_tokenizer(path, end_token)
-            if vocabulary is not None:
-                return vocabulary
-            with locked(path.with_suffix(".lock"), self.report, "the tokenizer"):
-                # Another process may have trained it while this one waited.
-                vocabulary = _read_tokenizer(path, end_token)
-                if vocabulary is None:
-                    vocabulary = train()
-                    _write_tokenizer(path, vocabulary)
-                return vocabulary
-        except OSError as error:
-            raise _not_writable(self.folder, error) from error
+            content = (path / META).read_text("utf-8")
+            # A power failure may leave it empty.
+            json.loads(content)
+        except (FileNotFoundError, ValueError):
+            return None
+        return Vocabulary(BPE, end_token, content)
 
-    def tokens(self, key: object, vocabulary: Vocabulary, pieces: Callable[[], Pieces]) -> dict[str, StoredTokens]:
-        """Returns the tokens of every split; encodes and stores them first if necessary.
+    def write(partial: Path) -> None:
+        (partial / META).write_text(train().tokenizer, "utf-8")
 
-        Args:
-          key: plain values that determine the text.
-          vocabulary: encodes the text.
-          pieces: returns the documents, in order.
+    return load_or_write(folder / "tokenizers" / _hashed(key), _SUFFIXES, read, write, "the tokenizer")
 
-        Raises:
-          DataError: the folder can't be written or is corrupted, or the text can't be read.
-        """
-        folder = self.folder / "tokens" / _hashed([key, vocabulary.sha256])
 
-        def read(path: Path) -> dict[str, StoredTokens] | None:
-            return _read(path, vocabulary)
+def tokens(folder: Path, key: object, vocabulary: Vocabulary, pieces: Callable[[], Pieces]) -> dict[str, StoredTokens]:
+    """Returns the tokens of every split; encodes and stores them first if necessary.
 
-        def write(partial: Path) -> None:
-            _write(partial, vocabulary, pieces())
+    Args:
+      folder: of tokens and tokenizers.
+      key: plain values that determine the text.
+      vocabulary: encodes the text.
+      pieces: returns the documents, in order.
 
-        try:
-            return load_or_write(folder, _SUFFIXES, read, write, self.report, "the tokens")
-        except OSError as error:
-            raise _not_writable(self.folder, error) from error
+    Raises:
+      DataError: the folder can't be written or is corrupted, or the text can't be read.
+    """
+
+    def read(path: Path) -> dict[str, StoredTokens] | None:
+        return _read(path, vocabulary)
+
+    def write(partial: Path) -> None:
+        _write(partial, vocabulary, pieces())
+
+    return load_or_write(folder / "tokens" / _hashed([key, vocabulary.sha256]), _SUFFIXES, read, write, "the tokens")
 
 
 def _hashed(key: object) -> str:
     return hashlib.sha256(json.dumps([FORMAT, key], sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _read_tokenizer(path: Path, end_token: str | None) -> Vocabulary | None:
-    """Reads a trained tokenizer.
-
-    Returns None if it is missing, or truncated by a power failure.
-    """
-    try:
-        content = path.read_text("utf-8")
-        json.loads(content)
-    except (FileNotFoundError, ValueError):
-        return None
-    return Vocabulary(BPE, end_token, content)
-
-
-def _write_tokenizer(path: Path, vocabulary: Vocabulary) -> None:
-    # Only the holder of the lock writes here, so an existing partial file is of a run that was killed.
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        file.write(vocabulary.tokenizer.encode())
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-def _not_writable(folder: Path, error: OSError) -> DataError:
-    reason = error.strerror or error
-    return DataError(
-        f"{folder} can't be written ({reason}); free disk space, or set dataset.data_dir to another folder"
-    )
 
 
 def _read(folder: Path, vocabulary: Vocabulary) -> dict[str, StoredTokens] | None:

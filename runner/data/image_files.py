@@ -1,0 +1,80 @@
+"""Encoded images of a dataset: their common size and channels, by the config or the first image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.config.schema_data import DatasetConfig
+from runner.data import images
+from runner.data.augment import sizing
+from runner.data.base import IMAGE_DIMS, Array, ArraySpec
+from runner.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class ImageDecoder:
+    """Decodes and resizes images.
+
+    Attributes:
+      size: height and width.
+      channels: 1, 3 or 4.
+      is_resized: whether the config has the size; else every image must have it.
+      has_colors: whether the config has the channels, or the first image has colors; else every image must be gray.
+    """
+
+    size: tuple[int, int]
+    channels: int
+    is_resized: bool
+    has_colors: bool
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Spec of the array of images."""
+        return ArraySpec((*self.size, self.channels), "uint8", IMAGE_DIMS)
+
+    def original(self, data: bytes) -> Array:
+        """Returns an image in its own size.
+
+        Raises:
+          ValueError: it can't be decoded, or has colors.
+        """
+        if not self.has_colors and not images.read_header(data).gray:
+            raise ValueError("it has colors, but the first image is gray; set dataset.channels=3")
+        return images.decode(data, self.channels)
+
+    def resized(self, data: bytes) -> Array:
+        """Returns an image in the size of the dataset.
+
+        Raises:
+          ValueError: it can't be decoded, or has another size than the first one.
+        """
+        pixels = self.original(data)
+        if not self.is_resized and pixels.shape[:2] != self.size:
+            height, width = self.size
+            raise ValueError(
+                f"its size is {pixels.shape[0]}x{pixels.shape[1]}, but {height}x{width} in the first image; set "
+                f"dataset.image_size=[{height},{width}]"
+            )
+        return images.resize(pixels, self.size)
+
+
+def decoder_of(config: DatasetConfig, first: bytes, where: str) -> ImageDecoder:
+    """Returns the decoder of a dataset.
+
+    Args:
+      config: size and channels, if it has them.
+      first: the first image.
+      where: its name in messages.
+
+    Raises:
+      DataError: the image can't be read.
+    """
+    try:
+        header = images.read_header(first)
+    except ValueError as error:
+        raise DataError(f"{where} is not a readable image ({error}); fix or remove it") from error
+    size = config.image_size or sizing(config)
+    height, width = size or (header.height, header.width)
+    channels = config.channels or (1 if header.gray else 3)
+    has_colors = config.channels is not None or not header.gray
+    return ImageDecoder((height, width), channels, size is not None, has_colors)

@@ -1,0 +1,428 @@
+# ruff: noqa: D102 - a source overrides what DataSource documents
+"""`parquet` and `huggingface`: tables that need not fit into memory, whose rows are read alone from mapped files.
+
+The first row decides what a column is. Numbers, booleans, lists and strings are read as in `dataset=arrays`; columns
+of bytes are image files. A value that is missing is found at the start, any other unusable one when it is read.
+Nothing is cached here: the system caches the pages of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runner.config.schema_data import DatasetConfig
+from runner.data import ragged
+from runner.data.base import Array, ArraySpec, DataSource, Encoding, FullDataset, Rows, empty_arrays, take
+from runner.data.digest import of_files
+from runner.data.encode import (
+    Column,
+    StringColumn,
+    categories_of,
+    category_numbers,
+    infer_spec,
+    missing_value,
+    numeric_array,
+)
+from runner.data.image_files import ImageDecoder, decoder_of
+from runner.data.packing import POSITIONS, SEGMENTS
+from runner.data.sources import arrow_files
+from runner.data.sources.arrow_files import ArrowFile, MappedTable
+from runner.data.tables import check_same_columns, convert_column, select, sequences
+from runner.errors import DataError, listed
+
+# The largest array that `TableRows.column` returns: 64 million class numbers, for the counts of a report.
+_COLUMN_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The columns of a dataset, the same in every split.
+
+    Attributes:
+      specs: of the arrays, by name.
+      raw_names: array -> name of its column.
+      categories: integer array -> the strings that its numbers mean.
+      classes: integer array -> names of its classes, if the file has the numbers.
+      decoders: of the columns of images.
+      padding: array of sequences -> the value that pads them at their end.
+    """
+
+    specs: Mapping[str, ArraySpec]
+    raw_names: Mapping[str, str]
+    categories: Mapping[str, tuple[str, ...]]
+    classes: Mapping[str, tuple[str, ...]]
+    decoders: Mapping[str, ImageDecoder]
+    padding: Mapping[str, float]
+
+    def numbers(self, name: str, where: str, column: pa.ChunkedArray) -> Array:
+        """Returns a column of numbers or strings as an array.
+
+        Raises:
+          DataError: a value is missing, or does not fit the column's spec.
+        """
+        content = convert_column(where, column)
+        if isinstance(content, StringColumn):
+            return category_numbers(where, content, self.categories[name])
+        spec = self.specs[name]
+        array = numeric_array(where, content)
+        if array.shape[1:] != spec.shape:
+            raise DataError(
+                f"{where}: shape {list(array.shape[1:])} per example, but {list(spec.shape)} in other rows; use one "
+                "shape, or name a column of lists in dataset.pad"
+            )
+        count = len(self.classes.get(name, ()))
+        outside = array[(array < 0) | (array >= count)] if count else array[:0]
+        if len(outside):
+            raise DataError(
+                f"{where} has the class {outside[0]}, but there are {count} classes, from 0; the labels may be "
+                "withheld: select a split with labels"
+            )
+        # A copy, because Arrow's memory can't be written, which an augmentation may do.
+        return array.astype(spec.dtype, copy=True)
+
+    def padded(self, name: str, where: str, column: pa.ChunkedArray) -> tuple[Array, Rows]:
+        """Returns sequences (N, T, ...), padded at their end, and the steps of each.
+
+        Raises:
+          DataError: steps have different shapes.
+        """
+        spec = self.specs[name]
+        steps, lengths = sequences(where, column)
+        padded = np.full((len(lengths), *spec.shape), self.padding[name], spec.dtype)
+        if len(steps):
+            array = numeric_array(where, steps)
+            if array.shape[1:] != spec.shape[1:]:
+                raise DataError(
+                    f"{where}: shape {list(array.shape[1:])} per step, but {list(spec.shape[1:])} in other rows"
+                )
+            # In the order of the rows, as the steps are.
+            padded[np.arange(spec.shape[0]) < lengths[:, None]] = array
+        return padded, lengths
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows(DataSource):
+    """Examples that are rows of a table.
+
+    Attributes:
+      table: of a split.
+      columns: what its columns are.
+    """
+
+    table: MappedTable
+    columns: Columns
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return self.columns.specs
+
+    @property
+    def size(self) -> int:
+        return self.table.size
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """Returns the arrays of some examples, read in the order of the files."""
+        if not len(rows):
+            return empty_arrays(self.specs, 0)
+        sorted_rows, positions = np.unique(rows, return_inverse=True)
+        return {name: array[positions] for name, array in self._arrays(sorted_rows, self.columns.raw_names).items()}
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether it has images, which workers decode."""
+        return bool(self.columns.decoders)
+
+    def example_name(self, row: int) -> str:
+        return self.table.place(row)
+
+    def original(self, row: int) -> dict[str, Array]:
+        return take(self._arrays(np.array([row]), self.columns.raw_names, resize=False), 0)
+
+    def column(self, name: str) -> Array | None:
+        """Returns one complete array, or None if it is large or has images."""
+        spec = self.specs[name]
+        if name not in self.columns.raw_names or spec.is_image or self.size * spec.bytes > _COLUMN_BYTES:
+            return None
+        return self._arrays(np.arange(self.size), [name])[name]
+
+    def _arrays(
+        self, rows: Rows, names: Sequence[str] | Mapping[str, str], *, resize: bool = True
+    ) -> dict[str, Array]:
+        """Returns arrays of some rows, sorted and each once.
+
+        Raises:
+          DataError: a value can't be used; the message names its row.
+        """
+        try:
+            return self._decoded(rows, names, resize=resize)
+        except DataError:
+            if len(rows) > 1:
+                for row in rows:
+                    self._decoded(np.array([row]), names, resize=resize)
+            raise
+
+    def _decoded(self, rows: Rows, names: Sequence[str] | Mapping[str, str], *, resize: bool) -> dict[str, Array]:
+        columns = self.columns
+        arrays: dict[str, Array] = {}
+        lengths: dict[str, Rows] = {}
+        first_row = self.table.place(int(rows[0]))
+        for name in names:
+            raw_name = columns.raw_names[name]
+            column = self.table.take(raw_name, rows)
+            if name in columns.decoders:
+                arrays[name] = self._images(name, column, rows, resize=resize)
+            elif name in columns.padding:
+                arrays[name], lengths[name] = columns.padded(name, f"{first_row}, {raw_name}", column)
+            else:
+                arrays[name] = columns.numbers(name, f"{first_row}, {raw_name}", column)
+        if SEGMENTS in self.specs and SEGMENTS not in columns.raw_names and lengths:
+            first, *others = lengths
+            ragged.check_equal_lengths(lengths[first], first, {name: lengths[name] for name in others}, first_row)
+            (length,) = self.specs[SEGMENTS].shape
+            arrays[SEGMENTS] = (np.arange(length) < lengths[first][:, None]).astype(np.int32)
+        return arrays
+
+    def _images(self, name: str, column: pa.ChunkedArray, rows: Rows, *, resize: bool) -> Array:
+        decoder = self.columns.decoders[name]
+        decode = decoder.resized if resize else decoder.original
+        decoded = []
+        for row, file in zip(rows, _image_bytes(column), strict=True):
+            try:
+                decoded.append(decode(file))
+            except ValueError as error:
+                where = self.table.place(int(row))
+                raise DataError(
+                    f"{where}: the image {name} can't be decoded ({error}); fix or remove that row"
+                ) from error
+        return np.stack(decoded)
+
+
+def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
+    """Maps the files.
+
+    Args:
+      config: its `path` is a file, a folder or a glob, and its `features` select columns.
+      encoding: of the run that the data is read for; None: strings get their numbers here.
+
+    Raises:
+      ConfigError: there is no such column; the folder has several configurations.
+      DataError: a file can't be read, or has values that no array can represent.
+    """
+    assert config.path is not None
+    files = arrow_files.find(config.path, in_one_folder=config.name == "huggingface")
+    name = Path(config.path).expanduser().absolute().name
+    return load_files(files, config, encoding or Encoding(), name, config.path)
+
+
+def load_files(
+    files: Mapping[str, Sequence[ArrowFile]], config: DatasetConfig, encoding: Encoding, name: str, source: str
+) -> FullDataset:
+    """Maps the files of each split; see `load`."""
+    schemas = {}
+    rows = {}
+    for file in chain.from_iterable(files.values()):
+        table = file.open()
+        schemas[file.path] = table.schema
+        rows[file.path] = table.num_rows
+    if config.features is None:
+        check_same_columns({path: schema.names for path, schema in schemas.items()})
+    first, *others = schemas.values()
+    common = [column for column in first.names if all(column in schema.names for schema in others)]
+    raw_names = select(common, config.features, str(next(iter(schemas))))
+    pad = config.pad or {}
+    ragged.check_names(pad, raw_names)
+    for added in (SEGMENTS, POSITIONS):
+        if config.pack and added in raw_names:
+            raise DataError(f"{source} has a column called {added}, which dataset.pack adds; leave it out")
+    tables = {}
+    for split, split_files in files.items():
+        if not any(rows[file.path] for file in split_files):
+            raise DataError(f"{split_files[0].path} has no examples")
+        tables[split] = MappedTable(tuple(split_files), tuple(raw_names.values()))
+    classes = _classes(schemas, raw_names, encoding)
+    columns, lengths = _columns(tables, raw_names, classes, config, encoding)
+    return FullDataset(
+        name=name,
+        version="",
+        splits={split: TableRows(table, columns) for split, table in tables.items()},
+        digest=of_files({split: [file.path for file in split_files] for split, split_files in files.items()}),
+        source=source,
+        encoding=replace(encoding, categories={**columns.categories, **classes}, lengths=lengths),
+    )
+
+
+def _classes(
+    schemas: Mapping[Path, pa.Schema], raw_names: Mapping[str, str], encoding: Encoding
+) -> dict[str, tuple[str, ...]]:
+    """Returns the classes of each array that has numbers of classes.
+
+    A file without names fits any others.
+
+    Raises:
+      DataError: two files, or a file and the run, give the numbers of an array other names.
+    """
+    common: dict[str, tuple[str, ...]] = {}
+    owner: dict[str, str] = {}
+    for path, schema in schemas.items():
+        names_of = arrow_files.classes_of(schema)
+        for array, column in raw_names.items():
+            if column not in names_of:
+                continue
+            recorded = encoding.categories.get(array)
+            names = names_of[column]
+            expected = recorded or common.get(array, names)
+            if names != expected:
+                others = "the run" if recorded else owner[array]
+                raise DataError(
+                    f"{path}, {column}: its numbers mean the classes {listed(names)}, but those of {others} mean "
+                    f"{listed(expected)}; store the numbers in that order of classes"
+                )
+            common.setdefault(array, names)
+            owner.setdefault(array, str(path))
+    return common
+
+
+def _columns(
+    tables: Mapping[str, MappedTable],
+    raw_names: Mapping[str, str],
+    classes: Mapping[str, tuple[str, ...]],
+    config: DatasetConfig,
+    encoding: Encoding,
+) -> tuple[Columns, dict[str, int]]:
+    """Returns the columns that fit all splits, and the steps of the padded ones.
+
+    Raises:
+      DataError: a value is missing, splits differ in the type or shape of a column, or a column of strings has no
+        categories.
+    """
+    specs: dict[str, ArraySpec] = {}
+    categories: dict[str, tuple[str, ...]] = {}
+    decoders: dict[str, ImageDecoder] = {}
+    lengths: dict[str, int] = {}
+    padding = config.pad or {}
+    for name, raw_name in raw_names.items():
+        pieces = {}
+        for table in tables.values():
+            pieces[f"{table.files[0].path}, {raw_name}"] = table.columns[raw_name]
+            _check_complete(table, raw_name)
+        where, first = next(iter(pieces.items()))
+        if _is_image(first.type):
+            decoders[name] = decoder_of(config, _image_bytes(first.slice(0, 1))[0], f"{where}: row 1")
+            specs[name] = decoders[name].spec
+        elif name in padding:
+            specs[name] = _sequence_spec(name, pieces, config, encoding)
+            lengths[name] = specs[name].shape[0]
+        else:
+            specs[name] = _spec(name, pieces, classes, encoding)
+            if specs[name].names and name not in classes:
+                categories[name] = specs[name].names
+    if config.pack:
+        specs[SEGMENTS] = ArraySpec((max(lengths.values()),), "int32")
+    return Columns(specs, raw_names, categories, classes, decoders, padding), lengths
+
+
+def _check_complete(table: MappedTable, raw_name: str) -> None:
+    column = table.columns[raw_name]
+    if column.null_count:
+        start = 0
+        for chunk in column.chunks:
+            if chunk.null_count:
+                row = start + int(np.flatnonzero(chunk.is_null())[0])
+                raise missing_value(f"{table.place(row)}, {raw_name}", 0)
+            start += len(chunk)
+
+
+def _spec(
+    name: str,
+    pieces: Mapping[str, pa.ChunkedArray],
+    classes: Mapping[str, tuple[str, ...]],
+    encoding: Encoding,
+) -> ArraySpec:
+    """Returns the spec of a column of numbers or strings, which is in each split."""
+    firsts: dict[str, Column] = {place: convert_column(place, piece.slice(0, 1)) for place, piece in pieces.items()}
+    where, first = next(iter(firsts.items()))
+    for place, content in firsts.items():
+        if isinstance(content, StringColumn) != isinstance(first, StringColumn):
+            raise DataError(f"{place} and {where} are strings and numbers; use one kind in both")
+    recorded = encoding.categories.get(name)
+    if isinstance(first, StringColumn):
+        if recorded is None:
+            strings: set[str] = set()
+            for place, piece in pieces.items():
+                for chunk in piece.chunks:
+                    content = convert_column(place, pa.chunked_array([chunk]))
+                    assert isinstance(content, StringColumn), "the first row is a string"
+                    strings.update(content.values)
+            recorded = categories_of(where, strings, sum(map(len, pieces.values())))
+        return ArraySpec((), "int32", names=recorded)
+    if recorded is not None and name not in classes:
+        raise DataError(f"{where} has numbers, but the run's data had strings: {listed(recorded)}")
+    arrays = {}
+    for place, content in firsts.items():
+        assert not isinstance(content, StringColumn), "strings were handled above"
+        arrays[place] = numeric_array(place, content)
+        if arrays[place].shape != arrays[where].shape:
+            raise DataError(
+                f"{place}: shape {list(arrays[place].shape[1:])} per example, but {list(arrays[where].shape[1:])} in "
+                f"{where}; all splits need one shape"
+            )
+    dtype = np.result_type(*arrays.values())
+    if dtype.kind == "f":
+        dtype = np.dtype(np.float32)
+    return infer_spec(arrays[where].astype(dtype), classes.get(name, ()))
+
+
+def _sequence_spec(
+    name: str, pieces: Mapping[str, pa.ChunkedArray], config: DatasetConfig, encoding: Encoding
+) -> ArraySpec:
+    """Returns the spec of a column of lists of different lengths."""
+    assert config.pad is not None
+    value = config.pad[name]
+    dtypes = []
+    step: tuple[int, ...] = ()
+    longest = 1
+    for place, piece in pieces.items():
+        # Of one row, because it also checks that these are lists.
+        sequences(place, piece.slice(0, 1))
+        lengths = pc.list_value_length(piece).to_numpy()
+        longest = max(longest, int(lengths.max()))
+        with_steps = np.flatnonzero(lengths)
+        if len(with_steps):
+            steps, _ = sequences(place, piece.slice(int(with_steps[0]), 1))
+            array = numeric_array(place, steps)
+            step = array.shape[1:]
+            dtypes.append(array.dtype)
+    where = next(iter(pieces))
+    length = encoding.lengths.get(name) or config.pad_length or longest
+    if longest > length:
+        raise DataError(
+            f"{where}: a row has {longest} steps, more than {length}; shorten it, or train with "
+            f"dataset.pad_length={longest}"
+        )
+    # Of sequences without steps, the value of padding decides.
+    is_float = np.result_type(*dtypes).kind == "f" if dtypes else not float(value).is_integer()
+    if not is_float and not float(value).is_integer():
+        raise DataError(f"{where}: integers can't be padded with {value:g}; pad them with an integer")
+    return infer_spec(np.empty((0, length, *step), np.float32 if is_float else np.int32))
+
+
+def _is_image(kind: pa.DataType) -> bool:
+    """Returns whether a column has image files, as bytes or as Hugging Face's libraries store them: {bytes, path}."""
+    is_struct = pa.types.is_struct(kind) and "bytes" in kind.names
+    return is_struct or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _image_bytes(column: pa.ChunkedArray) -> list[bytes]:
+    if pa.types.is_struct(column.type):
+        column = pc.struct_field(column, "bytes")
+    if column.null_count:
+        raise missing_value("a column of images", int(np.flatnonzero(column.is_null())[0]), " has no image bytes")
+    files: list[bytes] = column.to_pylist()
+    return files
