@@ -11,23 +11,12 @@ import numpy as np
 from runner.config.schema_task import OPTIONS, TaskConfig
 from runner.data.base import WEIGHT, ArraySpec
 from runner.task.base import Task
-from runner.task.losses import OF_EVERY_ENGINE
 from runner.task.registry import make_task
 
 Arrays = dict[str, np.ndarray]
 REAL, PADDED = 13, 3  # examples of a batch
 CLASSES = 5
 WEIGHTS = [1.0, 0.5, 2.0, 3.0, 0.25]
-_REGRESSION = {
-    "mean_squared_error": "MeanSquaredError",
-    "mean_absolute_error": "MeanAbsoluteError",
-    "mean_absolute_percentage_error": "MeanAbsolutePercentageError",
-    "mean_squared_logarithmic_error": "MeanSquaredLogarithmicError",
-    "log_cosh": "LogCosh",
-    "poisson": "Poisson",
-    "cosine_similarity": "CosineSimilarity",
-    "huber": "Huber",
-}
 
 
 @dataclass(frozen=True)
@@ -87,7 +76,7 @@ def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
 
 def make() -> dict[str, Case]:
     """Returns all cases by name."""
-    return _classification() | _binary() | _multilabel() | _positions() | _regression() | _shares() | _sequences()
+    return _classification() | _binary() | _multilabel() | _positions() | _regression() | _sequences()
 
 
 def _classification() -> dict[str, Case]:
@@ -125,37 +114,29 @@ def _classification() -> dict[str, Case]:
     inside = np.clip(logits.astype(np.float64), -3.0, 3.0)
     chances = np.exp(inside)
     chances = (chances / chances.sum(-1, keepdims=True)).astype(np.float32)
-    of_chances = _padded(chances)
+    inner = _padded(inside.astype(np.float32))
     # Keras scales its outputs to a sum of 1.
     scaled = _padded(2.0 * chances)
     smooth_chances = config("classification", from_logits=False, label_smoothing=0.1)
-    soft_chances = config("classification", from_logits=False)
-    weighted_chances = config("classification", from_logits=False, class_weights=WEIGHTS)
-    soft = config("classification")
+    focal = {"gamma": 3.0, "alpha": 0.4}
+    of_focal = config("classification", loss="categorical_focal_crossentropy", loss_options=focal)
     smooth_soft = config("classification", label_smoothing=0.2)
     logits_of = {"from_logits": True}
     return {
         "classes": case(sparse, label, top_k=3),
         "classes smoothed": case(dense, one_hot, smooth=0.1),
-        "classes weighted": case(sparse, label, by_class[label], class_weights=WEIGHTS),
-        "classes named weights": case(
-            sparse, label, np.where(label == 3, 4.0, 1.0).astype(np.float32), class_weights={"d": 4.0}
-        ),
-        "examples weighted": case(sparse, label, own, example_weight="own"),
         "both weighted": case(
             dense, one_hot, own * by_class[label], smooth=0.3, example_weight="own", class_weights=WEIGHTS
-        ),
-        "outputs of a softmax": Case(soft_chances, unweighted, batch, of_chances, sparse, {}, label),
-        "outputs of a softmax weighted": Case(
-            weighted_chances, unweighted, batch, of_chances, sparse, {}, label, by_class[label]
         ),
         "outputs of a softmax smoothed": Case(
             smooth_chances, unweighted, batch, scaled, dense, {"label_smoothing": 0.1}, one_hot
         ),
-        "probabilities of a softmax": Case(soft_chances, soft_specs, soft_batch, scaled, dense, {}, mixed),
-        "probabilities": Case(soft, soft_specs, soft_batch, outputs, dense, logits_of, mixed),
         "probabilities smoothed": Case(
             smooth_soft, soft_specs, soft_batch, outputs, dense, logits_of | {"label_smoothing": 0.2}, mixed
+        ),
+        "focal": Case(
+            *(of_focal, unweighted, batch, inner, "CategoricalFocalCrossentropy", logits_of | focal, one_hot),
+            libraries=("jax.numpy",),
         ),
     }
 
@@ -174,22 +155,15 @@ def _binary() -> dict[str, Case]:
     target = label[:, None].astype(np.float32)
     by_class = np.where(label > 0, 3.0, 0.5).astype(np.float32)
     words = {"x": specs["x"], "label": ArraySpec((), "int32", (), ("no", "yes"))}
-    flags, _ = padded({"x": x, "label": label.astype(bool)}, logits)
-    flag_specs = {"x": specs["x"], "label": ArraySpec((), "bool")}
     loss, as_logits = "BinaryCrossentropy", {"from_logits": True}
     unweighted = {name: specs[name] for name in ("x", "label")}
-    smoothed = as_logits | {"label_smoothing": 0.2}
     weighted = config("binary", example_weight="own", class_weights=[0.5, 3.0], thresholds=[0.2, 0.9])
     positive = config("binary", positive="no", class_weights={"no": 2.0})
     flipped = np.where(label > 0, 1.0, 2.0).astype(np.float32)
     return {
         "binary": Case(config("binary"), unweighted, batch, outputs, loss, as_logits, target),
-        "binary smoothed": Case(
-            config("binary", label_smoothing=0.2), unweighted, batch, outputs, loss, smoothed, target
-        ),
         "binary weighted": Case(weighted, specs, batch, outputs, loss, as_logits, target, own * by_class),
         "binary words": Case(positive, words, batch, outputs, loss, as_logits, 1.0 - target, flipped),
-        "binary flags": Case(config("binary"), flag_specs, flags, outputs, loss, as_logits, target),
         "binary probabilities": Case(
             config("binary", from_logits=False), unweighted, batch, _padded(chances), loss, {}, target
         ),
@@ -205,7 +179,7 @@ def _positions() -> dict[str, Case]:
     found: dict[str, Case] = {}
     by_class = np.array(WEIGHTS, np.float32)
     loss, as_logits = "SparseCategoricalCrossentropy", {"from_logits": True}
-    for shape in ((6,), (3, 4, 1), (2, 3, 2)):
+    for shape in ((6,), (3, 4, 1)):
         x = rng.normal(size=(REAL, 2)).astype(np.float32)
         label = rng.choice([0, 1, 3, 4, 255], (REAL, *shape)).astype(np.uint8)  # none of class 2
         places = shape[:-1] if shape[-1] == 1 else shape
@@ -233,9 +207,6 @@ def _positions() -> dict[str, Case]:
         soft = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
         soft = (soft / soft.sum(-1, keepdims=True)).astype(np.float32)
         made = {
-            "ignored": Case(
-                config("positions", **ignore), unweighted, batch, outputs, loss, as_logits, known, counted
-            ),
             "smoothed": Case(
                 config("positions", **ignore, label_smoothing=0.2),
                 unweighted,
@@ -297,7 +268,6 @@ def _multilabel() -> dict[str, Case]:
     told, target = {"from_logits": True}, labels.astype(np.float32)
     loss = "BinaryCrossentropy"
     return {
-        "labels": Case(config("multilabel"), specs, batch, outputs, loss, told, target),
         "labels smoothed": Case(
             config("multilabel", label_smoothing=0.2),
             specs,
@@ -328,92 +298,36 @@ def _multilabel() -> dict[str, Case]:
     }
 
 
-def libraries(loss: str) -> tuple[str, ...]:
-    """Returns the libraries that compute a loss."""
-    return ("tensorflow", "jax.numpy") if loss in OF_EVERY_ENGINE else ("jax.numpy",)
-
-
 def _regression() -> dict[str, Case]:
     rng = np.random.default_rng(3)
     x = rng.normal(size=(REAL, 2)).astype(np.float32)
     own = rng.uniform(0.1, 2.0, REAL).astype(np.float32)
     found: dict[str, Case] = {}
-    for shape in ((), (3,), (2, 3)):
-        y = rng.uniform(0.1, 4.0, (REAL, *shape)).astype(np.float32)
-        near = np.abs(y + rng.normal(size=y.shape)).astype(np.float32) + 0.05
-        outputs = near if shape else near[:, None]
+    for shape, name, loss, options in (
+        ((), "mean_squared_error", "MeanSquaredError", {}),
+        ((3,), "mean_absolute_error", "MeanAbsoluteError", {}),
+        ((2, 3), "huber", "Huber", {"delta": 0.7}),
+        ((2, 3), "tversky", "Tversky", {"alpha": 0.3, "axis": (1, 2)}),
+    ):
+        y = rng.uniform(0.1, 0.9, (REAL, *shape)).astype(np.float32)
+        outputs = (
+            np.clip(y + 0.2 * rng.normal(size=y.shape), 0.05, 0.95).astype(np.float32).reshape(REAL, *shape or (1,))
+        )
         batch, whole = padded({"x": x, "y": y, "own": own}, outputs)
         specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec(shape, "float32"), "own": ArraySpec((), "float32")}
-        for name, loss in _REGRESSION.items():
-            if name == "cosine_similarity" and not shape:
-                continue  # of numbers it is a sign
-            options = {"delta": 0.7} if name == "huber" else {}
-            made = config("regression", loss=name, example_weight="own", **options)
-            target = y if shape else y[:, None]
-            weights = own if len(shape) < 2 else None  # Keras spreads an example's weight over its vectors
-            if weights is None:
-                made = config("regression", loss=name, **options)
-            kept = specs if weights is not None else {key: specs[key] for key in ("x", "y")}
-            found[f"{name} {list(shape)}"] = Case(
-                made, kept, batch, whole, loss, options, target, weights, libraries=libraries(name)
-            )
-    return found
-
-
-def _shares() -> dict[str, Case]:
-    """Losses of probabilities, of targets of several shapes."""
-    rng = np.random.default_rng(6)
-    x = rng.normal(size=(REAL, 2)).astype(np.float32)
-    found: dict[str, Case] = {}
-    for shape in ((4,), (2, 3)):
-        logits = rng.normal(size=(REAL, *shape)).astype(np.float32)
-        # Near 0 and 1 the two versions of Keras differ: one clips a probability, the other also adds its epsilon.
-        chances = (0.1 + 0.8 / (1.0 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
-        flags = (rng.random((REAL, *shape)) < 0.4).astype(np.float32)
-        shares = rng.dirichlet(np.ones(shape[-1]), (REAL, *shape[:-1])).astype(np.float32)
-        classes = np.eye(shape[-1], dtype=np.float32)[rng.integers(0, shape[-1], (REAL, *shape[:-1]))]
-        from_logits = {"from_logits": True}
-        made: list[tuple[str, str, np.ndarray, np.ndarray, dict[str, bool]]] = [
-            ("binary_crossentropy", "BinaryCrossentropy", flags, chances, {}),
-            ("binary_crossentropy", "BinaryCrossentropy", flags, 9.0 * logits, from_logits),
-            ("binary_focal_crossentropy", "BinaryFocalCrossentropy", flags, chances, {}),
-            ("binary_focal_crossentropy", "BinaryFocalCrossentropy", flags, logits, from_logits),
-            ("categorical_crossentropy", "CategoricalCrossentropy", shares, chances, {}),
-            ("categorical_crossentropy", "CategoricalCrossentropy", shares, 9.0 * logits, from_logits),
-            ("categorical_focal_crossentropy", "CategoricalFocalCrossentropy", shares, chances, {}),
-            ("categorical_focal_crossentropy", "CategoricalFocalCrossentropy", shares, logits, from_logits),
-            ("kl_divergence", "KLDivergence", shares, chances, {}),
-            ("hinge", "Hinge", flags, logits, {}),
-            ("squared_hinge", "SquaredHinge", flags, logits, {}),
-            ("categorical_hinge", "CategoricalHinge", classes, logits, {}),
-        ]
-        for name, loss, target, outputs, options in made:
-            batch, whole = padded({"x": x, "y": target}, outputs)
-            specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec(shape, "float32")}
-            kind = "logits" if options else "outputs"
-            found[f"{name} of {kind} {list(shape)}"] = Case(
-                config("regression", loss=name, **options),
-                specs,
-                batch,
-                whole,
-                loss,
-                options,
-                target,
-                libraries=libraries(name),
-            )
-        # Keras 3 alone has these. It takes class numbers for the first; the second is summed over the example here.
-        numbers = classes.argmax(-1).astype(np.int32)
-        over = tuple(range(1, len(shape) + 1))
-        for name, loss, target, of_keras, options in (
-            ("categorical_generalized_cross_entropy", "CategoricalGeneralizedCrossEntropy", classes, numbers, {}),
-            ("tversky", "Tversky", flags, flags, {"axis": over}),
-            ("dice", "Dice", flags, flags, {"axis": over}),
-        ):
-            batch, whole = padded({"x": x, "y": target}, chances)
-            specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec(shape, "float32")}
-            found[f"{name} {list(shape)}"] = Case(
-                config("regression", loss=name), specs, batch, whole, loss, options, of_keras, libraries=("jax.numpy",)
-            )
+        is_weighted = len(shape) < 2  # Keras spreads an example's weight over its vectors
+        given = {"loss_options": {"alpha": 0.3}} if name == "tversky" else options
+        found[name] = Case(
+            config("regression", loss=name, example_weight="own" if is_weighted else None, **given),
+            specs if is_weighted else {key: specs[key] for key in ("x", "y")},
+            batch,
+            whole,
+            loss,
+            options,
+            y.reshape(REAL, *shape or (1,)),
+            own if is_weighted else None,
+            libraries=("jax.numpy",) if name == "tversky" else ("tensorflow", "jax.numpy"),
+        )
     return found
 
 
@@ -428,8 +342,6 @@ def _sequences() -> dict[str, Case]:
     # Keras is given the shifted target and all outputs; the last one has no label.
     following = np.concatenate([target[:, 1:], np.zeros((REAL, 1), np.int32)], 1)
     counted = (following != 0).astype(np.float32)
-    every = np.ones_like(counted)
-    every[:, -1] = 0.0
     as_logits = {"from_logits": True}
     one_hot = np.eye(CLASSES, dtype=np.float32)[following]
     sparse, dense = "SparseCategoricalCrossentropy", "CategoricalCrossentropy"
@@ -437,9 +349,6 @@ def _sequences() -> dict[str, Case]:
     made = {
         "sequences": Case(
             config(kind, vocabulary=CLASSES), specs, batch, outputs, sparse, as_logits, following, counted
-        ),
-        "sequences without padding": Case(
-            config(kind, vocabulary=CLASSES, padding=None), specs, batch, outputs, sparse, as_logits, following, every
         ),
         "sequences smoothed": Case(
             config(kind, vocabulary=CLASSES, label_smoothing=0.2),

@@ -16,13 +16,13 @@ from runner.data.base import WEIGHT, ArraySpec
 from runner.task.base import Task
 from runner.task.registry import make_task
 from tests import forks
-from tests.task import cases, loss_cases
+from tests.task import cases
 from tests.task.functions import CALLS
 from tests.task.worker import of_case
 
 ROOT = Path(__file__).parents[2]
 Numbers = Callable[[str, str], cases.Arrays]  # of a library and a place
-CASES = cases.make() | loss_cases.make()
+CASES = cases.make()
 LIBRARIES = {"tensorflow": "tensorflow", "jax.numpy": "jax"}
 # The mesh's numbers are those of its devices' halves, added up in another order.
 MESH = "mesh "
@@ -109,15 +109,14 @@ def test_every_function_is_that_of_numpy(numbers: Numbers, library: str) -> None
 
 def _classes(loss: str, **options: object) -> tuple[Task, cases.Arrays]:
     """Returns a task of five classes and a batch of it, with labels and padding."""
-    case = CASES["classes focal"]
-    made = cases.config("classification", loss=loss, **options)
-    return make_task(made, {name: case.specs[name] for name in ("x", "y")}), case.batch
+    case = CASES["focal"]
+    return make_task(cases.config("classification", loss=loss, **options), case.specs), case.batch
 
 
 @pytest.mark.parametrize("loss", ["mean_squared_error", "mean_absolute_error", "huber"])
 def test_a_loss_of_probabilities_is_that_of_the_softmax_of_logits(loss: str) -> None:
     ops = arrays.of(np)
-    logits = CASES["classes focal"].outputs[: cases.REAL]
+    logits = CASES["focal"].outputs[: cases.REAL]
     task, batch = _classes(loss)
     of_chances, _ = _classes(loss, from_logits=False)
     real = {name: array[: cases.REAL] for name, array in batch.items()}

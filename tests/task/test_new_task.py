@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -181,18 +180,6 @@ def test_the_loss_and_the_evaluation_of_a_new_task_are_its_own() -> None:
     outputs = np.zeros((3, 1), np.float32)
     np.testing.assert_allclose(task.loss(arrays.of(np), outputs, batch), [1, 8, 27])
     assert task.summary(task.totals(arrays.of(np), outputs, batch)) == {"mae": 1.5}
-
-
-@pytest.mark.nightly
-def test_a_new_task_is_trained_and_evaluated_like_the_regression_that_it_equals(folder: Path) -> None:
-    def numbers(task: str) -> list[tuple[str, str]]:
-        done = run(folder, f"task={task}", "trainer.epochs=2", "dataset.batch_size=32", "trainer.progress=lines")
-        assert done.returncode == 0, done.stderr[-2000:]
-        return re.findall(r"epoch ./2 train (loss \S+, mae \S+) \| test (loss \S+, mae [\d.]+)", done.stdout)
-
-    epochs = numbers(NAME)
-    assert len(epochs) == 2
-    assert epochs == numbers("regression")
 
 
 def tasks_named_in(path: Path) -> list[str]:

@@ -160,7 +160,7 @@ def test_the_table_of_labels_has_scikit_learns_numbers(tmp_path: Path) -> None:
     assert pictures(report, tmp_path)["labels.png"].shape[0] > 200
 
 
-@pytest.mark.parametrize(("shape", "count"), [((), 300), ((), 5000), ((4,), 300), ((8,), 50), ((2, 3), 50)])
+@pytest.mark.parametrize(("shape", "count"), [((), 5000), ((8,), 50), ((2, 3), 50)])
 def test_predictions_are_drawn_against_what_is_true(tmp_path: Path, shape: tuple[int, ...], count: int) -> None:
     rng = np.random.default_rng(0)
     y = rng.normal(1e3, 50.0, size=(count, *shape)).astype(np.float32)
@@ -241,17 +241,7 @@ def test_a_name_is_cut_to_the_width_that_it_is_drawn_with() -> None:
     assert short("\u65e5" * 9) == "\u65e5" * 8 + "\u2026"
 
 
-NAMES = [
-    "$x^{$",
-    "cost_$_per_$",
-    "a\\b$\\frac$",
-    "_",
-    "",
-    "a\x00\x1b[2J\r\nb\tc",
-    "\u202eb\u05d0",
-    "x" * 300,
-    "\u65e5\udcff",
-]
+NAMES = ["$x^{$", "", "a\x00\x1b[2J\r\nb\tc\u202eb\u05d0\u65e5\udcff" + "x" * 300]
 
 
 @pytest.mark.filterwarnings("error")

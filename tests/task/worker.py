@@ -15,7 +15,7 @@ import numpy as np
 
 from runner import arrays
 from runner.data.base import WEIGHT
-from tests.task import cases, loss_cases
+from tests.task import cases
 from tests.task.functions import CALLS
 
 Arrays = dict[str, np.ndarray]
@@ -98,7 +98,7 @@ def main(library: str, out: str, place: str = "") -> None:
         module.config.set_logical_device_configuration(module.config.list_physical_devices("CPU")[0], devices)
         dtensor = importlib.import_module("tensorflow.experimental.dtensor")
         numbers = partial(mesh_numbers, mesh=dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"]))
-    for name, case in (cases.make() | loss_cases.make()).items():
+    for name, case in cases.make().items():
         if library not in case.libraries:
             continue
         found |= {f"{name}: {key}": np.asarray(value) for key, value in numbers(case).items()}
