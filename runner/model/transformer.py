@@ -76,10 +76,12 @@ class PositionEmbedding(PortableLayer):
         self.embeddings = self.add_weight(shape=shape, initializer=_normal(self.keras), name="embeddings")
         super().build(input_shape)
 
-    def call(self, x_btd: Tensor) -> Tensor:
-        """Returns the tokens with their positions added."""
+    def call(self, x_btd: Tensor, positions: Tensor = None) -> Tensor:
+        """Returns the tokens with their positions added: int32 (B, T), or None for their order in the row."""
         tokens = int(x_btd.shape[1])
         table = self.ops.cast(self.ops.convert_to_tensor(self.embeddings), x_btd.dtype)
+        if positions is not None:
+            return x_btd + self.ops.take(table, positions, axis=0)
         if tokens != self.length:
             table = table[:tokens]
         return x_btd + table
