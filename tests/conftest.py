@@ -34,16 +34,12 @@ SPOILED = pytest.StashKey[bool]()
 LONGEST = [
     "tests/docs/test_pages.py",
     "tests/campaign/test_mutations.py",
-    "tests/engine/test_gpt.py",
     "tests/run/test_presets.py",
-    "tests/engine/test_jax_models.py",
-    "tests/layers/test_layers.py",
     "tests/sweep/test_sweep.py",
     "tests/verify/test_verify.py",
     "tests/run/test_runs.py",
     "tests/processes/test_two_machines.py",
     "tests/export/test_commands.py",
-    "tests/engine/test_jax_equal_to_keras.py",
     "tests/verify/test_table.py",
 ]
 

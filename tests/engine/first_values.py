@@ -22,18 +22,7 @@ from runner.model import stored
 from runner.optim.base import Slot
 from tests.engine import cases
 
-_BUILDERS = (
-    "drawn",
-    "assigned",
-    "held",
-    "regularized",
-    "wants",
-    "given",
-    "constant",
-    "numpy_drawn",
-    "unseeded",
-    "untraceable",
-)
+_BUILDERS = ("drawn", "assigned", "regularized", "wants", "given", "constant", "numpy_drawn")
 _INITIALIZERS = ("glorot_uniform", "he_normal", "random_normal", "truncated_normal", "random_uniform", "orthogonal")
 
 
@@ -60,13 +49,6 @@ def assigned(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
     model.get_layer("d0").bias.assign(keras.ops.matmul(model.get_layer("d2").kernel, model.get_layer("d1").bias))
     model.get_layer("head").bias.assign(keras.ops.sum(model.get_layer("head").kernel, axis=0) / 3.0)
     return model
-
-
-def held(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
-    """A layer that keeps a tensor, no variable, which it computes as it is built."""
-    normal = keras.layers.Normalization(mean=0.5, variance=2.0)
-    layers = [keras.layers.Flatten(), normal, keras.layers.Dense(num_classes, name="head")]
-    return keras.Sequential([keras.Input(input_shape), *layers])
 
 
 def regularized(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
@@ -103,12 +85,6 @@ class _CountingInitializer:
         return value
 
 
-def _with_constant(keras: Any, image: Any, hidden: Any, num_classes: int) -> Any:
-    """Returns a model whose build can't be traced, as that of `constant`."""
-    hidden = hidden * keras.ops.sqrt(keras.ops.cast(16, "float32"))
-    return keras.Model(image, keras.layers.Dense(num_classes, name="head")(hidden))
-
-
 def numpy_drawn(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
     """An initializer that draws from `np.random`."""
 
@@ -118,27 +94,8 @@ def numpy_drawn(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any
 
     image = keras.Input(input_shape)
     hidden = keras.layers.Dense(16, kernel_initializer=normal, name="d0")(keras.layers.Flatten()(image))
-    return _with_constant(keras, image, hidden, num_classes)
-
-
-def unseeded(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
-    """A builder that draws a constant without a seed, so from Keras's global seed generator."""
-    image = keras.Input(input_shape)
-    factor = keras.random.uniform(())
-    hidden = keras.layers.Dense(16, name="d0")(keras.layers.Flatten()(image)) * factor
+    hidden = hidden * keras.ops.sqrt(keras.ops.cast(16, "float32"))
     return keras.Model(image, keras.layers.Dense(num_classes, name="head")(hidden))
-
-
-def untraceable(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
-    """An initializer that needs the numbers that JAX draws."""
-
-    def normal(shape: Sequence[int], dtype: Any = None) -> Any:
-        del dtype
-        return np.asarray(keras.random.normal(shape, seed=3)).astype(np.float32)
-
-    image = keras.Input(input_shape)
-    hidden = keras.layers.Dense(16, kernel_initializer=normal, name="d0")(keras.layers.Flatten()(image))
-    return _with_constant(keras, image, hidden, num_classes)
 
 
 class _Rows:

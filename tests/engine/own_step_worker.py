@@ -1,4 +1,4 @@
-"""Trains a custom step on a mesh and on one device, in a process of its own, and writes what it found.
+"""Trains a custom step on a mesh, in a process of its own, and writes what it found.
 
 Usage: python -m tests.engine.own_step_worker OUT.npz
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -63,13 +62,10 @@ def part(given: HostBatches, start: int, stop: int) -> HostBatches:
 
 
 def on_mesh(made: RunConfig) -> dict[str, Array]:
-    """Trains an engine: losses, an evaluation, the final state, and that of a run that was resumed half-way."""
+    """Trains an engine: the final state, and that of a run that was resumed half-way."""
     engine, given = built(made), batches()
     found = {f"spec:{path}": np.asarray(str(info.spec)) for path, info in engine.variables().items()}
-    read = engine.train_steps(engine.place(given), 0).read()
-    found["loss"] = read.sums["loss"] / read.weight
-    evaluation = engine.evaluate([part(given, STEPS - 1, STEPS)])
-    found |= {f"eval:{name}": np.asarray(value) for name, value in evaluation.metrics.items()}
+    engine.train_steps(engine.place(given), 0).read()
     found |= {f"state:{path}": value for path, value in engine.state().items()}
     first = built(made)
     first.train_steps(first.place(part(given, 0, 3)), 0).read()
@@ -77,54 +73,6 @@ def on_mesh(made: RunConfig) -> dict[str, Array]:
     second.load_state(first.state())
     second.train_steps(second.place(part(given, 3, STEPS)), 3).read()
     return found | {f"resumed:{path}": value for path, value in second.state().items()}
-
-
-def on_one_device(made: RunConfig) -> dict[str, Array]:
-    """Calls the class step by step, with the variables that Keras made, and no code of the engine's step."""
-    import jax
-    import keras
-    from keras import ops
-
-    from runner.engine.jax.own_step.factory import OwnStepFactory
-    from runner.engine.jax.own_step.parts import ModelState
-
-    parts = OwnStepFactory(made, spec(made), STEPS).build()
-    step = parts.step
-    models = {"net": step.net, "slow": step.slow}
-    given = batches()
-    losses = []
-
-    def state_at(key: Any) -> dict[str, Any]:
-        state: dict[str, Any] = {}
-        count = 0
-        for name, model in models.items():
-            others = []
-            for variable in model.non_trainable_variables:
-                value = variable.value
-                if "seed_generator" in variable.path:
-                    value = jax.random.key_data(jax.random.fold_in(key, count))
-                    count += 1
-                others.append(value)
-            state[name] = ModelState([v.value for v in model.trainable_variables], others)
-        return {**state, "adam": [variable.value for variable in step.adam.variables]}
-
-    for number in range(STEPS):
-        base = jax.random.fold_in(jax.random.fold_in(jax.random.key(made.trainer.seed), 0), number)
-        batch = {name: ops.convert_to_tensor(array[number]) for name, array in given.arrays.items()}
-        new, metrics = step.train_step(state_at(jax.random.fold_in(base, 1)), batch, jax.random.fold_in(base, 0))
-        real = given.weights[number] > 0
-        losses.append(np.asarray(metrics["loss"])[real].mean())
-        for name in ("net", "slow"):
-            for variable, value in zip(models[name].trainable_variables, new[name].trainable, strict=True):
-                variable.assign(value)
-        for variable, value in zip(step.adam.variables, new["adam"], strict=True):
-            variable.assign(value)
-    assert isinstance(step.adam, keras.optimizers.Adam)
-    last = {name: array[-1][:-PADDED] for name, array in given.arrays.items()}
-    metrics = step.evaluate(state_at(jax.random.key(0)), last, jax.random.key(0))
-    found = {f"plain:eval:{name}": np.asarray(value).mean() for name, value in metrics.items()}
-    found |= {f"plain:state:{path}": np.asarray(variable.value) for path, variable in parts.variables.items()}
-    return found | {"plain:loss": np.asarray(losses)}
 
 
 def errors() -> dict[str, Array]:
@@ -146,10 +94,10 @@ def errors() -> dict[str, Array]:
 
 
 def main() -> None:
-    """Writes what the two sides found."""
+    """Writes what it found."""
     out = Path(sys.argv[1])
     made = config_with_devices()
-    found = on_mesh(made) | on_one_device(made) | errors()
+    found = on_mesh(made) | errors()
     np.savez(out, **found)
 
 

@@ -14,18 +14,7 @@ from tests.engine.jax_runs import ROOT
 
 pytestmark = pytest.mark.slow
 
-MODELS = (
-    "drawn",
-    "assigned",
-    "held",
-    "regularized",
-    "wants",
-    "given",
-    "constant",
-    "numpy_drawn",
-    "unseeded",
-    "untraceable",
-)
+MODELS = ("drawn", "assigned", "regularized", "wants", "given", "constant", "numpy_drawn")
 
 
 @pytest.fixture(scope="module")

@@ -1,87 +1,82 @@
-"""Every kind of layout on the engine `jax`: variables lie as the plan says, and the losses are those of one device."""
+"""Layouts on the engine `jax`: variables and slots lie as told, and a plan reads the program that trains."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.engine.jax_runs import CONVNET, VIT, Arrays, relative, work
+from tests.engine.jax_runs import answers
 
-pytestmark = pytest.mark.slow
-
-STEPS = 10
-ONE_DEVICE = [
-    {
-        "name": "mlp",
-        "target": "runner.model.mlp.sequential",
-        "options": {"hidden": [128]},
-        "batch": 64,
-        "steps": STEPS,
-    },
-    {**CONVNET, "name": "convnet"},
-    {**VIT, "name": "vit", "steps": STEPS},
-]
-# On a mesh the devices keep the split, as in training; the first run is repeated with arrays that are streamed.
-RUNS = [{**run, "cached": True} for run in ONE_DEVICE]
-STREAMED = {**ONE_DEVICE[0], "name": "mlp_streamed"}
-CASES = [
-    ({"batch": 4, "model": 2}, "megatron"),
-    ({"batch": 8}, "fsdp"),
-    ({"batch": 2, "model": 4}, "fsdp_megatron"),
-    ({"batch": 2, "height": 2}, "spatial"),
-    ({"batch": 2, "height": 2, "width": 2}, "spatial2d"),
-]
-# What each layout does to one variable.
-SPLIT = {
-    "megatron": {"mlp:d1/kernel": ["None", "model"], "vit:block_0/attention/query/kernel": ["None", "model", "None"]},
-    "fsdp": {"mlp:d1/kernel": ["batch", "None"], "convnet:conv3/kernel": ["None", "None", "None", "batch"]},
-    "fsdp_megatron": {"mlp:d1/kernel": ["batch", "model"]},
-    "spatial": {"convnet:conv3/kernel": ["None"] * 4},
-    "spatial2d": {"convnet:conv3/kernel": ["None"] * 4},
+# Axes, preset, builder, its options; a variable's spec; a collective: kind, axis, phase, origin.
+CASES: dict[str, Any] = {
+    "fsdp_megatron": (
+        *({"batch": 2, "model": 2}, "mlp.sequential", {"hidden": [128]}),
+        *("d1/kernel", ["batch", "model"], "all_reduce model forward d2"),
+    ),
+    "spatial": (
+        *({"batch": 2, "height": 2}, "convnet.build", {"dropout": 0.5}),
+        *("conv3/kernel", ["None"] * 4, "permute height forward conv2"),
+    ),
 }
-# A collective that each layout cannot do without: model, kind, axis, phase, origin.
-NEEDED = {
-    "megatron": "vit all_reduce model forward block_0/mlp/down",
-    "fsdp": "mlp all_gather batch forward d1/kernel",
-    "fsdp_megatron": "mlp all_reduce model forward d2",
-    "spatial": "convnet permute height forward conv2",
-    "spatial2d": "convnet permute width forward conv2",
-}
+PROGRAM = r"""
+import json, sys
+from dataclasses import replace
+import numpy as np
+from runner.config import search_path
+from runner.config.build import build
+from runner.config.schema import LayoutConfig
+from runner.data.base import ROW, WEIGHT, ArraySource
+from runner.engine import make_engine, registry
+from runner.engine.base import cache_on_device
+from tests.configs import with_keys
+from tests.engine import cases
+
+def made(config, *, cached, planning=False):
+    data, batches = cases.data(), cases.batches(4, 64)
+    engine = make_engine(config, data, 4, planning=planning)
+    engine.build()
+    if cached:  # in reverse, so that rows that are taken in order would be wrong
+        arrays = {
+            name: np.ascontiguousarray(batches.arrays[name][::-1]).reshape(-1, *spec.shape)
+            for name, spec in data.arrays.items()
+        }
+        cache_on_device(engine, ArraySource(arrays, data.arrays))
+        rows = np.arange(4 * 64, dtype=np.int32).reshape(4, 64)[::-1]
+        batches = replace(batches, arrays={ROW: rows, WEIGHT: batches.arrays[WEIGHT]})
+    placed = engine.place(batches)
+    if planning:
+        engine.compile(placed)
+        return engine, None
+    return engine, engine.train_steps(placed, 0).read().sums["loss"].tolist()
+
+found = {}
+for layout, (axes, target, options, *_) in json.loads(sys.argv[1]).items():
+    config = cases.config(axes, None, f"runner.model.{target}", **options)
+    rules = build(LayoutConfig, search_path.content_of(f"layout/{layout}"), "layout")
+    config = with_keys(config, {"engine.name": "jax", "layout": rules, "dataset.batch_size": 64})
+    registry.load(config)
+    engine, losses = made(config, cached=True)
+    streamed, same_losses = made(config, cached=False)
+    planned, _ = made(config, cached=True, planning=True)
+    moved, expected = engine.collectives(), planned.collectives()
+    found[layout] = {
+        "specs": {path: [str(axis) for axis in info.spec] for path, info in engine.variables().items()},
+        "collectives": [" ".join((each.kind, each.axis, each.phase, each.origin)) for each in moved],
+        "as planned": moved == expected,
+        "as streamed": [np.allclose(losses, same_losses, 1e-6, 0), moved == streamed.collectives()],
+    }
+print(json.dumps(found))
+"""
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+found = answers(PROGRAM, CASES)
 
 
-@pytest.fixture(scope="module")
-def one_device(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
-    return work(tmp_path_factory.mktemp("one") / "one.npz", "jax", {"batch": 1}, ONE_DEVICE, brief=True)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("axes", "layout"), CASES)
-def test_a_layout_trains_as_one_device_does(
-    tmp_path: Path, one_device: Arrays, axes: dict[str, int], layout: str
-) -> None:
-    got = work(tmp_path / "got.npz", "jax", axes, [*RUNS, STREAMED], layout=layout, plans=True, brief=True)
-    for run in RUNS:
-        planned, counted = (got[f"{run['name']}:{key}"].tolist() for key in ("planned", "counted"))
-        assert planned == counted, "a plan reads another program than training's"
-        # The convnet's ReLU kinks and Adam's response to rounding leave 2e-7 at step 10; 1e-5 is the bound for all.
-        assert relative(one_device, got, f"{run['name']}:loss") < 1e-5, run["name"]
-    for path, expected in SPLIT[layout].items():
-        name, _, variable = path.partition(":")
-        for held in (variable, f"optimizer/m/{variable}", f"optimizer/v/{variable}"):
-            assert got[f"{name}:spec/{held}"].tolist() == expected, held
-    for run in RUNS:
-        # `many` takes three numbers and one per round; `step` takes the round's number too.
-        numbers = 4 * (run["steps"] + 4)
-        assert numbers - 4 <= got[f"{run['name']}:cost/rest"] <= numbers, run["name"]
-    for same in ("loss", "counted", "d1/kernel"):  # to take an image from where it lies costs no communication
-        assert got[f"mlp:{same}"].tolist() == got[f"mlp_streamed:{same}"].tolist(), same
-    model, _, collective = NEEDED[layout].partition(" ")
-    assert collective in got[f"{model}:collectives"].tolist()
-
-
-@pytest.mark.nightly
-def test_the_compiler_counts_one_steps_operations(one_device: Arrays) -> None:
-    # Of the two kernels: twice their size an example, three times that with both gradients, less the images' own.
-    kernels = 64 * 2 * (2 * 784 * 128 + 3 * 128 * 10)
-    assert kernels < one_device["mlp:cost/flops"] < 1.2 * kernels
+@pytest.mark.parametrize("layout", CASES)
+def test_variables_lie_as_told_and_a_plan_has_the_communication_of_training(found: Any, layout: str) -> None:
+    *_, variable, spec, collective = CASES[layout]
+    for path in (variable, f"optimizer/m/{variable}", f"optimizer/v/{variable}"):
+        assert found[layout]["specs"][path] == spec, path
+    assert collective in found[layout]["collectives"]
+    assert found[layout]["as planned"], "a plan reads another program than training's"
+    assert found[layout]["as streamed"] == [True, True], "to take images from where they lie costs no communication"

@@ -108,22 +108,6 @@ def test_a_run_trains_with_an_engine_that_only_the_table_knows(project: Path) ->
     assert "eval/accuracy" in done.stdout
 
 
-@pytest.mark.nightly
-def test_checks_help_and_suggestions_know_a_new_engine(project: Path) -> None:
-    for overrides, message in (
-        (("engine=toy", "engine.precision=bfloat16"), "engine.precision=bfloat16: "),
-        (("engine=toy", "layout.from_model=true"), "layout.from_model=true: "),
-        (("engine=toy", "+model.trainable=[.*]"), "model.trainable=[.*]: "),
-        (("engine=toy", "model=keras_hub"), "engine=toy: "),
-        (("engine=toi",), "did you mean engine=toy?"),
-    ):
-        done = run(project, *overrides)
-        assert done.returncode == 2, done.stdout
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
-    assert "toy" in run(project, "--help").stdout
-
-
 def compared_names(tree: ast.AST) -> Iterator[ast.Constant]:
     """Yields the names of engines that a module compares with something."""
     names = {*ENGINES}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from runner.export.write import write_model
 from runner.task.base import DataSpec, named_outputs
 from runner.task.registry import make_task
 from tests.configs import with_keys
-from tests.engine import cases, rows_worker
+from tests.engine import cases
 
 COUNT = 600  # more than one batch of the loaded export
 
@@ -38,6 +39,19 @@ class Case:
     task: TaskConfig
     encoding: Encoding = field(default_factory=Encoding)
     builder: str = ""
+
+
+def two(keras: Any, inputs: Mapping[str, ArraySpec]) -> Any:
+    """Returns a model of two outputs, a tuple."""
+    x = keras.Input(inputs["x"].shape)
+    hidden = keras.layers.Dense(6, "tanh", name="d0")(x)
+    return keras.Model(x, (keras.layers.Dense(4, name="d1")(hidden), keras.layers.Dense(3, name="d2")(hidden)))
+
+
+def squares(ops: Any, outputs: Any, batch: Any) -> Any:
+    """Loss of both outputs."""
+    del batch
+    return sum(ops.mean(ops.square(output), axis=-1) for output in outputs)
 
 
 def made() -> dict[str, Case]:
@@ -55,10 +69,13 @@ def made() -> dict[str, Case]:
     table_specs = {"year": ArraySpec((), "float32"), "vector": specs["vector"], "price": specs["price"]}
     encoding = Encoding(mean={"year": (2000.3712345,)}, deviation={"year": (7.7,)})
     classes = rng.integers(0, 3, COUNT).astype(np.int32)
-    own = TaskConfig("custom", ["label"], options={"target": "tests.engine.rows_worker.pair", "units": 4})
+    own = TaskConfig("custom", ["label"], options={"target": "tests.export.worker.squares", "units": 4})
     return {
         "two outputs": Case(
-            {"x": vector, "label": classes}, rows_worker.SPECS, own, builder="tests.engine.rows_worker.two"
+            {"x": vector, "label": classes},
+            {"x": specs["vector"], "label": ArraySpec((), "int32", names=("a", "b", "c"))},
+            own,
+            builder="tests.export.worker.two",
         ),
         "classes": Case(
             {"image": image, "label": label}, {"image": image_spec, "label": ArraySpec((), "int32", names=names)},

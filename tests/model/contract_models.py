@@ -6,64 +6,34 @@ import importlib
 from types import SimpleNamespace
 from typing import Any
 
-CONSTRAINTS = ("max_norm", "non_neg", "unit_norm", "min_max_norm", "centerd")
-
 
 def maths(keras: Any) -> SimpleNamespace:
     """Returns a few functions of tensors, of whichever Keras."""
     if hasattr(keras, "ops"):
-        return SimpleNamespace(mean=keras.ops.mean, sum=keras.ops.sum, square=keras.ops.square, shape=keras.ops.shape)
+        return SimpleNamespace(mean=keras.ops.mean, square=keras.ops.square, shape=keras.ops.shape)
     tf = importlib.import_module("tensorflow")
-    return SimpleNamespace(mean=tf.reduce_mean, sum=tf.reduce_sum, square=tf.square, shape=tf.shape)
+    return SimpleNamespace(mean=tf.reduce_mean, square=tf.square, shape=tf.shape)
 
 
-def _constraint(keras: Any, kind: str) -> Any:
+def constrained(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """A dense layer whose kernel and bias have constraints."""
     kinds = keras.constraints
-    if kind == "centerd":  # a user's own, of the whole weight
-
-        class Centred(kinds.Constraint):  # type: ignore[misc]
-            def __call__(self, w: Any) -> Any:
-                return w - maths(keras).mean(w)
-
-        return Centred()
-    made = {
-        "max_norm": lambda: kinds.MaxNorm(0.1),
-        "non_neg": kinds.NonNeg,
-        "unit_norm": kinds.UnitNorm,
-        "min_max_norm": lambda: kinds.MinMaxNorm(0.2, 0.6, rate=0.5),
-        "none": lambda: None,
-    }
-    return made[kind]()
+    limits = {"kernel_constraint": kinds.MaxNorm(0.1), "bias_constraint": kinds.NonNeg()}
+    return _net(keras, input_shape, num_classes, keras.layers.Dense(8, name="d3", **limits))
 
 
-def constrained(keras: Any, input_shape: Any, num_classes: int, kind: str = "max_norm", width: int = 16) -> Any:
-    """Two dense layers whose kernels and biases have constraints; one of a deeper layer is set late."""
-    own = {"kernel_constraint": _constraint(keras, kind), "bias_constraint": _constraint(keras, "non_neg")}
-    free = {} if kind == "none" else own
-    second = {} if kind == "none" else {"kernel_constraint": _constraint(keras, kind)}
-    return keras.Sequential(
-        [
-            keras.Input(input_shape),
-            keras.layers.Flatten(name="flat"),
-            keras.layers.Dense(width, activation="tanh", name="d1", **free),
-            keras.layers.Dense(num_classes, name="d2", **second),
-        ]
-    )
-
-
-def subclassed(keras: Any, input_shape: Any, num_classes: int, kind: str = "max_norm") -> Any:
-    """A subclassed model whose `call` knows of no training, with a constraint."""
+def subclassed(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """A subclassed model whose `call` knows of no training."""
     del input_shape
 
     class Net(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.flat = keras.layers.Flatten()
-            self.d1 = keras.layers.Dense(16, activation="tanh", kernel_constraint=_constraint(keras, kind))
-            self.d2 = keras.layers.Dense(num_classes)
+            self.d1 = keras.layers.Dense(num_classes)
 
         def call(self, x: Any) -> Any:
-            return self.d2(self.d1(self.flat(x)))
+            return self.d1(self.flat(x))
 
     return Net()
 
@@ -81,37 +51,25 @@ def _net(keras: Any, input_shape: Any, num_classes: int, *middle: Any) -> Any:
     )
 
 
-def _adding(keras: Any, what: str) -> Any:
+def adds_loss(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """A layer adds a loss of the batch."""
     ops = maths(keras)
 
     class Adding(keras.layers.Layer):  # type: ignore[misc]
-        def call(self, x: Any, training: Any = None) -> Any:
-            if what == "mean":
-                self.add_loss(ops.mean(ops.square(x)))
-            elif what == "sum":
-                self.add_loss(1e-3 * ops.sum(ops.square(x)))
-            elif what == "training":
-                self.add_loss(ops.mean(ops.square(x)) * (0.5 if training else 100.0))
-            elif what == "rows":
-                self.add_loss(1e-3 * ops.sum(ops.square(x), axis=1))
+        def call(self, x: Any) -> Any:
+            self.add_loss(ops.mean(ops.square(x)))
             return x
 
-    return Adding(name="adding")
-
-
-def adds_loss(keras: Any, input_shape: Any, num_classes: int, what: str = "mean") -> Any:
-    """A layer adds a loss of the batch."""
-    return _net(keras, input_shape, num_classes, _adding(keras, what))
+    return _net(keras, input_shape, num_classes, Adding(name="adding"))
 
 
 def regularized(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """A layer has an activity regularizer, another one of its kernel."""
+    """A layer has an activity regularizer."""
     return _net(
         keras,
         input_shape,
         num_classes,
-        keras.layers.Dense(8, activation="tanh", name="d3", activity_regularizer=keras.regularizers.L2(0.01)),
-        keras.layers.Dense(8, name="d5", kernel_regularizer=keras.regularizers.L1(0.001)),
+        keras.layers.Dense(8, name="d3", activity_regularizer=keras.regularizers.L2(0.01)),
     )
 
 
@@ -161,12 +119,6 @@ def frozen(keras: Any, input_shape: Any, num_classes: int) -> Any:
     model = _net(keras, input_shape, num_classes, inner)
     inner.trainable = False
     return model
-
-
-def noisy(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """Two layers draw from generators of their own."""
-    noise = [keras.layers.GaussianNoise(0.3, seed=5), keras.layers.GaussianNoise(0.1)]
-    return _net(keras, input_shape, num_classes, *noise)
 
 
 def same_names(keras: Any, input_shape: Any, num_classes: int) -> Any:
@@ -276,3 +228,42 @@ def float8(keras: Any, input_shape: Any, num_classes: int) -> Any:
     model = _net(keras, input_shape, num_classes)
     model.quantize("float8")
     return model
+
+
+# Of Keras 3 alone.
+
+
+def hashed(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """A layer that Keras 3 computes in TensorFlow, whatever its backend."""
+    model = subclassed(keras, input_shape, num_classes)
+    model.bins = keras.layers.Hashing(4)
+    return model
+
+
+def draws(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """A layer that moves its generator by what that holds."""
+    generator = keras.random.SeedGenerator(7)
+
+    class Drawing(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = generator
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            return x + keras.random.normal((), seed=generator.next(ordered=False)) if training else x
+
+    return _net(keras, input_shape, num_classes, Drawing())
+
+
+# Layers that DTensor has no rule for.
+
+
+def without_rule(keras: Any, input_shape: Any, num_classes: int, kind: str) -> Any:
+    """A convolution of another kind, or a recurrent layer within another layer."""
+    layers = keras.layers
+    taken = keras.Input(input_shape)
+    if kind == "wrapped":
+        x = layers.Bidirectional(layers.GRU(2))(layers.Reshape(input_shape[:2])(taken))
+    else:
+        x = (layers.DepthwiseConv2D(3) if kind == "depthwise" else layers.Conv2D(2, 3, dilation_rate=2))(taken)
+    return keras.Model(taken, layers.Dense(num_classes)(layers.Flatten()(x)))

@@ -54,7 +54,7 @@ for shape, axis, scale, center, mean in json.loads(sys.argv[1]):
 print(json.dumps(rows))
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 rows = answers(PROGRAM, CASES)
 
 

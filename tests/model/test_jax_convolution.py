@@ -46,7 +46,7 @@ for image, kernel, strides, padding in json.loads(sys.argv[1]):
 print(json.dumps(rows))
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 rows = answers(PROGRAM, CASES)
 
 

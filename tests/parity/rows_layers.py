@@ -90,7 +90,9 @@ for name, options in {
     "min_max_norm": lambda keras: {"kernel_constraint": keras.constraints.MinMaxNorm(0.2, 0.6, rate=0.5)},
     "non_negative": lambda keras: {"bias_constraint": keras.constraints.NonNeg()},
 }.items():
-    row(name, data.classes)(lambda keras, options=options: classified(keras, dense(keras, **options(keras))))
+    row(name, data.classes, engines=BOTH)(
+        lambda keras, options=options: classified(keras, dense(keras, **options(keras)))
+    )
 
 ACTIVITY = "an activity penalty would count the padding of the last batch"
 

@@ -135,6 +135,37 @@ row("custom_loss", data.numbers, f"task=custom task._target_={__name__}.pinball_
     lambda keras: compiled(keras, lambda y, outputs: pinball_task(keras.ops, outputs, {"label": y}))
 )
 
+
+@row(
+    "metrics_of_positions",
+    data.tagged,
+    "task=positions task.classes=4 task.metrics=[MeanIoU,{Recall:{class_id:1}},{AUC:{num_thresholds:20}}]",
+    meant={"mean_io_u recall auc": EVALUATED},
+)
+def metrics_of_positions(keras: Any) -> Program:
+    layers, metrics = keras.layers, keras.metrics
+    tokens = keras.Input((7,), dtype="int32")
+    model = keras.Sequential([tokens, layers.Embedding(16, 6), layers.Dense(4)])
+
+    def of_probabilities(kind: Any) -> Any:
+        """A metric of one-hot labels and probabilities, of positions as examples."""
+
+        class Of(kind):
+            def update_state(self, y_true, y_pred, sample_weight=None):
+                del sample_weight
+                label = keras.ops.one_hot(keras.ops.reshape(y_true, (-1,)), 4)
+                return super().update_state(label, keras.ops.softmax(keras.ops.reshape(y_pred, (-1, 4))))
+
+        return Of
+
+    counted = [of_probabilities(metrics.Recall)(class_id=1, name="recall")]
+    counted += [of_probabilities(metrics.AUC)(num_thresholds=20, name="auc")]
+    iou = metrics.MeanIoU(4, sparse_y_pred=False, name="mean_io_u")
+    program = classified(keras, model)
+    program.compile["metrics"] = ["accuracy", iou, *counted]
+    return program
+
+
 # Inputs and outputs.
 
 OUTPUTS = "task=several task.outputs={department:{name:classification},level:{name:regression,loss:huber,weight:0.3}}"
@@ -174,7 +205,7 @@ DECAY = (
 )
 
 
-@row("weight_decay_without_biases", data.classes, DECAY)
+@row("weight_decay_without_biases", data.classes, DECAY, engines=BOTH)
 def weight_decay_without_biases(keras: Any) -> Program:
     optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
@@ -187,8 +218,9 @@ for name, overrides, optimizer in (
      lambda keras: keras.optimizers.Lion(0.01, weight_decay=0.1)),
     ("clipnorm", "optimizer=sgd optimizer.learning_rate=0.1 optimizer.nesterov=true optimizer.clip.norm=0.1",
      lambda keras: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipnorm=0.1)),
-    ("global_clipnorm", "optimizer=rmsprop optimizer.learning_rate=0.01 optimizer.clip.global_norm=0.1",
-     lambda keras: keras.optimizers.RMSprop(0.01, global_clipnorm=0.1)),
+    ("global_clipnorm", "optimizer=rmsprop optimizer.learning_rate=0.01 optimizer.clip.global_norm=0.1 "
+     "optimizer.centered=true optimizer.momentum=0.5 optimizer.epsilon=1e-4",
+     lambda keras: keras.optimizers.RMSprop(0.01, momentum=0.5, epsilon=1e-4, centered=True, global_clipnorm=0.1)),
     ("clipvalue", "optimizer=adam optimizer.learning_rate=0.01 optimizer.clip.value=0.05",
      lambda keras: keras.optimizers.Adam(0.01, clipvalue=0.05)),
     ("cosine_with_warmup", f"{SCHEDULE}.name=cosine {SCHEDULE}.warmup_steps=2 {SCHEDULE}.decay_steps=4",
@@ -197,8 +229,15 @@ for name, overrides, optimizer in (
     ("staircase", f"{SCHEDULE}.name=exponential {SCHEDULE}.decay_steps=2 {SCHEDULE}.decay_rate=0.5 "
      f"{SCHEDULE}.staircase=true",
      lambda keras: keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5, staircase=True))),
+    ("polynomial", f"{SCHEDULE}.name=polynomial {SCHEDULE}.decay_steps=4 {SCHEDULE}.power=2 "
+     f"{SCHEDULE}.final_factor=0.1",
+     lambda keras: keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(0.1, 4, 0.01, power=2.0))),
+    ("piecewise", f"{SCHEDULE}.name=piecewise {SCHEDULE}.boundaries=[1,3] {SCHEDULE}.factors=[1.0,0.1,0.5]",
+     lambda keras: keras.optimizers.SGD(keras.optimizers.schedules.PiecewiseConstantDecay([1, 3], [0.1, 0.01, 0.05]))),
 ):  # fmt: skip
-    row(name, data.classes, overrides)(lambda keras, optimizer=optimizer: optimized(keras, optimizer(keras)))
+    row(name, data.classes, overrides, engines=BOTH if name != "lion" else ("jax",))(
+        lambda keras, optimizer=optimizer: optimized(keras, optimizer(keras))
+    )
 
 row("accumulation", data.whole_batches, "trainer.accumulate_steps=2")(
     lambda keras: optimized(keras, keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), batch_size=8)
@@ -219,9 +258,9 @@ def ema_swapped_in_evaluations(keras: Any) -> Program:
 
 
 AVERAGES = "with `optimizer.ema`, evaluations during training use the averages, as with `SwapEMAWeights`"
-row("ema_at_the_end", data.classes, "optimizer.ema.decay=0.9", meant={"val_loss val_accuracy": AVERAGES})(
-    lambda keras: optimized(keras, keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9))
-)
+row(
+    "ema_at_the_end", data.classes, "optimizer.ema.decay=0.9", engines=BOTH, meant={"val_loss val_accuracy": AVERAGES}
+)(lambda keras: optimized(keras, keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9)))
 
 
 # Callbacks that steer. With the rate of the last rows, the loss jumps.
