@@ -1,1 +1,1 @@
-"""Every backbone of KerasHub, tiny, planned and verified on a mesh: `python -m tests.backbones_of_hub`."""
+"""Backbones of KerasHub, tiny, verified on a mesh: `python -m tests.backbones_of_hub [names]`."""

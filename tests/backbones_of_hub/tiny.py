@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from runner.model import keras_hub as hub
-from tests.backbones_of_hub.own import OWN, SEQUENCE, VOCABULARY, WITHOUT
-from tests.backbones_of_hub.own_images import IMAGE
 
+IMAGE, SEQUENCE, VOCABULARY = 32, 16, 64
 COMMON: Mapping[str, Any] = {
     "num_layers": 2,
     "num_heads": 4,
@@ -72,15 +73,13 @@ def config(name: str) -> dict[str, Any]:
     """Returns a backbone's keys.
 
     Raises:
-      LookupError: of a key there is no value, or no config can say it.
+      LookupError: of a key there is no value.
     """
     parameters = inspect.signature(getattr(_models(), name).__init__).parameters
     of_layers = ("self", "dtype", "name", "trainable", "args", "kwargs")
     keys = [key for key in parameters if key not in of_layers]
     required = [key for key in keys if parameters[key].default is inspect.Parameter.empty]
-    if name in WITHOUT:
-        raise LookupError(WITHOUT[name])
-    own = dict(OWN.get(name, {}))
+    own: dict[str, Any] = json.loads(Path(__file__).with_name("sizes.json").read_text()).get(name, {})
     found = {key: COMMON[key] for key in required if key in COMMON and key not in own}
     if "image_shape" in keys:
         found["image_shape"] = COMMON["image_shape"]

@@ -20,7 +20,7 @@ CELL = 20
 # Most characters of a command's line, its comment left out. CI copies the lines with `&&`, so each is one line.
 COMMAND = 100
 # Pages that a program writes from results, error lines included.
-GENERATED = ("keras_examples", "keras_hub_models", "layers", "models", "reference")
+GENERATED = ("keras_examples", "keras_hub_models", "reference")
 # Terms that visitors search for: one page at least must have each.
 STANDARD_TERMS = (
     *("activation checkpointing", "all-gather", "all-reduce", "backend", "bitwise identical", "checksum mismatch"),

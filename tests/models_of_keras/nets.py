@@ -4,27 +4,7 @@ import keras
 
 
 def mobilenet_v2(input_shape, num_classes, **_):
-    return _application("MobileNetV2", input_shape, num_classes)
-
-
-def efficientnet_b0(input_shape, num_classes, **_):
-    return _application("EfficientNetB0", input_shape, num_classes)
-
-
-def densenet121(input_shape, num_classes, **_):
-    return _application("DenseNet121", input_shape, num_classes)
-
-
-def resnet50(input_shape, num_classes, **_):
-    return _application("ResNet50", input_shape, num_classes)
-
-
-def convnext_tiny(input_shape, num_classes, **_):
-    return _application("ConvNeXtTiny", input_shape, num_classes)
-
-
-def _application(name, input_shape, num_classes):
-    build = getattr(keras.applications, name)
+    build = keras.applications.MobileNetV2
     return build(weights=None, input_shape=tuple(input_shape), classes=num_classes, classifier_activation=None)
 
 
@@ -51,14 +31,6 @@ def transformer(inputs, num_classes, width=16, **_):
     x = keras.layers.LayerNormalization(name="norm2")(x + y)
     x = keras.layers.GlobalAveragePooling1D(name="mean")(x)
     return keras.Model(words, keras.layers.Dense(num_classes, name="logits")(x))
-
-
-def lstm(input_shape, num_classes, **_):
-    return _sequence(input_shape, num_classes, keras.layers.LSTM(12))
-
-
-def gru(input_shape, num_classes, **_):
-    return _sequence(input_shape, num_classes, keras.layers.GRU(12))
 
 
 def bidirectional(input_shape, num_classes, **_):
@@ -102,16 +74,6 @@ def conv3d(input_shape, num_classes, **_):
         keras.layers.Conv3D(6, 3, padding="same", activation="relu"),
         keras.layers.MaxPooling3D(2),
         keras.layers.Conv3D(8, 2, strides=2, activation="relu"),
-        keras.layers.Flatten(),
-    )
-
-
-def average_pooling3d(input_shape, num_classes, **_):
-    return _sequence(
-        input_shape,
-        num_classes,
-        keras.layers.Conv3D(6, 3, activation="relu"),
-        keras.layers.AveragePooling3D(2),
         keras.layers.Flatten(),
     )
 
