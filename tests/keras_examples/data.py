@@ -100,3 +100,17 @@ def speech(steps: int = 24, bands: int = 8, letters: int = 6) -> dict[str, Array
         for place in range(count):
             sound[row, 4 * place : 4 * place + 3, label[row, place]] += 1
     return by_split({"sound": sound.astype("float32"), "label": label})
+
+
+def photos(classes: int = 4, size: int = 16) -> dict[str, Arrays]:
+    """The images in three channels, as floats from 0 to 255, which models rescale themselves."""
+    splits = images(classes, size, channels=3)
+    for arrays in splits.values():
+        arrays["image"] = np.clip(127 * (arrays["image"] + 0.5), 0, 255).round().astype("float32")
+    return splits
+
+
+def load(call: str) -> dict[str, Arrays]:
+    """The arrays of a call of one of these functions."""
+    splits: dict[str, Arrays] = eval(call)
+    return splits

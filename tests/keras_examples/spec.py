@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import hashlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ class Spec:
     Attributes:
         title: The example's title on keras.io.
         trains: How it trains there: optimizer and schedule; loss; metrics; callbacks.
+        data: A call of a function of `tests.keras_examples.data`; empty: the module's own `load`.
         overrides: Overrides of the run config besides the model and the dataset; `{module}` is the example's module.
         lost: What of `trains` is not done; one line each.
         simplified: All that is left out of its model or data, or replaced, beside sizes; no part of the training.
@@ -30,6 +30,7 @@ class Spec:
 
     title: str
     trains: str = ""
+    data: str = ""
     overrides: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     simplified: list[str] = field(default_factory=list)
@@ -46,7 +47,7 @@ class Example:
 
     @property
     def path(self) -> str:
-        """Its name in the record and on the command line."""
+        """Its name."""
         return f"{self.category}/{self.name}"
 
     @property
@@ -59,26 +60,12 @@ class Example:
         own = [override.replace("{module}", self.module) for override in self.spec.overrides]
         source = ["dataset.batch_size=16"]
         if not any(override.startswith("dataset=") for override in own):
-            source = ["dataset=custom", f"dataset._target_={self.module}.load", *source]
+            module = f"{PACKAGE}.data" if self.spec.data else self.module
+            source = ["dataset=custom", f"dataset._target_={module}.load", *source]
+            source += [f"+dataset.call='{self.spec.data}'"] if self.spec.data else []
         if "task=step" not in own:
             source += ["model=custom", f"model._target_={self.module}.make_model"]
         return [*source, "trainer.epochs=2", "trainer.progress=none", *own]
-
-    def digest(self) -> str:
-        """A digest of what the example runs: its code and overrides, and the modules of this package it imports."""
-        digest = hashlib.sha256(" ".join(self.spec.overrides).encode())
-        for module in sorted(_modules_of(self.module)):
-            for statement in _tree(module).body:
-                if not _is_spec(statement):
-                    digest.update(ast.dump(statement).encode())
-        return digest.hexdigest()[:16]
-
-    def uses_keras_ops(self) -> bool:
-        """Whether its module calls `keras.ops`, which is in Keras 3 only."""
-        return any(
-            isinstance(node, ast.Attribute) and ast.unparse(node).endswith("keras.ops")
-            for node in ast.walk(_tree(self.module))
-        )
 
     def lines(self) -> int:
         """Lines of code that a user writes besides the model and the data: loss, metrics or step, by the overrides."""
@@ -143,15 +130,6 @@ def _imported(module: str) -> dict[str, tuple[str, str]]:
                     place = (f"{PACKAGE}.{alias.name}", "")
                 names[alias.asname or alias.name] = place
     return names
-
-
-def _modules_of(module: str) -> set[str]:
-    """A module and those of this package that it imports, but not the one that describes examples."""
-    modules = {module}
-    for imported, _ in _imported(module).values():
-        if imported != __name__:
-            modules |= _modules_of(imported)
-    return modules
 
 
 def _count(module: str, name: str, counted: dict[tuple[str, str], int]) -> None:

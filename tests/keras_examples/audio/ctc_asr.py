@@ -1,11 +1,11 @@
 """Speech by convolutions and recurrent layers, with CTC."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Automatic Speech Recognition using CTC",
     trains="Adam; CTC; word error rate and some transcripts after each epoch",
+    data="speech()",
     overrides=[
         "optimizer=adam",
         "optimizer.learning_rate=1e-4",
@@ -41,7 +41,3 @@ def loss(ops, outputs, batch):
     letters = batch["label"]
     steps = ops.zeros_like(letters[:, 0]) + outputs.shape[1]
     return ops.keras.ops.ctc_loss(letters, outputs, ops.sum(letters != 0, axis=-1), steps)
-
-
-def load():
-    return data.speech()

@@ -1,11 +1,11 @@
 """Speakers by residual convolutions over frequencies."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Speaker Recognition",
     trains="Adam; cross-entropy; accuracy; early stopping, best checkpoint by accuracy",
+    data="series(classes=3, length=48)",
     overrides=[
         "optimizer=adam",
         "trainer.early_stopping.metric=eval/loss",
@@ -30,7 +30,3 @@ def make_model(keras, input_shape, num_classes):
     x = layers.Flatten()(layers.AveragePooling1D(3, strides=3)(x))
     x = layers.Dense(16, activation="relu")(layers.Dense(32, activation="relu")(x))
     return keras.Model(sound, layers.Dense(num_classes)(x))
-
-
-def load():
-    return data.series(classes=3, length=48)

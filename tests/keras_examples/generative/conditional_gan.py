@@ -2,13 +2,13 @@
 
 from keras import ops, random
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 from tests.keras_examples.steps import mean, update
 
 SPEC = Spec(
     title="Conditional GAN",
     trains="two Adam optimizers; binary cross-entropy; both losses as metrics",
+    data="images()",
     overrides=["task=step", "task._target_={module}.Cgan", "task.log=[critic]", "task.inputs=[image,label]"],
 )
 
@@ -81,7 +81,3 @@ class Cgan:
         fake, _ = self.generator.stateless_call(*state["generator"], self.codes(batch, rng))
         false, _ = self.critic.stateless_call(*state["critic"], {"image": fake, "label": batch["label"]})
         return {"loss": ops.softplus(false)[:, 0]}
-
-
-def load():
-    return data.images()

@@ -3,7 +3,6 @@
 import jax
 from keras import ops, random
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 from tests.keras_examples.steps import mean, update
 
@@ -11,6 +10,7 @@ SPEC = Spec(
     title="DCGAN to generate face images",
     trains="two Adam optimizers; binary cross-entropy with noisy labels; both losses as metrics; "
     "images generated after each epoch",
+    data="images(channels=3)",
     overrides=["task=step", "task._target_={module}.Dcgan", "task.log=[critic]", "task.inputs=[image]"],
     lost=["callback: generated images"],
 )
@@ -81,7 +81,3 @@ class Dcgan:
 
 def cross_entropy(label, logit):
     return ops.softplus(logit) - label * logit
-
-
-def load():
-    return data.images(channels=3)

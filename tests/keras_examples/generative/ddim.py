@@ -3,7 +3,6 @@
 import jax
 from keras import ops, random
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 from tests.keras_examples.steps import mean, update
 
@@ -11,6 +10,7 @@ SPEC = Spec(
     title="Denoising Diffusion Implicit Models",
     trains="AdamW; mean absolute error of the noise; noise and image loss; averaged network; best checkpoint by "
     "kernel Inception distance; images generated after each epoch",
+    data="images(channels=3)",
     overrides=[
         "task=step",
         "task._target_={module}.Ddim",
@@ -19,7 +19,11 @@ SPEC = Spec(
         "task.minimize=[image_loss]",
         "trainer.checkpoint.best=eval/image_loss",
     ],
-    lost=["metric: kernel Inception distance (here: best by image loss)", "callback: generated images"],
+    lost=[
+        "metric: kernel Inception distance (here: best by image loss)",
+        "callback: generated images",
+        "export: the network takes the noise's variance too",
+    ],
     simplified=[
         "images are not normalized by a layer",
         "a U-Net of one level without residual blocks, which gets the noise's variance without sinusoidal embedding",
@@ -79,7 +83,3 @@ def network(keras, shape):
     x = layers.UpSampling2D(2, interpolation="bilinear")(x)
     x = layers.Concatenate()([x, start])
     return keras.Model(noisy, layers.Conv2D(shape[2], 1, kernel_initializer="zeros")(x))
-
-
-def load():
-    return data.images(channels=3)

@@ -5,7 +5,6 @@ from functools import partial
 import jax
 from keras import ops, random
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 from tests.keras_examples.steps import mean, update
 
@@ -13,6 +12,7 @@ SPEC = Spec(
     title="WGAN-GP overriding Model.train_step",
     trains="two Adam optimizers; three critic steps per batch; Wasserstein loss, gradient penalty; "
     "images generated after each epoch",
+    data="images()",
     overrides=["task=step", "task._target_={module}.Wgan", "task.log=[critic]", "task.inputs=[image]"],
     lost=["callback: generated images"],
     simplified=["the critic's last layer has no bias, whose gradient would be 0"],
@@ -91,7 +91,3 @@ class Wgan:
         noise = random.normal((len(batch["weight"]), self.latent), seed=rng)
         fake, _ = self.generator.stateless_call(*state["generator"], noise)
         return {"loss": -self.critic.stateless_call(*state["critic"], fake)[0][:, 0]}
-
-
-def load():
-    return data.images()

@@ -2,12 +2,12 @@
 
 import functools
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Simple custom layer example: Antirectifier",
     trains="RMSprop; cross-entropy; accuracy",
+    data="images()",
     overrides=["optimizer=rmsprop", "task.classes=4"],
 )
 
@@ -43,7 +43,3 @@ def make_model(keras, input_shape, num_classes):
             layers.Dense(num_classes),
         ]
     )
-
-
-def load():
-    return data.images()

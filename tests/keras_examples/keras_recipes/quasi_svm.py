@@ -4,12 +4,12 @@ import functools
 
 import numpy as np
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="A Quasi-SVM in Keras",
     trains="Adam; hinge loss; accuracy",
+    data="images()",
     overrides=[
         "optimizer=adam",
         "task=custom",
@@ -61,7 +61,3 @@ def make_model(keras, input_shape, outputs):
             layers.Dense(outputs.units),
         ]
     )
-
-
-def load():
-    return data.images()

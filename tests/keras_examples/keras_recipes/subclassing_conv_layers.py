@@ -2,12 +2,12 @@
 
 import functools
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Customizing the convolution operation of a Conv2D layer",
     trains="Adam; cross-entropy; accuracy",
+    data="images()",
     overrides=["optimizer=adam", "task.classes=4"],
     simplified=["the convolution standardizes its kernel"],
 )
@@ -40,7 +40,3 @@ def make_model(keras, input_shape, num_classes):
             layers.Dense(num_classes),
         ]
     )
-
-
-def load():
-    return data.images()

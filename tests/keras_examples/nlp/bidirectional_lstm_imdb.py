@@ -1,11 +1,11 @@
 """Reviews by two bidirectional LSTMs."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Bidirectional LSTM on IMDB",
     trains="Adam; binary cross-entropy; accuracy",
+    data="texts()",
     overrides=["optimizer=adam", "task=binary", "task.from_logits=false"],
     simplified=["words are numbers already"],
 )
@@ -18,7 +18,3 @@ def make_model(keras, input_shape, outputs):
     x = layers.Bidirectional(layers.LSTM(8, return_sequences=True))(x)
     x = layers.Bidirectional(layers.LSTM(8))(x)
     return keras.Model(tokens, layers.Dense(outputs.units, activation="sigmoid")(x))
-
-
-def load():
-    return data.texts()

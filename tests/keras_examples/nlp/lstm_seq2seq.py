@@ -1,11 +1,11 @@
 """Short sentences translated character by character by two LSTMs."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Character-level recurrent sequence-to-sequence model",
     trains="RMSprop; cross-entropy per character; accuracy",
+    data="pairs()",
     overrides=[
         "optimizer=rmsprop",
         "task=sequence_to_sequence",
@@ -24,7 +24,3 @@ def make_model(keras, inputs, outputs):
     _, *state = layers.LSTM(24, return_state=True)(layers.Embedding(24, 24)(source))
     x = layers.LSTM(24, return_sequences=True)(layers.Embedding(24, 24)(target), initial_state=state)
     return keras.Model({"source": source, "target": target}, layers.Dense(outputs.units)(x))
-
-
-def load():
-    return data.pairs()

@@ -1,12 +1,12 @@
 """Sentences translated by an encoder and a decoder of attention."""
 
-from tests.keras_examples import data
 from tests.keras_examples.layers import encoder, positions
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="English-to-Spanish translation with a sequence-to-sequence Transformer",
     trains="RMSprop; cross-entropy per token without padding; accuracy",
+    data="pairs()",
     overrides=["optimizer=rmsprop", "task=sequence_to_sequence", "task.target=target", "task.vocabulary=24"],
     simplified=["words are numbers already", "padding is not masked in the attention"],
 )
@@ -30,7 +30,3 @@ def make_model(keras, inputs, outputs):
     x = normed(x, layers.Dense(16)(layers.Dense(32, activation="relu")(x)))
     x = layers.Dense(outputs.units)(layers.Dropout(0.5)(x))
     return keras.Model({"source": source, "target": target}, x)
-
-
-def load():
-    return data.pairs()

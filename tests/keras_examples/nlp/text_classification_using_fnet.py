@@ -2,13 +2,13 @@
 
 import functools
 
-from tests.keras_examples import data
 from tests.keras_examples.layers import positions
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Text classification using FNet",
     trains="Adam; binary cross-entropy; accuracy",
+    data="texts()",
     overrides=["optimizer=adam", "task=binary", "task.from_logits=false"],
     simplified=["words are numbers already"],
 )
@@ -33,7 +33,3 @@ def make_model(keras, input_shape, outputs):
         x = layers.LayerNormalization()(layers.Add()([x, inner]))
     x = layers.Dropout(0.1)(layers.GlobalAveragePooling1D()(x))
     return keras.Model(tokens, layers.Dense(outputs.units, activation="sigmoid")(x))
-
-
-def load():
-    return data.texts()

@@ -1,12 +1,12 @@
 """Reviews by one block of attention."""
 
-from tests.keras_examples import data
 from tests.keras_examples.layers import encoder, positions
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Text classification with Transformer",
     trains="Adam; cross-entropy; accuracy",
+    data="texts()",
     overrides=["optimizer=adam", "task.classes=2"],
     simplified=["words are numbers already"],
 )
@@ -19,7 +19,3 @@ def make_model(keras, input_shape, num_classes):
     x = layers.Dropout(0.1)(layers.GlobalAveragePooling1D()(x))
     x = layers.Dropout(0.1)(layers.Dense(10, activation="relu")(x))
     return keras.Model(tokens, layers.Dense(num_classes)(x))
-
-
-def load():
-    return data.texts()

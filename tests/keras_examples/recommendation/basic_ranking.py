@@ -1,11 +1,11 @@
 """The rating of a film from the numbers of user and film."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Recommending movies: ranking",
     trains="Adagrad; mean squared error; RMSE",
+    data="ratings(scale=5.0)",
     overrides=[
         "optimizer=keras",
         "optimizer.class_name=Adagrad",
@@ -25,7 +25,3 @@ def make_model(keras, inputs, outputs):
     x = layers.Concatenate()(sides)
     x = layers.Dense(16, activation="relu")(layers.Dense(32, activation="relu")(x))
     return keras.Model({"user": user, "movie": movie}, layers.Dense(outputs.units)(x))
-
-
-def load():
-    return data.ratings(scale=5.0)

@@ -1,11 +1,11 @@
 """The rating of a film by a cross network of low rank."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Ranking with Deep and Cross Networks",
     trains="AdamW; mean squared error; RMSE",
+    data="ratings(scale=5.0)",
     overrides=["optimizer=adamw", "optimizer.learning_rate=0.01", "task=regression", "task.target=rating"],
     simplified=["users and films alone, in place of seven columns"],
 )
@@ -23,7 +23,3 @@ def make_model(keras, inputs, outputs):
     for units in (16, 16):
         x = layers.Dense(units, activation="relu")(x)
     return keras.Model({"user": user, "movie": movie}, layers.Dense(outputs.units)(x))
-
-
-def load():
-    return data.ratings(scale=5.0)

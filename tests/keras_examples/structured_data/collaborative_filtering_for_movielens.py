@@ -1,11 +1,11 @@
 """Ratings by the product of two embeddings."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Collaborative Filtering for Movie Recommendations",
     trains="Adam; binary cross-entropy of a rating from 0 to 1",
+    data="ratings()",
     overrides=["optimizer=adam", "task=regression", "task.target=rating", "task.loss=binary_crossentropy"],
     simplified=["users and films are numbers already"],
 )
@@ -23,7 +23,3 @@ def make_model(keras, inputs, outputs):
         biases.append(layers.Flatten()(layers.Embedding(count, outputs.units)(number)))
     x = layers.Add()([layers.Dot(axes=1)(sides), *biases])
     return keras.Model({"user": user, "movie": movie}, layers.Activation("sigmoid")(x))
-
-
-def load():
-    return data.ratings()

@@ -1,11 +1,11 @@
 """Columns by a cross network beside a deep one."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Structured data learning with Wide, Deep, and Cross networks",
     trains="Adam; cross-entropy; accuracy",
+    data="columns(classes=3)",
     overrides=["optimizer=adam", "task.classes=3"],
     simplified=["the deep and cross network of three models", "columns of words are numbers already"],
 )
@@ -24,7 +24,3 @@ def make_model(keras, inputs, outputs):
         deep = layers.Dropout(0.1)(layers.ReLU()(deep))
     joined = layers.Concatenate()([layers.BatchNormalization()(cross), deep])
     return keras.Model({"numbers": numbers, "kind": kind}, layers.Dense(outputs.units)(joined))
-
-
-def load():
-    return data.columns(classes=3)

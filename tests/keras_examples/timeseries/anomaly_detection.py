@@ -1,11 +1,11 @@
 """Windows of a series by a convolutional autoencoder."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Timeseries anomaly detection using an Autoencoder",
     trains="Adam; mean squared error; early stopping",
+    data="series()",
     overrides=[
         "optimizer=adam",
         "trainer.early_stopping.metric=eval/loss",
@@ -31,7 +31,3 @@ def make_model(keras, input_shape, outputs):
             layers.Conv1DTranspose(outputs.units, 7, padding="same"),
         ]
     )
-
-
-def load():
-    return data.series()

@@ -1,11 +1,11 @@
 """Series of one sensor by a fully convolutional network."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Timeseries classification from scratch",
     trains="Adam; cross-entropy; accuracy; best checkpoint by loss, rate reduced on a plateau, early stopping",
+    data="series()",
     overrides=[
         "optimizer=adam",
         "optimizer.schedule.plateau.metric=eval/loss",
@@ -28,7 +28,3 @@ def make_model(keras, input_shape, num_classes):
         x = layers.ReLU()(x)
     x = layers.GlobalAveragePooling1D()(x)
     return keras.Model(series, layers.Dense(num_classes)(x))
-
-
-def load():
-    return data.series()

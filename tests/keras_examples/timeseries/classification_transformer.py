@@ -1,11 +1,11 @@
 """Series of one sensor by blocks of attention."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Timeseries classification with a Transformer model",
     trains="Adam; cross-entropy; accuracy; early stopping",
+    data="series(channels=4)",
     overrides=[
         "optimizer=adam",
         "optimizer.learning_rate=1e-4",
@@ -29,7 +29,3 @@ def make_model(keras, input_shape, num_classes):
     x = layers.GlobalAveragePooling1D()(x)
     x = layers.Dropout(0.4)(layers.Dense(16, activation="relu")(x))
     return keras.Model(series, layers.Dense(num_classes)(x))
-
-
-def load():
-    return data.series(channels=4)

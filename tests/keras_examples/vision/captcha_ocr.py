@@ -1,11 +1,11 @@
 """Letters of a picture by convolutions and LSTMs, with CTC."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="OCR model for reading Captchas",
     trains="Adam; CTC; early stopping",
+    data="speech()",
     overrides=[
         "optimizer=adam",
         "trainer.early_stopping.metric=eval/loss",
@@ -37,7 +37,3 @@ def loss(ops, outputs, batch):
     letters = batch["label"]
     steps = ops.zeros_like(letters[:, 0]) + outputs.shape[1]
     return ops.keras.ops.ctc_loss(letters, outputs, ops.sum(letters != 0, axis=-1), steps)
-
-
-def load():
-    return data.speech()

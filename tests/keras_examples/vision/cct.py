@@ -1,11 +1,11 @@
 """Images by a compact convolutional transformer with sequence pooling."""
 
-from tests.keras_examples.photos import photos
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Compact Convolutional Transformers",
     trains="AdamW; cross-entropy with label smoothing; accuracy, top-5; best checkpoint by accuracy",
+    data="photos(classes=6)",
     overrides=[
         "optimizer=adamw",
         "optimizer.weight_decay=1e-4",
@@ -41,7 +41,3 @@ def make_model(keras, input_shape, num_classes):
     share = layers.Softmax(axis=1)(layers.Dense(1)(x))
     pooled = layers.Flatten()(layers.Dot(axes=1)([share, x]))
     return keras.Model(image, layers.Dense(num_classes)(pooled))
-
-
-def load():
-    return photos(classes=6)

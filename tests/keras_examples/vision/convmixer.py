@@ -1,11 +1,11 @@
 """Images by depthwise and pointwise convolutions over patches."""
 
-from tests.keras_examples.photos import photos
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Image classification with ConvMixer",
     trains="AdamW; cross-entropy; accuracy; best checkpoint by accuracy",
+    data="photos()",
     overrides=[
         "optimizer=adamw",
         "optimizer.weight_decay=1e-4",
@@ -30,7 +30,3 @@ def make_model(keras, input_shape, num_classes):
         x = finished(layers.Conv2D(16, 1)(x))
     x = layers.GlobalAveragePooling2D()(x)
     return keras.Model(image, layers.Dense(num_classes)(x))
-
-
-def load():
-    return photos()

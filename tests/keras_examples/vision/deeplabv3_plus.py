@@ -1,11 +1,11 @@
 """Masks of people by dilated convolutions at several scales."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Multiclass semantic segmentation using DeepLabV3+",
     trains="Adam; cross-entropy per pixel from logits; accuracy",
+    data="masks()",
     overrides=["optimizer=adam", "task=segmentation", "task.target=mask", "task.classes=3"],
     simplified=["its own small backbone in place of a pretrained ResNet50", "no preprocess_input of ResNet50"],
 )
@@ -29,7 +29,3 @@ def make_model(keras, input_shape, outputs):
     x = layers.Concatenate()([x, block(early, 4, size=1)])
     x = layers.UpSampling2D(2, interpolation="bilinear")(block(block(x)))
     return keras.Model(image, layers.Conv2D(outputs.units, 1, padding="same")(x))
-
-
-def load():
-    return data.masks()

@@ -1,12 +1,12 @@
 """Images by attention to two small memories instead of to the other patches."""
 
-from tests.keras_examples import data
 from tests.keras_examples.layers import positions
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Image classification with EANet (External Attention Transformer)",
     trains="AdamW; cross-entropy with label smoothing; accuracy, top-5",
+    data="images(classes=6)",
     overrides=[
         "optimizer=adamw",
         "optimizer.weight_decay=1e-4",
@@ -37,7 +37,3 @@ def make_model(keras, input_shape, num_classes):
         x = layers.Add()([layers.Dropout(0.2)(layers.Dense(16)(x)), previous])
     x = layers.GlobalAveragePooling1D()(x)
     return keras.Model(image, layers.Dense(num_classes)(x))
-
-
-def load():
-    return data.images(classes=6)

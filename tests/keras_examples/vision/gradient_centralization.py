@@ -1,11 +1,11 @@
 """Images by a convnet whose gradients have their mean removed."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Gradient Centralization for Better Training Performance",
     trains="RMSprop with centralized gradients; binary cross-entropy; accuracy",
+    data="images(classes=2)",
     overrides=[
         "optimizer=optax",
         "optimizer._target_={module}.centralized_rmsprop",
@@ -47,7 +47,3 @@ def make_model(keras, input_shape, outputs):
             layers.Dense(outputs.units, activation="sigmoid"),
         ]
     )
-
-
-def load():
-    return data.images(classes=2)

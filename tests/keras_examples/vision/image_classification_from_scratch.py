@@ -1,11 +1,11 @@
 """Cats and dogs by a small Xception."""
 
-from tests.keras_examples.photos import photos
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Image classification from scratch",
     trains="Adam; binary cross-entropy from a logit; accuracy; checkpoint per epoch",
+    data="photos(classes=2, size=32)",
     overrides=[
         "optimizer=adam",
         "optimizer.learning_rate=3e-4",
@@ -32,7 +32,3 @@ def make_model(keras, input_shape, outputs):
     x = layers.SeparableConv2D(16, 3, padding="same")(x)
     x = layers.GlobalAveragePooling2D()(layers.Activation("relu")(layers.BatchNormalization()(x)))
     return keras.Model(image, layers.Dense(outputs.units)(layers.Dropout(0.25)(x)))
-
-
-def load():
-    return photos(classes=2, size=32)

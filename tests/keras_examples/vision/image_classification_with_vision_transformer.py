@@ -1,12 +1,12 @@
 """Images by a transformer over patches."""
 
-from tests.keras_examples import data
 from tests.keras_examples.layers import positions
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Image classification with Vision Transformer",
     trains="AdamW; cross-entropy; accuracy, top-5; best checkpoint by accuracy",
+    data="images(classes=6)",
     overrides=[
         "optimizer=adamw",
         "optimizer.weight_decay=1e-4",
@@ -33,7 +33,3 @@ def make_model(keras, input_shape, num_classes):
     x = layers.Dropout(0.5)(layers.Flatten()(layers.LayerNormalization(epsilon=1e-6)(x)))
     x = layers.Dropout(0.5)(layers.Dense(32, activation="gelu")(x))
     return keras.Model(image, layers.Dense(num_classes)(x))
-
-
-def load():
-    return data.images(classes=6)

@@ -1,11 +1,11 @@
 """Images by MLPs over patches and over channels."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Image classification with modern MLP models",
     trains="AdamW; cross-entropy; accuracy, top-5; rate reduced on a plateau, early stopping",
+    data="images(classes=6)",
     overrides=[
         "optimizer=adamw",
         "optimizer.learning_rate=0.005",
@@ -40,7 +40,3 @@ def make_model(keras, input_shape, num_classes):
         x = layers.Dense(16)(layers.Dense(32, activation="gelu")(over_channels)) + x
     x = layers.Dropout(0.2)(layers.GlobalAveragePooling1D()(x))
     return keras.Model(image, layers.Dense(num_classes)(x))
-
-
-def load():
-    return data.images(classes=6)

@@ -1,12 +1,12 @@
 """Images by convolutions with a block of attention over patches."""
 
 from tests.keras_examples.layers import encoder
-from tests.keras_examples.photos import photos
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="MobileViT: A mobile-friendly Transformer-based model for image classification",
     trains="Adam; cross-entropy with label smoothing; accuracy; best checkpoint by accuracy",
+    data="photos()",
     overrides=[
         "optimizer=adam",
         "optimizer.learning_rate=0.002",
@@ -43,7 +43,3 @@ def make_model(keras, input_shape, num_classes):
     x = layers.Conv2D(8, 3, padding="same", activation="swish")(layers.Concatenate()([x, folded]))
     x = layers.GlobalAveragePooling2D()(layers.Conv2D(16, 1, activation="swish")(x))
     return keras.Model(image, layers.Dense(num_classes)(x))
-
-
-def load():
-    return photos()

@@ -1,11 +1,11 @@
 """Masks of pets by a U-net of separable convolutions."""
 
-from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Image segmentation with a U-Net-like architecture",
     trains="Adam; cross-entropy per pixel; best checkpoint by loss",
+    data="masks()",
     overrides=[
         "optimizer=adam",
         "optimizer.learning_rate=1e-4",
@@ -37,7 +37,3 @@ def make_model(keras, input_shape, outputs):
         residual = layers.Conv2D(filters, 1, padding="same")(layers.UpSampling2D(2)(previous))
         x = previous = layers.add([x, residual])
     return keras.Model(image, layers.Conv2D(outputs.units, 3, activation="softmax", padding="same")(x))
-
-
-def load():
-    return data.masks()

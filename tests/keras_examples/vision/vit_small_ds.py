@@ -2,13 +2,13 @@
 
 import functools
 
-from tests.keras_examples import data
 from tests.keras_examples.layers import positions
 from tests.keras_examples.spec import Spec
 
 SPEC = Spec(
     title="Train a Vision Transformer on small datasets",
     trains="AdamW with warm-up and cosine decay; cross-entropy; accuracy, top-5",
+    data="images(classes=6)",
     overrides=[
         "optimizer=adamw",
         "optimizer.weight_decay=1e-4",
@@ -56,7 +56,3 @@ def make_model(keras, input_shape, num_classes):
         x = layers.Add()([layers.Dropout(0.1)(layers.Dense(16)(inner)), x])
     x = layers.Dropout(0.5)(layers.Flatten()(layers.LayerNormalization(epsilon=1e-6)(x)))
     return keras.Model(image, layers.Dense(num_classes)(layers.Dense(32, activation="gelu")(x)))
-
-
-def load():
-    return data.images(classes=6)
