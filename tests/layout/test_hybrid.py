@@ -104,6 +104,7 @@ def test_dtensor_has_no_axis_of_replicas() -> None:
         convert(composed("+mesh.axes.replica=2", "mesh.axes.batch=4"))
 
 
+@pytest.mark.nightly
 def test_a_mesh_with_replicas_computes_what_one_device_does(tmp_path: Path) -> None:
     words = ("engine=jax", "dataset=digits", "model.hidden=[96]", "layout=fsdp", "dataset.batch_size=48")
     words = (*words, "dataset.eval_batch_size=48", "mesh.axes={replica:3,batch:2}", "mesh.cpu_devices=6")

@@ -11,13 +11,6 @@ from typing import Any
 from tests import forks
 
 ROOT = Path(__file__).parents[2]
-# Axes, and a layout that shards every kernel over all of them, whose rules name the axis `model`.
-MESHES = {
-    "batch8": ({"batch": 8, "model": 1}, "fsdp_megatron"),
-    "batch4_model2": ({"batch": 4, "model": 2}, "fsdp_megatron"),
-    # With replicated weights, DTensor sums all gradients as one vector.
-    "packed": ({"batch": 2}, "replicated"),
-}
 # Rates at which the loss falls within a few steps; the others are at 0.01. At that rate, Adam and RMSprop make whole
 # steps of gradients that are rounding and nothing else.
 RATES = {"Adadelta": 1.0, "Adagrad": 0.05, "Ftrl": 0.1, "SGD": 0.02}
@@ -77,11 +70,10 @@ def named(run: dict[str, Any]) -> str:
     return str(run.get("name") or run["class_name"])
 
 
-def work(mesh: str, runs: list[dict[str, Any]], steps: int, engine: str = "jax", **more: Any) -> Any:
+def work(runs: list[dict[str, Any]], steps: int, engine: str = "jax") -> Any:
     """Runs the worker and returns what it prints: run -> see `keras_worker.compared`."""
     with_rates = [{"rate": RATES.get(run.get("class_name", ""), 0.01), **run} for run in runs]
-    axes, layout = MESHES[mesh]
-    request = {"axes": axes, "layout": layout, "engine": engine, "steps": steps, "runs": with_rates} | more
+    request = {"engine": engine, "steps": steps, "runs": with_rates}
     command = [sys.executable, "-m", "tests.optim.keras_worker", json.dumps(request)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     library = "jax" if engine == "jax" else "tensorflow"

@@ -91,12 +91,8 @@ def check(found: Any) -> None:
         assert result["moved"]["d1/kernel"] > 0.0
 
 
-@pytest.mark.nightly
-def test_groups_on_a_mesh_equal_stock_optimizers_of_each_group() -> None:
-    check(work("batch4_model2", GROUPED, steps=4))
-
-
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_groups_on_dtensor_equal_stock_optimizers_of_each_group() -> None:
-    check(work("batch4_model2", GROUPED[:1], steps=4, engine="keras_dtensor"))
+@pytest.mark.parametrize(("engine", "runs"), [("jax", GROUPED), ("keras_dtensor", GROUPED[:1])])
+def test_groups_on_a_mesh_equal_stock_optimizers_of_each_group(engine: str, runs: list[dict[str, Any]]) -> None:
+    check(work(runs, steps=4, engine=engine))

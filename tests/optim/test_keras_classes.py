@@ -72,7 +72,7 @@ def off(found: Any) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def trained() -> Any:
     """Every run on a mesh of two axes, all in one process."""
-    return work("batch4_model2", RUNS, steps=8)
+    return work(RUNS, steps=8)
 
 
 @pytest.mark.slow

@@ -64,31 +64,6 @@ print(json.dumps({
 }))
 """
 
-ENGINE_PROGRAM = """
-import json
-import numpy as np
-from runner.config.schema import OptimizerConfig
-from runner.engine import make_engine
-from tests.configs import with_keys
-from tests.engine import cases
-
-config = cases.config({"batch": 2}, OptimizerConfig("heavy_ball", 0.1, momentum=0.5))
-config = with_keys(config, {"engine.name": "jax"})
-data = cases.data()
-batches = cases.batches(1)
-engine = make_engine(config, data, 1)
-engine.build()
-infos = engine.variables()
-before, gradients = engine.state(), engine.gradients(batches, 0)
-engine.train_steps(engine.place(batches), 0).read()
-after = engine.state()
-print(json.dumps({
-    "specs": {path: [info.spec, info.bytes_per_device] for path, info in infos.items()},
-    "off": max(float(np.abs(before[path] - 0.1 * g - after[path]).max()) for path, g in gradients.items()),
-    "traces off": max(float(np.abs(after["optimizer/trace/" + path] - g).max()) for path, g in gradients.items()),
-}))
-"""
-
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -159,14 +134,3 @@ def test_checks_of_its_keys_and_name_follow_from_its_entry(
     message = composed[case]
     assert message.startswith(key)
     assert words in message
-
-
-@pytest.mark.nightly
-def test_an_engine_plans_its_slots_and_takes_a_step_by_its_rule(package: Path) -> None:
-    found = answer(package, ENGINE_PROGRAM)
-    specs = found["specs"]
-    slots = {path: info for path, info in specs.items() if path.startswith("optimizer/")}
-    variables = {path: info for path, info in specs.items() if path not in slots}
-    assert slots == {f"optimizer/trace/{path}": info for path, info in variables.items()}
-    assert found["traces off"] < 1e-6
-    assert found["off"] < 1e-6

@@ -1,13 +1,9 @@
-"""Learning rates in Python and on devices against Keras's schedules, which run in processes of their own."""
+"""Learning rates by step. `tests/parity` compares training with Keras's schedules, on devices of both engines."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import sys
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,26 +14,20 @@ from runner.config.schema import OptimizerConfig, ScheduleConfig
 from runner.errors import ConfigError
 from runner.optim.checks import check_rates
 from runner.optim.schedules import learning_rate, turning_points
-from tests import forks
 
-ROOT = Path(__file__).resolve().parents[2]
 TOTAL, STEPS = 50, 61
 BASE = 0.05
 
 SCHEDULES = {
     "constant": ScheduleConfig(),
     "cosine": ScheduleConfig("cosine"),
-    "cosine to a tenth": ScheduleConfig("cosine", decay_steps=30, final_factor=0.1),
     "cosine with warm-up": ScheduleConfig("cosine", warmup_steps=7),
     "cosine with warm-up and span": ScheduleConfig("cosine", warmup_steps=10, decay_steps=20, final_factor=0.25),
-    "cosine with warm-up of one step": ScheduleConfig("cosine", warmup_steps=1, decay_steps=20),
     "exponential": ScheduleConfig("exponential", decay_steps=10, decay_rate=0.5),
     "staircase": ScheduleConfig("exponential", decay_steps=10, decay_rate=0.5, staircase=True),
     "piecewise": ScheduleConfig("piecewise", boundaries=[10, 30], factors=[1.0, 0.1, 0.5]),
     "linear": ScheduleConfig("linear"),
-    "linear to a fifth": ScheduleConfig("linear", decay_steps=30, final_factor=0.2),
     "polynomial": ScheduleConfig("polynomial", power=2.0, final_factor=0.1),
-    "square root": ScheduleConfig("polynomial", power=0.5, decay_steps=30),
     "cosine with warm-up from a tenth": ScheduleConfig("cosine", warmup_steps=7, initial_factor=0.1),
 }
 
@@ -45,7 +35,6 @@ SCHEDULES = {
 OWN = {
     "constant with warm-up": ScheduleConfig("constant", warmup_steps=7),
     "linear with warm-up": ScheduleConfig("linear", warmup_steps=7, initial_factor=0.25),
-    "polynomial with warm-up": ScheduleConfig("polynomial", warmup_steps=7, power=3.0),
     "exponential with warm-up": ScheduleConfig("exponential", warmup_steps=7, decay_steps=10, decay_rate=0.5),
     "piecewise with warm-up": ScheduleConfig("piecewise", warmup_steps=7, boundaries=[10, 30], factors=[0.5, 1, 0.1]),
     "restarts": ScheduleConfig("cosine_restarts", decay_steps=7),
@@ -54,52 +43,10 @@ OWN = {
         "cosine_restarts", warmup_steps=5, decay_steps=4, cycle_factor=1.5, peak_factor=0.8, final_factor=0.1
     ),
     "inverse square root": ScheduleConfig("inverse_sqrt", warmup_steps=7),
-    "inverse square root without warm-up": ScheduleConfig("inverse_sqrt", decay_steps=9),
     "warm-up, stable, decay": ScheduleConfig("warmup_stable_decay", warmup_steps=7, final_factor=0.1),
-    "stable, long decay": ScheduleConfig("warmup_stable_decay", decay_steps=30),
     "one cycle": ScheduleConfig("one_cycle", initial_factor=0.04),
-    "one cycle with a rise of a step": ScheduleConfig("one_cycle", warmup_steps=1, final_factor=0.1),
     "custom": ScheduleConfig("custom", target="tests.optim.rates.halving", options={"every": 10}),
     "custom rate with warm-up": ScheduleConfig("custom", warmup_steps=7, target="tests.optim.rates.falling"),
-}
-
-REFERENCE = """
-import json, sys
-from runner.optim.schedules import learning_rate
-from runner.optim.stock import stock_optimizer
-from runner.config.schema import OptimizerConfig, ScheduleConfig
-
-base, total, steps, cases = json.loads(sys.stdin.read())
-rates = {}
-for name, fields in cases.items():
-    config = OptimizerConfig(
-        "adam", base, beta_1=0.9, beta_2=0.999, epsilon=1e-7, schedule=ScheduleConfig(**fields)
-    )
-    rate = stock_optimizer(config, total, keras)._learning_rate
-    # A table ends with the run.
-    known = total if type(rate).__name__ == "Tabulated" else steps
-    rates[name] = [float(rate(step)) if callable(rate) else float(rate) for step in range(known)]
-    on_device = compiled(lambda step: learning_rate(config, step, total, ops))
-    rates[f"{name} on a device"] = [float(on_device(tensor(step))) for step in range(steps)]
-print("RATES" + json.dumps(rates))
-"""
-
-# The lines before the common ones.
-LIBRARIES = {
-    "tensorflow": """
-import tensorflow as ops, tf_keras as keras
-def compiled(function):
-    return ops.function(function)
-def tensor(step):
-    return ops.constant(step, ops.float32)
-""",
-    "jax": """
-import jax, jax.numpy as ops, keras
-def compiled(function):
-    return jax.jit(function)
-def tensor(step):
-    return ops.float32(step)
-""",
 }
 
 
@@ -109,56 +56,6 @@ def make(schedule: ScheduleConfig) -> OptimizerConfig:
 
 def rates(schedule: ScheduleConfig, steps: int = STEPS, total: int = TOTAL) -> list[float]:
     return [learning_rate(make(schedule), step, total) for step in range(steps)]
-
-
-@pytest.fixture(scope="module")
-def reference(request: pytest.FixtureRequest) -> dict[str, list[float]]:
-    library: str = request.param
-    quiet = {
-        "TF_USE_LEGACY_KERAS": "1" if library == "tensorflow" else "0",
-        "KERAS_BACKEND": "jax",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-        "JAX_PLATFORMS": "cpu",
-    }
-    # A custom schedule has no counterpart, and Keras's optimizer is given its table; the constant one has no formula.
-    cases = {name: asdict(schedule) for name, schedule in (SCHEDULES | OWN).items()}
-    done = forks.run(
-        [sys.executable, "-c", LIBRARIES[library] + REFERENCE],
-        library=library,
-        given=json.dumps([BASE, TOTAL, STEPS, cases]),
-        env=os.environ | quiet | {"PYTHONPATH": str(ROOT)},
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, list[float]] = json.loads(done.stdout.partition("RATES")[2])
-    return found
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("reference", LIBRARIES, indirect=True)
-def test_rates_equal_those_of_keras_at_every_step(reference: dict[str, list[float]]) -> None:
-    # Keras computes in float32, whose spacing at 1 is 1.2e-7. 1e-6 is relative to the rate, but where 1 + cos cancels
-    # towards 0 it is relative to the base rate, whose rounding is all that is left there.
-    for name, schedule in SCHEDULES.items():
-        assert rates(schedule) == pytest.approx(reference[name], rel=1e-6, abs=1e-6 * BASE), name
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("reference", LIBRARIES, indirect=True)
-def test_devices_compute_the_rates_of_the_log_at_every_step(reference: dict[str, list[float]]) -> None:
-    for name, schedule in (SCHEDULES | OWN).items():
-        on_device = reference[f"{name} on a device"]
-        # As above: the formula is computed in float32.
-        assert rates(schedule) == pytest.approx(on_device, rel=1e-6, abs=1e-6 * BASE), name
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("reference", LIBRARIES, indirect=True)
-def test_the_stock_optimizer_has_the_rates_that_keras_has_no_schedule_for(reference: dict[str, list[float]]) -> None:
-    for name, schedule in OWN.items():
-        # Rounding to float32 is all that the table adds. It ends with the run.
-        assert rates(schedule)[:TOTAL] == pytest.approx(reference[name], rel=1e-7), name
 
 
 def test_constant_is_the_base_rate_at_every_step() -> None:
@@ -261,7 +158,7 @@ def test_inverse_square_root_is_that_of_the_steps_over_the_warm_up() -> None:
     assert found[1:] == pytest.approx([BASE * min(step / 7, math.sqrt(7 / step)) for step in range(1, STEPS)])
 
 
-@pytest.mark.parametrize("name", ["linear with warm-up", "polynomial with warm-up", "exponential with warm-up"])
+@pytest.mark.parametrize("name", ["linear with warm-up", "exponential with warm-up"])
 def test_a_schedule_after_a_warm_up_is_the_schedule_later(name: str) -> None:
     after = replace(OWN[name], decay_steps=20)
     alone = replace(after, warmup_steps=0, initial_factor=0.0)

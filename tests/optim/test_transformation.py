@@ -67,7 +67,7 @@ def test_state_of_the_whole_optimizer_has_a_path_and_no_owner() -> None:
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_a_transformation_on_a_mesh_equals_the_same_on_one_device() -> None:
-    found = work("batch4_model2", RUNS, steps=8)
+    found = work(RUNS, steps=8)
     assert off(found) == {}
     for result in found.values():
         assert result["resumed"] == []
