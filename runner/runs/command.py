@@ -86,7 +86,7 @@ def _parser() -> Parser:
         "Lists recorded runs and the size of their checkpoints. compare shows runs side by side, the best first: the "
         "keys in which they differ, and their results. clean prints which checkpoints it would remove, and removes "
         "them with yes=true; the runs in the tracking store stay. sync stores what runs could not store while their "
-        "tracking server was away.",
+        "tracking server was unavailable.",
         [
             "status=failed,killed",
             "compare sweep=latest out=outputs/compare",
