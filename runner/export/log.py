@@ -22,7 +22,7 @@ from runner.engine.base import PlainModel
 from runner.export.signature import Served
 from runner.export.write import KERAS_FILE, SAVED_MODEL, answers, write_model, write_program
 from runner.host.late import late
-from runner.tracking.models import pinned, pointed_at
+from runner.host.versions import installed
 from runner.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def log_model(
             write_program(plain, served, folder / _PROGRAM)
         # The Keras file is for notebooks, see `runner.notebook.opened`.
         parts = (_PROGRAM if on_jax else SAVED_MODEL, *([KERAS_FILE] if written.keras == KERAS_FILE else []))
-        with pointed_at(store.uri), _without_package_scan(), _quiet():
+        with store.pointed_at(), _without_package_scan(), _quiet():
             logged = store.client.create_logged_model(store.experiment_id, name=name, source_run_id=run_id)
             info = Model.log(
                 artifact_path=None,
@@ -99,7 +99,7 @@ def log_model(
                 step=step,
                 signature=ModelSignature(Schema(inputs), Schema(outputs)),
                 input_example=example,
-                pip_requirements=pinned(["mlflow", *_LIBRARIES[plain.package], "numpy"]),
+                pip_requirements=_pinned("mlflow", *_LIBRARIES[plain.package], "numpy"),
                 metadata={"names": names},
             )
     return str(info.model_uri)
@@ -145,6 +145,11 @@ def _answer(name: str, answer: Array) -> TensorSpec:
 def _tensor(spec: ArraySpec, name: str | None) -> TensorSpec:
     # -1: any batch size.
     return TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), name)
+
+
+def _pinned(*packages: str) -> list[str]:
+    """Returns `name==version` for those of the packages that are installed."""
+    return [f"{name}=={version}" for name, version in installed(packages).items()]
 
 
 @contextlib.contextmanager

@@ -102,12 +102,11 @@ class OpenedRun:
         outputs = None if self._run is None else self._run.outputs
         if self._store is None or outputs is None:
             return None
-        models = importlib.import_module("runner.tracking.models")
         artifacts = importlib.import_module("mlflow.artifacts")
         for output in reversed(outputs.model_outputs):
             location = self._store.client.get_logged_model(output.model_id).artifact_location
             destination = str(folder / output.model_id)
-            with models.pointed_at(self._store.uri):
+            with self._store.pointed_at():
                 downloaded = Path(artifacts.download_artifacts(artifact_uri=location, dst_path=destination))
             path = downloaded / "artifacts" / "model.keras"
             if path.is_file():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
@@ -25,6 +27,7 @@ from runner.tracking.mlflow_import import quiet, warn
 from runner.tracking.paging import experiment_ids, pages
 from runner.tracking.probe import probe, unusable, unusable_by
 from runner.tracking.reason import NOT_MLFLOW
+from runner.tracking.uri import VARIABLE
 
 if TYPE_CHECKING:
     from runner.tracking import sqlite_tables
@@ -52,6 +55,24 @@ class Store:
     client: MlflowClient
     uri: str
     experiment_id: str
+
+    @contextmanager
+    def pointed_at(self) -> Iterator[None]:
+        """Points MLflow's global state at the store while the context lasts.
+
+        `set_tracking_uri` also writes into the environment, which is restored too: it would reach child processes.
+        """
+        previous_uri = mlflow.get_tracking_uri()
+        previous_variable = os.environ.get(VARIABLE)
+        mlflow.set_tracking_uri(self.uri)
+        try:
+            yield
+        finally:
+            mlflow.set_tracking_uri(previous_uri)
+            if previous_variable is None:
+                os.environ.pop(VARIABLE, None)
+            else:
+                os.environ[VARIABLE] = previous_variable
 
 
 def open_store(uri: str, experiment: str) -> Store:

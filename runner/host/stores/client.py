@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from runner.errors import EngineError, in_one_line
 from runner.host import outputs, secrets
@@ -93,14 +93,6 @@ class ChangedError(RuntimeError):
 
 class TooLargeError(RuntimeError):
     """An object that is larger than what a reader accepts."""
-
-
-class Writer(Protocol):
-    """An open upload."""
-
-    def write(self, data: Any) -> int:
-        """Adds bytes."""
-        ...
 
 
 @cache
@@ -221,7 +213,7 @@ def write(path: ObjectPath, data: bytes) -> None:
 
 
 @dataclass
-class _Upload:
+class Writer:
     """An open upload whose errors are those of the store.
 
     Attributes:
@@ -250,7 +242,7 @@ def writing(path: ObjectPath) -> Iterator[Writer]:
     """
     with _requesting(path):
         stream = obstore.open_writer(_store(path.store), path.key, buffer_size=PART, max_concurrency=_UPLOADS)
-    upload = _Upload(path, stream)
+    upload = Writer(path, stream)
     try:
         yield upload
     except StoreError:

@@ -9,7 +9,8 @@ Format:
 
 Saving:
 
-- `storage`: the folder of one checkpoint on disk.
+- `storage`: the folder of one checkpoint, on a disk or in a store.
+- `typed`: JSON as dataclasses.
 - `index`: the checkpoints of one run, the history that they belong to, and the best one.
 - `saver`: when the training loop saves, and the writer thread.
 
