@@ -1,47 +1,42 @@
-"""Runs campaigns: `python -m tests.campaign [NAME] [--cases N --seed S]`; the names are in `tests.campaign.base`.
+"""Runs campaigns: `python -m tests.campaign [fuzz|mutations] [--cases N --seed S]`; both where none is named.
 
-All of them where none is named. Exit code 0 where every case held, 1 where one did not.
+Exit code 0 where every case held, 1 where one did not.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
 
-from tests.campaign import mutations
-from tests.campaign.base import NAMES, Campaign, tell
+from tests.campaign import fuzz, mutations
+from tests.campaign.base import tell
 
 
 def main() -> int:
     """Runs the campaigns that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
-    parser.add_argument("name", nargs="?", choices=NAMES, help="one campaign; all of them where it is left out")
+    parser.add_argument("name", nargs="?", choices=("fuzz", "mutations"), help="one campaign; else both")
     parser.add_argument(
-        "--cases",
-        "--sample",
-        type=int,
-        help="how many cases; each campaign has a number of its own; mutations: a scene",
+        "--cases", "--sample", type=int, default=0, help="how many cases; mutations: a scene; else all"
     )
     parser.add_argument("--seed", type=int, default=0, help="decides what the cases are")
     for key in asdict(mutations.Options()):
         parser.add_argument(f"--{key}", default="", help=f"mutations: the only {key}, else all")
     chosen = parser.parse_args()
-    options = mutations.Options(**{key: getattr(chosen, key) for key in asdict(mutations.Options())})
     broken = 0
-    for name in (chosen.name,) if chosen.name else NAMES:
-        with tempfile.TemporaryDirectory(prefix=f"campaign-{name}-") as folder:
-            if name == "mutations":
-                broken += tell(name, mutations.run(chosen.cases or 0, chosen.seed, Path(folder), options), sys.stdout)
-                mutations.report(sys.stdout)
-                continue
-            campaign = cast(Campaign, importlib.import_module(f"tests.campaign.{name}"))
-            cases = campaign.run(chosen.cases or campaign.CASES, chosen.seed, Path(folder))
-            broken += tell(name, cases, sys.stdout)
+    with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
+        if chosen.name != "mutations":
+            cases = fuzz.run(chosen.cases or fuzz.CASES, chosen.seed, Path(folder, "fuzz"))
+            broken += tell("fuzz", cases, sys.stdout)
+        if chosen.name != "fuzz":
+            options = mutations.Options(**{key: getattr(chosen, key) for key in asdict(mutations.Options())})
+            found: list[mutations.Result] = []
+            cases = mutations.cases(mutations.results(chosen.cases, chosen.seed, Path(folder), options), found)
+            broken += tell("mutations", cases, sys.stdout)
+            mutations.report(found, sys.stdout)
     return 1 if broken else 0
 
 

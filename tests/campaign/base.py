@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, TextIO
-
-NAMES = (
-    "kills",
-    "fuzz",
-    "mutations",
-)
+from typing import TextIO
 
 
 @dataclass(frozen=True)
@@ -27,25 +20,6 @@ class Case:
     name: str
     held: bool
     note: str = ""
-
-
-class Campaign(Protocol):
-    """What a module of this package has.
-
-    Attributes:
-      CASES: how many cases are tried where the command line gives no number.
-    """
-
-    CASES: int
-
-    def run(self, cases: int, seed: int, folder: Path) -> Iterator[Case]:
-        """Tries cases, and yields each when it is done.
-
-        Args:
-          cases: how many.
-          seed: decides what they are; the same seed gives the same cases.
-          folder: an empty one to work in.
-        """
 
 
 def tell(name: str, cases: Iterable[Case], out: TextIO) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import random
 import re
 import resource
@@ -19,9 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +28,12 @@ from tests.campaign.base import Case
 from tests.campaign.fuzz_cases import SAVED, WRITES, Drawer, Line, key_of, preset_keys
 
 CASES = 150
-_WORKERS = 2
 _ANSWER_S, _RUN_S, _END_S = 60.0, 90.0, 60.0
 _MEMORY = 16 << 30  # of addresses, which a library takes many more of than of memory
 _BASE = (
     *("dataset=digits", "tracking=none", "trainer.epochs=1", "trainer.limit_train_batches=2"),
     *("trainer.limit_eval_batches=1", "verify.steps=2", "dataset.download=false", "trainer.progress=lines"),
-    *("trainer.checkpoint.folder=checkpoints", "export.folder=export", "hydra.run.dir=run", "hydra.sweep.dir=sweep"),
+    *("trainer.checkpoint.folder=checkpoints", "export.folder=export", "hydra.run.dir=run"),
 )
 _TEXT = (
     *("dataset=pydoc", "task=language_model", "model=gpt", "model.dim=16", "model.depth=1", "dataset.batch_size=8"),
@@ -64,7 +60,7 @@ class Ended:
     err: str
 
 
-def run(cases: int, seed: int, folder: Path, real: int | None = None, *, flags: bool = True) -> Iterator[Case]:
+def run(cases: int, seed: int, folder: Path, real: int | None = None) -> Iterator[Case]:
     """Tries command lines.
 
     Args:
@@ -72,34 +68,23 @@ def run(cases: int, seed: int, folder: Path, real: int | None = None, *, flags: 
       seed: decides what they are.
       folder: an empty one.
       real: how many of those that are accepted are run; null: all of them.
-      flags: whether Hydra's own flags stand among the overrides.
     """
-    drawer, campaign = Drawer(random.Random(seed), flags=flags), _Campaign(folder, real)
-    lines = [drawer.line() for _ in range(cases)]
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        try:
-            yield from pool.map(campaign.tried, range(cases), lines)
-        finally:
-            pool.shutdown(cancel_futures=True)
-            campaign.close()
+    drawer, campaign = Drawer(random.Random(seed)), _Campaign(folder, real)
+    try:
+        for number in range(cases):
+            yield campaign.tried(number, drawer.line())
+    finally:
+        campaign.answerer.close()
 
 
 class _Campaign:
-    """What the cases share: the processes that answer, a saved run, and runs that stand for several cases."""
+    """What the cases share: the process that answers, saved runs, and what came of runs that stand for several."""
 
     def __init__(self, folder: Path, real: int | None) -> None:
+        self.answerer = _Answerer()
         self._folder, self._left = folder, real
-        self._answerers: queue.SimpleQueue[_Answerer] = queue.SimpleQueue()
-        for _ in range(_WORKERS):
-            self._answerers.put(_Answerer())
-        self._lock = threading.Lock()
-        self._runs: dict[tuple[str, str], Future[tuple[bool, str]]] = {}
-        self._saved: dict[bool, Future[str]] = {}
-
-    def close(self) -> None:
-        """Ends the processes."""
-        while not self._answerers.empty():
-            self._answerers.get().close()
+        self._runs: dict[tuple[str, str], tuple[bool, str]] = {}
+        self._saved: dict[bool, str] = {}
 
     def tried(self, number: int, line: Line) -> Case:
         """Tries one command line."""
@@ -107,75 +92,50 @@ class _Campaign:
         lay_out(place)
         base = (*_TEXT, _PROMPT) if line.command == WRITES else _BASE
         base = tuple(word for word in base if _READ_BY.get(word, line.command) == line.command)
-        arguments = line.arguments(base if line.is_sweep else (*base, _ONE))
         shown = " ".join(["-m", line.command, *line.arguments(())]).replace("\n", "\\n")
-        name = f"{number}: {shown[:300]}"
-        held, note = self._outcome(place, line, arguments)
+        held, note = self._outcome(place, line, line.arguments((*base, _ONE)))
         if held and (changed := touched(place)):
             held, note = False, f"{note}; {changed}"
         shutil.rmtree(place.parent, ignore_errors=True)
-        return Case(name, held, note)
+        return Case(f"{number}: {shown[:300]}", held, note)
 
     def _outcome(self, place: Path, line: Line, arguments: list[str]) -> tuple[bool, str]:
-        if line.flags:  # a sweep answers by its jobs, and Hydra itself to the others
-            return self._in_place(place, line, arguments)
-        answerer = self._answerers.get()
-        try:
-            answer = answerer.ask(place, line.command, arguments)
-        finally:
-            self._answerers.put(answerer)
-        ended = Ended(answer["code"], answer["out"], answer["err"])
-        if not answer["reached"]:
-            held, note = judged(line, ended)
-            if held and answer["heavy"]:
-                return False, f"{note}; imported {', '.join(answer['heavy'])}"
-            left = {path.name for path in place.iterdir()} - {Path(name).parts[0] for name in _CANARIES}
-            return held and not left, f"{note}; left {', '.join(sorted(left))}" if left else note
-        return self._shared(place, line, arguments, json.loads(answer["config"]))
+        answer = self.answerer.ask(place, line.command, arguments)
+        if answer["reached"]:
+            return self._run_once(place, line, arguments, json.loads(answer["config"]))
+        held, note = judged(line, Ended(answer["code"], answer["out"], answer["err"]))
+        if held and answer["heavy"]:
+            return False, f"{note}; imported {', '.join(answer['heavy'])}"
+        left = {path.name for path in place.iterdir()} - {Path(name).parts[0] for name in _CANARIES}
+        return held and not left, f"{note}; left {', '.join(sorted(left))}" if left else note
 
-    def _shared(self, place: Path, line: Line, arguments: list[str], config: dict[str, Any]) -> tuple[bool, str]:
-        """Runs what was accepted, or waits for the run of another case that has the same config."""
+    def _run_once(self, place: Path, line: Line, arguments: list[str], config: dict[str, Any]) -> tuple[bool, str]:
+        """Runs what was accepted, unless another case has run the same config."""
         key = line.command, _looked_at(line.command, config)
-        with self._lock:
-            found = self._runs.get(key)
-            if found is None:
-                if self._left == 0:
-                    return True, "accepted, not run"
-                self._left = None if self._left is None else self._left - 1
-                mine: Future[tuple[bool, str]] = Future()
-                self._runs[key] = mine
-        if found is not None:
-            held, note = found.result()
+        if key in self._runs:
+            held, note = self._runs[key]
             return held, f"as before: {note}"
-        try:
-            library = forks.JAX if config["engine"]["name"] == "jax" else forks.TENSORFLOW
-            outcome = self._in_place(place, line, arguments, library)
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        mine.set_result(outcome)
-        return outcome
-
-    def _in_place(self, place: Path, line: Line, arguments: list[str], library: str | None = None) -> tuple[bool, str]:
+        if self._left == 0:
+            return True, "accepted, not run"
+        self._left = None if self._left is None else self._left - 1
         if line.command in SAVED and "run" not in map(key_of, line.overrides):
             arguments = [*arguments, f"run='{self._saved_run(writes=line.command == WRITES)}'"]
         shutil.rmtree(place / "run", ignore_errors=True)
-        return judged(line, _run(line.command, arguments, place, library))
+        library = forks.JAX if config["engine"]["name"] == "jax" else forks.TENSORFLOW
+        self._runs[key] = judged(line, _run(line.command, arguments, place, library))
+        return self._runs[key]
 
     def _saved_run(self, *, writes: bool) -> str:
         """Returns the folder of a run that left checkpoints, made once; with `writes` one of a language model."""
-        with self._lock:
-            first = writes not in self._saved
-            made = self._saved.setdefault(writes, Future())
-        if first:
+        if writes not in self._saved:
             place = self._folder / ("saved_text" if writes else "saved")
             place.mkdir()
             base = [word for word in (_TEXT if writes else _BASE) if word not in _READ_BY]
-            ended = _run("runner", ["engine=jax", *base], place)
+            ended = _run("runner", ["engine=jax", *base], place, forks.JAX)
             (record,) = place.glob("checkpoints/*/run.json")
             assert ended.code == 0, ended.err
-            made.set_result(str(record.parent))
-        return made.result()
+            self._saved[writes] = str(record.parent)
+        return self._saved[writes]
 
 
 def _looked_at(command: str, config: dict[str, Any]) -> str:
@@ -243,8 +203,6 @@ def judged(line: Line, ended: Ended) -> tuple[bool, str]:
         return True, "works"
     if ended.code == 130:
         return True, "works, for longer than this campaign waits, and ended by Ctrl-C"
-    if line.is_sweep and ended.code == 1 and not lines:  # its jobs are refused one by one, in its table
-        return _named(line, ended.out), "code 1: jobs did not pass"
     errors = [each for each in lines if each.startswith("error: ")]
     one_line = len(errors) == 1 and (ended.code != 2 or len(lines) == 1)
     if ended.code not in (1, 2) or not one_line:
@@ -256,7 +214,7 @@ def judged(line: Line, ended: Ended) -> tuple[bool, str]:
 
 def _named(line: Line, text: str) -> bool:
     """Tells whether a message names something of the command line."""
-    words = [flag for _, flag in line.flags]
+    words: list[str] = []
     for override in line.overrides:
         key = key_of(override)
         words += [override, key, key.partition("@")[0], key.rpartition(".")[2]]

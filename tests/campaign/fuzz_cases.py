@@ -63,30 +63,18 @@ class Line:
     Attributes:
       command: the module.
       overrides: those drawn.
-      flags: Hydra's own, and where each goes among the overrides.
       engine: where none is drawn.
     """
 
     command: str
     overrides: tuple[str, ...]
-    flags: tuple[tuple[int, str], ...] = ()
     engine: str = "jax"
-
-    @property
-    def is_sweep(self) -> bool:
-        """Whether it is a multirun."""
-        return any(flag == "-m" for _, flag in self.flags)
 
     def arguments(self, base: Sequence[str]) -> list[str]:
         """Returns the whole command line, without what of the base is drawn too."""
         drawn = [key_of(each) for each in self.overrides]
-        kept = [
-            each for each in (f"engine={self.engine}", *base) if not any(_same(key_of(each), key) for key in drawn)
-        ]
-        found = [*kept, *self.overrides]
-        for place, flag in self.flags:
-            found.insert(min(place, len(found)), flag)
-        return found
+        whole = (f"engine={self.engine}", *base)
+        return [*(each for each in whole if not any(_same(key_of(each), key) for key in drawn)), *self.overrides]
 
 
 def key_of(override: str) -> str:
@@ -155,9 +143,9 @@ def groups() -> dict[str, list[str]]:
 class Drawer:
     """Draws command lines; the same generator gives the same ones."""
 
-    def __init__(self, draw: random.Random, *, flags: bool = True) -> None:
-        """Takes a seeded generator, and whether it draws Hydra's flags; reads the schema and the options."""
-        self._draw, self._keys, self._groups, self._flags = draw, schema_keys(), groups(), flags
+    def __init__(self, draw: random.Random) -> None:
+        """Takes a seeded generator; reads the schema and the options."""
+        self._draw, self._keys, self._groups = draw, schema_keys(), groups()
         self._of_group: dict[str, list[Key]] = {}
         for key in self._keys:
             self._of_group.setdefault(key.name.partition(".")[0], []).append(key)
@@ -169,14 +157,7 @@ class Drawer:
         count = draw.choices((1, 2, 3, 4), (55, 25, 13, 7))[0]
         overrides = tuple(self._override() for _ in range(count))
         engine = "jax" if command in SAVED or draw.random() < 0.85 else "keras_dtensor"
-        flags: list[tuple[int, str]] = []
-        if not self._flags:
-            return Line(command, overrides, engine=engine)
-        if draw.random() < 0.03:
-            flags.append((draw.randrange(count + 1), "-m"))
-        elif draw.random() < 0.02:
-            flags.append((draw.randrange(count + 1), draw.choice(("--help", "--cfg=job"))))
-        return Line(command, overrides, tuple(flags), engine)
+        return Line(command, overrides, engine)
 
     def _override(self) -> str:
         draw = self._draw

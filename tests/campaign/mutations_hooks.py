@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -21,7 +21,6 @@ from runner.data.base import Array
 from runner.engine.base import HostBatches
 from runner.optim import clipping, groups, rules, schedules
 from runner.task.classification import Classification
-from runner.task.per_position import PerPosition
 
 Tensor = Any  # of the engine's library
 Slots = dict[str, Tensor]
@@ -100,8 +99,6 @@ class Hooks(ABC):
       paths: of the trainable variables, in the engine's order; known once an engine was built.
       module: of the engine's arrays.
       ops: functions of them.
-      aim: what `scaled` does to the gradient of which variable: multiplies it, adds to it, multiplies its second half.
-      resumed_at: step of the checkpoint that a run is resumed from.
     """
 
     engine: type
@@ -112,9 +109,7 @@ class Hooks(ABC):
         self.config, self.module, self.ops = config, module, arrays.of(module)
         self.patches = Patches()
         self.paths: tuple[str, ...] = ()
-        self.resumed_at = 0
         self._left: Iterator[str] = iter(())
-        self.aim: tuple[str, tuple[float, float, float]] = "", (1.0, 0.0, 1.0)
         self._follow_paths()
 
     @property
@@ -125,12 +120,6 @@ class Hooks(ABC):
     def parts(self) -> int:
         """How many devices a batch is split over."""
         return self.config.mesh.axes["batch"]
-
-    @property
-    def chosen(self) -> Array:
-        """What `scaled` does: number of a variable from 1 on, factor, what is added, factor of the second half."""
-        path, values = self.aim
-        return np.asarray([self.paths.index(path) + 1 if path else 0, *values], np.float32)
 
     def _follow_paths(self) -> None:
         """Notes `paths` when an engine is built, and begins `_left` again with each update of all variables."""
@@ -159,10 +148,6 @@ class Hooks(ABC):
     @abstractmethod
     def sums(self, change: Callable[[Gradients, Gradients, Tensor], Gradients]) -> None:
         """Hands over a micro-batch's gradients, the sums so far, and its number in the step, float32."""
-
-    @abstractmethod
-    def reads(self, change: Callable[[str, Tensor, Slots], Tensor]) -> None:
-        """Hands over what the model reads of each trainable variable: path, value and slots."""
 
     @abstractmethod
     def constraints(self, change: Callable[[str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> None:
@@ -198,25 +183,10 @@ class Hooks(ABC):
 
         self.patches.wrap(self.builder, "__init__", make)
 
-    @abstractmethod
-    def scaled(self) -> None:
-        """Changes gradients by what `chosen` is when a program is run, so that one program serves all."""
-
     def layers(self, model: Any) -> list[Any]:
         """Returns all layers of a model, those inside of others too."""
         found = model._flatten_layers(include_self=False)
         return list(dict.fromkeys(found))
-
-    def changed(self, gradients: Gradients, chosen: Sequence[Tensor]) -> Gradients:
-        """Returns gradients as `scaled` changes them; `chosen` are tensors."""
-        number, factor, added, second = chosen
-        found = []
-        for index, g in enumerate(gradients, start=1):
-            is_it = self.ops.cast(self.ops.equal(number, float(index)), "float32")
-            half = first_half(self.ops.shape(g))
-            whole = g * (1.0 + is_it * (factor - 1.0)) + is_it * added
-            found.append(whole * (half + (1.0 - half) * (1.0 + is_it * (second - 1.0))))
-        return found
 
     def calls(self, kind: str, make: Callable[[Any, Callable[..., Tensor]], Callable[..., Tensor]]) -> None:
         """Replaces the `call` of layers of a class or its subclasses: (layer, its own call) -> another one."""
@@ -287,8 +257,7 @@ class Hooks(ABC):
         def make(sound: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return lambda task, *given: change(sound, task, *given)
 
-        for task in (Classification, PerPosition):
-            self.patches.wrap(task, "loss", make)
+        self.patches.wrap(Classification, "loss", make)
 
     def settings(self, change: Callable[[str, groups.Settings], groups.Settings]) -> None:
         """Hands over what the parameter groups say of each variable."""
@@ -315,4 +284,3 @@ def first_half(shape: Sequence[int]) -> Array:
 
 
 Way = Callable[[Hooks, str], None]
-Ways = Mapping[str, Way]

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
 
 from runner.config.schema import RunConfig
 from runner.engine.jax import engine as jax_engine
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.step import Step
-from tests.campaign.mutations_hooks import Gradients, Hooks, Slots, Tensor
+from tests.campaign.mutations_hooks import Gradients, Hooks, Tensor
 
 Engine = jax_engine.JaxEngine
 
@@ -47,20 +44,6 @@ class JaxHooks(Hooks):
 
         self.patches.wrap(Step, "_update", make)
 
-    def reads(self, change: Callable[[str, Tensor, Slots], Tensor]) -> None:
-        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
-            def gradients(step: Any, state: Any, *given: Any) -> Any:
-                names = [slot.name for slot in step._update_rule.slots]
-                read = [
-                    change(path, value, {name: slots[index] for name, slots in zip(names, state.slots, strict=True)})
-                    for index, (path, value) in enumerate(zip(self.paths, state.trainable, strict=True))
-                ]
-                return sound(step, state._replace(trainable=read), *given)
-
-            return gradients
-
-        self.patches.wrap(Step, "gradients", make)
-
     def constraints(self, change: Callable[[str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
             def constrained(step: Any, index: Any, weight: Any) -> Any:
@@ -80,29 +63,3 @@ class JaxHooks(Hooks):
             return make_model
 
         self.patches.wrap(Engine, "_make_model", make)
-
-    def scaled(self) -> None:
-        # Behind the numbers that a call takes; they are read where a round's arrays are.
-        def arguments(sound: Callable[..., Any]) -> Callable[..., Any]:
-            def longer(engine: Any, *given: Any, **named: Any) -> Any:
-                *others, numbers = sound(engine, *given, **named)
-                return *others, np.concatenate([numbers, np.asarray(self.chosen, np.float32).view(np.int32)])
-
-            return longer
-
-        def batch(sound: Callable[..., Any]) -> Callable[..., Any]:
-            def noted(step: Any, split: Any, arrays: Any, numbers: Any, index: Any) -> Any:
-                self._traced = list(lax.bitcast_convert_type(numbers[-4:], jnp.float32))
-                return sound(step, split, arrays, numbers, index)
-
-            return noted
-
-        self._traced: list[jax.Array] = []
-        self.patches.wrap(Engine, "_arguments", arguments)
-        self.patches.wrap(Step, "_batch", batch)
-
-        def change(found: Gradients, _: Tensor) -> Gradients:
-            chosen, self._traced = self._traced, []
-            return self.changed(found, chosen) if chosen else found  # traced without a batch to look at operations
-
-        self.gradients(change)

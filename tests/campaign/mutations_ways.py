@@ -1,4 +1,4 @@
-"""Ways to break gradients, updates and batches. See `tests.campaign.mutations_table`.
+"""Ways to break gradients, updates, batches, losses and layers. See `tests.campaign.mutations_table`.
 
 Each is called as `way(hooks, path)`, with the variable that it is aimed at, where it is at one.
 Shapes: B examples of a micro-batch, K steps a call.
@@ -6,20 +6,24 @@ Shapes: B examples of a micro-batch, K steps a call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from runner import arrays
 from runner.data.base import WEIGHT, Array
 from runner.engine import calls
-from runner.engine.base import HostBatches
-from runner.optim import rules
+from runner.engine.base import HostBatches, StepMetrics
+from runner.model import scope
+from runner.optim import groups, norms, rules
+from runner.task.base import LOSS
 from tests.campaign.mutations_hooks import Gradients, Hooks, Moment, Rule, Tensor, Updated, Way, first_half
 
-# Gradients ------------------------------------------------------------------------------------------------------
+Call = Callable[..., Tensor]
+
+
+# Gradients -----------------------------------------------------------------------------------------------------------
 
 
 def rows(weight: Callable[[Hooks, int], Array]) -> Way:
@@ -48,6 +52,7 @@ def of_gradients(change: Callable[[Hooks, str, Gradients], Gradients]) -> Way:
     return lambda hooks, path: hooks.gradients(lambda found, _: change(hooks, path, list(found)))
 
 
+@of_gradients
 def exchanged(hooks: Hooks, path: str, found: Gradients) -> Gradients:
     """Gives a variable the gradient of another one of its shape, and the other way round."""
     one = hooks.paths.index(path)
@@ -57,13 +62,20 @@ def exchanged(hooks: Hooks, path: str, found: Gradients) -> Gradients:
     return found
 
 
-def turned(change: Callable[[Hooks, Tensor], Tensor]) -> Callable[[Hooks, str, Gradients], Gradients]:
+def turned(change: Callable[[Hooks, Tensor], Tensor]) -> Way:
+    """Changes the gradient of the variable aimed at."""
+
+    @of_gradients
     def way(hooks: Hooks, path: str, found: Gradients) -> Gradients:
         index = hooks.paths.index(path)
         found[index] = change(hooks, found[index])
         return found
 
     return way
+
+
+def half_lost(hooks: Hooks, g: Tensor) -> Tensor:
+    return g * first_half(hooks.ops.shape(g))
 
 
 def halves_exchanged(hooks: Hooks, g: Tensor) -> Tensor:
@@ -73,6 +85,7 @@ def halves_exchanged(hooks: Hooks, g: Tensor) -> Tensor:
     return hooks.ops.matmul(order, g)
 
 
+@of_gradients
 def clipped(hooks: Hooks, _: str, found: Gradients) -> Gradients:
     """Clips each micro-batch's gradients, and the sum again."""
     limit = hooks.config.optimizer.clip.global_norm or 1.0
@@ -81,11 +94,12 @@ def clipped(hooks: Hooks, _: str, found: Gradients) -> Gradients:
     return [g * (limit / ops.maximum(norm, limit)) for g in found]
 
 
+@of_gradients
 def rounded(hooks: Hooks, _: str, found: Gradients) -> Gradients:
     return [hooks.ops.cast(hooks.ops.cast(g, "bfloat16"), "float32") for g in found]
 
 
-# Micro-batches --------------------------------------------------------------------------------------------------
+# Micro-batches -------------------------------------------------------------------------------------------------------
 
 
 def summed(change: Callable[[Hooks, Tensor, Tensor, Tensor], Tensor]) -> Way:
@@ -101,7 +115,7 @@ def is_first(hooks: Hooks, index: Tensor) -> Tensor:
     return hooks.ops.cast(hooks.ops.less(index, 0.5), "float32")
 
 
-# Updates --------------------------------------------------------------------------------------------------------
+# Updates -------------------------------------------------------------------------------------------------------------
 
 
 def updated(change: Callable[[Hooks, Moment, Rule], Updated], *, of_all: bool = False) -> Way:
@@ -159,36 +173,9 @@ def not_decayed(hooks: Hooks, moment: Moment, rule: Rule) -> Updated:
     return weight + moment.w * ((hooks.config.optimizer.weight_decay or 0.0) * moment.rate), slots
 
 
-def decayed_by_rate_twice(hooks: Hooks, moment: Moment, rule: Rule) -> Updated:
-    weight, slots = not_decayed(hooks, moment, rule)
-    return weight - moment.w * ((hooks.config.optimizer.weight_decay or 0.0) * moment.rate * moment.rate), slots
-
-
 def decayed_in_the_gradient(hooks: Hooks, moment: Moment, rule: Rule) -> Updated:
     decay = hooks.config.optimizer.weight_decay or 0.0
     return not_decayed(hooks, replace(moment, g=moment.g + moment.w * decay), rule)
-
-
-def epsilon_in_the_root(hooks: Hooks, moment: Moment, rule: Rule) -> Updated:
-    config, ops = hooks.config.optimizer, hooks.ops
-    _, slots = rule(moment)
-    b1, b2, epsilon = (float(each or 0) for each in (config.beta_1, config.beta_2, config.epsilon))
-    power = arrays.of(hooks.module).power
-    alpha = moment.rate * ops.sqrt(1 - power(b2, moment.step)) / (1 - power(b1, moment.step))
-    weight = moment.w * (1.0 - (config.weight_decay or 0.0) * moment.rate)
-    return weight - slots["m"] * alpha / ops.sqrt(slots["v"] + epsilon), slots
-
-
-def not_centered(hooks: Hooks, moment: Moment, rule: Rule) -> Updated:
-    config, ops = hooks.config.optimizer, hooks.ops
-    _, slots = rule(moment)
-    change = moment.g * moment.rate / ops.sqrt(slots["velocity"] + float(config.epsilon or 0))
-    momentum = moment.slots["momentum"] * float(config.momentum or 0) + change
-    return moment.w - momentum, {**slots, "momentum": momentum}
-
-
-def dampened(hooks: Hooks, moment: Moment, rule: Rule) -> Updated:
-    return rule(replace(moment, g=moment.g * (1.0 - float(hooks.config.optimizer.momentum or 0))))
 
 
 def ruled(**values: Callable[[Any], object]) -> Way:
@@ -236,30 +223,17 @@ def constraint_skipped(hooks: Hooks, _: str) -> None:
     hooks.constraints(lambda _, weight, __: weight)
 
 
-def _held(hooks: Hooks, w: Tensor, most: float, axis: int) -> Tensor:
-    norm = hooks.ops.sqrt(hooks.ops.sum(hooks.ops.square(w), axis=axis, keepdims=True))
-    return w * (hooks.ops.minimum(norm, most) / (1e-7 + norm))
-
-
 def constraint_along_the_wrong_axis(hooks: Hooks, path: str) -> None:
     """Holds the rows of a matrix to the norm that its columns are to have."""
-    hooks.constraints(lambda name, w, sound: _held(hooks, w, 0.5, 1) if name == path else sound(w))
+
+    def held(w: Tensor) -> Tensor:
+        norm = hooks.ops.sqrt(hooks.ops.sum(hooks.ops.square(w), axis=1, keepdims=True))
+        return w * (hooks.ops.minimum(norm, 0.5) / (1e-7 + norm))
+
+    hooks.constraints(lambda name, w, sound: held(w) if name == path else sound(w))
 
 
-def constraint_before_the_update(hooks: Hooks, path: str) -> None:
-    def change(moment: Moment, rule: Rule) -> Updated:
-        return rule(replace(moment, w=_held(hooks, moment.w, 0.5, 0))) if moment.path == path else rule(moment)
-
-    hooks.updates(change)
-    hooks.constraints(lambda name, w, sound: w if name == path else sound(w))
-
-
-def read_a_step_late(hooks: Hooks, path: str) -> None:
-    """The model reads what a weight was before the last update; momentum keeps the difference."""
-    hooks.reads(lambda name, value, slots: value - slots["momentum"] if name == path else value)
-
-
-# Batches --------------------------------------------------------------------------------------------------------
+# Batches -------------------------------------------------------------------------------------------------------------
 
 
 def batched(change: Callable[[Hooks, dict[str, Array], HostBatches], None]) -> Way:
@@ -303,11 +277,6 @@ def steps_reversed(_: Hooks, arrays: dict[str, Array], batches: HostBatches) -> 
         array[: batches.steps] = array[: batches.steps][::-1].copy()
 
 
-def last_step_lost(_: Hooks, arrays: dict[str, Array], batches: HostBatches) -> None:
-    for array in arrays.values():
-        array[batches.steps - 1] = array[0]
-
-
 def microbatches_exchanged(hooks: Hooks, arrays: dict[str, Array], batches: HostBatches) -> None:
     size = batches.weights.shape[1] // hooks.microbatches
     for name, array in arrays.items():
@@ -329,24 +298,207 @@ def by_microbatch(weights: Array, parts: int) -> Array:
     return np.maximum(weights.reshape(len(weights) * parts, -1).sum(1), 1.0) * parts
 
 
-def no_steps_before(hooks: Hooks, _: str) -> None:
-    hooks.first_steps(lambda __: 0)
-
-
-def another_seed(hooks: Hooks, _: str) -> None:
-    hooks.seeds(lambda seed: seed + 1)
-
-
-def inputs_exchanged(hooks: Hooks, _: str) -> None:
-    hooks.inputs(lambda __, taken: {**taken, "left": taken["right"], "right": taken["left"]})
-
-
 def image_darker(hooks: Hooks, _: str) -> None:
     """Divides bytes by 256 in the place of 255."""
+    hooks.inputs(lambda _, taken: taken * (255.0 / 256.0))
 
-    def change(__: object, taken: Any) -> Any:
-        if isinstance(taken, Mapping):
-            return {**taken, "image": taken["image"] * (255.0 / 256.0)}
-        return taken * (255.0 / 256.0)
 
-    hooks.inputs(change)
+# Losses --------------------------------------------------------------------------------------------------------------
+
+
+def class_weights_skipped(hooks: Hooks, _: str) -> None:
+    def change(sound: Callable[..., Tensor], task: Any, *given: Any) -> Tensor:
+        before, task._weights = task._weights, None
+        try:
+            return sound(task, *given)
+        finally:
+            task._weights = before
+
+    hooks.losses(change)
+
+
+def loss_times(factor: float) -> Way:
+    return lambda hooks, _: hooks.losses(lambda sound, *given: sound(*given) * factor)
+
+
+def loss_told_wrong(hooks: Hooks, _: str) -> None:
+    def make(sound: Callable[[Any], StepMetrics]) -> Callable[[Any], StepMetrics]:
+        def read(pending: Any) -> StepMetrics:
+            found = sound(pending)
+            return replace(found, sums={**found.sums, LOSS: found.sums[LOSS] * 1.01})
+
+        return read
+
+    hooks.patches.wrap(calls.PendingCall, "read", make)
+
+
+def regularized(factor: float) -> Way:
+    return lambda hooks, _: hooks.sets("Dense", "l2", lambda now: now * factor, of="kernel_regularizer")
+
+
+# Layers --------------------------------------------------------------------------------------------------------------
+
+
+def layered(kind: str, make: Callable[[Hooks, Any, Call], Call]) -> Way:
+    return lambda hooks, _: hooks.calls(kind, lambda layer, sound: make(hooks, layer, sound))
+
+
+def momentum(value: Callable[[float], float]) -> Way:
+    """Gives the statistics of batches another momentum: value of now -> another one."""
+    return lambda hooks, _: hooks.sets("BatchNormalization", "momentum", value)
+
+
+def epsilon(kind: str) -> Way:
+    return lambda hooks, _: hooks.sets(kind, "epsilon", lambda now: 100 * now)
+
+
+def without_training(_: Hooks, __: object, sound: Call) -> Call:
+    def call(x: Tensor, training: bool | None = None, **named: object) -> Tensor:
+        del training
+        return sound(x, training=False, **named)
+
+    return call
+
+
+def mask_of(position: Callable[[Hooks, scope.Scope], scope.Scope]) -> Callable[[Hooks, Any, Call], Call]:
+    """Draws masks in another scope; each begins to count the draws again."""
+
+    def make(hooks: Hooks, _: object, sound: Call) -> Call:
+        def call(x: Tensor, training: bool | None = None) -> Tensor:
+            held = scope.current()
+            if held is None or held.step is None:
+                return sound(x, training=training)
+            with scope.enter(position(hooks, held)):
+                return sound(x, training=training)
+
+        return call
+
+    return make
+
+
+def same(_: Hooks, held: scope.Scope) -> scope.Scope:
+    return held
+
+
+def first_step(_: Hooks, held: scope.Scope) -> scope.Scope:
+    return replace(held, step=held.step * 0)
+
+
+def of_first_device(hooks: Hooks, x: Tensor) -> Tensor:
+    """Returns the examples of the first device, once for each device."""
+    shape, parts = hooks.ops.shape(x), hooks.parts
+    first = np.zeros((parts, *[1] * len(shape)), np.float32)
+    first[0] = 1.0
+    cut = hooks.ops.reshape(x, (parts, shape[0] // parts, *shape[1:]))
+    own = hooks.ops.sum(cut * first, axis=0, keepdims=True)
+    return hooks.ops.reshape(own * np.ones_like(first), shape)
+
+
+def mask_of_first_device(hooks: Hooks, _: object, sound: Call) -> Call:
+    def call(x: Tensor, training: bool | None = None) -> Tensor:
+        if not training or int(x.shape[0]) % hooks.parts:
+            return sound(x, training=training)
+        return x * of_first_device(hooks, sound(hooks.ops.ones_like(x), training=training))
+
+    return call
+
+
+def _moments(hooks: Hooks, x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    mean = hooks.ops.mean(x, axis=axes, keepdims=True)
+    return mean, hooks.ops.mean(hooks.ops.square(x - mean), axis=axes, keepdims=True)
+
+
+def _normalized(hooks: Hooks, layer: Any, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    y = (x - mean) / hooks.ops.sqrt(variance + layer.epsilon)
+    y = y * (layer.gamma * 1.0) if layer.scale else y
+    return y + layer.beta * 1.0 if layer.center else y
+
+
+def batch_normalized(
+    moments: Callable[[Hooks, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None,
+    statistics: Callable[[Hooks, Tensor], Tensor] | None = None,
+) -> Way:
+    """Normalizes by other moments, or keeps statistics of another input.
+
+    Args:
+      moments: (hooks, input) -> the input in a form that mean and variance fit, and those.
+      statistics: (hooks, input) -> what the moving statistics are taken of.
+    """
+
+    def make(hooks: Hooks, layer: Any, sound: Call) -> Call:
+        def call(x: Tensor, training: bool | None = None, mask: object = None) -> Tensor:
+            del mask
+            if not training or int(x.shape[0]) % hooks.parts:
+                return sound(x, training=training)
+            sound(x if statistics is None else statistics(hooks, x), training=True)
+            axes = tuple(range(len(x.shape) - 1))
+            form, mean, variance = (x, *_moments(hooks, x, axes)) if moments is None else moments(hooks, x)
+            return hooks.ops.reshape(_normalized(hooks, layer, form, mean, variance), hooks.ops.shape(x))
+
+        return call
+
+    return layered("BatchNormalization", make)
+
+
+def by_device(hooks: Hooks, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments of each device's own examples."""
+    shape = hooks.ops.shape(x)
+    cut = hooks.ops.reshape(x, (hooks.parts, shape[0] // hooks.parts, *shape[1:]))
+    return (cut, *_moments(hooks, cut, tuple(range(1, len(shape)))))
+
+
+def as_constants(hooks: Hooks, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments through which no gradient goes."""
+    mean, variance = _moments(hooks, x, tuple(range(len(x.shape) - 1)))
+    return x, hooks.ops.stop_gradient(mean), hooks.ops.stop_gradient(variance)
+
+
+def along_the_last_dim(hooks: Hooks, layer: Any, sound: Call) -> Call:
+    """Layer normalization along dim 1, scaled and shifted along the last one."""
+
+    def call(x: Tensor) -> Tensor:
+        axes = [layer.axis] if isinstance(layer.axis, int) else list(layer.axis)
+        if axes != [1]:
+            return sound(x)
+        return _normalized(hooks, layer, x, *_moments(hooks, x, (1,)))
+
+    return call
+
+
+def leaky_relu(hooks: Hooks, _: str) -> None:
+    def value(now: Any) -> Any:
+        is_relu = getattr(now, "__name__", "") == "relu"
+        return (lambda x: hooks.ops.maximum(x, 0.01 * x)) if is_relu else now
+
+    hooks.sets("Dense", "activation", value)
+
+
+# Norms and groups ----------------------------------------------------------------------------------------------------
+
+
+def logged_norm_of_one_shard(hooks: Hooks, _: str) -> None:
+    def change(config: Any, trainable: Any, gradients: Gradients, xp: Any) -> list[Tensor]:
+        halves = [g * first_half(hooks.ops.shape(g)) for g in gradients]
+        return sound(config, trainable, halves, xp)
+
+    sound = norms.values
+    hooks.patches.everywhere(sound, change)
+
+
+def grouped(**values: Callable[[Any], object]) -> Way:
+    """Gives the variable aimed at other settings than its groups': of each, (value) -> another one."""
+
+    def way(hooks: Hooks, path: str) -> None:
+        def change(name: str, own: groups.Settings) -> groups.Settings:
+            if name != path:
+                return own
+            return replace(own, **{key: make(getattr(own, key)) for key, make in values.items()})  # type: ignore[arg-type]
+
+        hooks.settings(change)
+
+    return way
+
+
+def frozen_in_the_norm(hooks: Hooks, _: str) -> None:
+    """Counts gradients of frozen variables in the norm that clips."""
+    hooks.patches.everywhere(groups.unfrozen, lambda __, gradients, *___: list(gradients))

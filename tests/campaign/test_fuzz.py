@@ -48,7 +48,7 @@ def test_a_new_key_of_the_schema_is_drawn(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_drawn_takes_the_place_of_the_campaigns_own() -> None:
     base = ("trainer.epochs=1", "dataset=digits", "verify.steps=2")
     assert LINE.arguments(base) == ["engine=jax", "dataset=digits", "verify.steps=2", *LINE.overrides]
-    assert Line("runner", ("engine=x",), ((0, "-m"),)).arguments(base) == ["-m", *base, "engine=x"]
+    assert Line("runner", ("engine=x",)).arguments(base) == [*base, "engine=x"]
 
 
 @pytest.mark.parametrize(

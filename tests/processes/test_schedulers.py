@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import forks, stores
-from tests.campaign.left import Left, differences, left_in
+from tests.processes.running import alike, differences, last, points
 from tests.processes.slurm import Slurm, missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
@@ -41,8 +41,8 @@ def slurm() -> Iterator[Slurm]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """What the run leaves that our own launcher starts and that nobody ends."""
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the run that our own launcher starts and that nobody ends."""
     folder = tmp_path_factory.mktemp("whole")
     done = subprocess.run(
         command(folder, "cluster=local"),
@@ -53,7 +53,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Left:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return left_in(folder, stores.store_in(folder))
+    return folder
 
 
 def command(folder: Path, *overrides: str) -> list[str]:
@@ -63,6 +63,17 @@ def command(folder: Path, *overrides: str) -> list[str]:
         f"hydra.run.dir={folder}/run",
     )
     return [sys.executable, "-m", "runner", *RUN, *places, *overrides]
+
+
+def assert_went_on(folder: Path, whole: Path) -> None:
+    """Checks that a run that was asked to end, and went on, left what a whole run leaves."""
+    assert differences(last(whole), last(folder)) == {}
+    run, found = points(folder)
+    assert run.info.status == "FINISHED"
+    for key, expected in alike(points(whole)[1]).items():
+        assert set(expected) <= set(found[key]), "besides, the mean of what it had done where it stopped"
+        steps = [step for step, _ in found[key]]
+        assert len(steps) == len(set(steps))
 
 
 def status(folder: Path) -> str | None:
@@ -103,27 +114,18 @@ def ran(started: Sequence[str], environment: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_srun_starts_one_run_that_ctrl_c_ends_and_that_goes_on(slurm: Slurm, tmp_path: Path, whole: Left) -> None:
-    srun = ("srun", "-X", "-n2")  # -X: the first Ctrl-C goes to the tasks
-    started = [*srun, *command(tmp_path, "cluster=auto")]
-    assert ended_in_the_middle(started, tmp_path, slurm.environment, signal.SIGINT) == 130
-    assert status(tmp_path) == "KILLED"
-    ran([*srun, *command(tmp_path, "cluster=auto", "resume=latest")], slurm.environment)
-    assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path)), asked=1)
-
-
-def test_mpirun_starts_one_run_that_ctrl_c_ends_and_that_goes_on(tmp_path: Path, whole: Left) -> None:
+def test_mpirun_starts_one_run_that_ctrl_c_ends_and_that_goes_on(tmp_path: Path, whole: Path) -> None:
     """A second after Ctrl-C mpirun kills: what was saved before goes on, and the run's record does not say RUNNING."""
     if shutil.which(MPIRUN[0]) is None:
         pytest.skip("no Open MPI here: mpirun is not installed (apt-get install openmpi-bin)")
     started = [*MPIRUN, *command(tmp_path, "cluster=auto")]
     assert ended_in_the_middle(started, tmp_path, dict(os.environ), signal.SIGINT) != 0
     ran([*MPIRUN, *command(tmp_path, "cluster=auto", "resume=latest")], dict(os.environ))
-    assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path)), asked=1)
+    assert_went_on(tmp_path, whole)
 
 
 def test_a_job_that_is_about_to_end_is_queued_again_and_goes_on_as_the_same_run(
-    slurm: Slurm, tmp_path: Path, whole: Left
+    slurm: Slurm, tmp_path: Path, whole: Path
 ) -> None:
     """The script is the one of docs/slurm.md: SIGUSR1 ends the run with 138."""
     script = tmp_path / "job.sh"
@@ -139,23 +141,4 @@ def test_a_job_that_is_about_to_end_is_queued_again_and_goes_on_as_the_same_run(
     assert status(tmp_path) == "KILLED"
     slurm.start_again(job)
     slurm.until(job, "COMPLETED", LONGEST_S)
-    assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path), "exp1"), asked=1)
-
-
-def test_a_sweeps_job_of_two_tasks_is_one_run_and_not_the_same_run_twice(slurm: Slurm, tmp_path: Path) -> None:
-    pytest.importorskip("submitit")
-    from mlflow.tracking import MlflowClient
-
-    launcher = ("hydra/launcher=submitit_slurm", "+hydra.launcher.parameters.tasks_per_node=2")
-    sweep = ("-m", "cluster=auto,single", "trainer.epochs=1", f"hydra.sweep.dir={tmp_path}/sweep", *launcher)
-    done = subprocess.run(
-        command(tmp_path, *sweep), cwd=forks.ROOT, env=slurm.environment, capture_output=True, text=True, check=False
-    )
-    assert "2 jobs: 1 passed, 1 refused" in done.stdout, done.stderr
-    assert "with cluster=single, each process would run the whole job" in done.stdout
-    client = MlflowClient(stores.store_in(tmp_path))
-    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
-    jobs = [one for one in runs if "mlflow.parentRunId" in one.data.tags]
-    assert [(one.info.run_name, one.info.status) for one in jobs] == [("cluster=auto", "FINISHED")]
-    assert len(runs) == 2, "the job's and the sweep's"
-    assert (tmp_path / "sweep" / "0" / "job-1.log").exists(), "the second task wrote beside the first"
+    assert_went_on(tmp_path, whole)

@@ -1,27 +1,35 @@
-"""A named run that is killed again and again, and started by the same command line each time."""
+"""A crash loses no checkpoint and no point: a run that is killed again and again ends as one that was not."""
 
 from __future__ import annotations
 
 import random
-import signal
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from runner.training.checkpoint import attempts, storage
+from runner.training.checkpoint import storage
 from runner.training.checkpoint.reading import Checkpoint
 from tests import forks
-from tests.run.test_runs import command, recorded, steps_of
+from tests.processes.running import alike, points
+from tests.run.test_runs import command
 
 pytestmark = pytest.mark.nightly
 
 LENGTH = [
     "trainer.epochs=40",
-    "trainer.evaluate_every=20",
+    "trainer.evaluate_every=5",
     "trainer.checkpoint.every_steps=50",
     "trainer.steps_per_call=5",
+    # A resume that begins the schedule or the wait of a plateau again would show.
+    "optimizer.schedule.name=cosine_restarts",
+    "optimizer.schedule.decay_steps=70",
+    "optimizer.schedule.plateau.metric=eval/loss",
+    "optimizer.schedule.plateau.patience=1",
+    "optimizer.schedule.plateau.min_delta=0.1",
+    "optimizer.ema.decay=0.9",
+    "trainer.checkpoint.best=eval/loss",
 ]
 
 
@@ -35,28 +43,29 @@ def test_a_run_that_is_killed_at_any_moment_ends_as_one_that_was_not(tmp_path: P
         folder.mkdir()
         line, environment = command(folder, f"engine={engine}", "mesh=batch2", *LENGTH, "resume=auto", "name=exp1")
         line = [argument for argument in line if not argument.startswith("hydra.run.dir=")]
-        code = -signal.SIGKILL
-        for _ in range(12):
-            # At most three losses, so that the run comes to an end.
+        run = folder / "outputs" / "checkpoints" / "exp1"
+        # Killed in its start, and then three times a while after a new checkpoint.
+        waits = [1.0, *(draw.uniform(0.0, 2.0) for _ in range(3))] if folder == disturbed else []
+        for number, seconds in enumerate(waits):
             process = forks.Popen(line, library=library, cwd=folder, env=environment)
-            losses = len(attempts.names(folder / "outputs" / "checkpoints" / "exp1"))
-            if folder == disturbed and losses < 4:
-                time.sleep(draw.uniform(2.0, 12.0))
-                process.kill()
-            code = process.wait(300)
-            if code == 0:
-                break
+            before = storage.steps(run)[-1:]
+            while number and storage.steps(run)[-1:] == before:
+                assert process.poll() is None
+                time.sleep(0.05)
+            time.sleep(seconds)
+            process.kill()
+            process.wait()
+        code = forks.Popen(line, library=library, cwd=folder, env=environment).wait(300)
         assert code == 0
     states = []
+    logged = []
     for folder in (undisturbed, disturbed):
         run = folder / "outputs" / "checkpoints" / "exp1"
         states.append(Checkpoint(storage.place(run, storage.steps(run)[-1])))
+        only, found = points(folder)
+        assert only.info.status == "FINISHED"
+        logged.append(alike(found))
     assert states[0].step == states[1].step == 40 * 22
     for path in states[0]:
         np.testing.assert_array_equal(states[0][path], states[1][path])
-    steps = []
-    for folder in (undisturbed, disturbed):
-        client, only = recorded(folder)
-        assert only.info.status == "FINISHED"
-        steps.append(steps_of(client, only.info.run_id, "train/loss"))
-    assert steps[0] == steps[1], "no point is missing, and none is there twice"
+    assert logged[0] == logged[1], "no point is missing, and none is there twice"
