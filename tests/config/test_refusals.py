@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,17 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.config import refusal_rows
-from tests.nightly import nightly_except
-from tests.refusals import ROOT, Refusal, assert_refused, chosen_cases, corrected, name, refuse_all, suggestion
-from tests.refused_command_lines import COMMAND_LINES
+from tests.config.refusal_rows import ROWS, VALID
+from tests.refusals import ROOT, assert_refused, refuse_all
 
 HEAVY = ("tensorflow", "tf_keras", "jax", "mlflow", "keras")
-
+# `set key=value` at the beginning of a fix, or `add +key=value`.
+SUGGESTED = re.compile(r"(?:set|add) \"?(\+?[\w./]+)=('[^']*'|[^ ,\"]+(?:,[^ ,\"]+)*)")
 USER_MODULE = """
 import no_such_package_that_only_an_import_would_find
-
-VALUE = 3
 
 
 def build(keras, input_shape, num_classes, width: int = 8):
@@ -34,76 +32,62 @@ def loss(ops, outputs, batch):
 def data():
     ...
 """
-
-REFUSALS = [
-    *refusal_rows.REFUSALS,
-    *(Refusal(tuple(line.split("  ")), tuple(shown)) for line, *shown in COMMAND_LINES),
-]
-
-# Those that reach every stage: Hydra's grammar, a group, a key, a type, the checks, the builder's path.
-THROUGH_THE_PROCESS = [
-    "trainer.epochs=[1",
-    "mesh=batch9",
-    "trainer.epoch=2",
-    "trainer.epochs=many",
-    "mesh=batch8 dataset.batch_size=100",
-    "model=custom model._target_=no_such_module.build",
-    "-m trainer.seed=1,2 hydra.launcher.max_parallel=0",
-]
-ALWAYS = ["trainer.epochs=[1", "mesh=batch9", "model=custom model._target_=no_such_module.build"]
-
-
-def _write_user_modules(folder: Path) -> None:
-    (folder / "user_module.py").write_text(USER_MODULE)
-
-
-@pytest.fixture
-def user_folder(tmp_path: Path) -> Path:
-    _write_user_modules(tmp_path)
-    return tmp_path
+Answers = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def refused(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> dict[tuple[str, ...], dict[str, Any]]:
-    """What each case did, all in one process of their own; each had the folder `<number>` for its run."""
-    folder = tmp_path_factory.mktemp("refused")
-    _write_user_modules(folder)
-    return refuse_all(chosen_cases(request), folder)
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """What each line did, all in one process of their own."""
+    folder = tmp_path_factory.mktemp("lines")
+    (folder / "user_module.py").write_text(USER_MODULE)
+    lines = [*(line for line, *_ in ROWS), *VALID]
+    return dict(zip(lines, refuse_all([line.split("  ") for line in lines], folder), strict=True))
 
 
-@pytest.mark.parametrize("case", nightly_except(REFUSALS[::6], REFUSALS), ids=name)
-def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
-    case: Refusal, refused: dict[tuple[str, ...], dict[str, Any]]
-) -> None:
-    result = refused[case.args]
-    assert not result["reached"], "the command ran"
-    assert result["code"] == 2
-    assert_refused(case, result["out"], result["err"])
-    assert not result["left"]
+@pytest.mark.parametrize(
+    ("line", "shown"), [(line, shown) for line, *shown in ROWS], ids=[row[0][:100] for row in ROWS]
+)
+def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(line: str, shown: list[str], answers: Answers) -> None:
+    answer = answers[line]
+    assert not answer["reached"], "the command ran"
+    assert answer["code"] == 2
+    assert_refused(shown, answer["out"], answer["err"])
+    assert not answer["left"]
 
 
-def test_what_an_error_suggests_is_accepted(refused: dict[tuple[str, ...], dict[str, Any]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", VALID)
+def test_what_only_looks_alike_passes(line: str, answers: Answers) -> None:
+    assert (answers[line]["code"], answers[line]["err"]) == (0, "")
+
+
+def suggestion(err: str) -> str | None:
+    """Returns the override that an error suggests to set, as Hydra gets it; None: it is no override to try."""
+    _, _, fix = err.strip().rpartition("; ")
+    match = SUGGESTED.match(fix)
+    if match is None:
+        return None
+    key, value = match[1], match[2].strip("'")
+    is_whole = value.count("[") == value.count("]") and value.count("{") == value.count("}")
+    is_example = any(part in value for part in ("...", "<", "package.", "my_project", "value"))
+    return None if is_example or not is_whole else f"{key}={value}"
+
+
+@pytest.mark.nightly
+def test_what_an_error_suggests_is_accepted(answers: Answers, tmp_path: Path) -> None:
     """A suggestion is not what was typed. One for the same key ends its problem, and may show the next one."""
-    told: dict[Refusal, str] = {}
-    for args, result in refused.items():
-        override = suggestion(result["err"])
+    errors: dict[tuple[str, ...], str] = {}
+    for line, answer in answers.items():
+        override = suggestion(answer["err"])
         if override is None:
             continue
-        key, _, _ = override.lstrip("+").partition("=")
-        typed = [argument for argument in args if argument.lstrip("+~").startswith(f"{key}=")]
-        assert typed[-1:] != [override], result["err"]
+        key = override.lstrip("+").partition("=")[0]
+        given = {argument: argument.lstrip("+~").partition("=")[0] for argument in line.split("  ")}
+        assert [one for one, its in given.items() if its == key][-1:] != [override], answer["err"]
         # Of Hydra's keys and -m, an accepted one would start jobs.
-        if result["err"].startswith(f"error: {key}=") and not key.startswith("hydra") and "-m" not in args:
-            told[corrected(Refusal(args, ()), override)] = result["err"]
-    _write_user_modules(tmp_path)
-    # Each composes a config, which takes a second, so not all where all cases run.
-    cases = list(told)[:: 1 + len(told) // 40]
-    corrections = refuse_all(cases, tmp_path)
-    for case in cases:
-        before = told[case]
-        result = corrections[case.args]
+        if answer["err"].startswith(f"error: {key}=") and not key.startswith("hydra") and "-m" not in given:
+            errors[*(one for one, its in given.items() if its != key), override] = answer["err"]
+    (tmp_path / "user_module.py").write_text(USER_MODULE)
+    for before, result in zip(errors.values(), refuse_all(list(errors), tmp_path), strict=True):
         problem, _, _ = before.partition(": ")[2].partition(": ")[2].rpartition("; ")
         assert result["reached"] or problem not in result["err"], f"{before}and then {result['err']}"
 
@@ -126,20 +110,12 @@ def _run(folder: Path, *args: str, **environment: str) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("args", nightly_except(ALWAYS, THROUGH_THE_PROCESS))
-def test_the_process_refuses_with_code_2_before_importing_anything_heavy(args: str, user_folder: Path) -> None:
-    case = next(case for case in REFUSALS if name(case) == args)
-    done = _run(user_folder, *case.args, f"hydra.run.dir={user_folder / 'run'}")
+@pytest.mark.parametrize("line", ["trainer.epochs=[1", "model=custom  model._target_=no_such_module.build"])
+def test_the_process_refuses_with_code_2_before_importing_anything_heavy(line: str, tmp_path: Path) -> None:
+    done = _run(tmp_path, *line.split("  "), f"hydra.run.dir={tmp_path / 'run'}")
     assert done.returncode == 2
-    assert_refused(case, done.stdout, done.stderr)
-    assert not (user_folder / "run").exists()
-
-
-def test_help_lists_groups_without_importing_anything_heavy(tmp_path: Path) -> None:
-    done = _run(tmp_path, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "mesh: batch1_model1, batch2, batch2_experts4, batch2_height2" in done.stdout
-    assert "--multirun" in done.stdout
+    assert_refused([], done.stdout, done.stderr)
+    assert not (tmp_path / "run").exists()
 
 
 def test_cfg_job_prints_the_composed_config_without_importing_anything_heavy(tmp_path: Path) -> None:

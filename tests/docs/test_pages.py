@@ -20,7 +20,7 @@ from runner.processes import place
 from tests.docs import composing, examples, pages, reference, site
 from tests.docs.pages import ROOT, Command
 from tests.nightly import nightly_except
-from tests.refusals import Refusal, refuse_all
+from tests.refusals import refuse_all
 
 # Option -> the extra that it needs, see pyproject.toml.
 EXTRA_OF = {
@@ -131,12 +131,10 @@ def test_pages_show_the_current_error_messages(folder: Path) -> None:
     composing.give_data(folder)
     shown = {arguments: line for page in pages.names() for arguments, line in pages.shown_errors(page)}
     assert len(shown) > 15
-    cases = [Refusal(tuple(shlex.split(arguments)), (line,)) for arguments, line in shown.items()]
-    results = refuse_all(cases, folder)
-    for case in cases:
-        printed = results[case.args]["err"]
-        assert pages.matches(printed, case.shown[0]), f"{shlex.join(case.args)}\n{printed}"
-        assert results[case.args]["code"] == 2
+    results = refuse_all([shlex.split(arguments) for arguments in shown], folder)
+    for (arguments, line), result in zip(shown.items(), results, strict=True):
+        assert pages.matches(result["err"], line), f"{arguments}\n{result['err']}"
+        assert result["code"] == 2
 
 
 @pytest.mark.parametrize("name", examples.FOLDERS)
@@ -205,22 +203,6 @@ def test_what_launchers_and_the_supervisor_start_is_checked(folder: Path) -> Non
                     check(pages.command_of(shlex.split(wrong), needs="a scheduler"), "index")
 
 
-def test_variables_before_a_program_are_left_out() -> None:
-    command = pages.command_of(["KERAS_BACKEND=jax", "A=", "python", "file.py", "b=c"])
-    assert command.words == ("python", "file.py", "b=c")
-
-
-def test_extras_that_pages_install_exist() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    extras_of_pages = {
-        extra
-        for page in pages.names()
-        for listed in re.findall(r"-e '\.\[([\w,-]+)\]'", pages.path_of(page).read_text())
-        for extra in listed.split(",")
-    }
-    assert extras_of_pages <= set(extras)
-
-
 def test_links_have_a_target() -> None:
     for page in pages.names():
         here = pages.path_of(page)
@@ -261,8 +243,3 @@ def test_readmes_commands_need_no_extra_that_it_does_not_install() -> None:
     assert composing.composed([])[0].engine.name != "jax"
     assert extras_of(pages.command_of(["python", "-m", "runner", "engine=keras_dtensor,jax"])) == {"jax"}
     assert extras_of(pages.command_of(["python", "-m", "runner", "experiment=jax_guide"])) == {"jax"}
-
-
-def test_every_picture_is_shown_somewhere() -> None:
-    shown = {Path(link).name for page in pages.names() for link in pages.links(page)}
-    assert {path.name for path in (ROOT / "docs/images").rglob("*.*")} <= shown
