@@ -11,8 +11,6 @@ from hypothesis import settings
 
 from tests import forks
 
-pytest_plugins = ["pytester"]
-
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # what a run says and records is the same on a machine with GPUs
 os.environ.setdefault("RUNNER_CLUSTER_SECRET", "what the processes of the tests share")  # not a file in the home
 # Compiled programs and copies of a session are its own; pytest's workers inherit the folder.

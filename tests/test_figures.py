@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from runner import figures
-from runner.figures import SERIES, examples, ink, log_axis, of_shard, show_last_tenth, subplots
+from runner.figures import SERIES, examples, ink, of_shard, show_last_tenth, subplots
 
 
 def size(path: Path) -> tuple[int, int]:
@@ -50,29 +50,6 @@ def test_the_ticks_show_the_last_tenth(top: float) -> None:
     assert 0.9 in found
     assert len([one for one in found if one >= 0.9]) >= 2
     assert len(found) <= 19
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [0.1, 0.85],
-        [0.91, 0.97],  # all of it is there already
-        [0.5, 0.97, 3.0],  # no share
-        [-0.5, 0.97],
-        [float("nan")],
-        [],
-    ],
-)
-def test_other_axes_stay_even(values: list[float]) -> None:
-    assert ticks(values) is None
-
-
-def test_a_log_axis_has_plain_numbers() -> None:
-    figure, axes = subplots(1, 1, (5, 4))
-    axes.plot([0.05, 2.0])
-    log_axis(axes)
-    figure.draw_without_rendering()
-    assert {"0.1", "0.5", "1"} <= {label.get_text() for label in axes.get_yticklabels()}
 
 
 def contrast(one: object, other: object) -> float:

@@ -31,10 +31,6 @@ def test_minus_one_takes_the_rest_of_the_devices(axes: dict[str, int], devices: 
     assert mesh.resolve_axes(MeshConfig(axes=axes, cpu_devices=devices)) == resolved
 
 
-def test_a_mesh_may_be_smaller_than_the_devices() -> None:
-    assert mesh.resolve_axes(MeshConfig(axes={"batch": 3}, cpu_devices=8)) == {"batch": 3}
-
-
 @pytest.mark.parametrize(
     ("config", "parts"),
     [
@@ -53,31 +49,6 @@ def test_a_mesh_that_cannot_be_is_refused(config: MeshConfig, parts: tuple[str, 
         mesh.resolve_axes(config)
     for part in parts:
         assert part in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("config", "parts"),
-    [
-        (MeshConfig(axes={"batch": 0}), ("mesh.axes.batch=0", "at least 1")),
-        (MeshConfig(axes={"batch": -2}), ("mesh.axes.batch=-2", "at least 1")),
-        (MeshConfig(axes={"my axis": 2}), ("mesh.axes.my axis=2", "letters, digits and _")),
-        (MeshConfig(axes={"größe": 2}), ("mesh.axes.größe=2", "letters, digits and _")),
-        (MeshConfig(axes={"2d": 2}), ("mesh.axes.2d=2", "rename it")),
-        (MeshConfig(axes={"a": 1}, device="abacus"), ("mesh.device=abacus", "auto, cpu, gpu, tpu")),
-        (MeshConfig(axes={"a": 1}, cpu_devices=0), ("mesh.cpu_devices=0", "1 to 256")),
-        (MeshConfig(axes={"a": 1}, cpu_devices=257), ("mesh.cpu_devices=257", "1 to 256")),
-    ],
-)
-def test_a_value_that_no_mesh_can_have_is_refused(config: MeshConfig, parts: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        values.check(config, "mesh")
-    for part in parts:
-        assert part in str(caught.value)
-
-
-def test_more_devices_than_the_cpu_can_be_split_into_offer_only_a_smaller_mesh() -> None:
-    with pytest.raises(ConfigError, match=r"choose a smaller mesh$"):
-        mesh.resolve_axes(MeshConfig(axes={"batch": 300}))
 
 
 def test_accelerators_are_as_many_as_are_told() -> None:
@@ -107,11 +78,6 @@ def test_resolved_axes_fit_the_devices_and_keep_the_given_sizes(axes: dict[str, 
     assert math.prod(resolved.values()) <= devices
     if -1 in axes.values():
         assert math.prod(resolved.values()) == devices
-
-
-@given(st.dictionaries(st.sampled_from(["batch", "model"]), st.integers(1, 8), min_size=1))
-def test_axes_whose_product_fits_are_never_refused(axes: dict[str, int]) -> None:
-    assert mesh.resolve_axes(MeshConfig(axes=axes, cpu_devices=64)) == axes
 
 
 def test_size_is_the_product_and_describe_names_the_axes_in_order() -> None:

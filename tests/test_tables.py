@@ -47,11 +47,3 @@ def test_a_wide_terminal_has_every_row_on_one_line_and_names_nothing_missing() -
 def test_what_has_no_room_goes_in_its_order_and_is_named() -> None:
     assert any("no room for relative_error: make the terminal wider" in line for line in printed(60))
     assert "no room for relative_error, step ms" in " ".join(printed(44))
-
-
-def test_of_a_table_with_a_sum_the_last_row_is_set_apart() -> None:
-    out = io.StringIO()
-    rows = [("a", "1"), ("b", "2"), ("all", "3")]
-    table = fitted((Column("name"), Column("count", right=True)), rows, 80, has_sum=True)
-    Console(file=out, width=80).print(table)
-    assert [line.strip() for line in out.getvalue().splitlines()][-2:] == ["", "all       3"]

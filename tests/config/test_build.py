@@ -12,7 +12,7 @@ from omegaconf.errors import ValidationError
 
 from runner.config.build import build
 from runner.config.schema import LayoutConfig, MeshConfig, RuleConfig, TrackingConfig, TrainerConfig
-from runner.config.schema_augment import RandomResizedCrop, Resize
+from runner.config.schema_augment import Resize
 from runner.config.schema_task import LanguageModelOptions
 from runner.errors import ConfigError
 
@@ -46,11 +46,6 @@ def test_a_value_of_a_wrong_type_is_named_with_its_place(kind: Any, value: dict[
     assert "; " in str(error.value)
 
 
-def test_null_is_suggested_for_a_mapping_that_may_be_null() -> None:
-    with pytest.raises(ConfigError, match=r"set k\.sample=null"):
-        build(LanguageModelOptions, {"sample": "none"}, "k")
-
-
 def test_values_are_converted_as_omegaconf_does() -> None:
     trainer = build(TrainerConfig, {"epochs": "5", "verify_first": "yes", "steps_per_epoch": None}, "k")
     assert trainer == TrainerConfig(epochs=5, verify_first=True)
@@ -59,11 +54,6 @@ def test_values_are_converted_as_omegaconf_does() -> None:
     assert layout == LayoutConfig(rules=[RuleConfig("3", [None, "batch"], optional=True)], inputs={"image": [None]})
     assert build(MeshConfig, {"axes": {"batch": "2"}}, "k").axes == {"batch": 2}
     assert build(TrackingConfig, {"tags": {"a": 3}}, "k").tags == {"a": "3"}
-
-
-def test_a_pair_of_numbers_is_a_tuple() -> None:
-    crop = build(RandomResizedCrop, {"size": [4, 4], "scale": [1, "0.5"]}, "k")
-    assert (crop.size, crop.scale) == ([4, 4], (1.0, 0.5))
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text("10aeyYs.-_x", max_size=4)

@@ -20,15 +20,6 @@ def test_many_virtual_devices_a_core_are_warned_of(monkeypatch: pytest.MonkeyPat
     assert line.startswith("256 virtual devices on 2 cores show what a mesh computes, not how fast; ")
 
 
-def test_a_limit_of_memory_in_which_libraries_abort_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    resource = pytest.importorskip("resource")
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (3 << 29, resource.RLIM_INFINITY))
-    (line,) = cautions.of_config(config())
-    assert line.startswith("`ulimit -v` limits the memory of this process to 1.5 GiB; a library that needs more may")
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (4 << 30, resource.RLIM_INFINITY))
-    assert cautions.of_config(config()) == []
-
-
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "a,b", "SLURM_STEP_NUM_TASKS": "2"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
@@ -76,16 +67,3 @@ def test_a_key_beside_a_metric_that_was_set_to_null_is_warned_of(group: str, key
 def test_a_schedule_that_does_not_fit_the_runs_length_is_warned_of(schedule: ScheduleConfig, said: str) -> None:
     (line,) = cautions.of_rates(OptimizerConfig(schedule=schedule), 100)
     assert said in line
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        ScheduleConfig(),
-        ScheduleConfig("cosine", warmup_steps=99),
-        ScheduleConfig("piecewise", boundaries=[50, 99], factors=[0, 0.5, 0.1]),
-        ScheduleConfig("exponential", decay_steps=10, decay_rate=0.5),
-    ],
-)
-def test_a_schedule_that_fits_is_not(schedule: ScheduleConfig) -> None:
-    assert cautions.of_rates(OptimizerConfig(schedule=schedule), 100) == []

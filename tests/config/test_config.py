@@ -15,13 +15,12 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_class
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from runner.checks.composed import convert
 from runner.config import schema, search_path
 from runner.config.convert import flatten, resolved
 from runner.config.options import arranged
-from runner.errors import ConfigError, did_you_mean
 from runner.host import paths
 from runner.layout.axes import batch_axis
 
@@ -121,22 +120,6 @@ def test_every_preset_gives_its_sweeper_and_launcher_the_keys_that_they_take(pre
         inspect.signature(get_class(part._target_)).bind(**{str(key): None for key in part if key != "_target_"})
 
 
-@pytest.mark.parametrize(
-    ("overrides", "sweeper", "launcher"),
-    [
-        ((), "GridSweeper", "ProcessLauncher"),
-        (("experiment=search_optimizer",), "SearchSweeper", "ProcessLauncher"),
-        (("hydra/launcher=submitit_slurm",), "GridSweeper", "SubmititLauncher"),
-    ],
-)
-def test_presets_and_the_command_line_choose_sweeper_and_launcher(
-    overrides: tuple[str, ...], sweeper: str, launcher: str
-) -> None:
-    node = hydra_of(*overrides)
-    assert node.sweeper._target_ == f"hydra_plugins.runner_sweep.{sweeper}"
-    assert node.launcher._target_ == f"hydra_plugins.runner_sweep.{launcher}"
-
-
 def rest_of_the_batch(config: schema.RunConfig) -> int:
     """Returns what is left of a batch when the axis of its first dim splits it."""
     axis = batch_axis(config.layout, config.mesh.axes)
@@ -220,11 +203,6 @@ def test_adam_has_the_default_rate_of_keras_except_for_the_tutorial_model(overri
     assert resolved(config, made)["optimizer"]["learning_rate"] == rate
 
 
-def test_mesh_data_takes_all_devices() -> None:
-    assert convert(composed("mesh=data")).mesh.axes == {"batch": 8}
-    assert convert(composed("mesh=data", "mesh.cpu_devices=4")).mesh.axes == {"batch": 4}
-
-
 def test_the_builder_is_the_target_and_the_other_keys_are_its_options() -> None:
     model = convert(composed("model=mlp", "model.hidden=[64,32]")).model
     assert model == schema.ModelConfig("runner.model.mlp.sequential", {"hidden": [64, 32], "activation": "relu"})
@@ -243,62 +221,11 @@ def test_keys_beside_a_target_are_its_options_whatever_the_group() -> None:
     assert task["options"] == {"target": "my.loss", "maximize": [], "minimize": [], "units": 2, "whole_batch": False}
 
 
-@pytest.mark.parametrize(
-    ("group", "content", "said"),
-    [
-        ("model", {"_target_": 3}, "model._target_=3: must be an import path"),
-        ("dataset", {"augment": [{"_target_": 3}]}, r"dataset.augment\[0\]._target_=3:"),
-        ("dataset", {"options": {}}, "dataset.options: unknown key"),
-        ("task", {"name": "ranking"}, "task.name=ranking: must be one of classification"),
-        (
-            "task",
-            {"name": "regression", "top_k": 5},
-            r"task.top_k: unknown key \(task=regression has name, target",
-        ),
-        ("task", {"name": "regression", "delta": "far"}, "task.delta=far: must be a number"),
-        ("task", {"name": "multilabel", "_target_": "a.b"}, "task._target_: unknown key"),
-    ],
-)
-def test_keys_beside_that_have_no_meaning_are_refused(group: str, content: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        arranged(group, content)
-
-
 def test_interpolations_are_resolved() -> None:
     assert convert(composed("dataset.eval_batch_size=${dataset.batch_size}")).dataset.eval_batch_size == 128
     # A thousand rows of 2,048 tokens would need more memory than a training step.
     rows = convert(composed("dataset=synthetic", "dataset.batch_size=32", "task=language_model", "model=gpt")).dataset
     assert rows.eval_batch_size == 32
-
-
-def test_conversion_leaves_the_composed_config_as_it_was() -> None:
-    source = composed("mesh.axes.batch=-1")
-    before = OmegaConf.to_yaml(source)
-    convert(source)
-    assert OmegaConf.to_yaml(source) == before
-
-
-def test_an_unknown_group_is_refused_with_the_known_ones() -> None:
-    source = composed()
-    OmegaConf.set_struct(source, False)
-    source["mode"] = 1
-    with pytest.raises(ConfigError, match=r"mode=1: unknown group.*engine.*did you mean model\?"):
-        convert(source)
-
-
-def test_a_misspelt_word_gets_the_nearest_one_else_where_to_look() -> None:
-    assert did_you_mean("epoch", ["epochs", "seed"]) == "did you mean epochs?"
-    assert did_you_mean("zzz", ["epochs", "seed"]) == "see python -m runner --cfg job"
-
-
-def test_flatten_joins_keys_and_keeps_lists_and_empty_mappings_as_leaves() -> None:
-    content = {"a": {"b": 1, "c": {"d": [1, {"e": 2}]}}, "f": {}, "g": None}
-    assert list(flatten(content)) == [("a.b", 1), ("a.c.d", [1, {"e": 2}]), ("f", {}), ("g", None)]
-
-
-def test_flatten_puts_a_prefix_before_every_key() -> None:
-    assert list(flatten({"a": 1}, "run")) == [("run.a", 1)]
-    assert list(flatten(3, "seed")) == [("seed", 3)]
 
 
 keys = st.text("abc", min_size=1, max_size=3)

@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 
 from runner.config import search_path
 from runner.host import paths, session
-from runner.layout import validation
 
 
 @pytest.fixture
@@ -69,18 +68,6 @@ def test_another_programs_conf_is_left_alone(tmp_path: Path, monkeypatch: pytest
     assert composed().engine.name == "keras_dtensor"
 
 
-def test_another_program_of_hydras_does_not_find_it(project: Path) -> None:
-    put(project / "theirs/config.yaml", "defaults: [model: mine]\n")
-    put(project / "theirs/model/mine.yaml", "x: 1\n")
-    code = (
-        "from hydra import compose, initialize_config_dir\n"
-        f"with initialize_config_dir(version_base='1.3', config_dir={str(project / 'theirs')!r}):\n"
-        "    print(compose('config').model)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "{'x': 1}\n", done.stderr
-
-
 def test_an_own_option_hides_the_programs_and_an_own_config_does_not(project: Path) -> None:
     put(project / "conf/optimizer/adam.yaml", "name: adam\nlearning_rate: 0.5\n")
     put(project / "conf/config.yaml", "defaults: [model: mine]\n")
@@ -112,20 +99,12 @@ def refused(project: Path, *arguments: str, module: str = "runner") -> str:
 @pytest.mark.parametrize(
     ("module", "typed", "told"),
     [
-        ("runner", "experiment=mien", "did you mean experiment=mine?"),
         (
             "runner.plan",
             "experiment=mine model.widht=8",
             "keys of model: _target_, width); did you mean model.width?",
         ),
         ("runner.verify", "--config-dir options experiment=other trainer.epochz=8", "did you mean trainer.epochs?"),
-        (
-            "runner.evaluate",
-            "experiment=mine trainer.epochs=0 --config-dir options",
-            "must be at least 1; set",
-        ),
-        ("runner.plan", "hydra.searchpath=[file://options] experiment=othr", "did you mean experiment=other?"),
-        ("runner.runs", "--config-dir conf", "--config-dir: unknown flag"),
         ("runner.runs", "--swep latest", "did you mean --sweep?"),
     ],
 )
@@ -140,8 +119,6 @@ def test_what_is_misspelt_is_one_line_that_knows_the_users_options(
     ("text", "told"),
     [
         ("# @package _global_\ntrainer: {epochs: 2\n", "bad.yaml, line 3: invalid YAML"),
-        ("trainer: {epochs: 2}\n", "write `# @package _global_` as the first line"),
-        ("# @package _global_\ndefaults: [override /model: mien]\n", "did you mean model=mine?"),
         ("# @package _global_\ntrainer: {epochz: 2}\n", "trainer.epochz: unknown key"),
     ],
 )
@@ -150,20 +127,3 @@ def test_a_mistake_in_the_users_own_file_is_one_line(project: Path, text: str, t
     assert told in refused(project, "experiment=bad")
     put(project / "conf/mesh/bad.yaml", "{")
     assert "did you mean trainer.epochs?" in refused(project, "trainer.epochz=3"), "and is in no other's way"
-
-
-@pytest.mark.parametrize("content", [b"{", b"", b"- axes", b"\xff: 1", b"defaults: 3", b"defaults:\naxes: [height]"])
-def test_a_broken_mesh_of_the_user_hides_no_other_error(project: Path, content: bytes) -> None:
-    put(project / "conf/mesh/bad.yaml", "")
-    (project / "conf/mesh/bad.yaml").write_bytes(content)
-    options = validation.meshes_with("height")
-    assert "batch2_height2" in options
-    assert "bad" not in options
-
-
-def test_a_folder_in_the_project_is_recorded_as_one_of_it(project: Path) -> None:
-    given = [str(project / "options"), "options", "/elsewhere", f"hydra.searchpath=[file://{project}/a,file:///b]"]
-    assert [search_path.portable(one) for one in given] == [
-        *("options", "options", "/elsewhere", "hydra.searchpath=[file://a,file:///b]")
-    ]
-    assert search_path.portable(f"dataset.path={project}/x.csv") == f"dataset.path={project}/x.csv"

@@ -54,35 +54,6 @@ def test_the_reference_is_one_page_per_group_without_a_loss(monkeypatch: pytest.
     ]
 
 
-@pytest.mark.parametrize(
-    ("html", "problem"),
-    [
-        ('<script src="https://cdn.example/x.js"></script>', "fetches https://cdn.example/x.js"),
-        ('<img src="//cdn.example/x.png">', "fetches //cdn.example/x.png"),
-        ('<link rel="stylesheet" href="https://cdn.example/x.css">', "fetches https://cdn.example/x.css"),
-        ('<a href="none.html">x</a>', "no such target: none.html"),
-        ('<a href="#none">x</a>', "no such target: #none"),
-        ('<a href="b.html#none">x</a>', "no such target: b.html#none"),
-        ('<a href="b.html#one">x</a><a href="#">top</a><a href="https://keras.io/guides/">a link</a>', None),
-        (
-            '<a href="https://cdn.example">a link</a>',
-            "https://cdn.example: host cdn.example is not in HOSTS of tests/docs/links.py",
-        ),
-    ],
-)
-def test_broken_links_and_other_hosts_are_found(html: str, problem: str | None, tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text(html)
-    (tmp_path / "b.html").write_text('<h1 id="one">b</h1>')
-    found = site.problems(tmp_path)
-    assert found == ([f"a.html: {problem}"] if problem else [])
-
-
-def test_a_stylesheet_that_fetches_is_found(tmp_path: Path) -> None:
-    (tmp_path / "a.css").write_text("@import 'https://fonts.example/x.css';")
-    (tmp_path / "b.css").write_text("a { background: url(x.png) }")
-    assert site.problems(tmp_path) == ["a.css: fetches from another host"]
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the folder of the built site."""
