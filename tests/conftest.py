@@ -38,7 +38,6 @@ LONGEST = [
     "tests/run/test_runs.py",
     "tests/processes/test_two_machines.py",
     "tests/export/test_commands.py",
-    "tests/verify/test_table.py",
 ]
 
 

@@ -108,14 +108,7 @@ def _start_values(initial: Mapping[str, Array], reference: Mapping[str, Array], 
 def _at_points(
     engine: Engine, request: Request, full_request: Request, reference: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Returns the arrays of each point, see `runner.verify.points` and `runner.verify.padding`.
-
-    Args:
-      engine: built.
-      request: with the arrays that training has.
-      full_request: the same with every array, as in evaluations.
-      reference: the single device's arrays.
-    """
+    """Returns the arrays of each point, see `runner.verify.points` and `runner.verify.padding`."""
     arrays: dict[str, Array] = {}
     task = full_request.data.task
     for number in points.numbers(reference):

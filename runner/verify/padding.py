@@ -25,13 +25,7 @@ _ORDER = 1.8
 
 
 def at_point(request: Request, point_arrays: Mapping[str, Array], number: int) -> Request:
-    """Returns the request with the batches of a point: where a run pads, the first point's batch ends in padding.
-
-    Args:
-      request: config and batches.
-      point_arrays: arrays of the points.
-      number: of the point.
-    """
+    """Returns the request with the batches of a point: where a run pads, the first point's batch ends in padding."""
     if request.config.dataset.remainder != "pad" or number != points.numbers(point_arrays)[0]:
         return request
     batches = request.batches

@@ -1,21 +1,19 @@
 """Search for the first step at which two recorded runs part: `runner.verify run=<run id> against=<run id>`.
 
 The logged metrics and the checkpoints of both runs bound the step: after it they differ, and at the last common
-checkpoint that is equal they do not differ yet. Between these bounds both runs are computed again, with a digest of
+checkpoint that is equal they do not differ yet. Between these bounds both runs are computed again, with a sketch of
 every variable after each step. Each has a process of its own, because they may need other engines and devices.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,9 +27,7 @@ from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.metric_history import MetricHistory, from_arrays
-from runner.verify.recompute import is_exact
-from runner.verify.recorded_step import config_differences
-from runner.verify.step_report import FILE, shown
+from runner.verify.recorded_step import FILE, State, config_differences, shown
 
 # Relative to the norm of a variable: what rounding in another order makes of many steps, and less than what a person
 # would look for.
@@ -39,9 +35,6 @@ _TOLERANCE_OF_MESHES = 1e-3
 
 # Keys by which the same computation is done in another order.
 _ORDER_KEYS = ("mesh.", "engine.", "cluster.", "layout.")
-
-# The record of a state in step.json: digests and sketches by path.
-State = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -153,22 +146,15 @@ def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | N
 
 
 def _have_close_metrics(one: Mapping[str, float], other: Mapping[str, float], tolerance: float) -> bool:
-    for name in set(one) & set(other):
-        difference = abs(one[name] - other[name])
-        is_equal = one[name] == other[name] or (math.isnan(one[name]) and math.isnan(other[name]))
-        # Not `difference > ...`: if one of the values is NaN, so is the difference, and every comparison with it is
-        # false.
-        if not is_equal and not difference <= tolerance * abs(one[name]):
-            return False
-    return True
+    names = one.keys() & other.keys()
+    pairs = np.array([(one[name], other[name]) for name in names]).reshape(-1, 2)
+    return np.allclose(pairs[:, 1], pairs[:, 0], rtol=tolerance, atol=0.0, equal_nan=True)
 
 
 def _are_close(one: Array, other: Array, tolerance: float) -> bool:
-    """Returns whether two arrays agree within a share of the larger L2 norm; integers must be equal."""
+    """Returns whether two arrays agree within a share of the larger L2 norm."""
     if one.shape != other.shape:
         return False
-    if is_exact(one) or is_exact(other):
-        return np.array_equal(one, other)
     before = np.asarray(one, np.float64)
     after = np.asarray(other, np.float64)
     if np.array_equal(before, after, equal_nan=True):
@@ -191,12 +177,10 @@ def _first_difference(
 
 
 def _computed(run: SavedRun, low: int, high: int) -> dict[int, State]:
-    """Computes steps of a run again in a process of its own, and returns the state after each.
+    """Computes a run's steps from the checkpoint of `low` (0: its beginning) to `high` again, in a process of its own.
 
-    Args:
-      run: recorded.
-      low: step of the checkpoint to start from; 0: the beginning of the run.
-      high: last step.
+    Returns:
+      The state after each step.
 
     Raises:
       ConfigError: the run can't be computed again.
@@ -210,7 +194,7 @@ def _computed(run: SavedRun, low: int, high: int) -> dict[int, State]:
         result = Path(folder) / FILE
         # A step that differs from its record ends with exit code 1, and has written what it computed.
         if result.is_file():
-            return {int(state["step"]): state for state in json.loads(result.read_text())["states"]}
+            return {int(step): state for step, state in json.loads(result.read_text())["states"].items()}
     last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].removeprefix("error: ")
     error = ConfigError if done.returncode == EXIT_REFUSED else EngineError
     raise error(f"{last} (while run {run.id} was computed again)")
@@ -222,22 +206,13 @@ def differing(one: State, other: State, tolerance: float) -> list[str]:
     Args:
       one: a state of step.json.
       other: another one.
-      tolerance: relative to the norm of a variable; 0: bitwise, as integers are always compared.
+      tolerance: relative to the norm of a variable; 0: bitwise.
     """
-    paths: list[str] = []
-    for path, digest in one["digests"].items():
-        if other["digests"].get(path) == digest:
-            continue
-        has_sketches = path in one["sketches"] and path in other["sketches"]
-        if has_sketches and tolerance and _has_close_sketch(path, one, other, tolerance):
-            continue
-        paths.append(path)
-    paths += [path for path in other["digests"] if path not in one["digests"]]
+    paths = [path for path in one if path not in other or not _is_close(one[path], other[path], tolerance)]
+    paths += [path for path in other if path not in one]
     return sorted(paths, key=lambda path: not is_variable(path))
 
 
-def _has_close_sketch(path: str, one: State, other: State, tolerance: float) -> bool:
-    norm, signed_sum = one["sketches"][path]
-    other_norm, other_sum = other["sketches"][path]
-    allowed = tolerance * max(norm, other_norm)
-    return bool(abs(norm - other_norm) <= allowed and abs(signed_sum - other_sum) <= allowed)
+def _is_close(one: Sequence[float], other: Sequence[float], tolerance: float) -> bool:
+    # Variables with a NaN on both sides, such as a metric's, are equal.
+    return bool(np.allclose(one, other, rtol=0.0, atol=tolerance * max(one[0], other[0]), equal_nan=True))

@@ -201,12 +201,6 @@ def slots_near(
     """Returns values of slots whose meaning is not known: those of the training, each multiplied by a random factor.
 
     Signs stay, so that squares stay squares; integers stay as they are.
-
-    Args:
-      kinds: of state.
-      trained: the training's arrays.
-      known: slots that are left out.
-      rng: source of the factors.
     """
     values = {}
     for slot in kinds:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,48 +25,11 @@ from runner.training.checkpoint.resume import check_variables, load
 from runner.training.checkpoint.saver import Saver
 from runner.training.display import Display
 from runner.training.lengths import RunLength, without_padding
-from runner.training.metric_history import MetricHistory
 from runner.training.recorder import MetricRecorder
-from runner.verify.recorded_step import RecordedStep
+from runner.verify.recorded_step import Recomputed, RecordedStep
 
 # Entries that a sketch converts at a time: 8 MB as float64, however large the array is.
 _PIECE = 1 << 20
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """A digest of the state after a step.
-
-    Attributes:
-      step: steps done.
-      digests: SHA-256 of each variable's values, by canonical path.
-      sketches: by path, the L2 norm of the values and their sum with fixed random signs. Two arrays whose sketches
-        agree within a small part of the norm agree as closely, except with a small probability. Arrays that are exact
-        have none, because they have no rounding.
-    """
-
-    step: int
-    digests: Mapping[str, str]
-    sketches: Mapping[str, tuple[float, float]]
-
-
-@dataclass
-class Recomputed:
-    """What was computed again.
-
-    Attributes:
-      metrics: means of each step by name, by step.
-      records: digests of the state, in the order of the steps.
-      history: the metrics up to the last step, as training records them.
-      variables: the state after the recorded step.
-      examples: indices of the step's examples in the training split, padding left out.
-    """
-
-    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
-    records: list[StepRecord] = field(default_factory=list)
-    history: MetricHistory | None = None
-    variables: dict[str, Array] = field(default_factory=dict)
-    examples: list[int] = field(default_factory=list)
 
 
 def recompute(
@@ -83,15 +44,6 @@ def recompute(
     """Trains from the start of a recorded step to its end, and on to the end of the window of its metrics.
 
     The loop is that of training, with its evaluations, on which reductions of the learning rate may depend.
-
-    Args:
-      config: checked, with the names of its metrics.
-      data: the run's.
-      task: the run's.
-      length: of the run.
-      recorded: the step.
-      folder: gets the output of native code.
-      stop: notes signals.
 
     Raises:
       ConfigError: the config has another model or optimizer than the run.
@@ -184,33 +136,17 @@ class _StateTaker(Saver):
             raise _ReachedError
 
     def record(self, step: int) -> None:
-        """Records digests of the state."""
+        """Records sketches of the state."""
         state = self._result.variables if step == self._step else self._engine.state()
-        digests: dict[str, str] = {}
-        sketches: dict[str, tuple[float, float]] = {}
-        for path, array in state.items():
-            digests[path] = digest(array)
-            if not is_exact(array):
-                sketches[path] = sketch(array)
-        self._result.records.append(StepRecord(step, digests, sketches))
-
-
-def digest(array: Array) -> str:
-    """Returns the SHA-256 of an array's values, dtype and shape."""
-    plain = np.ascontiguousarray(array)
-    digest = hashlib.sha256(f"{plain.dtype} {plain.shape}".encode())
-    # As bytes, because hashlib does not accept bfloat16; without a copy.
-    digest.update(plain.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def is_exact(array: Array) -> bool:
-    """Returns whether an array has integers or truth values, which no other order of a computation rounds."""
-    return array.dtype.kind in "iub"
+        self._result.states[step] = {path: sketch(array) for path, array in state.items()}
 
 
 def sketch(array: Array) -> tuple[float, float]:
-    """Returns the L2 norm of an array and the sum of its entries with random signs, which its size determines."""
+    """Returns the L2 norm of an array and the sum of its entries with random signs, which its size determines.
+
+    Two arrays whose sketches agree within a small part of the norm agree as closely, except with a small probability;
+    two with the same sketch are equal, but for coincidences.
+    """
     values = np.asarray(array).reshape(-1)
     # A sum with random signs shows what a norm does not, such as entries that have changed places. Its square is the
     # squared norm on average. So the sums of two arrays, with the same signs, differ by about the norm of their

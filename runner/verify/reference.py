@@ -127,9 +127,6 @@ class Reference(ABC):
 
         A point at which the loss is NaN or Inf is moved closer to the initial weights, and left out if that does not
         help. `at_points` returns the arrays that are computed from there.
-
-        Args:
-          trained: the training's arrays.
         """
         arrays: dict[str, Array] = {}
         for number, step in enumerate(points.steps(len(trained["loss"]))):
@@ -168,11 +165,6 @@ class Reference(ABC):
     def at_points(self, states: Mapping[str, Array], noise: float = 0.0, seed: int = 0) -> dict[str, Array]:
         """Evaluates and takes gradients at the points, and takes a step from each.
 
-        Args:
-          states: result of `points`.
-          noise: as in `train`.
-          seed: of the noise.
-
         Returns:
           Losses, metrics, gradients and end states, see `runner.verify.points`.
         """
@@ -207,12 +199,6 @@ class Reference(ABC):
         ignored label: a mesh could read or count something else. The batches are those of the mesh without their
         padding. A result that is NaN or Inf is left out, and all of them if the model draws random numbers that are
         others in each call: the mesh draws yet others.
-
-        Args:
-          start: the state, which is loaded.
-          step: the step whose examples are evaluated.
-          noise: as in `train`.
-          rng: source of the noise.
         """
         task = self._request.data.task
         host = array_functions(np)
@@ -261,10 +247,6 @@ class Reference(ABC):
         """Takes gradients in float64 at the points where they may be zero up to rounding; empty if none may be.
 
         The gradients are of a few examples: terms that cancel do so for any examples.
-
-        Args:
-          arrays: results of `points` and `at_points`.
-          noise: relative, of the perturbed runs.
         """
         suspects = {number: self._suspects(arrays, number, noise) for number in points.numbers(arrays)}
         if not any(suspects.values()):
@@ -437,20 +419,10 @@ class Reference(ABC):
 
     @abstractmethod
     def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
-        """Returns each example's loss (B,), the task's totals and the sum of layers' losses in an evaluation.
-
-        Args:
-          inputs: of the model.
-          batch: arrays (B, ...) by name.
-        """
+        """Returns each example's loss (B,), the task's totals and the sum of layers' losses in an evaluation."""
 
     def _gradient_norms(self, gradients: Mapping[str, Array], step: int) -> dict[str, float]:
-        """Returns the norms of a step's gradients that the run logs, by name.
-
-        Args:
-          gradients: by canonical path, before clipping.
-          step: steps done before this one.
-        """
+        """Returns the norms of a step's gradients that the run logs, by name."""
         config = self._request.config.optimizer
         host = array_functions(np)
         paths = list(gradients)
@@ -461,12 +433,7 @@ class Reference(ABC):
         return {name: float(value) for name, value in zip(norms.names(config, paths), values, strict=True)}
 
     def apply(self, gradients: Mapping[str, Array], step: int) -> None:
-        """Updates the weights with the stock optimizers.
-
-        Args:
-          gradients: by canonical path.
-          step: steps done before this one.
-        """
+        """Updates the weights with the stock optimizers."""
         config = self._request.config.optimizer
         if is_divided(self.settings) or OPTIMIZERS[config.name].is_transformation:
             counted = groups.unfrozen(
@@ -479,12 +446,7 @@ class Reference(ABC):
 
     @abstractmethod
     def apply_part(self, number: int, gradients: list[Array]) -> None:
-        """Updates the weights of one stock optimizer.
-
-        Args:
-          number: of the optimizer in `parts`.
-          gradients: of its variables, in their order.
-        """
+        """Updates the weights of one stock optimizer."""
 
     @abstractmethod
     def variables(self) -> dict[str, Array]:

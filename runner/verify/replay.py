@@ -22,25 +22,19 @@ from runner.record import with_config
 from runner.task.registry import make_task
 from runner.training import lengths
 from runner.training.checkpoint.resume import Previous, check_data, check_order
-from runner.verify.recorded_step import RecordedStep, config_differences, recorded_step, version_differences
+from runner.verify import recorded_step as steps
 
 if TYPE_CHECKING:
     from runner.data import loading
-    from runner.verify import parting, recompute, step_comparison, step_report
+    from runner.verify import parting, recompute
 else:
     loading = late("runner.data.loading")
     parting = late("runner.verify.parting")
     recompute = late("runner.verify.recompute")
-    step_comparison = late("runner.verify.step_comparison")
-    step_report = late("runner.verify.step_report")
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Computes a step of a recorded run again, or finds where it parts from another run.
-
-    Args:
-      config: checked: the run's, with the overrides that were typed.
-      composed: the same as Hydra composed it, for the record.
 
     Raises:
       ConfigError: there is no such run or step, or the config has other examples, data or variables than the run.
@@ -54,22 +48,23 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         for line in parting.lines(config, saved.run):
             console.print_lines([line])
         return
-    recorded = recorded_step(saved.run, config.replay)
+    recorded = steps.recorded_step(saved.run, config.replay)
     # Before the data and the engine are loaded: the configs alone tell whether the examples have another order.
     check_order(saved.checkpoint, resolved(config, composed))
     device_lines = devices.device_lines(config, composed)
     content = resolved(config, composed)
     folder = with_config(content)
-    differences = {**config_differences(recorded.about["config"], content), **version_differences(recorded.about)}
+    differences = steps.config_differences(recorded.about["config"], content)
+    differences |= steps.version_differences(recorded.about)
     with heard() as stop:
         registry.prepare(config)
         result = _recomputed(config, saved, recorded, folder, stop)
     # All processes compute the step on their part of the mesh. Process 0 compares and reports.
     if not team.is_first:
         return
-    comparison = step_comparison.compare(recorded, result)
-    printed = [*device_lines, *step_report.lines(recorded, result, comparison, differences)]
-    path = step_report.write(folder, recorded, result, comparison, differences)
+    comparison = steps.compare(recorded, result)
+    printed = [*device_lines, *steps.lines(recorded, result, comparison, differences)]
+    path = steps.write(folder, recorded, result, comparison, differences)
     printed.append(f"written: {path}")
     console.print_lines(printed)
     # Another config or another version of a library explains a difference, so only a step without one fails.
@@ -81,8 +76,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
 
 def _recomputed(
-    config: RunConfig, saved: Previous, recorded: RecordedStep, folder: Path, stop: StopRequest
-) -> recompute.Recomputed:
+    config: RunConfig, saved: Previous, recorded: steps.RecordedStep, folder: Path, stop: StopRequest
+) -> steps.Recomputed:
     """Loads the run's data and task, and computes the step."""
     data = loading.load_run(config, saved.encoding)
     current().agree("the data's SHA-256", data.digest)

@@ -8,13 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Group
 
 from runner.engine import registry
 from runner.host.tables import Column, fitted
+from runner.host.versions import installed
 from runner.plan.table import WIDTH
 from runner.verify import points
 from runner.verify.compare import FACTOR, MORE_RUNS, PERTURBED_RUNS, ULPS, Check
@@ -187,13 +187,9 @@ class Verification:
         return metrics
 
     def content(self, config: Mapping[str, object]) -> dict[str, object]:
-        """Returns everything as plain values for JSON.
-
-        Args:
-          config: the resolved config, whose hash is stored.
-        """
+        """Returns everything as plain values for JSON."""
         variables = [_plain(variable) | {"sensitive": variable.is_sensitive} for variable in self.variables]
-        checks = [_plain(check) | {"passed": check.passed, "origin": self._origin(check)} for check in self.checks]
+        checks = [_plain(check) | {"passed": check.passed} for check in self.checks]
         return {
             "verdict": self.verdict,
             "verified": self.verdict == "verified",
@@ -206,28 +202,13 @@ class Verification:
             "longest_sum": self.terms,
             "tolerance": self.basis(),
             "config_sha256": config_hash(config),
-            "versions": _versions(),
+            "versions": installed(_PACKAGES),
             "variables": variables,
             "checks": checks,
         }
 
-    def _origin(self, check: Check) -> str:
-        """Returns where one check's tolerance comes from, in words."""
-        if check.kind == "initial":
-            return "drawn from the seed as one full array: bitwise identical"
-        if check.kind == "padding":
-            return "the same program with other padding: bitwise identical"
-        return (
-            f"float32, sums of up to {self.terms:,} terms, {_span(check)}; one device differs from itself by "
-            f"{check.spread:.1e}"
-        )
-
     def table(self, width: int = WIDTH) -> Group:
-        """Returns the terminal's table: the losses, and of each variable the check with the largest ratio.
-
-        Args:
-          width: the width of the terminal.
-        """
+        """Returns the terminal's table: the losses, and of each variable the check with the largest ratio."""
         by_path = {variable.variable: variable for variable in self.variables}
         rows = []
         styles = []
@@ -277,14 +258,6 @@ def _place(check: Check) -> str:
         return f"the loss of step {int(check.step)}"
     when = _WHEN.get(check.kind, ", after the last step")
     return f"{check.name}{when} (worst {check.absolute:.1e}, {_times(check.ratio)} its tolerance)"
-
-
-def _span(check: Check) -> str:
-    if check.kind == "loss":
-        return "steps up to that one"
-    if check.kind == "evaluation":
-        return "one evaluation"
-    return "one step" if check.kind in ("gradient", points.STEPPED, "point", "update") else "all steps"
 
 
 def _times(ratio: float) -> str:
@@ -343,14 +316,3 @@ def _plain(record: Check | Sensitivity) -> dict[str, object]:
         is_plain = not isinstance(value, float) or math.isfinite(value)
         fields[key] = value if is_plain else str(value)
     return fields
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            # The package itself is missing in a checkout that is not installed.
-            versions[package] = "not installed"
-    return versions

@@ -32,15 +32,9 @@ def storage_rounding(state: str) -> float:
     return 2.0 * HALF_ULPS[state]
 
 
-def noise(terms: int, precision: str = "float32", epsilon: float = _FLOAT32_EPSILON) -> float:
-    """Returns the relative noise of perturbed runs: 4 eps sqrt(terms), and half an ulp of a lower precision.
-
-    Args:
-      terms: length of the longest sum.
-      precision: `engine.precision`.
-      epsilon: distance of 1 to the next number of the dtype.
-    """
-    return _NOISE_FACTOR * epsilon * math.sqrt(max(terms, 1)) + HALF_ULPS[precision]
+def noise(terms: int, precision: str = "float32") -> float:
+    """Returns the relative noise of perturbed runs: 4 eps sqrt(terms), and half an ulp of a lower precision."""
+    return _NOISE_FACTOR * _FLOAT32_EPSILON * math.sqrt(max(terms, 1)) + HALF_ULPS[precision]
 
 
 def noise_of_sums(terms: int, precision: str) -> float:
@@ -63,11 +57,6 @@ def weights_with_noise(weights: Mapping[str, Array], noise: float, rng: np.rando
     """Adds noise to weights, relative at least to the size of their layer.
 
     A bias begins at 0, where relative noise would do nothing; what it is added to is not 0.
-
-    Args:
-      weights: by canonical path.
-      noise: relative.
-      rng: source of the noise.
     """
     sizes = layer_sizes(weights)
     return {path: with_noise(value, noise, rng, sizes[path]) for path, value in weights.items()}

@@ -33,7 +33,7 @@ from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import Array
 from runner.host import paths
-from runner.verify import check
+from runner.verify import record as check
 from runner.verify.children import SideResult
 from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.verify import check
+from runner.verify import record as check
 from runner.verify.children import SideResult
 from runner.verify.request import write_arrays
 from runner.verify.rounding import noise

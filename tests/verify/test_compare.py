@@ -245,9 +245,3 @@ def test_the_json_is_plain_and_holds_every_figure() -> None:
     assert [check["passed"] for check in content["checks"]].count(False) == 1
     gradient = next(check for check in content["checks"] if check["name"] == "gradient/d1/kernel")
     assert gradient["tolerance"] == pytest.approx(FACTOR * gradient["spread"], rel=0.1)
-    assert "sums of up to 128 terms" in gradient["origin"]
-
-
-def test_the_config_hash_does_not_depend_on_the_order_of_keys() -> None:
-    assert config_hash({"a": 1, "b": {"c": 2, "d": 3}}) == config_hash({"b": {"d": 3, "c": 2}, "a": 1})
-    assert config_hash({"a": 1}) != config_hash({"a": 2})

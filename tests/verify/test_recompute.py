@@ -20,7 +20,7 @@ from runner.training.checkpoint.runs import SavedRun
 from runner.training.lengths import run_length
 from runner.training.metric_history import empty
 from runner.verify import recompute
-from runner.verify.recorded_step import RecordedStep
+from runner.verify.recorded_step import Recomputed, RecordedStep
 from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint import numpy_engine
@@ -61,7 +61,7 @@ def make_config(keys: dict[str, Any]) -> RunConfig:
 def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Returns a function that replays a run from its beginning."""
 
-    def replay(step: int, keys: dict[str, Any], saved: Any = None) -> tuple[RecordedStep, recompute.Recomputed]:
+    def replay(step: int, keys: dict[str, Any], saved: Any = None) -> tuple[RecordedStep, Recomputed]:
         config = make_config(keys)
         monkeypatch.setattr(recompute, "make_engine", lambda *_: Engine(16, 3))
         arrays = numpy_engine.examples()
@@ -94,7 +94,7 @@ def test_another_optimizer_than_that_of_the_compared_checkpoint_is_invalid(repla
 
 def test_the_states_are_recorded_from_the_start_on(replayed: Any) -> None:
     _, result = replayed(14, {"replay.step": 14, "replay.states": True})
-    assert [record.step for record in result.records] == list(range(15))
+    assert list(result.states) == list(range(15))
     _, plain = replayed(14, {"replay.step": 14})
-    assert plain.records == []
+    assert plain.states == {}
     np.testing.assert_array_equal(result.variables["d/kernel"], plain.variables["d/kernel"])

@@ -9,7 +9,7 @@ from runner.errors import ConfigError
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.metric_history import Restore, empty
 from runner.verify import recorded_step as record
-from runner.verify.step_comparison import _difference
+from runner.verify.recorded_step import _difference
 
 
 def test_only_keys_that_change_a_step_are_differences() -> None:
@@ -66,11 +66,9 @@ def test_without_a_checkpoint_before_the_step_the_run_is_computed_from_its_begin
 
 def test_a_difference_is_of_values_and_not_of_their_dtype() -> None:
     one = np.array([1.0, np.nan], np.float32)
-    assert _difference("w", 3, one, one.astype(np.float64)) is None
-    assert _difference("w", 3, one, one.copy()) is None
-    found = _difference("w", 3, np.array([2.0, -4.0], np.float32), np.array([2.0, -4.5], np.float32))
-    assert found is not None
+    assert _difference("w", 3, one, one.astype(np.float64)) == []
+    assert _difference("w", 3, one, one.copy()) == []
+    (found,) = _difference("w", 3, np.array([2.0, -4.0], np.float32), np.array([2.0, -4.5], np.float32))
     assert (found.largest, found.relative) == (0.5, 0.125)
-    is_nan = _difference("w", 3, np.zeros(2), np.array([0.0, np.nan]))
-    assert is_nan is not None
+    (is_nan,) = _difference("w", 3, np.zeros(2), np.array([0.0, np.nan]))
     assert np.isnan(is_nan.largest)

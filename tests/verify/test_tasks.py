@@ -23,8 +23,6 @@ def two(keras, inputs, outputs, width=16):
 """
 TWO = ["dataset=arrays", "dataset.path=pairs.npz", "model=custom", "model._target_=two_inputs.two"]
 SHORT = ["verify.steps=4", "dataset.batch_size=32", "tracking=none"]
-# DTensor joins no tensors along a dim that is split, so what is split here is summed before.
-RULES = "layout.rules=[{match: first/kernel, spec: [model, null]}, {match: second/kernel, spec: [model, null]}]"
 
 # One output is near those of its own label, and far from those of others: each row's loss is of all rows.
 CONTRAST = """
@@ -42,19 +40,6 @@ def alike(ops, outputs, batch):
     return ops.mean(square + ops.transpose(square) - 2.0 * ops.matmul(outputs, ops.transpose(outputs)), axis=-1)
 """
 CONTRASTIVE = ["task=custom", "task._target_=contrast.loss", "task.minimize=[alike]", "task.units=6", "mesh=batch8"]
-TWO_OUTPUTS = """
-def build(keras, input_shape, num_classes):
-    x = keras.Input(input_shape)
-    hidden = keras.layers.Dense(16, "tanh", name="hidden")(keras.layers.Flatten(name="flat")(x))
-    label = keras.layers.Dense(num_classes, name="label")(hidden)
-    return keras.Model(x, (label, keras.layers.Dense(3, name="size")(hidden)))
-
-
-def loss(ops, outputs, batch):
-    label, size = outputs
-    return ops.sparse_cross_entropy(batch["label"], label) + ops.mean(ops.square(size - 1.0), axis=-1)
-"""
-TWO_WAYS = ["task=custom", "task._target_=ways.loss", "model=custom", "model._target_=ways.build", "mesh=batch8"]
 
 
 def written(folder: Path) -> None:
@@ -77,28 +62,6 @@ def test_a_regression_from_a_table_equals_one_device(tmp_path: Path, engine: str
     done = command(tmp_path, *table, f"engine={engine}", f"mesh={mesh}", *layout, *SHORT)
     assert "verified: 4 steps" in done.stdout
     assert max(float(check["ratio"]) for check in result(tmp_path)["checks"]) < 0.5, "far from the tolerances"
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
-@pytest.mark.parametrize("mesh", [["mesh=batch8"], ["mesh=batch4_model2", RULES]], ids=["batch8", "batch4_model2"])
-def test_a_model_of_two_inputs_equals_one_device(tmp_path: Path, engine: str, mesh: list[str]) -> None:
-    written(tmp_path)
-    done = command(tmp_path, *TWO, "task=regression", "task.loss=huber", f"engine={engine}", *mesh, *SHORT)
-    assert "verified: 4 steps" in done.stdout
-    assert {check["variable"] for check in result(tmp_path)["checks"]} >= {"first/kernel", "second/kernel"}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
-def test_a_loss_that_is_scaled_on_the_mesh_is_seen(tmp_path: Path, engine: str) -> None:
-    written(tmp_path)
-    done = broken(tmp_path, "scaled_loss", *TWO, "task=regression", f"engine={engine}", *SHORT)
-    assert "first in the loss of step 1" in done.stderr
-    found = failures(tmp_path)
-    assert {name for name in found if name.startswith("gradient/")} == {
-        f"gradient/{layer}/{name}" for layer in ("first", "second", "head") for name in ("kernel", "bias")
-    }
 
 
 @pytest.mark.nightly
@@ -138,12 +101,3 @@ def test_padding_of_a_training_that_a_loss_reads_is_rejected(tmp_path: Path, eng
     (tmp_path / "contrast.py").write_text(CONTRAST)
     done = command(tmp_path, *CONTRASTIVE, f"engine={engine}", *SHORT, "dataset.remainder=pad", code=2)
     assert "dataset.remainder=pad: the loss of an example depends on other rows" in done.stderr
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
-def test_a_model_of_two_outputs_equals_one_device(tmp_path: Path, engine: str) -> None:
-    (tmp_path / "ways.py").write_text(TWO_OUTPUTS)
-    done = command(tmp_path, *TWO_WAYS, f"engine={engine}", *SHORT)
-    assert "verified: 4 steps" in done.stdout
-    assert {check["variable"] for check in result(tmp_path)["checks"]} >= {"label/kernel", "size/kernel"}

@@ -53,23 +53,8 @@ def biased(keras, input_shape, num_classes):
     ]
     return keras.Sequential([keras.Input(input_shape), *layers])
 
-
-def normalized_by_column(keras, input_shape, num_classes):
-    layers = [
-        keras.layers.Reshape(input_shape[:2]),
-        keras.layers.LayerNormalization(axis=1, name="norm"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(num_classes, name="head"),
-    ]
-    return keras.Sequential([keras.Input(input_shape), *layers])
 '''
 NORMALIZED = ["model=custom", "model._target_=my_models.normalized"]
-RULES = (
-    "layout.rules=[{match: d1/kernel, spec: [null, model]}, {match: d1/bias, spec: [model]}, "
-    "{match: d2/kernel, spec: [model, null]}]"
-)
-# A wrong engine is off by orders of magnitude: the variable at fault by more than this many tolerances.
-WIDE = 1000
 
 
 def command(
@@ -144,15 +129,6 @@ def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path, monke
 
 
 @pytest.mark.nightly
-def test_rules_on_two_axes_are_verified_over_several_calls(tmp_path: Path) -> None:
-    command(tmp_path, "mesh=batch4_model2", RULES, "verify.steps=5", "trainer.steps_per_call=2", "tracking=none")
-    content = result(tmp_path)
-    assert content["mesh"] == "batch=4 model=2"
-    assert len(content["checks"]) == 21 + 2 * (5 + 1 + 12)
-    assert max(float(check["ratio"]) for check in content["checks"]) < 0.25, "far from the tolerances"
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -188,51 +164,6 @@ def broken(folder: Path, kind: str, *overrides: str, **environment: str) -> subp
     return done
 
 
-@pytest.mark.nightly
-def test_moments_that_are_one_step_stale_are_seen(tmp_path: Path) -> None:
-    done = broken(tmp_path, "stale_moments", "optimizer=sgd", "optimizer.momentum=0.9")
-    found = failures(tmp_path)
-    # The gradients are right, and so is the first loss: it is the update that comes too late.
-    assert not any("gradient/" in name or name.startswith("initial/") for name in found)
-    assert "after one step from randomly perturbed weights" in done.stderr
-    assert "/end/" in result(tmp_path)["first"]
-    assert found["d1/kernel"] > WIDE
-    run, artifacts = recorded(tmp_path)
-    assert run.info.status == "FAILED"
-    assert run.data.tags["runner.verified"] == "false"
-    assert run.data.metrics["verify/worst_ratio"] > WIDE
-    assert {"verify.json"} <= artifacts
-
-
-@pytest.mark.nightly
-def test_a_gradient_scaled_by_the_axis_size_is_seen_by_name(tmp_path: Path) -> None:
-    done = broken(tmp_path, "scaled_gradient", "tracking=none")
-    found = failures(tmp_path)
-    assert [name for name in found if name.startswith("gradient/")] == ["gradient/d2/kernel"]
-    assert [name for name in found if name.startswith("point0/gradient/")] == ["point0/gradient/d2/kernel"]
-    assert "first in gradient/d2/kernel, step 1" in done.stderr
-    assert found["gradient/d2/kernel"] > WIDE
-
-
-@pytest.mark.nightly
-def test_batch_statistics_kept_local_are_seen_by_name(tmp_path: Path) -> None:
-    done = broken(tmp_path, "local_statistics", *NORMALIZED, "tracking=none")
-    found = failures(tmp_path)
-    assert "first in the loss of step 1" in done.stderr
-    assert min(found["bn/moving_mean"], found["bn/moving_variance"]) > WIDE
-    assert "bn/moving_" in done.stderr
-
-
-@pytest.mark.nightly
-def test_padding_in_the_mean_is_seen_where_no_batch_of_the_first_steps_has_padding(tmp_path: Path) -> None:
-    broken(tmp_path, "padding_in_the_mean", "engine=jax", "dataset.remainder=pad", "tracking=none")
-    first = failures(tmp_path)
-    assert {name for name in first if "gradient/" in name} == {
-        f"point0/gradient/d{layer}/{name}" for layer in (1, 2) for name in ("kernel", "bias")
-    }
-    command(tmp_path, "mesh=batch8", "verify.steps=6", "engine=jax", "dataset.remainder=pad", "tracking=none")
-
-
 ENGINES = ["keras_dtensor", "jax"]
 DEATHS = [("killed", "was killed by signal 9"), ("crash", "exited with code 1")]
 KINKED = ["model=custom", "model._target_=my_models.kinked", "optimizer=sgd", "tracking=none"]
@@ -266,14 +197,6 @@ def test_a_bias_before_a_batch_normalization_is_zero_on_both_sides(tmp_path: Pat
     assert not known["d1/bias"]["why"]
     assert [path for path, each in known.items() if not each["sensitive"]] == ["d1/bias"]
     assert "the gradients of d1/bias are zero up to rounding" in " ".join(done.stdout.split())
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_layer_normalization_along_a_middle_dim_equals_stock_keras(tmp_path: Path, engine: str) -> None:
-    chosen = ["model=custom", "model._target_=my_models.normalized_by_column", f"engine={engine}", "tracking=none"]
-    command(tmp_path, "mesh=batch4_model2", "verify.steps=3", *chosen)
-    assert result(tmp_path)["verdict"] == "verified"
 
 
 @pytest.mark.nightly
@@ -315,7 +238,7 @@ def test_training_that_verifies_first_records_it_and_then_trains(tmp_path: Path)
 
 @pytest.mark.nightly
 def test_training_that_verifies_first_does_not_begin_on_a_wrong_engine(tmp_path: Path) -> None:
-    done = broken(tmp_path, "scaled_gradient", "trainer.verify_first=true", COMMAND="train")
+    done = broken(tmp_path, "larger_gradient", "engine=jax", "trainer.verify_first=true", COMMAND="train")
     assert "gradient/d2/kernel" in done.stderr
     run, artifacts = recorded(tmp_path)
     assert run.info.status == "FAILED"
@@ -326,12 +249,13 @@ def test_training_that_verifies_first_does_not_begin_on_a_wrong_engine(tmp_path:
 
 @pytest.mark.nightly
 def test_a_finished_run_stays_so_if_its_resume_is_not_verified(tmp_path: Path) -> None:
-    command(tmp_path, "mesh=batch8", "trainer.epochs=1", "trainer.log_model=false", module="runner")
+    chosen = ["mesh=batch8", "engine=jax", "trainer.epochs=1", "trainer.log_model=false"]
+    command(tmp_path, *chosen, module="runner")
     before, _ = recorded(tmp_path)
     done = broken(
         tmp_path,
-        "scaled_gradient",
-        *("resume=latest", "trainer.epochs=2", "trainer.verify_first=true", "trainer.log_model=false"),
+        "larger_gradient",
+        *("engine=jax", "resume=latest", "trainer.epochs=2", "trainer.verify_first=true", "trainer.log_model=false"),
         f"hydra.run.dir={tmp_path / 'again'}",
         COMMAND="train",
     )
