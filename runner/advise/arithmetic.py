@@ -159,11 +159,6 @@ def _scaled_shapes(
 
     Returns None if a dim is not proportional.
 
-    Args:
-      first: shapes for the first number.
-      second: shapes for the second one.
-      microbatches: the three numbers.
-
     Example:
       >>> _scaled_shapes([(8, 4)], [(4, 4)], (1, 2, 8))
       [(1, 4)]
@@ -192,13 +187,7 @@ class Arithmetic:
     """Plans candidates of one config; traces are kept."""
 
     def __init__(self, config: RunConfig, data: DataSpec, choices: Mapping[str, str]) -> None:
-        """Stores what candidates change.
-
-        Args:
-          config: checked, for hardware that is not here.
-          data: what engines are built for.
-          choices: option by group, as Hydra composed them.
-        """
+        """Stores what candidates change."""
         # Engines are asked for shapes only, whatever compiler plans the best candidates.
         self._config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
         self._data = data
@@ -261,12 +250,7 @@ class Arithmetic:
         return hybrid.split(changed.layout, placements, changed.mesh.axes)
 
     def lint(self, candidate: Candidate, placements: Mapping[str, Placement]) -> str | None:
-        """Returns why a mesh and layout are certainly a mistake, or None.
-
-        Args:
-          candidate: the mesh and layout.
-          placements: its variables'.
-        """
+        """Returns why a mesh and layout are certainly a mistake, or None."""
         sizes = candidate.sizes
         used = set()
         for placement in placements.values():
@@ -329,13 +313,7 @@ class Arithmetic:
         return replace(shared[accumulate], saved=saved)
 
     def _built_once(self, engine: Engine, config: RunConfig, remat: str | None) -> TracedModel:
-        """Builds an engine and returns what it knows of the model; the layers' outputs are traced once.
-
-        Args:
-          engine: not built yet.
-          config: of the engine.
-          remat: of the model.
-        """
+        """Builds an engine and returns what it knows of the model; the layers' outputs are traced once."""
         # Whole outputs of layers are the same on every mesh.
         key = (remat, config.trainer.accumulate_steps)
         traced = _built(engine, config, self._outputs.get(key))
@@ -365,13 +343,7 @@ class Arithmetic:
 
 
 def _built(engine: Engine, config: RunConfig, outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
-    """Builds an engine and returns what it knows of the model.
-
-    Args:
-      engine: not built yet.
-      config: of the engine.
-      outputs: of the layers; None: they are traced.
-    """
+    """Builds an engine and returns what it knows of the model."""
     engine.build()
     assert isinstance(engine, KnowsSaved)
     offloaded = []
@@ -397,12 +369,7 @@ def _built(engine: Engine, config: RunConfig, outputs: Sequence[LayerOutput] | N
 
 
 def _scaled_from(traces: Mapping[int, TracedModel], accumulate: int) -> TracedModel | None:
-    """Returns a model for so many microbatches from the first two that were traced for others, or None.
-
-    Args:
-      traces: by number of microbatches.
-      accumulate: number of microbatches.
-    """
+    """Returns a model for so many microbatches from the first two that were traced for others, or None."""
     if len(traces) < 2:
         return None
     first, second = list(traces)[:2]
@@ -428,12 +395,6 @@ def explored(
 
     On each mesh and layout, what saves memory is tried from what costs the least, and only as far as it is needed: a
     combination that saves as much as one that fits, or more, is left out.
-
-    Args:
-      arithmetic: plans them.
-      devices: number of devices.
-      options: what is open.
-      note: is called with each error that ended a candidate, for the log.
     """
     planned: list[ranking.Planned] = []
     dropped: list[ranking.Dropped] = []
@@ -538,13 +499,7 @@ def _most_saving(
 
 
 def savings(arithmetic: Arithmetic, best: Candidate, dropped: Sequence[ranking.Dropped]) -> list[ranking.Planned]:
-    """Returns the best mesh and layout with what saves more memory than needed, for the front of memory and time.
-
-    Args:
-      arithmetic: plans them.
-      best: the best candidate.
-      dropped: as `explored` returns them.
-    """
+    """Returns the best mesh and layout with what saves more memory than needed, for the front of memory and time."""
     planned = []
     placements = arithmetic.placed(best)
     for entry in dropped:

@@ -15,6 +15,8 @@ BATCH = "batch"
 EXPERTS = "experts"
 SEQUENCE = "sequence"
 MODEL = "model"
+# The option whose axes a candidate replaces.
+MESH = "mesh=single"
 REPLICATED = "replicated"
 FSDP = "fsdp"
 MEGATRON = "megatron"
@@ -68,7 +70,7 @@ class Candidate:
         """Returns the candidate as on a command line."""
         axes = ",".join(f"{name}:{size}" for name, size in self.axes)
         # The axes of the option are replaced by those of the second override, see `runner.config.free_keys`.
-        words = ["mesh=single", f"mesh.axes={{{axes}}}", f"layout={self.layout}"]
+        words = [MESH, f"mesh.axes={{{axes}}}", f"layout={self.layout}"]
         if self.sequence:
             words.append(f"layout.sequence={SEQUENCE}")
         if self.remat is not None:

@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.text import Text
 
-from runner.advise import arithmetic, candidates, compiled, ranking, show, words
+from runner.advise import arithmetic, candidates, compiled, ranking, show
 from runner.advise.arithmetic import Arithmetic
 from runner.config import typed
 from runner.config.convert import as_typed, choices
@@ -47,6 +47,12 @@ else:
 logger = logging.getLogger(__name__)
 
 _GIB = 1 << 30
+# Groups and keys that a candidate sets, or that this command reads.
+_REPLACED_GROUPS = ("mesh", "layout")
+_REPLACED = ("mesh.axes", "advise.", "plan.compiler")
+# Groups that only a plan reads.
+_PLAN_GROUPS = ("hardware", "plan")
+_PRESET = "experiment="
 _MARKERS = {ranking.FITS: "o", ranking.MAY_FIT: "^", ranking.TOO_LARGE: "x"}
 # Candidates that a compiler plans: as many as must fit until it stops, and the most that it tries. On this machine
 # it tries more, because arithmetic alone ranks its virtual devices poorly.
@@ -75,10 +81,6 @@ class _Advice:
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Finds, prints and writes the advice.
 
-    Args:
-      config: checked; `advise.devices` is set.
-      composed: the same as Hydra composed it.
-
     Raises:
       EngineError: no candidate can be planned, or none fits.
     """
@@ -87,7 +89,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     start = time.perf_counter()
     devices = config.advise.devices
     assert devices is not None
-    overrides = words.kept(as_typed(HydraConfig.get().overrides.task))
+    overrides = kept(as_typed(HydraConfig.get().overrides.task))
     children = compiled.Children(tuple(typed.composed_with()), overrides)
     compiler = depth.settled(config).plan.compiler
     advice = _arithmetic(config, devices, start)
@@ -233,8 +235,7 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     if network is not None:
         lines.append(f"warning: {network}")
     lines.append(f"found in {advice.seconds:.0f} s, with figures from {_depths(entries)}")
-    kept = words.for_training(overrides)
-    training = [*kept, *words.short(best.candidate, kept, words.composed_here)]
+    training = [*for_training(overrides), *_changing(best.candidate, config, overrides)]
     command = _with_setting(best, shlex.join(["python", "-m", "runner", *typed.composed_with(), *training]))
     with required(folder):
         (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
@@ -261,6 +262,52 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
             f"no candidate fits {devices} devices of hardware={name}: the smallest needs {size(best.peak_bytes)} of "
             f"{size(capacity)} per device; {_fix(best, capacity)}"
         )
+
+
+def kept(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Returns the overrides of a command line without those that candidates replace.
+
+    A later override of a key wins, but one of a group must not occur twice.
+
+    Example:
+      >>> kept(["model=gpt", "mesh=batch8", "mesh.device=gpu", "advise.devices=8", "mesh.axes={batch: 4}"])
+      ('model=gpt', 'mesh.device=gpu')
+    """
+    remaining = []
+    for override in overrides:
+        # Hydra's signs before a key: + adds it, ++ sets or adds it, and ~ deletes it.
+        key = override.lstrip("+~").partition("=")[0]
+        if key not in _REPLACED_GROUPS and not key.startswith(_REPLACED):
+            remaining.append(override)
+    return tuple(remaining)
+
+
+def for_training(overrides: Sequence[str]) -> list[str]:
+    """Returns the overrides without those that only plans read.
+
+    Example:
+      >>> for_training(["model=gpt", "hardware=h100", "plan.price=2"])
+      ['model=gpt']
+    """
+    remaining = []
+    for override in overrides:
+        group = override.lstrip("+~").partition("=")[0].partition(".")[0]
+        if group not in _PLAN_GROUPS:
+            remaining.append(override)
+    return remaining
+
+
+def _changing(candidate: candidates.Candidate, config: RunConfig, overrides: Sequence[str]) -> list[str]:
+    """Returns a candidate's overrides without those whose values the config has anyway."""
+    same = {
+        f"model.remat={config.model.options.get('remat')}",
+        f"trainer.accumulate_steps={config.trainer.accumulate_steps}",
+        f"engine.state={config.engine.state}",
+    }
+    # A preset may set the mesh; without one it is this option.
+    if not any(override.lstrip("+").startswith(_PRESET) for override in overrides):
+        same.add(candidates.MESH)
+    return [override for override in candidate.overrides() if override not in same]
 
 
 def _draw(path: Path, entries: Sequence[ranking.Planned], capacity: int, title: str) -> None:

@@ -55,12 +55,7 @@ class Children:
         return max(1, min(cores.available(), fitting))
 
     def plans(self, entries: Sequence[ranking.Planned], compiler: str) -> list[ranking.Planned | str]:
-        """Returns candidates with the figures of a compiler, or the error of each that can't be compiled.
-
-        Args:
-          entries: planned by arithmetic.
-          compiler: `target` or `cpu`.
-        """
+        """Returns candidates with the figures of a compiler, or the error of each that can't be compiled."""
         commands = []
         for entry in entries:
             commands.append([*self.overrides, *entry.candidate.overrides(), f"plan.compiler={compiler}"])
@@ -120,11 +115,6 @@ def of_program(entry: ranking.Planned, program: Mapping[str, Any], cores: int) -
 
     The devices share the machine's cores and memory, so a step takes the sum of their times. The times rank candidates
     on one machine; they are no predictions.
-
-    Args:
-      entry: planned by arithmetic.
-      program: as plan.json has it.
-      cores: of the machine.
     """
     devices = 1
     for size in entry.candidate.sizes.values():

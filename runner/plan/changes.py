@@ -30,13 +30,6 @@ def smallest(
 
     Tried are, in this order, a mesh on which FSDP shards more, activation checkpointing, more microbatches, half of
     the batch, and FSDP.
-
-    Args:
-      config: checked, its depth settled.
-      data: what the engine is built for.
-      forecast: of the config, whose step does not fit.
-      parts: the config's memory by arithmetic.
-      overrides: of the command line.
     """
     # Where the target's compiler needs more memory than arithmetic says, a change has to leave room for the rest.
     excess = max(forecast.peak_bytes - _bytes(parts), 0)
@@ -85,15 +78,6 @@ def candidates(config: RunConfig, overrides: Sequence[str], *, keeps_layout: boo
     assert isinstance(layout, LayoutConfig)
     if not sets_keys and layout != config.layout:
         yield f"layout={_FSDP}", replace(config, layout=layout)
-
-
-def is_valid(config: RunConfig) -> bool:
-    """Returns whether a run would accept a changed config, such as a batch that the mesh divides."""
-    try:
-        run.check(config)
-    except ConfigError:
-        return False
-    return True
 
 
 def _peak(config: RunConfig, data: DataSpec) -> int | None:

@@ -32,9 +32,6 @@ def plan_config(config: RunConfig) -> Plan:
     Any kind of mesh is planned on virtual CPU devices. So a plan needs no accelerator and takes none of its memory;
     the rates are still those of the mesh's own kind of device.
 
-    Args:
-      config: a checked config; its canary is skipped.
-
     Raises:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
       DataError: the dataset does not exist and can't be downloaded.
@@ -65,11 +62,7 @@ def plan_config(config: RunConfig) -> Plan:
 
 
 def _plan_elsewhere(config: RunConfig) -> Plan:
-    """Plans a run for hardware that is not here, by arithmetic or with its own compiler.
-
-    Args:
-      config: its depth and hardware are settled.
-    """
+    """Plans a run for hardware that is not here, by arithmetic or with its own compiler."""
     registry.prepare(config)
     data = loading.load_run(config)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
@@ -97,14 +90,7 @@ def on_cpu(config: RunConfig) -> RunConfig:
 
 
 def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> None:
-    """Compiles an engine's step for batches of zeros.
-
-    Args:
-      engine: built.
-      data: what it is built for.
-      batch_size: global.
-      capacity: number of batches per device call.
-    """
+    """Compiles an engine's step for batches of zeros."""
     with stages.stage("compiling the step"), work.clock().doing(work.COMPILE):
         engine.compile(engine.place(zero_batches(engine, data, batch_size, capacity)))
 
@@ -133,13 +119,6 @@ def plan_engine(
     """Returns the plan of an engine.
 
     It is named after Hydra's choices.
-
-    Args:
-      config: a checked config.
-      engine: as for `make_plan`.
-      data: what it is built for.
-      total_steps: of the run; 0: not known.
-      hardware: whose rates and links the plan has; None: the config's.
     """
     chosen = choices()
     overrides = list(HydraConfig.get().overrides.task)

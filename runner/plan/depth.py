@@ -18,9 +18,6 @@ def settled(config: RunConfig) -> RunConfig:
 
     `auto` compiles for this machine's devices with its CPU's compiler. For other hardware it takes that hardware's own
     compiler if it is installed, else arithmetic.
-
-    Args:
-      config: checked.
     """
     depth = config.plan.compiler
     hardware = config.hardware

@@ -21,9 +21,6 @@ def end(code: int) -> int:
 
     If TensorFlow was loaded, the process exits without tearing it down, which would take most of a second.
 
-    Args:
-      code: exit code.
-
     Returns:
       The same code, if TensorFlow was not loaded.
     """

@@ -294,10 +294,6 @@ def input_of(model: PlacedModel, layer_input: LayerInput) -> Spec | None:
 def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
     """Returns the spec of an output's dims between the first and the last.
 
-    Args:
-      model: the model on its mesh.
-      output: the output of a layer.
-
     Returns:
       The entries of the model's input that the output is computed from by layers that keep the rank. None if there is
       no such input, as for tokens that are computed from an image, or heads that are computed from tokens.

@@ -13,10 +13,8 @@ from runner.engine import make_engine, registry
 from runner.errors import OutOfMemoryError
 from runner.host.tables import size
 from runner.layout import mesh
-from runner.layout.axes import batch_axis
-from runner.layout.specs import axis_size
 from runner.plan import changes, host_memory, memory
-from runner.plan.base import ARITHMETIC, Change, Forecast, MemoryPart, Plan, Total
+from runner.plan.base import ARITHMETIC, Change, Forecast, MemoryPart, Plan
 from runner.plan.make import memory_parts
 from runner.processes import checks as checks_cluster
 from runner.task import registry as task_registry
@@ -161,15 +159,12 @@ def _elsewhere(config: RunConfig, memory_bytes: int) -> RunConfig:
 
 def _change(attempt: Attempt, parts: Sequence[MemoryPart]) -> Change | None:
     """Returns the smallest single change that fits, by arithmetic; None: there is none, or the engine has no plan."""
-    needed = sum(part.bytes for part in parts)
-    if not parts:
+    if not parts or not _is_arithmetic(attempt.config):
         return None
-    room = round(_SHARE * needed)
+    room = round(_SHARE * sum(part.bytes for part in parts))
     limit = capacity(attempt.config)
     if limit:
         room = min(room, limit)
-    if not _is_arithmetic(attempt.config):
-        return _estimated_change(attempt, room)
     config = _elsewhere(attempt.config, room)
     verdict = Forecast(
         hardware=config.hardware.name,
@@ -186,32 +181,6 @@ def _change(attempt: Attempt, parts: Sequence[MemoryPart]) -> Change | None:
     )
     found = changes.smallest(config, attempt.data, verdict, parts, attempt.overrides)
     return found[0] if found else None
-
-
-def _estimated_change(attempt: Attempt, room: int) -> Change | None:
-    """Returns the first of the changes of a plan that is enough if it divides what it can by all that it could."""
-    config = attempt.config
-    if attempt.plan is None:
-        return None
-    totals = attempt.plan.totals
-    activations = totals["activations"] if "activations" in totals else Total(0, 0, "estimated")
-    state = sum(total.bytes_per_device for total in totals.values()) - activations.bytes_per_device
-    whole_state = sum(total.bytes for total in totals.values()) - activations.bytes
-    steps = config.trainer.accumulate_steps
-    batch = config.dataset.batch_size
-    for override, changed in changes.candidates(config, attempt.overrides, keeps_layout=True):
-        if changed.layout != config.layout:
-            shards = axis_size(config.mesh.axes, batch_axis(changed.layout, config.mesh.axes))
-            peak = (whole_state + activations.bytes) // shards
-        elif (changed.trainer, changed.dataset) != (config.trainer, config.dataset):
-            examples = changed.dataset.batch_size * steps
-            peak = state + activations.bytes_per_device * examples // (batch * changed.trainer.accumulate_steps)
-        else:
-            # How much of the activations activation checkpointing computes again is not known.
-            continue
-        if peak <= room and changes.is_valid(changed):
-            return Change(override, peak)
-    return None
 
 
 def _table(parts: Sequence[MemoryPart], limit: int, found: Change | None) -> tuple[str, ...]:

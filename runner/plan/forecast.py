@@ -58,17 +58,7 @@ def forecast(
     program: ProgramCost | None = None,
     is_transformer: bool = False,
 ) -> Forecast:
-    """Returns the verdict on the config's hardware.
-
-    Args:
-      config: checked; its hardware has all figures.
-      parts: one device's memory by arithmetic.
-      traffic: of a step.
-      work: of a step on one device.
-      tokens: of a step; 0: the task counts none.
-      program: what the target's compiler counts; None: nothing was compiled.
-      is_transformer: whether the model is one.
-    """
+    """Returns the verdict on the config's hardware."""
     hardware = config.hardware
     # `work.flops` has those of attention once already.
     compute = _compute_seconds(config, work.flops + (_ATTENTION_COST - 1) * work.attention_flops)
@@ -107,13 +97,7 @@ def forecast(
 
 
 def times(compute_seconds: tuple[float, float], memory_seconds: float, link_seconds: float) -> dict[str, float]:
-    """Returns the seconds that a step consists of, by what takes them: the middle of the range of products' times.
-
-    Args:
-      compute_seconds: of products: fastest and slowest.
-      memory_seconds: of what goes through the device's memory.
-      link_seconds: of all collectives at the links' whole bandwidth.
-    """
+    """Returns the seconds that a step consists of, by what takes them: the middle of the range of products' times."""
     return {COMPUTE: sum(compute_seconds) / 2, MEMORY: memory_seconds, LINKS: link_seconds / LINK_EFFICIENCY}
 
 

@@ -41,12 +41,7 @@ class Errors:
 
 
 def key(figure: str, depth: str) -> str:
-    """Returns the name of a figure's errors: a step time is arithmetic at any depth.
-
-    Args:
-      figure: `MEMORY` or `STEP_TIME`.
-      depth: of the plan.
-    """
+    """Returns the name of a figure's errors: a step time is arithmetic at any depth."""
     if figure == STEP_TIME:
         return figure
     return f"{figure}, {depth}"
@@ -64,12 +59,7 @@ def _all() -> dict[str, Errors]:
 
 
 def line(depth: str, card: str) -> str:
-    """Returns the errors of a plan's memory and step time, in a line.
-
-    Args:
-      depth: of the plan.
-      card: that it is for, an option of `hardware`.
-    """
+    """Returns the errors of a plan's memory and step time, in a line."""
     parts = []
     for figure in (MEMORY, STEP_TIME):
         known = errors(figure, depth)

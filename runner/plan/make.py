@@ -194,12 +194,7 @@ class _Accounts:
             self._offloads = bool(config.model.options.get("offloaded"))
 
     def work(self, model: estimate.PlacedModel, flops: float) -> forecast.Work:
-        """Returns what one device computes in a step.
-
-        Args:
-          model: the model on its mesh.
-          flops: of the step, without recomputation.
-        """
+        """Returns what one device computes in a step."""
         attention = self._microbatches * estimate.attention_flops(model)
         head = self._microbatches * estimate.head_flops(model)
         # A forward pass is a third of the products of a step. Attention is repeated as soon as anything is.
@@ -249,11 +244,6 @@ def memory_parts(config: RunConfig, engine: Engine, data: DataSpec) -> tuple[Mem
     """Returns one device's memory at the peak of a step by kind, by arithmetic.
 
     It is empty if the engine does not know what its forward pass keeps.
-
-    Args:
-      config: checked.
-      engine: built.
-      data: what the engine is built for.
     """
     if not isinstance(engine, KnowsSaved):
         return ()
@@ -264,11 +254,6 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
     """Returns the model's variables and layers on the mesh.
 
     Memory and FLOPs are estimated from them.
-
-    Args:
-      config: checked.
-      engine: built.
-      data: what the engine is built for.
     """
     variables = engine.variables()
     inputs = input_specs(config.layout, data.arrays, config.mesh.axes)

@@ -200,14 +200,7 @@ def _activation_axes(model: estimate.PlacedModel, shape: tuple[int, ...], exampl
 def _token_axes(
     model: estimate.PlacedModel, dims: tuple[int, ...], rank: int, examples: int
 ) -> tuple[set[str | None], list[int]]:
-    """Returns the axes that shard an activation's examples and tokens, and the positions of its other dims.
-
-    Args:
-      model: the model on its mesh.
-      dims: sizes of the activation's dims, without those of one number.
-      rank: of the activation.
-      examples: of a microbatch.
-    """
+    """Returns the axes that shard an activation's examples and tokens, and the positions of its other dims."""
     all_tokens = None
     if model.row_tokens is not None:
         all_tokens = examples * model.row_tokens
@@ -326,13 +319,7 @@ def _repeated_scores(
 
 
 def product_bytes(model: estimate.PlacedModel, compute_width: int, *, with_head: bool = True) -> int:
-    """Returns one device's bytes of the results of all products with kernels, for one forward pass.
-
-    Args:
-      model: the model on its mesh.
-      compute_width: bytes per number.
-      with_head: logits count too.
-    """
+    """Returns one device's bytes of the results of all products with kernels, for one forward pass."""
     counts = depths(model)
     positions = _positions_per_device(model)
     numbers = 0
@@ -344,14 +331,7 @@ def product_bytes(model: estimate.PlacedModel, compute_width: int, *, with_head:
 
 
 def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], count: int, positions: int) -> int:
-    """Returns how many numbers the products of one block have on one device, and the inputs of the products.
-
-    Args:
-      model: the model on its mesh.
-      variables: of the block.
-      count: layers in the block's stack.
-      positions: vectors on one device.
-    """
+    """Returns how many numbers the products of one block have on one device, and the inputs of the products."""
     numbers = 0
     for placement in variables:
         name = placement.path.rpartition("/")[2]

@@ -52,13 +52,7 @@ def show(plan: Plan, console: Console) -> None:
 
 
 def rich_table(content: rows.Rows, width: int = WIDTH, drop: Mapping[str, int] = _DROP) -> Group:
-    """Returns a table for a terminal of `width` columns.
-
-    Args:
-      content: of the table.
-      width: of the terminal.
-      drop: by title, columns that a narrow terminal drops, the largest number first.
-    """
+    """Returns a table for a terminal of `width` columns."""
     text_columns = len(content.columns) - content.numbers
     columns = []
     for index, name in enumerate(content.columns):

@@ -29,12 +29,7 @@ class Units:
     is_last: bool | None = None
 
     def place(self, dims: tuple[int, ...], free: Iterable[int]) -> list[int] | None:
-        """Returns where an activation has these dims; None if it does not have them.
-
-        Args:
-          dims: sizes of the activation's dims, without those of one number.
-          free: the positions that count nothing else.
-        """
+        """Returns where an activation has these dims; None if it does not have them."""
         last = len(dims) - 1
         positions = sorted(free)
         if self.is_last is not None:
@@ -54,10 +49,6 @@ def read(placements: Iterable[tuple[Placement, Spec]], roles: Mapping[str, Role]
 
     More dims come first, because they say more. Of one dim, those that no axis shards come first: an activation of
     ambiguous size counts whole, which is rather too much memory than too little.
-
-    Args:
-      placements: each variable, with its spec where layers use it.
-      roles: path to the role of a variable of a transformer.
     """
     found: dict[Units, None] = {}
     for placement, spec in placements:

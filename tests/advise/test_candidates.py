@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.advise import arithmetic, candidates, compiled, ranking
+from runner.advise import arithmetic, candidates, command, compiled, ranking
 from runner.advise.candidates import Allowed, Candidate
 from runner.config.schema import DatasetConfig, EngineConfig, ModelConfig, RunConfig
 from runner.model import gpt_options
@@ -201,3 +201,12 @@ def test_a_candidate_has_the_forecast_that_a_file_has(source: Basis, depth: str,
     assert entry.state_fits == (verdict == ranking.FITS or (source, depth) == ("estimated", "arithmetic"))
     assert (entry.peak_bytes, entry.seconds, entry.bound, entry.depth) == (6, 2.0, "links", depth)
     assert entry.parts == (("compute", 1.5), ("memory", 0.5), ("links", 1.0))
+
+
+def test_the_advised_command_leaves_out_what_the_config_has_anyway() -> None:
+    config = RunConfig(model=ModelConfig("gpt", {"remat": "none"}))
+    assert command._changing(START, config, ["model=gpt"]) == ["mesh.axes={batch:8}", "layout=fsdp"]
+    other = replace(START, remat="full", accumulate=2)
+    assert command._changing(other, config, ["experiment=mine"]) == [
+        *("mesh=single", "mesh.axes={batch:8}", "layout=fsdp", "model.remat=full", "trainer.accumulate_steps=2")
+    ]

@@ -121,15 +121,3 @@ def test_any_plan_is_drawn_however_long_its_words_are(tmp_path: Path) -> None:
         assert width < 1600
         assert pixels[:8, :, :3].min() == pixels[-8:, :, :3].min() == 1.0, "nothing is cut off"
     assert heights["empty"] < heights["long"] < heights["many"] < 3500, "48 rows, whatever number of variables"
-
-
-def test_the_limit_is_a_red_line_at_its_share_of_the_bar(tmp_path: Path) -> None:
-    columns = []
-    for capacity in (50, 200):
-        parts = (MemoryPart("weights", 100 << 30, "counted"),)
-        plan = cases.plan(forecast=a_forecast(memory=parts, capacity_bytes=capacity << 30), traffic=TRAFFIC)
-        picture.draw(plan, tmp_path / "plan.png")
-        red = abs(image.imread(tmp_path / "plan.png")[..., :3] - (200 / 255, 30 / 255, 30 / 255)).max(axis=-1) < 0.01
-        columns.append(float(red.any(axis=0).nonzero()[0].mean()) / red.shape[1])
-    assert 0.45 < columns[0] < 0.6
-    assert columns[1] > 0.9
