@@ -35,10 +35,6 @@ _SAMPLE = "sample.txt"
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Evaluates a checkpoint, prints the result and records it in the run.
 
-    Args:
-      config: checked: the run's, with the overrides that were typed.
-      composed: the same as Hydra composed it, for the record.
-
     Raises:
       ConfigError: there is no such run, checkpoint or split, or the checkpoint is of another model.
       DataError, EngineError, TrackingError, Interrupted: as in training.

@@ -30,10 +30,6 @@ from runner.training.lengths import without_padding
 def open_saved(config: RunConfig, command: str) -> Previous:
     """Opens the run that `run=` names, and its checkpoint.
 
-    Args:
-      config: checked.
-      command: name of the command, such as `runner.evaluate`, for errors.
-
     Raises:
       ConfigError: no run is named, there is no such run, or its checkpoint is damaged or of a newer format.
     """
@@ -69,12 +65,6 @@ def open_saved(config: RunConfig, command: str) -> Previous:
 def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> Engine:
     """Returns the config's engine with the checkpoint's weights, under the config's mesh and layout.
 
-    Args:
-      config: checked.
-      saved: the run's.
-      data: the data of the config's dataset and task.
-      log: file for the output of native code.
-
     Raises:
       ConfigError: the checkpoint is of another model, or the layout does not fit.
       EngineError: the canary found wrong arithmetic on this mesh.
@@ -90,16 +80,7 @@ def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> E
 def evaluated(
     config: RunConfig, engine: Engine, task: Task, source: DataSource, limit: int | None, *, keep_outputs: bool = False
 ) -> Evaluation:
-    """Evaluates a split, as training does.
-
-    Args:
-      config: checked.
-      engine: with its weights.
-      task: the task of the split.
-      source: every example counts once.
-      limit: evaluates that many batches only; None: every example.
-      keep_outputs: whether to return the model's outputs too.
-    """
+    """Evaluates a split, as training does."""
     with workers.opened(config.dataset, config.trainer.seed) as readers:
         examples = feed.Examples(source, task, readers.reader(source), share=feed.share_of(config))
         batches = feed.evaluation_of(config, engine, examples, limit)
@@ -130,13 +111,7 @@ def _slice_key(term: Slice) -> str:
 
 
 def place_of(config: DatasetConfig, saved: Previous, split: str) -> str:
-    """Returns the name of an evaluation's metrics in the run: the split, with another dataset's name before it.
-
-    Args:
-      config: checked.
-      saved: the run's.
-      split: `validation`, or a split expression.
-    """
+    """Returns the name of an evaluation's metrics in the run: the split, with another dataset's name before it."""
     trained = dict(flatten(saved.checkpoint.about["config"])).get("dataset.name")
     key = split_key(split)
     if config.name == trained:

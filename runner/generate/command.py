@@ -30,10 +30,6 @@ _TEXTS = "generate.json"
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Continues each prompt and prints the texts.
 
-    Args:
-      config: checked: the run's, with the overrides that were typed.
-      composed: the same as Hydra composed it, for the record.
-
     Raises:
       ConfigError: there is no such run or checkpoint, it is of another model or no language model, or a prompt can't
         be continued.
@@ -91,9 +87,6 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
 def prompts_of(config: GenerateConfig) -> tuple[str, list[str]]:
     """Returns the config key that the prompts come from, and the prompts.
-
-    Args:
-      config: the command's group.
 
     Raises:
       ConfigError: there is no prompt, or there are two sources of prompts.

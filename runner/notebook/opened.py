@@ -136,9 +136,6 @@ def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
       TrackingError: the store can't be used.
     """
     store = act.Place(uri).store()
-    untracked = _untracked(run)
-    if untracked is not None:
-        return untracked
     if store is None:
         raise invalid("run", run, problem="this project has no recorded runs", fix="start one: runner.train(...)")
     return _tracked(store, records.find_run(store.client, run))
@@ -161,18 +158,9 @@ def _config(text: str) -> DictConfig:
     return config
 
 
-def _untracked(run: str) -> OpenedRun | None:
-    """Returns the run of a folder in outputs/runs; None where the name is of no such folder."""
-    folder = outputs_dir() / "runs" / run
-    if run in ("", "latest") or Path(run).name != run or folders.noted_run(folder) != run:
-        return None
-    return _of_folder(folder)
-
-
 def _of_folder(folder: Path) -> OpenedRun:
-    status = "UNFINISHED"
-    if (folder / "summary.json").is_file():
-        status = "FINISHED"
+    """Returns the run of a folder, which nothing tracked."""
+    status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
     record = records.from_folder(folder, folder.name, status)
     if record is None:
         raise ConfigError(f"{folder}: has no run; name another run")

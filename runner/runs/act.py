@@ -18,6 +18,7 @@ from runner.host.tables import size as size_text
 from runner.runs import clean as cleaning
 from runner.runs import listing, plots, records, sheet
 from runner.runs.listing import ListedRun
+from runner.runs.records import RunRecord
 from runner.runs.selection import Selection, age_words
 from runner.tracking import run_file
 from runner.tracking import sync as sync_runs
@@ -29,6 +30,7 @@ from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.files import DamagedError
 
 _NO_STORE = "none"
+_PARENT_TAG = "mlflow.parentRunId"
 # Checkpoints that a cell names; a run keeps a few, and the newest matter.
 _STEPS_SHOWN = 4
 
@@ -95,7 +97,7 @@ def _sheet(listed: Sequence[ListedRun]) -> sheet.Sheet:
     rows = []
     for run in listed:
         # MLflow's ids are random, so eight characters identify a run.
-        short_id = run.run[:8] if run.is_stored else run.run
+        short_id = run.run[:8] if run.record is not None else run.run
         name = "" if run.name == run.run else run.name
         size = size_text(run.bytes) if run.saved else ""
         age = age_words(run.seconds_ago)
@@ -151,12 +153,12 @@ def clean(place: Place, selection: Selection, *, confirmed: bool) -> int:
     return EXIT_DONE
 
 
-def compare(uri: str | None, selection: Selection, sweep: str | None, last: int, out: Path | None) -> int:
+def compare(place: Place, selection: Selection, sweep: str | None, last: int, out: Path | None) -> int:
     """Prints the table of the runs that match, the best first; the keys in which they differ are its columns.
 
     Args:
-      uri: tracking URI; None: the default.
-      selection: runs and statuses.
+      place: where to look for runs.
+      selection: which runs to compare.
       sweep: only jobs of this sweep: its run id, its name, or latest.
       last: the newest so many, where neither runs nor a sweep are named; 0: all.
       out: a folder that gets `table.csv` and `curves.png`.
@@ -168,17 +170,16 @@ def compare(uri: str | None, selection: Selection, sweep: str | None, last: int,
       ConfigError: there is no such run or sweep.
       TrackingError: the store can't be used.
     """
-    store = open_tracking(TrackingConfig(uri=uri))
-    parent = find(store, sweep, []).info.run_id if sweep else None
-    chosen = {records.find_run(store.client, run).info.run_id for run in selection.runs}
-    found = []
-    for record in records.load(store.client, parent):
-        is_chosen = not chosen or record.run_id in chosen
-        if is_chosen and (not selection.statuses or record.status in selection.statuses):
-            found.append(record)
+    store = place.store()
+    found: list[RunRecord] = []
+    if store is not None:
+        parent = find(store, sweep, []).info.run_id if sweep else None
+        for run in listing.select(place.runs(store), selection):
+            if run.record is not None and parent in (None, run.record.tags.get(_PARENT_TAG)):
+                found.insert(0, run.record)
     if not (selection.runs or sweep):
         found = found[-last:]
-    if not found:
+    if store is None or not found:
         print("no runs match", file=sys.stderr)
         return EXIT_FAILED
     metric = records.judged_by(found)

@@ -39,7 +39,7 @@ def remove_all(removable: Sequence[ListedRun], store: Store | None) -> int:
             freed += size
             for line in skipped:
                 print(f"skipped: {line}")
-            if store is not None and run.is_stored and steps:
+            if store is not None and run.record is not None and steps:
                 _record(store, run, steps, size)
             count += 1
         # The other runs are cleaned all the same.

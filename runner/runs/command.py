@@ -27,9 +27,6 @@ _ACTIONS = ("list", "compare", "clean", "sync")
 def main(arguments: Sequence[str]) -> int:
     """Lists recorded runs, or does with them what the command line asks for.
 
-    Args:
-      arguments: the command line without the program.
-
     Returns:
       The process's exit code: 0 done, 1 the store or the disk failed, 2 the command line is invalid.
     """
@@ -50,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             if out is not None:
                 folders.check("out", out.absolute())
             last = _count("last", options.last)
-            return act.compare(options.uri, selection, options.sweep, last, out)
+            return act.compare(place, selection, options.sweep, last, out)
         if options.action == "clean":
             confirmed = truth("yes", options.yes)
             return act.clean(place, selection, confirmed=confirmed)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlflow.entities import Run
 
 from runner.errors import invalid
 from runner.host.stores.urls import Place
-from runner.runs.records import from_run, judged_by
+from runner.runs.records import RunRecord, from_run, judged_by
 from runner.runs.selection import Selection
 from runner.runs.sheet import Stat, show
 from runner.tracking import process
@@ -37,7 +37,7 @@ class ListedRun:
       started: seconds since 1970.
       ended: seconds since 1970; None: it is running, or its end was not recorded.
       result: the metric that its task is judged by.
-      is_stored: the tracking store has it.
+      record: in the tracking store; None: it has none.
       saved: its checkpoints; None: there are none.
       steps: steps of the checkpoints.
       bytes: size of the checkpoints.
@@ -50,7 +50,7 @@ class ListedRun:
     started: float
     ended: float | None
     result: str = ""
-    is_stored: bool = False
+    record: RunRecord | None = None
     saved: SavedRun | None = None
     steps: tuple[int, ...] = ()
     bytes: int = 0
@@ -63,12 +63,7 @@ class ListedRun:
 
 
 def find(store: Store | None, checkpoints: Place) -> tuple[list[ListedRun], list[str]]:
-    """Returns every run, newest first, and one line for each whose record is damaged.
-
-    Args:
-      store: the tracking store; None: there is none.
-      checkpoints: folder of the runs' checkpoints.
-    """
+    """Returns every run, newest first, and one line for each whose record is damaged."""
     saved_runs, damaged = runs.listed(checkpoints)
     saved_by_run = {saved.id: saved for saved in saved_runs}
     listed = []
@@ -98,7 +93,7 @@ def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
         started=run.info.start_time / 1000,
         ended=run.info.end_time / 1000 if run.info.end_time else None,
         result=result,
-        is_stored=True,
+        record=replace(record, status=status),
         origin=record.tags.get("runner.branched_from", ""),
         **_checkpoints(saved),
     )

@@ -17,7 +17,7 @@ from runner.errors import ConfigError, DataError
 from runner.task import metrics
 from runner.tracking.hidden import params_of, tags_of
 from runner.tracking.named import LATEST, named
-from runner.tracking.paging import experiment_ids, pages
+from runner.tracking.paging import experiment_ids
 from runner.tracking.records import clean_params
 
 if TYPE_CHECKING:
@@ -134,18 +134,6 @@ def _metrics_of(summary: Mapping[str, object]) -> dict[str, float]:
         elif key == _GOODPUT:
             results[f"{key}/training"] = float(value)
     return results
-
-
-def load(client: MlflowClient, parent_run_id: str | None = None) -> list[RunRecord]:
-    """Returns the runs of a store, oldest first, without sweeps' parents.
-
-    Args:
-      client: MLflow's client.
-      parent_run_id: only the jobs of this sweep.
-    """
-    query = f"tags.mlflow.parentRunId = '{parent_run_id}'" if parent_run_id else ""
-    runs = pages(client, list(experiment_ids(client).values()), query, ["attributes.start_time ASC"])
-    return [from_run(run) for run in runs if run.data.tags.get("runner.kind") != "sweep"]
 
 
 def find_run(client: MlflowClient, which: str, key: str = "run=") -> Run:

@@ -55,14 +55,10 @@ def test_a_run_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> Non
         _ = runner.open_run(run_id, store.uri).model
 
 
-def test_a_run_that_nothing_tracked_is_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened, "outputs_dir", lambda: tmp_path)
-    folder = tmp_path / "runs" / "some"
-    folder.mkdir(parents=True)
-    (folder / ".runner").write_text("A run wrote this.\nrun: some\n")
-    (folder / "config.yaml").write_text("trainer: {epochs: 2}\n")
-    (folder / "summary.json").write_text('{"eval_loss": 0.5}')
-    run = runner.open_run("some", "none")
+def test_a_run_that_nothing_tracked_is_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("trainer: {epochs: 2}\n")
+    (tmp_path / "summary.json").write_text('{"eval_loss": 0.5}')
+    run = opened._of_folder(tmp_path)
     assert (run.status, run.config.trainer.epochs, run.metrics["eval/loss"][0]) == ("FINISHED", 2, 0.5)
     with pytest.raises(runner.ConfigError, match="run=latest: this project has no recorded runs"):
         runner.open_run("latest", "none")
@@ -83,12 +79,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_cell_shows_what_a_command_prints(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, err = Cell(), Cell()
+    out = Cell()
     monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
     child.run(module, [])
-    assert out.getvalue() == "first\n"
-    assert err.getvalue() == "careful\n"
+    assert out.getvalue() == "first\ncareful\n"
 
 
 @pytest.mark.parametrize(("code", "kind"), [("2", runner.ConfigError), ("1", EngineError)])

@@ -12,8 +12,7 @@ from mlflow import MlflowClient
 from runner.errors import ConfigError
 from runner.runs.clean import CLEANED_TAG
 from runner.runs.command import main
-from runner.runs.listing import ListedRun, named_run, select
-from runner.runs.records import load
+from runner.runs.listing import ListedRun, find, named_run, select
 from runner.runs.selection import Selection, age, age_words, statuses
 from runner.tracking import process
 from runner.tracking.store import Store, open_store
@@ -191,5 +190,6 @@ def test_all_pages_of_a_store_are_read_in_order(tmp_path: Path, monkeypatch: pyt
     client = MlflowClient(store_in(tmp_path))
     experiment = client.create_experiment("mine")
     made = [client.create_run(experiment, start_time=1000 + number).info.run_id for number in range(5)]
-    assert [record.run_id for record in load(client)] == made
+    listed, _ = find(open_store(store_in(tmp_path), "mine"), tmp_path)
+    assert [run.run for run in reversed(listed)] == made
     assert main([f"folder={tmp_path}", f"uri={store_in(tmp_path)}"]) == 0
