@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
 from runner.cli.messages import _ALIASES, key_paths, one_line
@@ -31,44 +31,12 @@ def raised(call: Callable[[], object]) -> Exception:
     return found.value
 
 
-def test_a_missing_option_has_its_file_and_the_options_of_its_group() -> None:
-    error = raised(lambda: compose(["mesh=batch9"]))
-    assert isinstance(error, MissingConfigException)
-    assert error.missing_cfg_file == "mesh/batch9"
-    assert "batch8" in (error.options or ())
-    assert one_line(error, ["mesh=batch9"]).startswith("mesh=batch9: unknown option (options of mesh: ")
-
-
-def test_an_override_that_can_not_be_parsed_has_its_text() -> None:
-    error = raised(lambda: compose(["trainer.epochs=[1"]))
-    assert isinstance(error, OverrideParseException)
-    assert one_line(error, []).startswith("'trainer.epochs=[1': can't be parsed as an override; write ")
-
-
-def test_an_interpolation_that_can_not_be_resolved_has_its_key() -> None:
-    config = OmegaConf.create({"hydra": {"run": {"dir": "${nope}"}}})
-    error = raised(lambda: config.hydra.run.dir)
-    assert isinstance(error, InterpolationResolutionError)
-    assert str(error.full_key) == "hydra.run.dir"
-    line = one_line(error, ["hydra.run.dir=${nope}"])
-    assert line.startswith("hydra.run.dir=${nope}: can't be resolved (")
-    assert line.endswith("); name a key that exists")
-
-
 def test_invalid_yaml_has_its_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("a: {b: 1\n")
     error = raised(lambda: OmegaConf.load(tmp_path / "bad.yaml"))
     assert isinstance(error, MarkedYAMLError)
     line = one_line(error, [])
     assert line.startswith(f"{tmp_path}/bad.yaml, line 2: invalid YAML (")
-
-
-@pytest.mark.parametrize(
-    "override", ["nosuch=1", "~nosuch", "+mesh=batch8", "+trainer.epochs=1", "tracking.tags=[a]", "mesh=3", "a=1,2"]
-)
-def test_what_hydra_can_not_compose_is_a_line_that_begins_with_the_override(override: str) -> None:
-    error = raised(lambda: compose([override]))
-    assert one_line(error, [override]).startswith(f"{override}: ")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +67,3 @@ def test_every_alias_exists() -> None:
     for ours in _ALIASES.values():
         group, is_option, option = ours.partition("=")
         assert option in options(group) if is_option else ours in key_paths(config), ours
-
-
-def test_another_error_is_its_text_in_one_line() -> None:
-    assert one_line(ValueError("something\n  else"), []) == "something else"

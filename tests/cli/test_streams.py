@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the shell is POSIX's")
 
-CLOSED = {"stdout": ">&-", "stderr": "2>&-", "both": ">&- 2>&-", "all": "<&- >&- 2>&-"}
+CLOSED = {"stdout": ">&-", "stderr": "2>&-"}
 COMMANDS = {  # the command line to its exit code
     "runner.runs --help": 0,
     "runner --bad": 2,
@@ -27,7 +27,7 @@ COMMANDS = {  # the command line to its exit code
     "runner.export run=latest": 2,
     "runner dataset=digits trainer.epochs=1 tracking=none engine=jax": 0,
 }
-LIGHT = ("runner.runs --help", "runner --bad")
+LIGHT = "runner --bad"
 
 
 def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -52,14 +52,13 @@ def check(command: str, how: str, folder: Path) -> None:
     assert done.returncode == COMMANDS[command], done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", LIGHT)
-@pytest.mark.parametrize("closed", CLOSED)
-def test_a_closed_stream_changes_no_exit_code(command: str, closed: str, tmp_path: Path) -> None:
-    check(command, CLOSED[closed], tmp_path)
+@pytest.mark.parametrize("closed", CLOSED.values())
+def test_a_closed_stream_changes_no_exit_code(closed: str, tmp_path: Path) -> None:
+    check(LIGHT, closed, tmp_path)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in LIGHT])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != LIGHT])
 def test_a_closed_stream_changes_no_exit_code_of_any_command(command: str, tmp_path: Path) -> None:
     for name in ("stdout", "stderr"):
         folder = tmp_path / name
@@ -81,24 +80,15 @@ def test_a_file_that_is_opened_later_does_not_take_a_closed_streams_place(tmp_pa
     assert (tmp_path / "victim").read_text() == ""
 
 
-@pytest.mark.parametrize("command", ["runner.runs --help", "runner --version", "runner --bad 2>&1"])
-def test_a_reader_that_leaves_ends_a_command_quietly(command: str, tmp_path: Path) -> None:
-    done = shell(f"$P -m {command} | head -c 1", tmp_path)
+def test_a_reader_that_leaves_ends_a_command_quietly(tmp_path: Path) -> None:
+    done = shell("$P -m runner.runs --help | head -c 1", tmp_path)
     assert len(done.stdout) == 1
     assert not done.stderr
 
 
-@pytest.mark.parametrize("command", ["runner", "runner.runs"])
-def test_a_folder_that_is_gone_is_one_line(command: str, tmp_path: Path) -> None:
-    done = shell(f"mkdir gone && cd gone && rmdir ../gone && exec $P -m {command}", tmp_path)
+def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    done = shell("mkdir gone && cd gone && rmdir ../gone && exec $P -m runner", tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
         "error: the current directory can't be used (No such file or directory); change to one that is there with cd\n"
     )
-
-
-def test_versions_are_printed_in_a_folder_that_is_gone(tmp_path: Path) -> None:
-    done = shell("mkdir gone && cd gone && rmdir ../gone && exec $P -m runner --version", tmp_path)
-    assert done.returncode == 0
-    assert not done.stderr
-    assert done.stdout.startswith("runner ")

@@ -65,19 +65,6 @@ def test_a_claim_makes_the_folder_and_takes_back_no_more_than_it_made(tmp_path: 
     assert tree(tmp_path) == {"a": None}
 
 
-def test_what_came_into_the_folder_besides_stays(tmp_path: Path) -> None:
-    claim = folders.claim("hydra.run.dir", tmp_path / "run")
-    (claim.folder / "notes.txt").write_text("mine")
-    claim.withdraw(["runner.log"])
-    assert tree(tmp_path) == {"run": None, "run/notes.txt": "mine"}
-
-
-def test_an_empty_folder_of_the_user_stays_empty(tmp_path: Path) -> None:
-    folders.claim("hydra.run.dir", tmp_path).withdraw(["runner.log"])
-    assert tmp_path.is_dir()
-    assert tree(tmp_path) == {}
-
-
 def test_an_earlier_runs_folder_is_taken_and_kept(tmp_path: Path) -> None:
     folders.claim("hydra.run.dir", tmp_path / "run")
     (tmp_path / "run" / "config.yaml").write_text("of that run")
@@ -116,58 +103,6 @@ def test_a_folder_that_another_process_writes_into_is_refused_until_that_process
     holder.wait()
     folders.claim("hydra.run.dir", tmp_path / "run")
     assert f"process: {os.getpid()} on" in (tmp_path / "run" / ".runner").read_text()
-
-
-@pytest.mark.usefixtures("holder")
-def test_a_lock_does_not_depend_on_process_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In containers that share a disk both processes may have the id 7, and both write it into their marks.
-    monkeypatch.setattr(os, "getpid", lambda: 7)
-    folders.note_run(tmp_path / "run", "some")
-    with pytest.raises(ConfigError, match=r"process 7 on"):
-        folders.claim("hydra.run.dir", tmp_path / "run")
-
-
-def test_a_process_claims_its_folder_again_and_lets_the_one_that_it_starts_claim_it(tmp_path: Path) -> None:
-    folders.claim("hydra.sweep.subdir", tmp_path / "run", hold=False)
-    process = python(HOLD, str(tmp_path / "run"))
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "claimed\n"
-    finally:
-        process.kill()
-        process.wait()
-    assert not folders.claim("hydra.run.dir", tmp_path / "run").is_new
-    assert not folders.claim("hydra.run.dir", tmp_path / "run").is_new
-
-
-def test_a_run_that_is_noted_keeps_the_lock_and_its_name(tmp_path: Path) -> None:
-    claim = folders.claim("hydra.run.dir", tmp_path / "run")
-    folders.note_run(claim.folder, "some")
-    assert folders.noted_run(claim.folder) == "some"
-    process = python(HOLD, str(claim.folder))
-    _, error = process.communicate(timeout=60)
-    assert "is writing into this folder; set hydra.run.dir=" in error
-
-
-def test_a_mark_of_an_earlier_version_names_its_run(tmp_path: Path) -> None:
-    folder = tmp_path / "2026-11-23_19-20-00-1234"
-    folder.mkdir()
-    (folder / ".runner").write_text("A run wrote what lies beside this file.\nrun: some\n")
-    assert folders.noted_run(folder) == "some"
-    folders.claim("hydra.run.dir", folder)
-    assert folders.noted_run(folder) == "some"
-
-
-def test_a_lock_is_the_parents_after_a_fork(tmp_path: Path) -> None:
-    claim = folders.claim("hydra.run.dir", tmp_path / "run")
-    child = os.fork() if hasattr(os, "fork") else pytest.skip("no fork")
-    if not child:
-        try:
-            folders.claim("hydra.run.dir", claim.folder)
-        except ConfigError:
-            os._exit(7)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_commands_that_start_in_the_same_second_with_the_same_process_id_get_folders_of_their_own(
@@ -227,13 +162,8 @@ def run(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("runner", ["hydra.run.dir={data}", "trainer.epochs=0"]),
-        ("runner", ["hydra.run.dir=.", "trainer.epochs=0"]),
         ("runner", ["hydra.run.dir=.", "tracking=none"]),
-        ("runner.plan", ["hydra.run.dir={data}", "mesh.axes.batch=16"]),
-        ("runner.plan", ["hydra.run.dir=.", "hydra.output_subdir=null"]),
         ("runner", ["hydra.run.dir={data}/../new", "hydra.output_subdir=../data", "trainer.epochs=0"]),
-        ("runner", ["-m", "hydra.sweep.dir=.", "trainer.seed=1,2", "tracking=none"]),
         ("runner.plan", ["-m", "hydra.sweep.dir={data}", "mesh=single,batch2"]),
     ],
 )

@@ -75,18 +75,6 @@ def test_the_callers_streams_go_on_as_if_nothing_had_been_imported() -> None:
     assert (random.random(), np.random.random()) == expected
 
 
-def test_an_installed_module_is_left_alone_but_if_the_config_names_its_package() -> None:
-    imports.watch(1)
-    assert (
-        importlib.import_module("own_library.inner").DRAWN != importlib.reload(sys.modules["own_library.inner"]).DRAWN
-    )
-    forget()
-    imports.watch(1, ["own_library"])
-    first = importlib.import_module("own_library.inner").DRAWN
-    forget()
-    assert first == importlib.import_module("own_library.inner").DRAWN
-
-
 def test_a_function_is_called_once_when_a_library_is_executed_and_the_module_is_as_any_other() -> None:
     imports.watch(1)
     called: list[bool] = []

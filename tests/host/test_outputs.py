@@ -6,29 +6,17 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from runner.cli.messages import one_line
 from runner.errors import ConfigError
-from runner.host import outputs, session
-from runner.host.logs import LogFile, quiet_native_log
-from runner.sweep import member
-from runner.sweep.member import Membership
-from runner.sweep.process import LOG_FILE, Command, JobProcess
+from runner.host import outputs
+from runner.host.logs import LogFile
 
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
-
-
-def test_a_file_that_can_not_be_written_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with outputs.spared("curves.png"):
-        FULL.write_text("x" * 100_000)
-    assert capsys.readouterr().err == (
-        "warning: could not write curves.png (No space left on device); continuing without it\n"
-    )
 
 
 def test_a_folder_that_can_not_be_written_refuses_the_run() -> None:
@@ -59,13 +47,6 @@ def test_a_full_disk_under_the_log_is_one_line(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().err.splitlines() == [warning]
 
 
-def test_native_output_without_a_log_is_dropped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with quiet_native_log(tmp_path / "no such folder" / "runner.log"):
-        os.write(2, b"native words")
-    os.write(2, b"ours")
-    assert capfd.readouterr().err == "ours"
-
-
 def test_a_warning_is_on_the_terminal_and_in_the_log_while_native_output_is_in_the_log(tmp_path: Path) -> None:
     code = (
         "import os\nfrom pathlib import Path\nfrom runner.host import logs, outputs\n"
@@ -78,34 +59,6 @@ def test_a_warning_is_on_the_terminal_and_in_the_log_while_native_output_is_in_t
     )
     assert done.stderr == "warning: the store is slow\nwarning: it is gone\n"
     assert (tmp_path / "runner.log").read_text() == "native words\nwarning: the store is slow\n"
-
-
-def test_a_job_whose_log_can_not_be_written_runs_to_its_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / LOG_FILE).symlink_to(FULL)
-    code = "for _ in range(3000): print('x' * 100)\nprint('error: the end'); raise SystemExit(1)"
-    job = JobProcess(Command([sys.executable, "-c", code], tmp_path))
-    deadline = time.monotonic() + 60
-    while (outcome := job.poll()) is None:
-        assert time.monotonic() < deadline, "the job waits for a reader of its output"
-        time.sleep(0.02)
-    assert (outcome.status, outcome.note) == ("failed", "the end")
-    assert len(capfd.readouterr().err.splitlines()) == 1
-
-
-def test_values_that_a_search_waits_for_are_written_when_there_is_room_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(session.current(), "membership", Membership(None, 0, report="loss"))
-    path, logged = tmp_path / member.VALUES_FILE, []
-    log = member.reporting(lambda step, values: logged.append((step, dict(values))), tmp_path)
-    path.symlink_to(FULL)
-    for step in range(3):
-        log(step, {"loss": step / 2})
-    path.unlink()
-    log(3, {"loss": 1.5})
-    assert [step for step, _ in logged] == [0, 1, 2, 3]
-    assert path.read_text().count("\n") == 4
-    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_what_is_appended_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

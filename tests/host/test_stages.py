@@ -66,17 +66,6 @@ def test_a_stage_in_another_ends_the_line_of_that_also_where_it_fails(monkeypatc
     assert shown.text == "outer ... N s\ninner ... N s\nnext ... N s\n"
 
 
-def test_a_stage_that_is_alone_hides_those_inside_it_and_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = out(monkeypatch)
-    with stages.stage("outer", alone=True):
-        for _ in range(2):
-            with stages.stage("inner"):
-                pass
-    with stages.stage("next"):
-        pass
-    assert shown.text == "outer ... N s\nnext ... N s\n"
-
-
 def test_a_warning_meanwhile_has_a_line_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,11 +83,3 @@ def test_on_a_terminal_each_line_is_replaced_and_none_is_left(monkeypatch: pytes
         with stages.stage(name):
             pass
     assert shown.text == "one ...\r\x1b[2Ktwo ...\r\x1b[2K"
-
-
-def test_nothing_is_said_by_a_process_that_was_not_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = out(monkeypatch)
-    stages.speak(wanted=False)
-    with stages.stage("loading it"):
-        warn("the disk is full")
-    assert shown.text == ""

@@ -5,20 +5,16 @@ from __future__ import annotations
 import ast
 import errno
 import io
-import logging
 import os
 import re
 from pathlib import Path
 
 import pytest
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from runner.evaluate.report import EvaluationReport
-from runner.host import stages, terminal
-from runner.host.console import Console, clean_redirected
-from runner.host.logs import MaskedFormatter
+from runner.host import terminal
+from runner.host.console import Console
 from runner.host.tables import Column, fitted
 from runner.host.terminal import Output, clean, incomplete
 
@@ -60,11 +56,6 @@ def test_control_characters_are_replaced_one_by_one(name: str) -> None:
     assert shown.count("?") == len(CONTROLS.findall(name))
 
 
-@pytest.mark.parametrize("text", ["dog\tcat\n", "two\r\nlines\r\n", "Hündin 🐕‍🦺 狗 0.91 ± 0.02", "", "\n"])
-def test_what_controls_no_terminal_is_left_as_it_is(text: str) -> None:
-    assert clean(text) == text
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_stream_cleans_what_is_printed_and_not_what_is_styled(name: str) -> None:
     output = Output(Screen(), lambda: False)
@@ -74,15 +65,6 @@ def test_a_stream_cleans_what_is_printed_and_not_what_is_styled(name: str) -> No
     assert screen_of(output) == f"run {clean(name)} ended\n{clean(name)}\n"
     output.rich_proxied_file.write("\x1b[1mbold\x1b[0m")
     assert screen_of(output).endswith("\x1b[1mbold\x1b[0m")
-
-
-def test_a_bar_may_begin_its_line_again_but_no_name_may() -> None:
-    output = Output(Screen(), lambda: False)
-    for text in ("\r 10%", "\r 20%", "\n", "\x1b[A", "\x1b[A\x1b[A", "passed\rfailed", "\r"):
-        output.write(text)
-    print("failed:", "\rpassed", file=output)  # type: ignore[call-overload]
-    output.write("lines\r\n")
-    assert screen_of(output) == "\r 10%\r 20%\npassed?failed?failed: ?passed\nlines\r\n"
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, *MARKUP])
@@ -103,52 +85,6 @@ def test_a_console_prints_a_name_as_it_is(name: str) -> None:
             assert name in shown
 
 
-def test_a_live_display_keeps_its_own_control_sequences_and_loses_those_of_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    screen = Screen()
-    monkeypatch.setattr("sys.stdout", Output(screen, lambda: False))
-    console = Console(force_terminal=True, width=80, color_system="standard")
-    with Live(console=console, get_renderable=lambda: Text("job \x1b[5mlive"), auto_refresh=False) as live:
-        clean_redirected()
-        live.refresh()
-        print("printed \x1b[5mmeanwhile")
-        console.print("bold", style="bold")
-    shown = screen.getvalue()
-    assert "\x1b[5m" not in shown
-    assert "\x1b[1mbold\x1b[0m" in shown
-    assert "\x1b[2K" in shown, "the display erases its own lines"
-
-
-def test_class_names_of_an_evaluation_neither_vanish_nor_raise() -> None:
-    names = [*HOSTILE, *MARKUP]
-    rows = [(name, 0.5) for name in names]
-    report = EvaluationReport("run", 1, "data", "test", "single", {}, 1, {"[/classes]": (("class", "recall"), rows)})
-    terminal = Screen()
-    console = Console(file=terminal, width=200, color_system=None, force_terminal=False)
-    for table in report.printed():
-        console.print(table)
-    assert not CONTROLS.search(terminal.getvalue())
-    for name in MARKUP:
-        assert f" {name} " in terminal.getvalue()
-
-
-def test_a_stage_erases_its_line_and_no_name_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen()
-    monkeypatch.setattr("sys.stdout", Output(screen, lambda: False))
-    monkeypatch.setenv("TERM", "xterm")
-    stages.speak(wanted=True)
-    with stages.stage("reading \x1b[5mdog"):
-        pass
-    stages.speak(wanted=False)
-    assert screen.getvalue() == "reading ?[5mdog ...\r\x1b[2K"
-
-
-def test_a_log_that_is_looked_at_later_is_clean() -> None:
-    record = logging.LogRecord("runner", logging.INFO, "", 0, "run %s", ("\x1b[2Jdog",), None)
-    assert MaskedFormatter("%(message)s").format(record) == "run ?[2Jdog"
-
-
 def test_every_console_of_a_command_is_this_one() -> None:
     makers = set()
     for path in (ROOT / "runner").rglob("*.py"):
@@ -162,10 +98,7 @@ def test_every_console_of_a_command_is_this_one() -> None:
     assert not makers, "names would be read as markup; use runner.host.console"
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_costs_only_what_is_printed_meanwhile_once_a_run_began(
-    code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_only_what_is_printed_meanwhile_once_a_run_began(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "_incomplete", {})
 
     class Disk(io.StringIO):
@@ -177,12 +110,12 @@ def test_a_full_disk_costs_only_what_is_printed_meanwhile_once_a_run_began(
         def write(self, text: str) -> int:
             """Writes if there is room."""
             if self.is_full:
-                raise OSError(code, os.strerror(code))
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return super().write(text)
 
     disk = Disk()
     output = Output(disk, lambda: False)
-    with pytest.raises(OSError, match=re.escape(os.strerror(code))):
+    with pytest.raises(OSError, match="No space left"):
         output.write("a command whose result is what it prints")
     output.is_spared = True
     print("epoch 1", file=output, flush=True)
@@ -190,10 +123,3 @@ def test_a_full_disk_costs_only_what_is_printed_meanwhile_once_a_run_began(
     print("epoch 2", file=output, flush=True)
     assert disk.getvalue() == "epoch 2\n"
     assert incomplete()[0].startswith("stdout could not be written (")
-
-
-def test_a_name_that_the_encoding_lacks_is_printed_by_its_codes() -> None:
-    disk = io.BytesIO()
-    output = Output(io.TextIOWrapper(disk, "latin-1", write_through=True), lambda: False)
-    output.write("caf\u00e9 \u65e5")
-    assert disk.getvalue() == b"caf\xe9 \\u65e5"

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from runner.host.folders import user_folder
-from runner.host.lock import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="users of a POSIX system")
@@ -84,24 +83,3 @@ def test_a_second_user_gets_a_folder_and_a_lock_of_its_own(shared: Path) -> None
         )
         assert done.stdout.splitlines() == [str(shared / f"runner-{user}"), "locked"], done.stderr
         assert (shared / f"runner-{user}").stat().st_uid == user
-
-
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs the right to become another user")
-def test_a_lock_file_that_another_user_made_beside_a_database_is_locked_all_the_same(shared: Path) -> None:
-    for parent in shared.parents:
-        if parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o011)
-    (shared / f"runner-{NOBODY}").write_text("")  # in the place of the user's own folder
-    (shared / "store.lock").write_text("1")
-    (shared / "store.lock").chmod(0o644)
-    done = subprocess.run(
-        [sys.executable, "-c", OPEN_AS, str(NOBODY), str(shared)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(shared)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stdout.splitlines() == ["None", "locked"], done.stderr
-    with locked(shared / "store.lock"):
-        pass
