@@ -32,21 +32,6 @@ def talk() -> None:
     say(told=told[-1], every=every[-1], long=len(team.broadcast("much", lambda: "x" * 1_000_000)))
 
 
-def fail_first() -> None:
-    """Process 0 can't do what it would tell."""
-    errors = {
-        "disk": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/a/file"),
-        "other": RuntimeError("no such way"),
-    }
-    caught = {}
-    for key, error in errors.items():
-        try:
-            current().broadcast(key, lambda error=error: (_ for _ in ()).throw(error))
-        except (OSError, RuntimeError) as seen:
-            caught[key] = [type(seen).__name__, getattr(seen, "errno", None), str(seen)]
-    say(caught=caught, after=current().broadcast("after", lambda: "all go on"))
-
-
 def differ() -> None:
     """Process 2 has other data."""
     say()
@@ -92,13 +77,6 @@ def refuse_last() -> None:
     current().all_gather("never", None)
 
 
-def leave_last() -> None:
-    """Process 1 leaves in its own way."""
-    if current().index == 1:
-        sys.exit("no more of this")
-    current().all_gather("never", None)
-
-
 def step() -> None:
     """Counts steps, between which a signal is asked for."""
     say()
@@ -130,7 +108,7 @@ def tell_itself() -> None:
 ACTS = {
     one.__name__: one
     for one in (
-        *(talk, fail_first, differ, wait, wait_for_all, stick),
-        *(stand_alone_last, refuse_last, leave_last, step, tell_itself),
+        *(talk, differ, wait, wait_for_all, stick),
+        *(stand_alone_last, refuse_last, step, tell_itself),
     )
 }

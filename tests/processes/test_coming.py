@@ -67,31 +67,3 @@ def two(folder: Path, first: Sequence[str] = (), second: Sequence[str] = (), **o
 def test_another_config_is_named_by_its_key(tmp_path: Path) -> None:
     lines = two(tmp_path, ["trainer.epochs=2"], ["trainer.epochs=3"])
     assert lines == ["error: process 1 and process 0 differ in trainer.epochs: 3 and 2"] * 2
-
-
-def test_another_version_of_a_library_is_named(tmp_path: Path) -> None:
-    other = tmp_path / "other" / "jax-0.0.9.dist-info"
-    other.mkdir(parents=True)
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: jax\nVersion: 0.0.9\n")
-    lines = two(tmp_path, paths=[other.parent])
-    assert len(lines) == 2
-    for line in lines:
-        assert line.startswith("error: process 1 and process 0 differ in the version of jax: 0.0.9 and ")
-
-
-def test_another_command_is_named(tmp_path: Path) -> None:
-    lines = two(tmp_path, module="runner.verify")
-    said = "the command: runner.verify and runner"
-    assert lines == [f"error: process 1 and process 0 differ in {said}"] * 2
-
-
-def test_what_each_process_has_its_own_of_need_not_agree(tmp_path: Path) -> None:
-    where = f"cluster.coordinator=127.0.0.1:{free_port()}"
-    come = [
-        start(tmp_path / name, *COMMON, where, f"cluster.index={name}", f"cluster.interface={own}")
-        for name, own in (("0", "lo"), ("1", "127.0.0.1"))
-    ]
-    done = ended(come)
-    assert [code for code, _, _ in done] == [1, 1]
-    assert any("preparing digits" in out for _, out, _ in done), "they have met, and read the data"
-    assert (tmp_path / "0" / "run").exists(), "the first has the run's folder"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import forks
 from tests.processes.running import environment, points, run, several
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
@@ -75,22 +74,3 @@ def test_evaluate_and_export_in_several_processes_give_what_one_gives(tmp_path: 
     assert "model.keras" in done.stdout
     record = json.loads(next((tmp_path / "served").glob("*.json")).read_text())
     assert record["step"] == 22
-
-
-def test_a_sweep_of_jobs_in_several_processes_has_one_run_a_job(tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-
-    command = [sys.executable, "-m", "runner", "-m", "dataset=digits", "engine=jax", "mesh=batch2", "trainer.epochs=1"]
-    command += ["dataset.batch_size=64,128", "trainer.log_model=false", *several(2)]
-    command += [f"hydra.sweep.dir={tmp_path / 'sweep'}", f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"]
-    done = forks.run(command, cwd=tmp_path, env=environment(tmp_path), timeout=280)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert "2 jobs: 2 passed" in done.stdout
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("runner")
-    assert experiment is not None
-    found = client.search_runs([experiment.experiment_id])
-    parents = [one for one in found if "mlflow.parentRunId" not in one.data.tags]
-    assert len(parents) == 1
-    assert len(found) == 3
-    assert {one.info.status for one in found} == {"FINISHED"}

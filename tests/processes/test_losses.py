@@ -7,12 +7,11 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runner.processes import coordinator, launch
+from runner.processes import launch
 from runner.processes.coordinator import Coordinator
 from runner.processes.launch import _code, _Loss
 from runner.processes.messages import authenticate
@@ -61,24 +60,6 @@ def test_those_that_come_hear_of_one_that_never_came(place: Place, code: int, si
     assert heard(loss)
     ended = told(place)
     assert (ended["why"], ended["signum"]) == (why, signum)
-
-
-def test_a_stranger_ends_nothing(place: Place) -> None:
-    loss = _Loss(replace(place, token="another"))
-    loss.begin(0, -9)
-    switchboard(place, start_timeout=1.0)
-    why = told(place)["why"]
-    assert "did not connect within 1 s" in why
-    assert why.endswith("1 connections had another secret")
-    assert not loss.is_told
-
-
-def test_a_switchboard_that_was_stopped_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        coordinator, "SILENCE_S", 0.1
-    )  # less than between two beats: while it sleeps it counts as stopped
-    switchboard(place)
-    assert "process 0 was stopped for" in told(place)["why"]
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.config.durations import seconds_of
-from runner.config.fields import duration_problem
 from runner.config.schema import ClusterConfig, RunConfig
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, NotFiniteError, PassingError
 from runner.processes import checks, restarts
@@ -107,28 +104,6 @@ def test_only_restarts_within_the_window_count_and_a_long_attempt_ends_the_back_
     assert limits.wait(111.0, restarts.LASTED_S) == 1.0, "both are older than the window"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30s", 30.0), ("1.5m", 90.0), ("1h", 3600.0), ("2d", 172_800.0)])
-def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
-    assert duration_problem(text) is None
-    assert seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "1", "h", "0h", "-1h", "1 h", "1hh", "1e3s"])
-def test_other_durations_are_rejected(text: str) -> None:
-    assert duration_problem(text) == "must be a number above 0 with a unit, s, m, h or d"
-
-
-def test_a_process_that_nobody_starts_again_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
-    restarts.note_final("why")
-    assert not restarts.is_supervised()
-    monkeypatch.setenv(restarts.FINAL_VARIABLE, str(tmp_path / "final"))
-    restarts.note_final("why")
-    assert restarts.is_supervised()
-    assert (tmp_path / "final").read_text() == "why"
-    assert os.environ.get(restarts.BEFORE_VARIABLE) is None
-
-
 def test_a_restart_would_return_to_a_step_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
     config = RunConfig(cluster=ClusterConfig(name="local", processes=2, restarts=3), resume="/checkpoints/aaaa")
@@ -138,25 +113,3 @@ def test_a_restart_would_return_to_a_step_that_is_named(monkeypatch: pytest.Monk
     with pytest.raises(ConfigError, match=r"each restart would return .*; set cluster\.restarts=0"):
         checks._check_restarts(config)
     checks._check_restarts(replace(config, cluster=ClusterConfig(restarts=3)))
-
-
-@pytest.mark.parametrize(
-    ("resumed", "expected"),
-    [(None, "resume=latest"), ("auto", "resume=latest"), ("/checkpoints/aaaa", "resume='/checkpoints/aaaa'")],
-)
-def test_each_restart_resumes_the_run_that_was_the_latest_at_first(resumed: str | None, expected: str) -> None:
-    from runner.cli.prepare import _of_one_run
-
-    command = ["-m", "runner", "resume=latest", "cluster=local"]
-    assert _of_one_run(command, resumed) == ["-m", "runner", expected, "cluster=local"]
-
-
-def test_a_nan_is_recognized_behind_another_error() -> None:
-    from runner.cli.app import _is_of_a_nan
-
-    nan = NotFiniteError(3, float("nan"), "stop")
-    after_restores = EngineError("the loss is nan at step 3 after 3 restores")
-    after_restores.__cause__ = nan
-    assert _is_of_a_nan(nan)
-    assert _is_of_a_nan(after_restores)
-    assert not _is_of_a_nan(EngineError("a device is lost"))

@@ -51,9 +51,3 @@ def test_a_run_of_another_machine_counts_as_ended_when_its_job_has_started_again
             runs.check_not_running("resume", run)
     monkeypatch.setattr(slurm, "job", lambda: AGAIN)
     runs.check_not_running("resume", run)
-
-
-def test_a_forged_job_is_no_runs(tmp_path: Path) -> None:
-    begun_elsewhere(tmp_path, Job("here:7", -1))
-    with pytest.raises(ConfigError, match=r"job\.restarts must be an integer of at least 0"):
-        runs.find("resume", "aaaa", tmp_path)

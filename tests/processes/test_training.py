@@ -16,8 +16,7 @@ pytestmark = pytest.mark.slow
 TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one, and crosses processes
 PLACES = [
     ("mesh=batch2", "replicated", 2),
-    (TWICE, "fsdp_megatron", 2),
-    (TWICE, "megatron", 4),
+    (TWICE, "fsdp_megatron", 4),
 ]
 
 
@@ -37,11 +36,10 @@ def test_several_processes_train_as_one_does_bit_for_bit(tmp_path: Path, mesh: s
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("count", [2, 4])
-def test_where_the_sum_has_another_order_losses_stay_within_a_millionth(tmp_path: Path, count: int) -> None:
+def test_where_the_sum_has_another_order_losses_stay_within_a_millionth(tmp_path: Path) -> None:
     chosen = ("engine=jax", "mesh=batch8", "trainer.epochs=5", "trainer.limit_train_batches=20")
     run(tmp_path / "alone", *chosen)
-    run(tmp_path / "together", *chosen, *several(count))
+    run(tmp_path / "together", *chosen, *several(2))
     one, other = losses(last(tmp_path / "alone")), losses(last(tmp_path / "together"))
     assert len(one) == 100
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
@@ -74,15 +72,6 @@ def test_a_loss_that_is_not_finite_goes_back_in_every_process(tmp_path: Path) ->
     count = run(alone, *chosen).stdout.count(told)
     assert run(together, *chosen, *several(2)).stdout.count(told) == count > 0
     assert differences(last(alone), last(together)) == {}
-
-
-@pytest.mark.nightly
-def test_early_stopping_takes_the_best_weights_in_every_process(tmp_path: Path) -> None:
-    stop = ("trainer.early_stopping.metric=eval/loss", "trainer.early_stopping.patience=1", "trainer.epochs=9")
-    rate = ("optimizer=sgd", "optimizer.learning_rate=2.0", "optimizer.schedule.name=constant")
-    done = run(tmp_path, "engine=jax", "mesh=batch2", *stop, *rate, *several(2))
-    assert "early stopping: eval/loss was best at step" in done.stdout
-    assert "using the weights of step" in done.stdout
 
 
 @pytest.mark.nightly

@@ -1,8 +1,7 @@
 """A process of several that computes nothing: `python -m tests.processes.worker JSON`.
 
 JSON holds `cluster` (keys of the group), `agrees`, and `act`: the name of what it does once all have come. What it
-says is a line of JSON each, with its number and process id. The process that `agrees` names as `stopped` is stopped
-before it comes.
+says is a line of JSON each, with its number and process id.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ def body() -> int:
     """Comes to the others, or starts them; then acts."""
     import json
     import os
-    import signal
     import sys
 
     from runner.config.schema import ClusterConfig
     from runner.errors import ConfigError
-    from runner.processes import launch, lifecycle, place
+    from runner.processes import launch, lifecycle
     from runner.processes.team import ProcessError
     from runner.sweep import member
     from tests.processes import acts
@@ -36,9 +34,6 @@ def body() -> int:
     try:
         if lifecycle.launches(config):
             return launch.run(int(config.processes or 1), {})
-        own = place.find(config)
-        if own is not None and asked["agrees"].get("stopped") == own.index:
-            os.kill(os.getpid(), signal.SIGSTOP)
         lifecycle.join(config, asked["agrees"])
         with lifecycle.explained():
             acts.ACTS[asked["act"]]()
