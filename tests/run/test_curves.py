@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from runner import figures
 from runner.run import report
 from runner.training.lengths import RunLength
-from tests.test_figures import size
 
 
 def test_epoch_means_weight_windows_by_their_steps_and_divide_them_at_the_end_of_an_epoch() -> None:
@@ -19,20 +15,6 @@ def test_epoch_means_weight_windows_by_their_steps_and_divide_them_at_the_end_of
         (4, {"loss": pytest.approx(2.5), "mae": pytest.approx(0.25)}),
         (8, {"loss": pytest.approx(0.5), "mae": pytest.approx(0.75)}),
     ]
-
-
-def test_curves_are_drawn_for_every_metric_for_one_window_and_for_none(tmp_path: Path) -> None:
-    length = RunLength(10, epoch=5, period=5, by_epochs=True)
-    drawn = {
-        "one": report.curves([(5, {"loss": 0.5})], [(5, {"loss": 0.4, "mae": 0.9, "r2": 0.5})], length),
-        "two": report.curves([(5, {"loss": 0.5, "mae": 0.8})], [], length),
-        "none": report.curves([], [], length),
-    }
-    for name, panels in drawn.items():
-        figures.curves(tmp_path / f"{name}.png", panels, "step")
-    assert size(tmp_path / "two.png")[0] > 1000
-    assert 400 < size(tmp_path / "none.png")[0] < size(tmp_path / "two.png")[0], "one empty panel"
-    assert size(tmp_path / "one.png")[1] > 1.8 * size(tmp_path / "two.png")[1], "a third metric takes a second row"
 
 
 @pytest.mark.parametrize(

@@ -73,23 +73,6 @@ def test_a_mesh_has_the_losses_and_the_samples_of_one_device(tmp_path: Path, eng
     assert "--- greedy\n  class" in done.stdout
 
 
-def test_a_length_in_tokens_is_that_in_steps_rounded_up(tmp_path: Path) -> None:
-    without_epochs = [override for override in TEXT if override != "trainer.epochs=2"]
-    # A step has 8 rows of 16 tokens.
-    tokens = [f"trainer.tokens={11 * 128 + 1}", "trainer.evaluate_every_steps=6"]
-    cosine = ["engine=jax", "optimizer.schedule.name=cosine"]
-    done = run(
-        tmp_path / "tokens", "runner", *without_epochs, *cosine, *tokens, f"hydra.run.dir={tmp_path}/a", engine="jax"
-    )
-    assert "trains for 12 steps of 128 tokens; an epoch has 6 steps" in done.stdout
-    run(tmp_path / "epochs", "runner", *TEXT, *cosine, f"hydra.run.dir={tmp_path}/b", engine="jax")
-    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in "ab"]
-    assert [summary["steps"] for summary in summaries] == [12, 12]
-    assert summaries[0]["ended"] == "trained for 12 steps (1,536 tokens)"
-    for name in ("train_loss", "eval_loss", "eval_perplexity"):
-        assert summaries[0][name] == summaries[1][name]
-
-
 def in_folder(folder: Path, engine: str, *overrides: str) -> None:
     """Trains where `last` finds the checkpoints."""
     run(folder, "runner", f"trainer.checkpoint.folder={folder / 'checkpoints'}", *overrides, engine=engine)
@@ -104,7 +87,6 @@ TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one,
     [
         ("jax", [*BPE, "engine.precision=bfloat16"]),
         ("keras_dtensor", BPE),
-        ("jax", ["model.scan=true", "model.tied=true"]),
     ],
 )
 def test_a_run_resumes_bit_for_bit_and_its_export_writes_what_the_run_writes(
@@ -137,7 +119,7 @@ RELATIVE = 2e-5
 ROUNDING = "attention/key/bias"  # whose gradient is nothing else
 
 
-@pytest.mark.parametrize(("mesh", "layout"), [("mesh=batch2", "fsdp"), (TWICE, "megatron"), (TWICE, "fsdp_megatron")])
+@pytest.mark.parametrize(("mesh", "layout"), [("mesh=batch2", "fsdp"), (TWICE, "megatron")])
 def test_two_processes_draw_and_train_what_one_does(tmp_path: Path, mesh: str, layout: str) -> None:
     chosen = [*TEXT, "engine=jax", mesh, f"layout={layout}", "model.dropout=0.1"]
     in_folder(tmp_path / "one", "jax", *chosen)
@@ -147,13 +129,6 @@ def test_two_processes_draw_and_train_what_one_does(tmp_path: Path, mesh: str, l
     largest |= {key: float(np.abs(values).max(initial=0.0)) for key, values in one.history().items()}
     apart = differences(one, two)
     assert not {key: each for key, each in apart.items() if ROUNDING not in key and each > RELATIVE * largest[key]}
-
-
-def test_several_processes_are_verified(tmp_path: Path) -> None:
-    chosen = [one for one in TEXT if not one.startswith("task.sample")]
-    several = [TWICE, "layout=megatron", "cluster=local", "cluster.processes=2", "verify.steps=4"]
-    done = run(tmp_path / "here", "runner.verify", *chosen, "engine=jax", *several, engine="jax")
-    assert "verified: 4 steps" in done.stdout
 
 
 def test_a_tokenizers_file_may_be_gone_but_not_another_when_its_run_is_evaluated(tmp_path: Path) -> None:

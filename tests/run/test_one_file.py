@@ -47,7 +47,6 @@ def load():
     return {"train": Stripes(96), "test": Stripes(32)}
 
 
-
 def build(given, input_shape, num_classes):
     inputs = keras.Input(input_shape)
     x = keras.layers.Flatten()(FLIP(inputs)) * SCALE
@@ -108,20 +107,6 @@ def test_it_trains_on_jax_and_an_evaluation_rebuilds_the_same_model(tmp_path: Pa
     command(tmp_path, "runner.evaluate", "run=latest", f"hydra.run.dir={out}")
     evaluated = json.loads((out / "evaluate.json").read_text())
     assert evaluated["loss"] == summary["eval_loss"]
-
-
-@pytest.mark.nightly
-def test_two_trainings_are_equal_whatever_the_environment_says_of_the_backend(tmp_path: Path) -> None:
-    summaries = [trained(tmp_path / str(backend), backend) for backend in (None, "jax")]
-    losses = [(summary["train_loss"], summary["eval_loss"]) for summary in summaries]
-    assert losses[0] == losses[1]
-
-
-@pytest.mark.nightly
-def test_a_verification_builds_one_model_on_both_sides(tmp_path: Path) -> None:
-    settings = [*DATA, *RUN, *OWN_LAYERS, "verify.steps=4", "verify.allow_inconclusive=true", "tracking=none"]
-    printed = command(tmp_path, "runner.verify", *settings, f"hydra.run.dir={tmp_path / 'run'}")
-    assert "verified: 4 steps" in printed
 
 
 @pytest.mark.nightly

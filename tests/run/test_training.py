@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -82,27 +81,6 @@ def check_profile(client: object, run_id: str, folder: Path) -> None:
     place = Path(client.download_artifacts(run_id, "profile", str(folder)))
     (space,) = list(place.rglob("*.xplane.pb"))
     assert space.stat().st_size > 1000
-
-
-@pytest.mark.nightly
-def test_early_stopping_records_the_best_weights_and_can_not_be_resumed(tmp_path: Path) -> None:
-    keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
-    early = ["trainer.early_stopping.metric=eval/accuracy", "trainer.early_stopping.patience=1"]
-    # No evaluation is better than the first by more than 1.
-    done = run(tmp_path, *early, keep, "trainer.epochs=50", "trainer.early_stopping.min_delta=1", "trainer.seed=3")
-    client, found = recorded(tmp_path)
-    assert found.data.tags["runner.ended"].startswith("early stopping: eval/accuracy was best at step")
-    assert found.data.tags["runner.ended"] in done.stdout
-    assert steps_of(client, found.info.run_id, "eval/accuracy") == [22, 44]
-    assert summary(tmp_path)["steps"] == 44
-    points = client.get_metric_history(found.info.run_id, "eval/accuracy")
-    values = {point.step: point.value for point in points}
-    assert summary(tmp_path)["eval_accuracy"] == values[summary(tmp_path)["taken_step"]] == max(values.values())
-    arguments, environment = command(tmp_path, "resume=latest", keep)
-    refused = forks.run(arguments, cwd=tmp_path, env=environment, timeout=120)
-    assert refused.returncode == 2, refused.stderr
-    assert "the run has ended by early stopping" in refused.stderr
-    assert os.linesep not in refused.stderr.strip()
 
 
 @pytest.mark.nightly
