@@ -114,6 +114,10 @@ def step(
     return estimate.PlacedModel(placements, trained, outputs, axes, {"image": image}, dict.fromkeys(shapes, 4), whole)
 
 
+def between(found: list[Collective]) -> list[tuple[str, str, str, str, int]]:
+    return [(each.phase, each.kind, each.axis, each.origin, each.bytes) for each in found]
+
+
 IMAGE = LayerInput(INPUTS, (8, 16, 16, 4))
 
 

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from runner.config.names import varied_name
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.errors import ConfigError
 from runner.sweep import identity, resume
-from runner.sweep.member import Membership, values_of, varied_tags
 from runner.sweep.parent import ARGV_TAG
 from runner.sweep.plugins import combinations
 from runner.sweep.state import varied_of, varied_values
@@ -73,13 +71,6 @@ def test_what_varies_is_what_has_several_values() -> None:
     }
 
 
-def test_jobs_whose_short_names_are_alike_are_known_by_their_values() -> None:
-    one, other = {"trainer.seed": "1000000001"}, {"trainer.seed": "1000000002"}
-    assert varied_name(one) == varied_name(other)
-    assert values_of(varied_tags(one)) != values_of(varied_tags(other))
-    assert values_of(Membership(None, 3, one).tags() | {"mlflow.user": "ann"}) == values_of(varied_tags(one))
-
-
 def test_a_grid_is_every_combination_and_leaves_the_other_words_as_typed() -> None:
     words = [
         "~mesh.axes",
@@ -120,8 +111,3 @@ def test_a_sweep_is_found_in_a_store_that_a_users_own_option_names(tmp_path: Pat
     typed = [*(one.format(own) for one in flag), "tracking=team"]
     expected = ["-m", "mesh=single,batch2", *typed, f"sweep.resume={run_id}"]
     assert resume.expand([*typed, "sweep.resume=latest"]) == expected
-
-
-def test_a_command_line_that_resumes_nothing_stays_as_it_is() -> None:
-    assert resume.expand(["-m", "mesh=single,batch2"]) == ["-m", "mesh=single,batch2"]
-    assert resume.expand(["sweep.resume=null"]) == ["sweep.resume=null"]

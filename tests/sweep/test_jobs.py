@@ -135,13 +135,6 @@ def test_a_job_that_takes_too_long_is_ended_cleanly_and_the_next_one_runs(tmp_pa
     assert (tmp_path / "0" / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
 
 
-def test_a_job_that_is_not_worth_its_time_is_ended(tmp_path: Path) -> None:
-    watch = Watch(0)
-    with StopRequest() as stop:
-        run_jobs(jobs(tmp_path, 2), lambda job: process(job, CLEAN, "pass"), watch, stop, max_parallel=2, timeout_s=9)
-    assert [watch.outcomes[n].status for n in range(2)] == ["pruned", "passed"]
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_running_jobs_cleanly_and_starts_no_other(tmp_path: Path, signum: int) -> None:
     watch = Watch()
@@ -204,17 +197,6 @@ def test_a_file_ends_a_job_that_runs_on_another_machine(tmp_path: Path) -> None:
     threading.Thread(target=stop, daemon=True).start()
     assert run_to_end(Command([sys.executable, "-c", CLEAN], tmp_path)).status == "killed"
     assert (tmp_path / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
-
-
-@pytest.mark.parametrize("is_shown", [True, False])
-def test_output_of_a_job_elsewhere_is_kept_in_its_folder_and_shown_there_where_that_is_wanted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_shown: bool
-) -> None:
-    command = Command([sys.executable, "-c", "print('one'); print('two')"], tmp_path, is_shown=is_shown)
-    assert run_to_end(command).status == "passed"
-    assert capsys.readouterr().out == ("one\ntwo\n" if is_shown else "")
-    assert (tmp_path / LOG_FILE).read_text() == "one\ntwo\n"
-    assert Outcome.read(tmp_path) is not None
 
 
 BY_HALVES = """

@@ -1,48 +1,26 @@
-"""Four jobs of a sweep at once, some 2,000 points each: none missing, none twice, on SQLite and on PostgreSQL."""
+"""Four jobs of a sweep at once, some 2,000 points each: none missing, none twice."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import forks
 from tests.stores import store_in
-from tests.sweep.postgres import Postgres, binaries
-from tests.tracking.server import Server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 EPOCHS, STEPS = 91, 91 * 22  # digits has 22 batches of 64
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield store_in(tmp_path)
-        return
-    pytest.importorskip("psycopg")
-    programs = binaries()
-    if programs is None:
-        pytest.skip("no PostgreSQL on this machine")
-    database = Postgres(programs)
-    server = Server(database.uri, tmp_path)
-    try:
-        server.start()
-        yield server.uri
-    finally:
-        server.kill()
-        database.close()
-
-
-@pytest.mark.nightly
-def test_four_jobs_at_once_lose_no_point_and_store_none_twice(store: str, tmp_path: Path) -> None:
+def test_four_jobs_at_once_lose_no_point_and_store_none_twice(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
+    store = store_in(tmp_path)
     arguments = [sys.executable, "-m", "runner", "-m", "dataset=digits", "trainer.log_model=false"]
     arguments += [f"trainer.epochs={EPOCHS}", f"trainer.evaluate_every={EPOCHS}", "trainer.log_every_steps=1"]
     arguments += ["trainer.seed=1,2,3,4", "hydra.launcher.max_parallel=4", f"hydra.sweep.dir={tmp_path / 'sweep'}"]

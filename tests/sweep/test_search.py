@@ -140,25 +140,14 @@ def test_a_search_prunes_and_goes_on_after_an_interruption_up_to_its_number(tmp_
     assert len(second.ledger.jobs) == 12, "the table has the trials of both sittings"
 
 
-def test_a_trial_whose_search_was_killed_is_tried_again(tmp_path: Path) -> None:
-    first = MadeUp(tmp_path / "first", rises)
-    next(first.open(3).trials())  # asked for, and never heard of again
-    second = MadeUp(tmp_path / "second", rises)
-    second.run(second.open(3))
-    states = [trial.state for trial in second.study.trials]
-    assert states[0] == TrialState.FAIL
-    assert second.study.trials[1].params == {RATE: 0.05}
-    assert len(states) == 4
-
-
 def tried(made_up: MadeUp) -> list[float]:
     trials = made_up.study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])
     return [trial.params[RATE] for trial in trials]
 
 
-@pytest.mark.parametrize("startup_trials", [2, 9])
-@pytest.mark.parametrize("from_default", [True, False])
-@pytest.mark.parametrize(("first_number", "interrupted_in"), [(3, 100), (6, 1), (6, 4)])
+@pytest.mark.parametrize(
+    ("first_number", "interrupted_in", "from_default", "startup_trials"), [(3, 100, True, 2), (6, 4, False, 9)]
+)
 def test_a_resumed_search_draws_what_an_uninterrupted_one_draws(
     tmp_path: Path, first_number: int, interrupted_in: int, from_default: bool, startup_trials: int
 ) -> None:
@@ -181,9 +170,3 @@ def test_a_nan_is_a_failed_trial_and_never_the_best(tmp_path: Path) -> None:
     states = {trial.state for trial in made_up.study.trials if trial.params[RATE] > 0.03}
     assert states == {TrialState.FAIL}
     assert made_up.study.best_trial.params[RATE] <= 0.03
-
-
-def test_nothing_is_pruned_where_pruning_is_off(tmp_path: Path) -> None:
-    made_up = MadeUp(tmp_path / "first", rises)
-    made_up.run(made_up.open(12, prune=False))
-    assert {trial.state for trial in made_up.study.trials} == {TrialState.COMPLETE}

@@ -15,7 +15,6 @@ from runner.data.sampler import eval_plan
 from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.task.base import LOSS, Task
 from runner.training import feed, padded
-from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 
 SECONDS_A_CALL = 0.25
@@ -99,16 +98,6 @@ def test_the_batches_of_a_run_cross_epochs_and_end_with_the_run(start: int) -> N
         assert boundary in starts or boundary < start, "no call passes a limit or the end of an epoch"
 
 
-def test_arrays_of_an_example_stay_together() -> None:
-    images, labels, _ = joined(calls_of(config(5), split(53), 10, 3))
-    np.testing.assert_array_equal(images.reshape(labels.shape), labels % 256)
-
-
-def test_steps_shorten_the_epoch_to_its_beginning() -> None:
-    whole, short = (joined(calls_of(config(5), split(53), steps, 4))[1] for steps in (10, 3))
-    np.testing.assert_array_equal(short, whole[:3])
-
-
 def test_every_call_has_the_capacity_and_padding_has_weight_0() -> None:
     calls = calls_of(config(5), split(53), 10, 4)
     assert [call.steps for call in calls] == [4, 4, 2]
@@ -154,20 +143,6 @@ def test_the_rows_of_a_cached_split_name_the_same_examples(remainder: str) -> No
     np.testing.assert_array_equal(held["image"][rows], images)
     np.testing.assert_array_equal(held["label"][rows], labels)
     np.testing.assert_array_equal(same, weights)
-
-
-def test_calls_of_a_cached_split_may_have_more_steps() -> None:
-    run = config(5)
-    capacities = [feed.steps_per_call(run, SPECS, 53, cached=cached).capacity for cached in (False, True)]
-    assert capacities == [64, 512]
-    run = with_keys(run, {"trainer.steps_per_call": 7})
-    assert feed.steps_per_call(run, SPECS, 53, cached=True).capacity == 7
-
-
-def test_a_fixed_size_is_limited_to_the_steps_of_an_epoch() -> None:
-    run = config(5)
-    run = with_keys(run, {"trainer.steps_per_call": 99_999_999})
-    assert [feed.steps_per_call(run, SPECS, 53, cached=cached).capacity for cached in (False, True)] == [10, 10]
 
 
 def test_a_limit_ends_the_evaluation_after_that_many_batches() -> None:
@@ -228,34 +203,12 @@ def test_workers_read_one_call_ahead_and_data_in_memory_is_read_when_needed(
     np.testing.assert_array_equal(np.concatenate([chunk.arrays["label"][0] for chunk in chunks]), np.arange(1, 7))
 
 
-def test_a_fixed_size_stays_and_is_the_capacity() -> None:
-    calls = feed.StepsPerCall(7, 1 << 30)
-    for seconds in (1.0, 1e-6, 1e-6, 10.0):
-        calls.observe(seconds)
-    assert (calls.steps, calls.capacity) == (7, 7)
-
-
-@pytest.mark.parametrize(
-    ("bytes_a_step", "capacity"), [(0, 64), (1, 64), (1 << 19, 64), (1 << 20, 32), (1 << 25, 1), (1 << 30, 1)]
-)
-def test_capacity_is_64_steps_or_32_mib_of_arrays(bytes_a_step: int, capacity: int) -> None:
-    assert feed.StepsPerCall(None, bytes_a_step).capacity == capacity
-
-
 @pytest.mark.parametrize(("seconds", "steps"), [(0.01, 25), (0.1, 2), (0.25, 1), (3.0, 1), (1e-5, 64)])
 def test_calls_adapt_to_a_quarter_of_a_second(seconds: float, steps: int) -> None:
     calls = feed.StepsPerCall(None, 1)
     for _ in range(6):
         calls.observe(seconds)
     assert calls.steps == steps
-
-
-def test_the_first_call_compiles_and_does_not_change_the_size() -> None:
-    calls = feed.StepsPerCall(None, 1)
-    calls.observe(1e-6)
-    assert calls.steps == 1
-    calls.observe(1e-6)
-    assert calls.steps == 4
 
 
 @given(

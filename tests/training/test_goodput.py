@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from runner import figures
 from runner.host import work
-from runner.run.report import goodput_bars
 from runner.training import goodput
 from runner.training.checkpoint.attempts import Attempt
 
@@ -78,16 +74,6 @@ def test_the_tag_lists_each_attempt_with_its_cause() -> None:
     )
 
 
-def test_a_run_without_attempts_or_time_has_no_share() -> None:
-    assert goodput.of([]).whole.share("training") == 0.0
-    assert goodput.of([Attempt(1)]).metrics()["goodput/training"] == 0.0
-
-
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    figures.bars(tmp_path / "goodput.png", goodput_bars(goodput.of(ATTEMPTS)))
-    assert (tmp_path / "goodput.png").stat().st_size > 1000
-
-
 def test_the_kinds_of_a_clock_add_up_and_an_inner_one_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("runner.host.work.time.monotonic", lambda: now[0])
@@ -111,9 +97,3 @@ def test_the_kinds_of_a_clock_add_up_and_an_inner_one_interrupts(monkeypatch: py
     take(7.0)
     assert clock.seconds() == {"start": 4.0, "training": 14.0, "save": 0.5, "input wait": 2.0, "report": 7.0}
     assert clock.mean(work.SAVE) == 0.5
-
-
-def test_the_age_of_this_process_is_its_own() -> None:
-    before = work.age()
-    time.sleep(0.02)
-    assert 0.0 <= work.age() - before < 60.0

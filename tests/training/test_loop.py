@@ -107,14 +107,6 @@ def train(
     return loop.train(run, held, dataset(run, validates=validates), hooks, start), seen
 
 
-def test_the_throughput_of_an_epochs_last_step_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_SECONDS_BETWEEN_RATES", 0.0)
-    _, seen = train(config(), NumpyEngine(), tmp_path)
-    steps = [step for step, _ in seen.of("throughput/step_ms")]
-    assert {STEPS, 2 * STEPS} < set(steps)
-    assert len(set(steps)) == len(steps)
-
-
 def restoring(**trainer: Any) -> RunConfig:
     return config(on_nan="restore", checkpoint=CheckpointConfig(every_steps=5, best=None), **trainer)
 
@@ -135,20 +127,6 @@ def test_a_run_restores_the_last_good_checkpoint_with_a_lower_learning_rate(tmp_
     before = sum(steps for _, steps, _ in engine.calls[:again])
     assert means[5:8] == means[before : before + 3], "the same examples again"
     assert engine.w == pytest.approx(sum(means[:5]) + 0.5 * sum(means[before:]))
-
-
-def test_samples_and_restores_count_as_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds: list[str] = []
-    load = loop.load
-
-    def loading(engine: Engine, checkpoint: Checkpoint) -> None:
-        kinds.append(work.clock()._kinds[-1])
-        load(engine, checkpoint)
-
-    monkeypatch.setattr(loop, "load", loading)
-    _, seen = train(restoring(), NumpyEngine(explodes=8, stable=0.5), tmp_path)
-    assert kinds == [work.START]
-    assert set(seen.kinds) == {work.REPORT}
 
 
 def test_the_history_has_the_restored_steps_and_every_logged_loss_is_finite(tmp_path: Path) -> None:
@@ -241,12 +219,6 @@ def test_early_stopping_ends_the_run_and_leaves_the_best_weights(tmp_path: Path,
         assert float(Checkpoint(storage.place(tmp_path, 4 * STEPS))["d1/w"]) == weights[3]
 
 
-def test_a_run_that_early_stopping_does_not_end_has_its_best_weights_too(tmp_path: Path) -> None:
-    engine = NumpyEngine(accuracies=[0.7, 0.6])
-    result, _ = train(config(early_stopping=EARLY), engine, tmp_path)
-    assert (result.steps, result.taken, result.ended) == (20, 10, "trained for 2 epochs")
-
-
 def test_a_resumed_run_stops_early_at_the_same_step(tmp_path: Path) -> None:
     run = config(epochs=9, early_stopping=EARLY, checkpoint=CheckpointConfig(keep=9, best="eval/accuracy"))
     whole, _ = train(run, NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65]), tmp_path)
@@ -299,16 +271,6 @@ def test_evaluations_inside_and_across_epochs_do_not_change_what_is_trained(
         assert not any(first < boundary < last for first, last in calls), "no call passes an evaluation or an epoch"
 
 
-def test_early_stopping_counts_evaluations_inside_an_epoch_and_takes_the_best_of_them(tmp_path: Path) -> None:
-    engine = NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65])
-    result, seen = train(by_steps(90, 4, early_stopping=EARLY), engine, tmp_path)
-    assert (result.steps, result.taken) == (16, 8)
-    assert result.ended.startswith("early stopping: eval/accuracy was best at step 8 (0.7000)")
-    assert [step for step, _ in seen.of("eval/accuracy")] == [4, 8, 12, 16]
-    assert engine.w == float(Checkpoint(storage.place(tmp_path, 8))["d1/w"])
-    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
-
-
 def test_a_plateau_inside_an_epoch_reduces_the_rate_from_the_next_step_on(tmp_path: Path) -> None:
     run = with_keys(
         by_steps(20, 4), {"optimizer.schedule.plateau": PlateauConfig("eval/accuracy", factor=0.5, patience=1)}
@@ -359,16 +321,6 @@ def test_the_next_epoch_is_prefetched_during_the_evaluation(tmp_path: Path) -> N
     assert watched.seen == plain.seen
 
 
-def test_prefetched_batches_of_an_epoch_that_does_not_come_are_dropped(tmp_path: Path) -> None:
-    engine = Watched(accuracies=[0.5, 0.4, 0.4])
-    result, _ = train(
-        config(epochs=9, early_stopping=EarlyStoppingConfig("eval/accuracy", patience=1)), engine, tmp_path
-    )
-    assert result.ended != "trained for 9 epochs"
-    assert engine.early[-1]
-    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
-
-
 def test_a_limit_shortens_epochs_and_is_no_error_for_a_small_split(tmp_path: Path) -> None:
     engine = NumpyEngine()
     result, _ = train(config(limit_train_batches=3, limit_eval_batches=1), engine, tmp_path / "a")
@@ -386,22 +338,11 @@ def test_overfitting_sees_the_same_batches_in_every_epoch_and_is_evaluated_on_th
     assert result.evaluation.metrics["accuracy"] == 1.0, "labels of the training split, all below w"
 
 
-def test_overfitting_on_more_batches_than_exist_is_rejected() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.overfit_batches=11: split train has only 10 batches"):
-        lengths.epoch_steps(config(overfit_batches=11), EXAMPLES)
-
-
 @pytest.mark.parametrize(("start", "steps"), [(0, 1), (4, 5), (9, 2), (18, 2)])
 def test_exactly_the_named_steps_are_traced(tmp_path: Path, start: int, steps: int) -> None:
     engine = NumpyEngine()
     train(config(profile=ProfileConfig(start, steps)), engine, tmp_path)
     assert engine.traced == [(tmp_path / "profile", list(range(start, start + steps)))]
-
-
-def test_a_trace_that_begins_too_late_is_rejected() -> None:
-    profile.check(config(profile=ProfileConfig(15, 5)).trainer, lengths.RunLength(20, epoch=10, period=10))
-    with pytest.raises(ConfigError, match=r"trainer\.profile\.start=16: must leave 5 steps"):
-        profile.check(config(profile=ProfileConfig(16, 5)).trainer, lengths.RunLength(20, epoch=10, period=10))
 
 
 def test_an_evaluation_is_the_mean_over_examples_or_over_batches(tmp_path: Path) -> None:
@@ -456,8 +397,3 @@ def test_a_run_killed_after_its_last_evaluation_evaluates_again_for_its_report(
     result, _ = train(run, engine, tmp_path, checkpoint, validates=validates)
     assert engine.evaluated == [(TEST, True)]
     assert len(result.reported.outputs) == len(TEST)
-
-
-def test_the_fraction_of_time_that_training_waits_for_examples_is_measured(tmp_path: Path) -> None:
-    result, _ = train(config(epochs=4), NumpyEngine(), tmp_path)
-    assert 0.0 <= result.meter.input_wait <= 1.0

@@ -105,17 +105,6 @@ def test_a_smaller_batch_counts_by_its_examples_or_as_one_batch(by_batch: bool, 
     assert log.losses == [(3, pytest.approx(mean))]
 
 
-def test_windows_end_at_multiples_of_global_steps_across_epochs() -> None:
-    log = Log()
-    recorder = make(log, 4)
-    recorder.add(0, Call([0.0] * 6))
-    recorder.drain()
-    recorder.start_epoch()
-    recorder.add(6, Call([4.0] * 6))
-    recorder.drain()
-    assert log.losses == [(4, 0.0), (8, 2.0), (12, 4.0)]
-
-
 def test_a_call_is_read_only_when_the_next_one_was_started() -> None:
     recorder = make(Log())
     first, second = Call([1.0]), Call([1.0])
@@ -136,16 +125,6 @@ def test_flush_logs_the_shorter_last_window_once() -> None:
     assert log.losses == [(10, 1.0), (12, 5.0)]
 
 
-def test_flush_after_a_complete_window_or_no_step_logs_nothing_more() -> None:
-    log = Log()
-    recorder = make(log, 2)
-    recorder.flush()
-    assert log.points == []
-    feed(recorder, [1.0, 1.0], [2])
-    recorder.flush()
-    assert log.losses == [(2, 1.0)]
-
-
 @pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
 def test_a_nan_or_inf_loss_raises_with_its_step(bad: float) -> None:
     recorder = make(Log())
@@ -153,26 +132,6 @@ def test_a_nan_or_inf_loss_raises_with_its_step(bad: float) -> None:
     recorder.add(5, Call([1.0, 1.0, bad, bad]))
     with pytest.raises(EngineError, match=rf"the loss is {bad} at step 8 and trainer.on_nan=stop"):
         recorder.drain()
-
-
-def test_every_window_up_to_the_bad_step_is_logged_before_the_error() -> None:
-    log = Log()
-    recorder = make(log, 2)
-    recorder.add(0, Call([1.0, 1.0, 2.0, 2.0, NAN, 1.0]))
-    with pytest.raises(EngineError, match="step 5"):
-        recorder.drain()
-    assert log.losses[:2] == [(2, 1.0), (4, 2.0)]
-
-
-def test_flush_after_the_error_logs_the_rest_and_names_no_later_step() -> None:
-    # As the loop does it: the error comes from `add`, the next call is out already, and `flush` follows.
-    log = Log()
-    recorder = make(log, 10)
-    recorder.add(0, Call([1.0] * 3 + [NAN]))
-    with pytest.raises(EngineError, match="step 4"):
-        recorder.add(4, Call([NAN] * 4))
-    recorder.flush()
-    assert [step for step, _ in log.points] == [8]
 
 
 def test_continue_logs_nan_and_inf_losses_and_continues() -> None:
@@ -221,18 +180,6 @@ def test_a_restored_history_logs_the_same_points_again_with_the_same_rates() -> 
     assert restored.rate_factor(7) == 0.5
 
 
-def test_throughput_is_kept_and_logged_again_once_per_step() -> None:
-    first, log = make(Log()), Log()
-    first.add_rate(4, 2.0)
-    first.add_rate(4, 3.0)
-    first.add_rate(8, 0.0)
-    recorder = make(log)
-    recorder.restore(8, first.arrays())
-    assert log.points == [(4, {"throughput/examples_per_second": 128.0, "throughput/step_ms": 500.0})]
-    recorder.add_rate(9, 4.0)
-    assert [step for step, *_ in recorder.history.rates] == [4, 9]
-
-
 def test_epoch_means_are_over_the_steps_of_the_epoch_only() -> None:
     recorder = make(Log())
     assert all(math.isnan(mean) for mean in recorder.epoch_means().values())
@@ -258,35 +205,6 @@ def test_an_evaluation_is_logged_at_its_step_and_kept() -> None:
     assert [len(one.outputs) for _, one in recorder.evaluations] == [0, 10], "only the last keeps its outputs"
 
 
-def test_a_run_resumed_with_fewer_metrics_keeps_those_that_every_evaluation_has() -> None:
-    first, recorder, none = make(Log()), make(Log()), np.zeros((0, 2), np.float32)
-    first.add_evaluation(30, Evaluation({"loss": 0.5, "accuracy": 0.8, "top_5": 0.9}, 10, {}, none))
-    recorder.restore(30, first.arrays())
-    recorder.add_evaluation(60, Evaluation({"loss": 0.4, "accuracy": 0.85}, 10, {}, none))
-    found = recorder.arrays()
-    check_arrays(60, found)
-    assert [(at, one.metrics) for at, one in from_arrays(found).evaluations] == [
-        (30, {"loss": 0.5, "accuracy": 0.8}),
-        (60, {"loss": 0.4, "accuracy": 0.85}),
-    ]
-
-
-def test_a_point_weights_steps_by_their_examples() -> None:
-    @dataclass
-    class Uneven:
-        def read(self) -> StepMetrics:
-            return StepMetrics(
-                {"loss": np.array([64.0, 4.0]), "accuracy": np.array([0.0, 1.0])}, np.array([64.0, 1.0])
-            )
-
-    log = Log()
-    recorder = make(log, 2)
-    recorder.add(0, Uneven())
-    recorder.drain()
-    assert log.losses == [(2, 68.0 / 65.0)]
-    assert recorder.epoch_means() == {"loss": 68.0 / 65.0, "accuracy": 1.0 / 65.0}
-
-
 def filled() -> MetricRecorder:
     """Returns a history of 7 steps in windows of 2, with an evaluation, a rate and a return."""
     recorder = make(Log(), 2, on_nan="restore")
@@ -296,14 +214,6 @@ def filled() -> MetricRecorder:
     recorder.add_rate(6, 2.0)
     recorder.history.restores.append(Restore(3, 2, 0.5))
     return recorder
-
-
-def test_the_arrays_of_a_run_without_evaluations_are_valid() -> None:
-    recorder = make(Log())
-    check_arrays(0, recorder.arrays())
-    feed(recorder, [1.0], [1])
-    recorder.drain()
-    check_arrays(1, recorder.arrays())
 
 
 def test_arrays_name_their_metrics_and_restore_the_same_history() -> None:
