@@ -20,18 +20,11 @@ import runner
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = ROOT / ".github" / "workflows"
-FORMS = sorted(path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
 
 
 def test_every_file_has_the_same_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert PROJECT["version"] == runner.__version__ == citation["version"]
-
-
-def test_classifiers_name_the_versions_of_python_that_are_required() -> None:
-    named = [found[1] for one in PROJECT["classifiers"] if (found := re.fullmatch(r".*:: (3\.\d+)", one))]
-    assert named == ["3.11", "3.12", "3.13"]
-    assert PROJECT["requires-python"] == ">=3.11,<3.14"
 
 
 @pytest.fixture(scope="module")
@@ -110,25 +103,3 @@ def test_the_image_copies_what_exists_and_installs_extras_that_exist() -> None:
     assert kept == sources
     extras = {extra for found in re.findall(r"EXTRAS=([\w,-]+)", text) for extra in found.split(",")}
     assert {"jax", "cuda", "tf-cuda"} == extras <= set(PROJECT["optional-dependencies"])
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_a_form_has_what_the_hosting_site_requires(path: Path) -> None:
-    form = yaml.safe_load(path.read_text())
-    assert form["name"]
-    assert form["description"]
-    ids = [field["id"] for field in form["body"]]
-    assert len(ids) == len(set(ids))
-    assert all(field["attributes"]["label"] for field in form["body"])
-
-
-def test_a_report_of_wrong_numbers_asks_for_verify_md() -> None:
-    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/wrong_numbers.yml").read_text())
-    required = {field["id"] for field in form["body"] if field.get("validations", {}).get("required")}
-    assert {"command", "verify", "versions"} <= required
-
-
-@pytest.mark.parametrize("name", ["SECURITY", "CODE_OF_CONDUCT"])
-def test_links_of_the_other_files_have_a_target(name: str) -> None:
-    for target in re.findall(r"\]\(([^)#]+)", (ROOT / f"{name}.md").read_text()):
-        assert (ROOT / target).exists(), target
