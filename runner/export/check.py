@@ -6,7 +6,7 @@ Shapes: N examples.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from runner.arrays import of as array_functions
 from runner.data.base import Array
 from runner.errors import EngineError, describe
 from runner.export.signature import NAME, Served
-from runner.export.write import KERAS_FILE, SAVED_MODEL, Written
+from runner.export.write import KERAS_FILE
 from runner.host.logs import quiet_native_log
 from runner.task.base import named_outputs
 
@@ -28,6 +28,9 @@ TOLERANCE = 1e-5
 # Examples that the export predicts at once, unless the model mixes them.
 BATCH = 500
 
+Answers = Mapping[str, Array]
+Predict = Callable[[Answers], Mapping[str, Any]]
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -35,14 +38,12 @@ class Difference:
 
     Attributes:
       exact: whether the answer has integers, which must be equal.
-      differing: examples whose integers differ; 0 for floats.
-      largest: largest absolute difference of a float; 0 for integers.
+      largest: largest absolute difference of a float; of integers, the number of examples that differ.
       scale: largest absolute value of the run's answer; for a random answer, of the export's.
       drawn: whether the answer depends on random numbers, which each call draws again, so that it must only be finite.
     """
 
     exact: bool
-    differing: int
     largest: float
     scale: float
     drawn: bool = False
@@ -53,116 +54,97 @@ class Difference:
         if self.drawn:
             return bool(np.isfinite(self.scale))
         # NaN compares false.
-        return self.differing == 0 and self.largest <= TOLERANCE * self.scale
+        return self.largest <= (0 if self.exact else TOLERANCE * self.scale)
+
+    def __str__(self) -> str:
+        if self.drawn:
+            return "not compared: each call draws random numbers again"
+        if self.exact:
+            return f"{self.largest:,.0f} examples differ"
+        return f"largest difference {self.largest:.1e}, largest value {self.scale:.3g}"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The differences between an export's answers and the run's.
-
-    Attributes:
-      examples: how many were compared.
-      answers: the task's name of an answer -> difference.
-    """
-
-    examples: int
-    answers: Mapping[str, Difference]
-
-    @property
-    def equal(self) -> bool:
-        """Whether all answers are equal."""
-        return all(difference.equal for difference in self.answers.values())
-
-
-def compare(run: Mapping[str, Array], export: Mapping[str, Array], drawn: Collection[str] = ()) -> Comparison:
+def compare(run: Answers, export: Answers, again: Answers) -> dict[str, Difference]:
     """Compares answers by name, each (N, ...).
 
     Args:
       run: answers of the run.
       export: answers of the export, loaded again.
-      drawn: names of the answers that depend on random numbers.
+      again: its answers to the first examples in another call, which differ where the model draws random numbers.
 
     Raises:
       EngineError: the export has other answers, or other shapes.
     """
-    run_shapes = _shapes(run)
-    export_shapes = _shapes(export)
+    run_shapes = {name: answer.shape for name, answer in run.items()}
+    export_shapes = {name: answer.shape for name, answer in export.items()}
     if export_shapes != run_shapes:
         raise EngineError(f"the export answers {_listed(export_shapes)}, but the run answers {_listed(run_shapes)}")
-    answers: dict[str, Difference] = {}
+    drawn = {name for name, answer in again.items() if not _difference(answer, export[name][: len(answer)]).equal}
+    differences: dict[str, Difference] = {}
     for name, answer in run.items():
-        if name in drawn:
-            answers[name] = _drawn(export[name])
-        else:
-            answers[name] = _difference(answer, export[name])
-    return Comparison(len(next(iter(run.values()))), answers)
-
-
-def _shapes(answers: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
-    return {name: answer.shape for name, answer in answers.items()}
+        difference = _difference(answer, export[name])
+        # A random class may happen to be the same in two calls.
+        if name in drawn or (drawn and difference.exact):
+            difference = Difference(difference.exact, 0.0, float(np.abs(export[name]).max(initial=0)), drawn=True)
+        differences[name] = difference
+    return differences
 
 
 def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
 
 
-def _drawn(export: Array) -> Difference:
-    exact = np.issubdtype(export.dtype, np.integer)
-    return Difference(exact, 0, 0.0, float(np.abs(export).max(initial=0)), drawn=True)
-
-
 def _difference(run: Array, export: Array) -> Difference:
+    scale = float(np.abs(run).max(initial=0))
     if np.issubdtype(run.dtype, np.integer):
         differing = (run != export).reshape(len(run), -1).any(axis=1)
-        return Difference(True, int(differing.sum()), 0.0, float(np.abs(run).max(initial=0)))
-    return Difference(False, 0, float(np.abs(run - export).max()), float(np.abs(run).max()))
+        return Difference(True, float(differing.sum()), scale)
+    return Difference(False, float(np.abs(run - export).max(initial=0)), scale)
 
 
 def check(
-    folder: Path,
-    written: Written,
-    library: str,
+    saved_model: Path | None,
+    keras: Any,
     served: Served,
-    arrays: Mapping[str, Array],
-    run: Array | Mapping[str, Array],
+    arrays: Answers,
+    run: Array | Answers,
     log: Path,
-    drawn: Collection[str] = (),
     batch: int = BATCH,
-) -> dict[str, Comparison]:
-    """Loads an export again, and compares its answers with the run's.
+) -> dict[str, dict[str, Difference]]:
+    """Compares an export's answers, loaded again, with the run's.
 
     Args:
-      folder: the folder of the export.
-      written: its content.
-      library: `keras` or `tf_keras`, which reads its Keras file.
+      saved_model: folder of its SavedModel; None: it has none.
+      keras: the model of its Keras file; None: it has none.
       served: its signature.
       arrays: (N, ...) by name, its inputs.
       run: outputs (N, ...) of the run; by name if the model has several.
       log: gets the output of native code.
-      drawn: names of the answers that depend on random numbers, see `runner.export.drawn`.
       batch: examples that are predicted at once.
 
     Returns:
-      `SavedModel` and `model.keras` -> comparison, as far as they were written.
+      `SavedModel` and `model.keras` -> answer -> difference, as far as they were written.
 
     Raises:
       EngineError: the export can't be loaded.
     """
     served_arrays = {name: arrays[name].astype(spec.dtype) for name, spec in served.inputs.items()}
     expected = served.answers(run)
-    compared: dict[str, Comparison] = {}
+    compared: dict[str, dict[str, Difference]] = {}
     try:
         with quiet_native_log(log):
-            if written.saved_model:
-                answers = _in_batches(_saved_model(folder / SAVED_MODEL), served_arrays, batch)
-                compared["SavedModel"] = compare(expected, answers, drawn)
-            if written.keras == KERAS_FILE:
+            if saved_model is not None:
+                answers, again = _twice(_saved_model(saved_model), served_arrays, batch)
+                compared["SavedModel"] = compare(expected, answers, again)
+            if keras is not None:
                 inputs = served.model_inputs(array_functions(np), served_arrays)
                 named = inputs if isinstance(inputs, Mapping) else {"": inputs}
-                outputs = _in_batches(_keras_file(folder / KERAS_FILE, library), named, batch)
                 # The file has the model's outputs and not the task's answers: by name if the run has several.
-                answers = served.answers(outputs if isinstance(run, Mapping) else next(iter(outputs.values())))
-                compared[KERAS_FILE] = compare(expected, answers, drawn)
+                both = [
+                    served.answers(outputs if isinstance(run, Mapping) else next(iter(outputs.values())))
+                    for outputs in _twice(_keras_model(keras), named, batch)
+                ]
+                compared[KERAS_FILE] = compare(expected, *both)
     except EngineError:
         raise
     except Exception as error:
@@ -171,35 +153,32 @@ def check(
     return compared
 
 
-def _in_batches(
-    answer: Callable[[Mapping[str, Array]], Mapping[str, Any]], arrays: Mapping[str, Array], batch: int
-) -> dict[str, Array]:
-    """Returns a model's outputs (N, ...) by name, computed from so many examples at a time."""
+def _twice(predict: Predict, arrays: Answers, batch: int) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Returns a model's outputs (N, ...) by name, and those of the first batch in another call."""
     parts: dict[str, list[Array]] = {}
-    for start in range(0, len(next(iter(arrays.values()))), batch):
-        outputs = answer({name: array[start : start + batch] for name, array in arrays.items()})
+    for start in (*range(0, len(next(iter(arrays.values()))), batch), 0):
+        outputs = predict({name: array[start : start + batch] for name, array in arrays.items()})
         for name, output in outputs.items():
             parts.setdefault(name, []).append(np.asarray(output))
-    return {name: np.concatenate(rows) for name, rows in parts.items()}
+    again = {name: rows.pop() for name, rows in parts.items()}
+    return {name: np.concatenate(rows) for name, rows in parts.items()}, again
 
 
-def _saved_model(path: Path) -> Callable[[Mapping[str, Array]], Mapping[str, Any]]:
+def _saved_model(path: Path) -> Predict:
     tf = importlib.import_module("tensorflow")
     loaded = tf.saved_model.load(str(path))
 
-    def answer(arrays: Mapping[str, Array]) -> Mapping[str, Any]:
+    def predict(arrays: Answers) -> Mapping[str, Any]:
         # By way of the loaded model, which its signature does not keep alive.
         outputs: Mapping[str, Any] = loaded.signatures[NAME](**{n: tf.constant(array) for n, array in arrays.items()})
         return outputs
 
-    return answer
+    return predict
 
 
-def _keras_file(path: Path, library: str) -> Callable[[Mapping[str, Array]], Mapping[str, Any]]:
-    model = importlib.import_module(library).models.load_model(path)
-
-    def answer(inputs: Mapping[str, Array]) -> Mapping[str, Any]:
+def _keras_model(model: Any) -> Predict:
+    def predict(inputs: Answers) -> Mapping[str, Any]:
         outputs = model(inputs if len(inputs) > 1 else next(iter(inputs.values())), training=False)
         return {name: np.asarray(output, np.float32) for name, output in named_outputs(outputs).items()}
 
-    return answer
+    return predict

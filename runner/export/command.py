@@ -14,19 +14,17 @@ import numpy as np
 from omegaconf import DictConfig
 
 from runner.config.convert import resolved
-from runner.config.schema import MeshConfig, ModelConfig, RunConfig
+from runner.config.schema import MeshConfig, RunConfig
 from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
-from runner.data.vocabulary import TOKENIZER, Vocabulary
+from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, registry
-from runner.engine.base import PlainModel
 from runner.errors import EngineError
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
-from runner.export.check import BATCH, TOLERANCE, Comparison, Difference, check
-from runner.export.drawn import drawn_answers
+from runner.export.check import BATCH, TOLERANCE, Difference, check
 from runner.export.signature import Served
-from runner.export.write import SAVED_MODEL, Written, write_model
+from runner.export.write import SAVED_MODEL, loaded_keras, write_model
 from runner.host import stages
 from runner.host.console import Console
 from runner.host.late import late
@@ -57,10 +55,6 @@ _MAX_BYTES = 256 << 20
 
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Exports, compares, prints and records.
-
-    Args:
-      config: checked: the run's, with the overrides that were typed.
-      composed: the same as Hydra composed it, for the record.
 
     Raises:
       ConfigError: there is no such run or checkpoint, it is of another model, or `export.folder` has other files.
@@ -94,29 +88,48 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         console.print_lines(device_lines)
         # The export appears in its folder when the block ends, so only after it was compared and found equal.
         with folders.making(target) as unfinished:
-            with stages.stage("writing the export"):
-                plain, written, drawn = _write(config, saved, served, unfinished, native_log)
-            library = registry.keras_package(config.engine.name)
+            with stages.stage("writing the export"), quiet_native_log(native_log):
+                plain = registry.make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
+                has_tensorflow = importlib.util.find_spec("tensorflow") is not None
+                # A user's layers may need AutoGraph to rewrite them.
+                convert = not config.model.target.startswith("runner.")
+                written = write_model(plain, served, unfinished, convert=convert, tensorflow=has_tensorflow)
             with stages.stage("loading it again"):
-                compared = check(unfinished, written, library, served, examples, outputs, native_log, drawn, batch)
-            console.print(result_table(_result_rows(config.mesh, saved, data, compared)))
+                with quiet_native_log(native_log):
+                    written, keras = loaded_keras(plain, unfinished, written)
+                saved_model = unfinished / SAVED_MODEL if written.saved_model else None
+                compared = check(saved_model, keras, served, examples, outputs, native_log, batch)
+            count = len(next(iter(examples.values())))
+            console.print(result_table(_result_rows(config.mesh, saved, data, count, compared)))
             raise_if_different(compared)
+            left_out = list(written.left_out)
+            if not has_tensorflow:
+                left_out.append("SavedModel: tensorflow is not installed")
+            vocabulary = data.vocabulary
+            facts = ("kind", "size", "end", "sha256")
             record = {
                 "run": saved.run.id,
                 "step": saved.checkpoint.step,
-                "signature": served.describe(_first(outputs)),
                 "names": served.names(),
-                "vocabulary": None if data.vocabulary is None else _vocabulary(data.vocabulary),
-                "left_out": list(written.left_out),
-                "compared": {name: asdict(comparison) for name, comparison in compared.items()},
+                "vocabulary": vocabulary and {key: getattr(vocabulary, key) for key in facts},
+                "left_out": left_out,
+                "examples": count,
+                "compared": {name: _plain(differences) for name, differences in compared.items()},
                 "versions": versions(),
             }
             (unfinished / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
             shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
-            if data.vocabulary is not None:
-                (unfinished / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
-        console.print_lines(_written_lines(target, written))
-        uri = _record(store, saved, served, target, compared, plain, examples, config)
+            if vocabulary is not None:
+                (unfinished / TOKENIZER).write_text(vocabulary.tokenizer_json(), "utf-8")
+        files = [SAVED_MODEL if written.saved_model else None, written.keras, TOKENIZER if vocabulary else None]
+        console.print_lines([str(target / name) for name in files if name])
+        console.print_lines([f"left out {line}" for line in left_out])
+        _record(store, saved.checkpoint.step, target, compared)
+        uri = store.log_model(
+            lambda where, run_id: log.log_model(
+                where, run_id, plain, served, examples, name="export", step=saved.checkpoint.step, convert=convert
+            )
+        )
         if uri is not None:
             console.print_lines([f"MLflow model: {uri}"])
         console.print_lines(store.describe())
@@ -162,137 +175,55 @@ def _outputs(
     return evaluation.named_outputs or evaluation.outputs, batch
 
 
-def _first(outputs: Array | Mapping[str, Array]) -> Array | Mapping[str, Array]:
-    """Returns the outputs of the first example, which has the shapes and dtypes of all."""
-    if isinstance(outputs, Mapping):
-        return {name: output[:1] for name, output in outputs.items()}
-    return outputs[:1]
-
-
-def _write(
-    config: RunConfig, saved: Previous, served: Served, folder: Path, native_log: Path
-) -> tuple[PlainModel, Written, frozenset[str]]:
-    """Writes the model.
-
-    Returns:
-      The model, what was written, and the names of the answers that depend on random numbers.
-    """
-    with quiet_native_log(native_log):
-        plain = registry.make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
-        has_tensorflow = importlib.util.find_spec("tensorflow") is not None
-        # Before the model is written, because writing a Keras 3 model traces it in the same way.
-        drawn = drawn_answers(plain, served)
-        written = write_model(plain, served, folder, convert=_converts(config.model), tensorflow=has_tensorflow)
-        return plain, written, drawn
-
-
-def _converts(config: ModelConfig) -> bool:
-    """Returns whether the model has a user's layers, which AutoGraph may have to rewrite."""
-    return not config.target.startswith("runner.")
-
-
-def _vocabulary(vocabulary: Vocabulary) -> dict[str, object]:
-    """Returns what a reader of the record must know in addition to the tokenizer."""
-    return {"kind": vocabulary.kind, "size": vocabulary.size, "end": vocabulary.end, "sha256": vocabulary.sha256}
-
-
 def _result_rows(
-    config: MeshConfig, saved: Previous, data: Dataset, compared: Mapping[str, Comparison]
+    config: MeshConfig,
+    saved: Previous,
+    data: Dataset,
+    examples: int,
+    compared: Mapping[str, Mapping[str, Difference]],
 ) -> list[tuple[str, str]]:
     """Returns the rows of the table that is printed."""
     rows = [
         ("run", saved.run.id),
         ("checkpoint of step", f"{saved.checkpoint.step:,}"),
         ("mesh of the run", mesh.describe(config.axes)),
-        ("split", data.selection.get("test", "test")),
+        ("split", f"{data.selection.get('test', 'test')}, {examples:,} examples"),
     ]
-    for name, comparison in compared.items():
-        rows.append((f"{name}, examples", f"{comparison.examples:,}"))
-        for answer, difference in comparison.answers.items():
-            if difference.drawn:
-                rows.append((f"  {answer}", "not compared: each call draws random numbers again"))
-            elif difference.exact:
-                rows.append((f"  {answer} that differ", f"{difference.differing:,}"))
-            else:
-                size = f"{difference.largest:.1e}, the largest is {difference.scale:.3g}"
-                rows.append((f"  largest difference of {answer}", size))
+    for name, differences in compared.items():
+        rows += [(f"{name}, {answer}", str(difference)) for answer, difference in differences.items()]
     return rows
 
 
-def raise_if_different(compared: Mapping[str, Comparison]) -> None:
-    """Rejects an export that is not equal to the run.
+def _plain(differences: Mapping[str, Difference]) -> dict[str, object]:
+    return {name: asdict(difference) for name, difference in differences.items()}
 
-    Args:
-      compared: what was loaded again, by name.
+
+def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None:
+    """Rejects an export that is not equal to the run.
 
     Raises:
       EngineError: one of them differs, or there is none.
     """
     if not compared:
         raise EngineError("the export has nothing that loads without the builder's code; install tensorflow")
-    for name, comparison in compared.items():
-        if comparison.equal:
-            continue
-        differences: list[str] = []
-        for answer, difference in comparison.answers.items():
-            if not difference.equal:
-                differences.append(_describe(answer, difference, comparison.examples))
-        raise EngineError(
-            f"{name} differs from the run: {', '.join(differences)}; floats must agree to {TOLERANCE:g} of the "
-            "largest value, and integers exactly; nothing was written"
-        )
+    for name, differences in compared.items():
+        unequal = [f"{answer} ({difference})" for answer, difference in differences.items() if not difference.equal]
+        if unequal:
+            raise EngineError(
+                f"{name} differs from the run: {', '.join(unequal)}; floats must agree to {TOLERANCE:g} of the "
+                "largest value, and integers exactly; nothing was written"
+            )
 
 
-def _describe(answer: str, difference: Difference, examples: int) -> str:
-    if difference.drawn:
-        return f"{answer} is NaN or Inf"
-    if difference.exact:
-        return f"{answer} in {difference.differing} of {examples:,} examples"
-    return f"{answer} by {difference.largest:.1e} (largest value {difference.scale:.3g})"
-
-
-def _written_lines(target: Path, written: Written) -> list[str]:
-    """Returns one line for each file that was written, and for each that was not."""
-    names: list[str] = []
-    if written.saved_model:
-        names.append(SAVED_MODEL)
-    if written.keras:
-        names.append(written.keras)
-    if (target / TOKENIZER).is_file():
-        names.append(TOKENIZER)
-    lines = [str(target / name) for name in names]
-    lines += [f"left out {line}" for line in written.left_out]
-    return lines
-
-
-def _record(
-    store: Attachment,
-    saved: Previous,
-    served: Served,
-    target: Path,
-    compared: Mapping[str, Comparison],
-    plain: PlainModel,
-    examples: Mapping[str, Array],
-    config: RunConfig,
-) -> str | None:
-    """Records an export in its run; returns the URI of the MLflow model, None if there is none."""
-    step = saved.checkpoint.step
-    answers = next(iter(compared.values())).answers
+def _record(store: Attachment, step: int, target: Path, compared: Mapping[str, Mapping[str, Difference]]) -> None:
+    """Records an export in its run."""
     metrics: dict[str, float] = {}
-    for name, difference in answers.items():
+    for name, difference in next(iter(compared.values())).items():
         if not difference.exact and not difference.drawn:
             metrics[f"export/{name}_difference"] = difference.largest
     if metrics:
         store.log_metrics(step, metrics)
-    artifacts = [target / folders.RECORD]
-    if (target / TOKENIZER).is_file():
-        artifacts.append(target / TOKENIZER)
-    store.log_artifacts(artifacts, "export")
-    return store.log_model(
-        lambda where, run_id: log.log_model(
-            where, run_id, plain, served, examples, name="export", step=step, convert=_converts(config.model)
-        )
-    )
+    store.log_artifacts([path for path in (target / folders.RECORD, target / TOKENIZER) if path.is_file()], "export")
 
 
 class WeightsInUse(Mapping[str, Array]):

@@ -66,11 +66,7 @@ def _recorded(path: Path) -> list[str]:
 
 @contextmanager
 def making(path: Path) -> Iterator[Path]:
-    """Yields a folder beside the target, which takes the target's place if the block succeeds.
-
-    Args:
-      path: the target.
-    """
+    """Yields a folder beside the target, which takes the target's place if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # On the same file system as the target, so that renames are atomic.
     workspace = Path(tempfile.mkdtemp(prefix=f".unfinished-{path.name}-", dir=path.parent))

@@ -39,12 +39,7 @@ class Served:
         return inputs
 
     def model_inputs(self, ops: Arrays, arrays: Mapping[str, Tensor]) -> Tensor:
-        """Returns the model's inputs for served arrays.
-
-        Args:
-          ops: of the arrays.
-          arrays: (B, ...) by name.
-        """
+        """Returns the model's inputs for served arrays."""
         standardized = {name: self._standardized(ops, name, arrays[name]) for name in self.inputs}
         return self.spec.task.inputs(ops, standardized)
 
@@ -81,11 +76,7 @@ class Served:
         return raw
 
     def answers(self, outputs: Array | Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the expected answers for a model's outputs, computed in float64.
-
-        Args:
-          outputs: (N, ...) of the model; by name if it has several.
-        """
+        """Returns the expected answers for a model's outputs, computed in float64."""
         exact: Array | dict[str, Array]
         if isinstance(outputs, Mapping):
             exact = {name: np.asarray(output, np.float64) for name, output in outputs.items()}
@@ -93,26 +84,6 @@ class Served:
             exact = np.asarray(outputs, np.float64)
         answers = self.spec.task.predictions(arrays.of(np), exact)
         return {name: np.asarray(answer) for name, answer in answers.items()}
-
-    def answer_specs(self, outputs: Array | Mapping[str, Array]) -> dict[str, ArraySpec]:
-        """Returns the specs of the answers, by name, float32 and int64.
-
-        Args:
-          outputs: (N, ...) of the model; by name if it has several.
-        """
-        specs: dict[str, ArraySpec] = {}
-        for name, answer in self.answers(outputs).items():
-            dtype = "int64" if np.issubdtype(answer.dtype, np.integer) else "float32"
-            specs[name] = ArraySpec(answer.shape[1:], dtype)
-        return specs
-
-    def describe(self, outputs: Array | Mapping[str, Array]) -> dict[str, object]:
-        """Returns the signature in words, for the record: `uint8 (batch, height=28, width=28, channel=1)`."""
-        return {
-            "name": NAME,
-            "inputs": _described(self.inputs),
-            "answers": _described(self.answer_specs(outputs)),
-        }
 
     def names(self) -> dict[str, list[str]]:
         """Returns the names of the categories or columns of the outputs and of each input, as far as they have any."""
@@ -123,15 +94,3 @@ class Served:
         for name, spec in self.inputs.items():
             names[name] = spec.names
         return {name: list(categories) for name, categories in names.items() if categories}
-
-
-def _described(specs: Mapping[str, ArraySpec]) -> dict[str, str]:
-    return {name: _describe(spec) for name, spec in specs.items()}
-
-
-def _describe(spec: ArraySpec) -> str:
-    names = spec.dims or ("",) * len(spec.shape)
-    dims = ["batch"]
-    for name, size in zip(names, spec.shape, strict=True):
-        dims.append(f"{name}={size}" if name else str(size))
-    return f"{spec.dtype} ({', '.join(dims)})"

@@ -1,6 +1,6 @@
 """Exports models that draw numbers, on JAX and without a run: `python -m tests.export.drawing_worker FOLDER`.
 
-Prints JSON: name -> what was loaded again, what was left out, and which answers were told to be drawn.
+Prints JSON: name -> what was loaded again, what was left out, and which answers were drawn.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from runner import arrays
 from runner.engine import registry
 from runner.engine.registry import make_plain
 from runner.export.check import check
-from runner.export.drawn import drawn_answers
 from runner.export.signature import Served
-from runner.export.write import write_model
+from runner.export.write import SAVED_MODEL, loaded_keras, write_model
 from runner.task.base import DataSpec
 from tests.configs import with_keys
 from tests.engine import cases
@@ -93,19 +92,19 @@ def exported(builder: Callable[..., Any], folder: Path) -> dict[str, Any]:
     plain = make_plain(config, served.spec, values)
     rng = np.random.default_rng(0)
     given = {name: rng.integers(0, 2, (COUNT, *spec.shape)).astype(spec.dtype) for name, spec in served.inputs.items()}
-    drawn = drawn_answers(plain, served)
     target = folder / builder.__name__
     target.mkdir()
     written = write_model(plain, served, target, convert=True, tensorflow=True)
     outputs = np.asarray(plain.model(served.model_inputs(arrays.of(np), given), training=False))
-    compared = check(target, written, "keras", served, given, outputs, folder / "log", drawn)
+    written, loaded = loaded_keras(plain, target, written)
+    compared = check(target / SAVED_MODEL, loaded, served, given, outputs, folder / "log")
     return {
-        "drawn": sorted(drawn),
+        "drawn": sorted(name for name, each in compared["SavedModel"].items() if each.drawn),
         "left_out": written.left_out,
         "files": sorted(path.name for path in target.iterdir()),
-        "equal": {file: found.equal for file, found in compared.items()},
+        "equal": {file: all(each.equal for each in found.values()) for file, found in compared.items()},
         "compared": {
-            file: [name for name, each in found.answers.items() if not each.drawn] for file, found in compared.items()
+            file: [name for name, each in found.items() if not each.drawn] for file, found in compared.items()
         },
     }
 

@@ -5,10 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from runner.export.check import compare
 from tests import forks
 
 ROOT = Path(__file__).parents[2]
@@ -39,14 +37,14 @@ def test_a_model_that_samples_is_exported_and_its_answers_are_marked_as_random(e
     found = exports["sampling"]
     assert found["drawn"] == ["class", "logits", "probabilities"]
     assert found["compared"] == {"SavedModel": []}
-    assert found["left_out"] == ["model.keras: keras has no Sampling; model.weights.h5 has the weights"]
+    (line,) = found["left_out"]
+    assert line.startswith("model.keras: the model can't be written as a whole (")
+    assert "Sampling" in line
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "why"), [("silent", "does not implement get_config()"), ("unknown", "keras has no Own")]
-)
+@pytest.mark.parametrize(("name", "why"), [("silent", "does not implement get_config()"), ("unknown", "Own")])
 def test_weights_are_written_if_the_model_can_not_be_saved(exports: Any, name: str, why: str) -> None:
     found = exports[name]
     assert found["files"] == ["model.weights.h5", "saved_model"]
@@ -56,12 +54,3 @@ def test_weights_are_written_if_the_model_can_not_be_saved(exports: Any, name: s
     assert why in line
     assert " at 0x" not in line
     assert found["equal"] == {"SavedModel": True}
-
-
-def test_random_answers_must_only_be_finite() -> None:
-    run = {"logits": np.zeros((2, 3)), "class": np.zeros(2, np.int64)}
-    other = {"logits": np.ones((2, 3)), "class": np.ones(2, np.int64)}
-    assert not compare(run, other).equal
-    assert compare(run, other, {"logits", "class"}).equal
-    assert not compare(run, other, {"logits"}).equal
-    assert not compare(run, other | {"logits": np.full((2, 3), np.nan)}, {"logits", "class"}).equal

@@ -39,8 +39,7 @@ def test_the_loaded_export_answers_the_same(found: dict[str, Any], name: str) ->
     assert set(found[name]) == {"SavedModel", "model.keras"}
     for answers in found[name].values():
         assert list(answers) == ANSWERS[name]
-        for differing, largest, scale in answers.values():
-            assert differing == 0
+        for largest, scale in answers.values():
             assert scale > 0
             assert largest <= TOLERANCE * scale
 
@@ -48,4 +47,4 @@ def test_the_loaded_export_answers_the_same(found: dict[str, Any], name: str) ->
 def test_a_prediction_is_in_the_units_of_the_target(found: dict[str, Any]) -> None:
     """The task was told that targets are about 250."""
     for answers in found["two inputs"].values():
-        assert answers["prediction"][2] > 200
+        assert answers["prediction"][1] > 200
