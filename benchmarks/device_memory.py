@@ -35,4 +35,4 @@ def end(code: int) -> int:
 
 
 if __name__ == "__main__":
-    entry.main("runner.run.command", after="benchmarks.device_memory")
+    entry.main("runner.cli.train", after="benchmarks.device_memory")

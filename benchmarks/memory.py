@@ -23,17 +23,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from runner.checkpoint import storage
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.storage import Content
+from runner.cli.notebook.composing import compose
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import WEIGHT
 from runner.engine import make_engine
 from runner.engine.base import Engine, HostBatches
-from runner.notebook.composing import compose
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
-from runner.training.checkpoint import storage
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.storage import Content
 
 _CONFIG = ("engine=jax", "mesh=batch8", "layout=fsdp", "optimizer=adamw", "model=gpt", "task=language_model")
 _DATA = ("dataset=pydoc", "dataset.batch_size=8", "dataset.sequence_length=64", "tracking=none")

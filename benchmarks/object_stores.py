@@ -44,10 +44,10 @@ from rich.table import Table
 
 from benchmarks.contenders import ContenderError
 from benchmarks.turns import Block, Trainee
+from runner.checkpoint.index import CheckpointIndex
+from runner.checkpoint.storage import Content
 from runner.engine.base import Shard
 from runner.host.stores.urls import place
-from runner.training.checkpoint.index import CheckpointIndex
-from runner.training.checkpoint.storage import Content
 from tests.object_server import BUCKET, Proxy, moto
 
 Values = NDArray[np.float64]

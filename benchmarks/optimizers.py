@@ -91,7 +91,7 @@ class Turns:
 def train_ours(optimizer: str, examples: Path, folder: Path) -> None:
     """Trains by the training command in this process, whose display takes the turns."""
     from runner.cli import entry
-    from runner.training.display import Display
+    from runner.train.display import Display
 
     turns = Turns()
 
@@ -130,7 +130,7 @@ def train_ours(optimizer: str, examples: Path, folder: Path) -> None:
         "tracking=none",
         f"hydra.run.dir={json.dumps(str(folder))}",
     ]
-    entry.main("runner.run.command")
+    entry.main("runner.cli.train")
 
 
 def train_fit(optimizer: str, examples: Path) -> None:

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks import gpu, published
+from runner.cli.notebook.composing import compose
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.engine import make_engine, registry
-from runner.notebook.composing import compose
 from runner.plan import depth, memory
 from runner.plan.base import Plan
 from runner.plan.command import compile_step

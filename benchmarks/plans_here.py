@@ -21,11 +21,11 @@ import numpy as np
 
 from benchmarks.plan_errors import DIFFERENT, Errors
 from benchmarks.plan_rows import planned
+from runner.cli.notebook.composing import compose
 from runner.data import loading
 from runner.data.base import WEIGHT
 from runner.engine import make_engine, registry
 from runner.engine.base import CountsCost, HostBatches
-from runner.notebook.composing import compose
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 

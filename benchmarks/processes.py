@@ -33,7 +33,7 @@ from benchmarks import data
 from benchmarks.contenders import ROOT, Contender, ContenderError, child_env, last_json_line, run_process
 from benchmarks.ours import read_summary
 from benchmarks.throughput import processor_ticks, stolen_share
-from runner.processes.launch import free_port
+from runner.cluster.launch import free_port
 
 AT_LEAST = 0.95
 OURS = "ours, jax"

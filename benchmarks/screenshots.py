@@ -22,9 +22,9 @@ from typing import Any
 
 from PIL import Image
 
+from runner.cli.runs.records import find_run
 from runner.config.schema import TrackingConfig
 from runner.host.paths import project_root
-from runner.runs.records import find_run
 from runner.tracking.location import default_uri, free_port
 from runner.tracking.store import Store
 from runner.tracking.sweeps import find, open_tracking

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import ROOT, ContenderError
+from runner.checkpoint.recorder import MetricRecorder
 from runner.config.schema import ProfileConfig
 from runner.host import work
-from runner.training import loop
-from runner.training.profile import Profiler
-from runner.training.recorder import MetricRecorder
+from runner.train import loop
+from runner.train.profile import Profiler
 
 # Environment variables of the training: steps of a block, steps before the first one, and the file of its blocks.
 _BLOCK = "RUNNER_BENCHMARK_BLOCK"

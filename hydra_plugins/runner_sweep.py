@@ -7,8 +7,8 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from runner.cli.sweep import plugins
 from runner.config import search_path as own
-from runner.sweep import plugins
 
 
 class OptionSource(own.OptionSource):

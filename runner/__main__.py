@@ -5,7 +5,7 @@ from runner.cli import entry
 
 def main() -> None:
     """Runs the command and exits with its code."""
-    entry.main("runner.run.command")
+    entry.main("runner.cli.train")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from runner.data import workers
 from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.engine.base import HostBatches, PlacedBatches, Shard, StepMetrics, VariableInfo
 from runner.task.base import Evaluation, OutputSpec, Task
-from runner.training import feed
+from runner.train import feed
 
 SPECS = {"label": ArraySpec((), "int32")}
 

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from runner.processes.launch import free_port
+from runner.cluster.launch import free_port
 
 ROOT = Path(__file__).parents[1]
 _START_S = 60.0

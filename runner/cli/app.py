@@ -19,10 +19,20 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from runner.checkpoint import arguments as checkpoint_arguments
 from runner.cli import command_line
 from runner.cli.messages import one_line
 from runner.cli.prepare import LOG, Prepared, prepare
 from runner.cli.resolvers import register_resolvers
+from runner.cli.sweep import (
+    launch,
+    resume,
+    state,
+)
+from runner.cluster import lifecycle as processes
+from runner.cluster import restarts
+from runner.cluster.team import ProcessError
+from runner.cluster.team import current as current_team
 from runner.config.compose import each_composed, hydra_main
 from runner.config.schema import RunConfig
 from runner.errors import (
@@ -45,17 +55,12 @@ from runner.host import paths, secrets, session, stages, work
 from runner.host.late import late
 from runner.host.outputs import caused_by_disk
 from runner.host.signals import current, interruption
-from runner.processes import lifecycle as processes
-from runner.processes import restarts
-from runner.processes.team import ProcessError
-from runner.processes.team import current as current_team
-from runner.sweep import launch, member, resume, state
-from runner.training.checkpoint import arguments as checkpoint_arguments
+from runner.tracking import member
 
 if TYPE_CHECKING:
-    from runner.sweep import report
+    from runner.cli.sweep import report
 else:
-    report = late("runner.sweep.report")
+    report = late("runner.cli.sweep.report")
 
 logger = logging.getLogger(__name__)
 

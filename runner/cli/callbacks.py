@@ -9,13 +9,13 @@ from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
 from runner.cli.messages import one_line
+from runner.cli.sweep import state
+from runner.cluster import place
 from runner.config.hydra_node import say_replaced
 from runner.errors import ConfigError, Refused
 from runner.host import session
 from runner.host.secrets import hide_config
 from runner.host.terminal import spare_output
-from runner.processes import place
-from runner.sweep import state
 
 
 class RunCallback(Callback):
@@ -65,7 +65,7 @@ class SweepCallback(Callback):
         hide_config(config)
         say_replaced(config)
         # The report imports matplotlib, which takes half a second that the first job has to itself otherwise.
-        state.begin(config, describe_error=one_line, meanwhile=lambda: import_module("runner.sweep.report"))
+        state.begin(config, describe_error=one_line, meanwhile=lambda: import_module("runner.cli.sweep.report"))
 
     def __getstate__(self) -> dict[str, object]:
         """Returns what the sweep knows by the time that a launcher sends its jobs away."""

@@ -9,11 +9,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
+from runner.checkpoint.arguments import (
+    KEYS,
+    MULTIRUN,
+)
 from runner.config import free_keys, hydra_keys, short_keys, texts
 from runner.config.search_path import FLAG, NAME_FLAG, folders
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host.commands import command_module
-from runner.training.checkpoint.arguments import KEYS, MULTIRUN
 
 FLAGS_WITHOUT_VALUE = (
     "--help",

@@ -20,9 +20,9 @@ from runner.errors import did_you_mean, invalid
 from runner.host.console import Console
 from runner.host.outputs import required, spared
 from runner.host.signals import heard
-from runner.record import with_config
 from runner.task import registry as tasks
 from runner.task.supervised import no_array
+from runner.train.record import with_config
 
 _DRAWN = 30  # examples of a picture: five rows
 _WIDTH = 160  # characters in a pipe or a file, which have no width of their own: the widest table fits

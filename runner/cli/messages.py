@@ -11,11 +11,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
+from runner.checkpoint.arguments import key_of
 from runner.cli.command_line import is_group, short, unreadable
 from runner.config import search_path
 from runner.errors import ConfigError, did_you_mean, in_one_line
 from runner.host.outputs import caused_by_disk, unwritable
-from runner.training.checkpoint.arguments import key_of
 
 _MOST_NAMES = 10  # in a message; the reader who needs more has --help
 

@@ -13,9 +13,14 @@ from typing import NoReturn
 
 from omegaconf import DictConfig, open_dict, read_write
 
-from runner.checks import hardware as checks_hardware
-from runner.checks import task as checks_task
-from runner.checks.composed import convert
+from runner.checkpoint.arguments import key_of
+from runner.cluster import (
+    launch,
+    outputs,
+    restarts,
+)
+from runner.cluster import lifecycle as processes
+from runner.cluster.team import current
 from runner.config import short_keys
 from runner.config.convert import flatten, resolved
 from runner.config.durations import seconds_of
@@ -28,12 +33,11 @@ from runner.host.commands import command_module
 from runner.host.quoting import quoted
 from runner.host.versions import installed
 from runner.layout.mesh import size
-from runner.processes import launch, outputs, restarts
-from runner.processes import lifecycle as processes
-from runner.processes.team import current
-from runner.sweep import member
-from runner.sweep.identity import code_version
-from runner.training.checkpoint.arguments import key_of
+from runner.plan.checks import hardware as checks_hardware
+from runner.plan.checks import task as checks_task
+from runner.plan.checks.composed import convert
+from runner.tracking import member
+from runner.train.identity import code_version
 
 LOG = "runner.log"
 _HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")

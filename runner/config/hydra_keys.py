@@ -20,7 +20,7 @@ _OWN_CALLBACKS = ("run", "sweep")
 
 _GROUPS = ("hydra/launcher", "hydra/sweeper", "hydra/job_logging", "hydra/hydra_logging", "hydra/help", "hydra/output")
 
-# Keys below these are checked by `runner.sweep.settings` or by Hydra.
+# Keys below these are checked by `runner.cli.sweep.settings` or by Hydra.
 _OPEN_PREFIXES = (
     "hydra.launcher.",
     "hydra.sweeper.",

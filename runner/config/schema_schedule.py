@@ -30,7 +30,7 @@ class PlateauConfig:
       min_factor: smallest product of all reductions; null: 0.
     """
 
-    # The metrics depend on the task, so `runner.checks.trainer` checks the name.
+    # The metrics depend on the task, so `runner.plan.checks.trainer` checks the name.
     metric: str | None = None
     # With a factor of 1 a reduction would reduce nothing.
     factor: float | None = number(None, above=0.0, below=1.0, example=0.1)
@@ -69,7 +69,7 @@ class ScheduleConfig:
       plateau: reduces the rate when a metric no longer improves.
     """
 
-    # `runner.optim.schedules` has the names, and the keys that each schedule uses.
+    # `runner.engine.optim.schedules` has the names, and the keys that each schedule uses.
     name: str = "constant"
     warmup_steps: int = integer(0, at_least=0)
     decay_steps: int | None = integer(None, at_least=1, example=1000)

@@ -46,7 +46,7 @@ class EarlyStoppingConfig:
       min_delta: smallest change that counts as an improvement; null: 0.
     """
 
-    # The metrics depend on the task, so `runner.checks.trainer` checks the name.
+    # The metrics depend on the task, so `runner.plan.checks.trainer` checks the name.
     metric: str | None = None
     patience: int | None = integer(None, at_least=1, example=3)
     min_delta: float | None = number(None, at_least=0.0, example=0.001)

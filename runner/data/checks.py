@@ -1,6 +1,6 @@
 """Checks between keys of `dataset`, before a data library is imported.
 
-See `runner.checks.run`.
+See `runner.plan.checks.run`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Checks of `engine` and `against`, between their keys and with other groups.
 
-They are called by `runner.checks.run`.
+They are called by `runner.plan.checks.run`.
 """
 
 from __future__ import annotations
 
 from runner.config.schema import EngineConfig, RunConfig
 from runner.config.values import changed, check_name
+from runner.engine.optim.registry import OPTIMIZERS
 from runner.engine.registry import ENGINES, check_installed
 from runner.errors import invalid
 from runner.model import target
-from runner.optim.registry import OPTIMIZERS
 
 
 def check(config: RunConfig) -> None:

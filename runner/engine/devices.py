@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig, OmegaConf
 
+from runner.cluster import checks as checks_cluster
+from runner.cluster import place
 from runner.config.schema import ClusterConfig, MeshConfig, RunConfig
 from runner.engine.accelerated import lack
 from runner.errors import ConfigError, invalid
@@ -14,8 +16,6 @@ from runner.host import accelerators
 from runner.host.accelerators import GPU, TPU, Accelerators, counted
 from runner.host.commands import command_module
 from runner.layout import mesh
-from runner.processes import checks as checks_cluster
-from runner.processes import place
 
 AUTO = "auto"
 CPU = "cpu"

@@ -33,15 +33,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner import layout
+from runner.cluster.team import current
 from runner.config.import_paths import import_paths
 from runner.config.schema import RunConfig
+from runner.engine.optim import transformation
 from runner.errors import invalid
 from runner.host import libraries, stages
 from runner.host.late import late
 from runner.host.versions import installed
 from runner.model import target
-from runner.optim import transformation
-from runner.processes.team import current
 
 if TYPE_CHECKING:
     from runner.data.base import Array

@@ -4,9 +4,9 @@ A config error, `--help` and `--version` take less than a second; MLflow, matplo
 take several to import. A module that may need one of them names it at its top:
 
     if TYPE_CHECKING:
-        from runner.runs import act
+        from runner.cli.runs import act
     else:
-        act = late("runner.runs.act")
+        act = late("runner.cli.runs.act")
 
 so its dependencies and their types are visible there, as with any import.
 """

@@ -25,10 +25,10 @@ class Session:
       arguments: the command line, secrets masked. First as typed; then as Hydra reads it, with recorded overrides.
       prepare_run: checks the config of a run and claims its folder. Hydra's callback calls it, which knows the
         session alone; None outside a command.
-      membership: the sweep that started this process for one of its jobs, a `runner.sweep.member.Membership`; None for
+      membership: the sweep that started this process for one of its jobs, a `Membership` of tracking; None for
         a run of its own. The session stores it and the next one, whose types are above this folder.
       sweep: the sweep that this process runs, or what its job knows of the sweep where a launcher other than ours
-        runs it in this process, see `runner.sweep.state`; None where there is none.
+        runs it in this process, see `runner.cli.sweep.state`; None where there is none.
     """
 
     program: str = ""

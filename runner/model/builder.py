@@ -10,7 +10,7 @@ from typing import Any
 from runner.config.schema import ModelConfig
 from runner.errors import ConfigError, in_one_line, shown
 from runner.host.import_path import line_of, parameters
-from runner.optim.paths import RESERVED
+from runner.layout.paths import RESERVED
 from runner.task.base import DataSpec
 
 # Keras's name of each `engine.precision`. Variables are float32 with both.

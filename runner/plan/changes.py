@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from runner.checks import run
 from runner.config import search_path
 from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
@@ -16,6 +15,7 @@ from runner.host import stages
 from runner.layout import mesh
 from runner.model import gpt_options
 from runner.plan.base import ARITHMETIC, Change, Forecast, MemoryPart
+from runner.plan.checks import run
 from runner.plan.make import memory_parts
 from runner.task.base import DataSpec
 

@@ -13,7 +13,7 @@ from runner.config.convert import choices
 from runner.config.schema import HardwareConfig, RunConfig
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT
-from runner.engine import devices, make_engine, registry
+from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.base import CountsCost, Engine, HostBatches, cache_on_device, caches_split
 from runner.host import stages, work
 from runner.plan import changes, depth
@@ -21,7 +21,6 @@ from runner.plan.base import Plan
 from runner.plan.make import make_plan, memory_parts
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
-from runner.training import lengths
 
 
 def plan_config(config: RunConfig) -> Plan:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from runner.cluster import checks as checks_cluster
 from runner.config.schema import HardwareConfig, RunConfig
 from runner.engine import make_engine, registry
 from runner.errors import OutOfMemoryError
@@ -16,7 +17,6 @@ from runner.layout import mesh
 from runner.plan import changes, host_memory, memory
 from runner.plan.base import ARITHMETIC, Change, Forecast, MemoryPart, Plan
 from runner.plan.make import memory_parts
-from runner.processes import checks as checks_cluster
 from runner.task import registry as task_registry
 from runner.task.base import DataSpec
 

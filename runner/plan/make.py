@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from runner import layout
-from runner.checks import warnings as config_warnings
+from runner.cluster import checks as checks_cluster
+from runner.cluster import place
 from runner.config.schema import HardwareConfig, ModelConfig, RunConfig
 from runner.engine import registry
 from runner.engine.base import (
@@ -22,18 +23,17 @@ from runner.engine.base import (
     VariableInfo,
 )
 from runner.engine.mappings import shapes_of, subset
+from runner.engine.optim import schedules
 from runner.layout import Placement, hybrid, mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs
+from runner.layout.paths import owner_of
 from runner.model import gpt_options
-from runner.optim import schedules
-from runner.optim.paths import owner_of
 from runner.plan import communication, communication_dtensor, estimate, forecast, memory
 from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
+from runner.plan.checks import warnings as config_warnings
 from runner.plan.rates import hardware_rates, rates, traffic, unpriced_network
 from runner.plan.tokens import step_flops
-from runner.processes import checks as checks_cluster
-from runner.processes import place
 from runner.task.base import DataSpec
 
 # Bytes per number.

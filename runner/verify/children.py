@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Required, TypedDict
 
+from runner.cluster.place import Place
 from runner.engine import registry
 from runner.errors import ConfigError, EngineError
 from runner.host import children
-from runner.processes.place import Place
 
 WORKER = "runner.verify.worker"
 

@@ -48,7 +48,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from runner.data.base import Array
-from runner.optim.paths import is_ema, is_slot, owner_of
+from runner.layout.paths import (
+    is_ema,
+    is_slot,
+    owner_of,
+)
 from runner.verify import points
 from runner.verify.rounding import noise_of, rounding_remainders
 from runner.verify.spread import RANKS, Trajectory, at_ranks, is_loss, movement, relative_growth

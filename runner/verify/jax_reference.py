@@ -25,11 +25,14 @@ from runner.engine.jax.names import Names
 from runner.engine.jax.precision import as_float32, rounded, set_dtypes
 from runner.engine.jax.private import all_layers, forget_added_losses, in_float32, training_argument
 from runner.engine.jax.randomness import seed_indices
+from runner.engine.optim import groups
+from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.stock import (
+    StockPart,
+    stock_parts,
+)
+from runner.layout.paths import slot_path
 from runner.model import scope
-from runner.optim import groups
-from runner.optim.paths import slot_path
-from runner.optim.registry import OPTIMIZERS
-from runner.optim.stock import StockPart, stock_parts
 from runner.verify.jax_float64 import in_float64
 from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request

@@ -19,12 +19,12 @@ from runner.data.base import Array
 from runner.engine.dtensor import masks
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.adapters.paths import named_variables
+from runner.engine.optim import groups
+from runner.engine.optim.stock import stock_parts
 from runner.errors import ConfigError
 from runner.layout import mesh
+from runner.layout.paths import slot_path
 from runner.model import scope, target
-from runner.optim import groups
-from runner.optim.paths import slot_path
-from runner.optim.stock import stock_parts
 from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request
 

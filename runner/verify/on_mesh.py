@@ -10,10 +10,10 @@ import numpy as np
 from runner.data.base import Array
 from runner.engine import make_engine
 from runner.engine.base import Engine, StepMetrics, cache_on_device, caches_split
+from runner.engine.optim import norms
 from runner.errors import EngineError
+from runner.layout.paths import is_variable
 from runner.model.padding import check_functions
-from runner.optim import norms
-from runner.optim.paths import is_variable
 from runner.task.base import LOSS
 from runner.verify import padding, points
 from runner.verify.request import Request

@@ -19,7 +19,7 @@ from runner.engine.jax.layer_outputs import outputs_of
 from runner.engine.jax.own_step.factory import OwnStepFactory
 from runner.engine.jax.own_step.functions import Functions
 from runner.engine.jax.private import all_layers, inputs_of, is_functional
-from runner.optim.paths import is_slot
+from runner.layout.paths import is_slot
 from runner.task.base import LOSS
 from runner.task.step import StepTask
 from runner.verify import padding, points

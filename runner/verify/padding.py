@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from runner.data.base import WEIGHT, Array
-from runner.optim.paths import owner_of
+from runner.layout.paths import owner_of
 from runner.verify import points
 from runner.verify.compare import Check, identical
 from runner.verify.request import Request

@@ -17,16 +17,22 @@ from pathlib import Path
 
 import numpy as np
 
+from runner.checkpoint import (
+    runs,
+    storage,
+)
+from runner.checkpoint.arguments import folder_of
+from runner.checkpoint.metric_history import (
+    MetricHistory,
+    from_arrays,
+)
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.runs import SavedRun
 from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, invalid
 from runner.host.quoting import quoted
-from runner.optim.paths import is_variable
-from runner.training.checkpoint import runs, storage
-from runner.training.checkpoint.arguments import folder_of
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.runs import SavedRun
-from runner.training.metric_history import MetricHistory, from_arrays
+from runner.layout.paths import is_variable
 from runner.verify.recorded_step import FILE, State, config_differences, shown
 
 # Relative to the norm of a variable: what rounding in another order makes of many steps, and less than what a person

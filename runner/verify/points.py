@@ -29,8 +29,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from runner.data.base import Array
-from runner.optim.base import Slot
-from runner.optim.paths import ema_path, slot_path
+from runner.engine.optim.base import Slot
+from runner.layout.paths import (
+    ema_path,
+    slot_path,
+)
 from runner.verify.rounding import layer_sizes
 
 # One late in the training and one early. Two, so that a gradient that is 0 by chance at one is not at both; each costs
@@ -145,7 +148,7 @@ def slots(
     """Returns an optimizer's slots as they may be after many steps with gradients like these.
 
     Args:
-      kinds: of state; see `runner.optim.keras_classes` for their names.
+      kinds: of state; see `runner.engine.optim.keras_classes` for their names.
       gradients: by canonical path.
       weights: by canonical path.
       rate: learning rate; SGD's momentum is a step, not a gradient.

@@ -9,23 +9,33 @@ from typing import Any, cast
 
 import numpy as np
 
+from runner.checkpoint.recorder import MetricRecorder
+from runner.checkpoint.resume import (
+    check_variables,
+    load,
+)
+from runner.checkpoint.saver import Saver
+from runner.cluster.lifecycle import AgreedStop
 from runner.config.schema import ProfileConfig, RunConfig, TrainerConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data import workers
 from runner.data.base import Array, Dataset
 from runner.engine import make_engine
 from runner.engine.base import Engine, Pending, PlacedBatches, StepMetrics, cache_on_device, caches_split
+from runner.engine.lengths import (
+    RunLength,
+    without_padding,
+)
 from runner.host import stages
 from runner.host.logs import quiet_native_log
 from runner.host.signals import StopRequest
-from runner.processes.lifecycle import AgreedStop
 from runner.task.base import DataSpec, Task
-from runner.training import feed, loop, profile
-from runner.training.checkpoint.resume import check_variables, load
-from runner.training.checkpoint.saver import Saver
-from runner.training.display import Display
-from runner.training.lengths import RunLength, without_padding
-from runner.training.recorder import MetricRecorder
+from runner.train import (
+    feed,
+    loop,
+    profile,
+)
+from runner.train.display import Display
 from runner.verify.recorded_step import Recomputed, RecordedStep
 
 # Entries that a sketch converts at a time: 8 MB as float64, however large the array is.

@@ -15,7 +15,13 @@ import numpy as np
 from omegaconf import DictConfig
 from rich.console import Console
 
-from runner.checks import warnings as config_warnings
+from runner.cluster.launch import free_port
+from runner.cluster.member import Member
+from runner.cluster.place import Place
+from runner.cluster.team import (
+    Team,
+    current,
+)
 from runner.config import typed
 from runner.config.convert import resolved
 from runner.config.schema import MeshConfig, RunConfig, VerifyConfig
@@ -27,13 +33,16 @@ from runner.host import cores, stages
 from runner.host.outputs import spared
 from runner.host.signals import heard
 from runner.layout import mesh
+from runner.plan.checks import warnings as config_warnings
 from runner.plan.table import plan_console
-from runner.processes.launch import free_port
-from runner.processes.member import Member
-from runner.processes.place import Place
-from runner.processes.team import Team, current
-from runner.record import CONFIG, Verdict, open_run, recorded, with_config
 from runner.tracking import Tracker
+from runner.train.record import (
+    CONFIG,
+    Verdict,
+    open_run,
+    recorded,
+    with_config,
+)
 from runner.verify import padding, replay
 from runner.verify.children import PERTURBED, WORKER, SideResult, run_children
 from runner.verify.compare import FROM_THE_START, compare

@@ -10,16 +10,27 @@ from typing import Any
 
 import numpy as np
 
+from runner.checkpoint import (
+    recovery,
+    runs,
+    storage,
+)
+from runner.checkpoint.files import DamagedError
+from runner.checkpoint.metric_history import (
+    MetricHistory,
+    StepMeans,
+    from_arrays,
+)
+from runner.checkpoint.reading import (
+    Checkpoint,
+    read_manifest,
+)
+from runner.checkpoint.runs import SavedRun
 from runner.config.convert import flatten
 from runner.config.schema_replay import ReplayConfig
 from runner.data.base import Array
 from runner.errors import ConfigError, invalid
-from runner.sweep import identity
-from runner.training.checkpoint import recovery, runs, storage
-from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.reading import Checkpoint, read_manifest
-from runner.training.checkpoint.runs import SavedRun
-from runner.training.metric_history import MetricHistory, StepMeans, from_arrays
+from runner.train import identity
 
 FILE = "step.json"
 

@@ -19,13 +19,26 @@ import numpy as np
 from runner.arrays import of as array_functions
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
-from runner.optim import groups, norms, rules
-from runner.optim.base import Slot
-from runner.optim.clipping import clip
-from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
-from runner.optim.registry import OPTIMIZERS
-from runner.optim.schedules import learning_rate
-from runner.optim.stock import StockPart, is_divided, keras_slots
+from runner.engine.optim import (
+    groups,
+    norms,
+    rules,
+)
+from runner.engine.optim.base import Slot
+from runner.engine.optim.clipping import clip
+from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.schedules import learning_rate
+from runner.engine.optim.stock import (
+    StockPart,
+    is_divided,
+    keras_slots,
+)
+from runner.layout.paths import (
+    ema_path,
+    is_ema,
+    is_slot,
+    slot_path,
+)
 from runner.task.base import LOSS
 from runner.verify import padding, points
 from runner.verify.request import Request
@@ -387,7 +400,7 @@ class Reference(ABC):
 
         Args:
           values: of every variable, by canonical path.
-          slots: by `runner.optim.paths.slot_path`; a slot that is missing gets its initial value.
+          slots: by `runner.layout.paths.slot_path`; a slot that is missing gets its initial value.
           step: steps done before, of those that the first training has done.
         """
 

@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from runner.checks.trainer import with_metrics, with_plateau_metric
+from runner.checkpoint.resume import (
+    Previous,
+    check_data,
+    check_order,
+)
+from runner.cluster.team import current
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
-from runner.engine import devices, registry
+from runner.engine import devices, lengths, registry
 from runner.errors import EngineError, invalid
-from runner.evaluate.saved import open_saved
 from runner.host.console import Console
 from runner.host.late import late
 from runner.host.signals import StopRequest, heard
-from runner.processes.team import current
-from runner.record import with_config
+from runner.plan.checks.trainer import (
+    with_metrics,
+    with_plateau_metric,
+)
 from runner.task.registry import make_task
-from runner.training import lengths
-from runner.training.checkpoint.resume import Previous, check_data, check_order
+from runner.train.record import with_config
+from runner.train.saved import open_saved
 from runner.verify import recorded_step as steps
 
 if TYPE_CHECKING:

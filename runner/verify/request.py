@@ -17,18 +17,23 @@ from runner.data.sampler import eval_plan
 from runner.data.vocabulary import Vocabulary
 from runner.data.workers import opened
 from runner.engine.base import HostBatches
-from runner.layout.axes import batch_axis
-from runner.layout.specs import axis_size
-from runner.task.base import DataSpec
-from runner.task.registry import make_task
-from runner.training.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
-from runner.training.lengths import (
+from runner.engine.lengths import (
     check_verified,
     epoch_steps,
     eval_batch_size,
     eval_examples,
     run_length,
     without_padding,
+)
+from runner.layout.axes import batch_axis
+from runner.layout.specs import axis_size
+from runner.task.base import DataSpec
+from runner.task.registry import make_task
+from runner.train.feed import (
+    Examples,
+    StepsPerCall,
+    drawn_epoch,
+    epoch_plan,
 )
 
 _REQUEST = "request.json"

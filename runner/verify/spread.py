@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from runner.data.base import Array
-from runner.optim.paths import is_ema
+from runner.layout.paths import is_ema
 from runner.verify import points
 
 # Quantiles of the entries' differences that are compared, by the name that the table shows. A wrong engine moves most

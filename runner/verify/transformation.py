@@ -13,10 +13,10 @@ import keras
 from runner.arrays import Tensor
 from runner.config.schema import OptimizerConfig
 from runner.engine.jax.updates import slots_of_transformation
-from runner.optim import transformation
-from runner.optim.base import Slot
-from runner.optim.groups import Settings
-from runner.optim.schedules import learning_rate
+from runner.engine.optim import transformation
+from runner.engine.optim.base import Slot
+from runner.engine.optim.groups import Settings
+from runner.engine.optim.schedules import learning_rate
 
 
 @dataclass(eq=False)

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runner.cluster import lifecycle as processes
+from runner.cluster.place import from_launcher
+from runner.cluster.team import current
 from runner.config.schema import MeshConfig
 from runner.data.base import Array
 from runner.engine import registry
 from runner.errors import ConfigError, DataError, EngineError
 from runner.host.late import late
 from runner.layout.mesh import device_kind
-from runner.processes import lifecycle as processes
-from runner.processes.place import from_launcher
-from runner.processes.team import current
 from runner.verify.children import PERTURBED, result_file
 from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS
 from runner.verify.on_mesh import train

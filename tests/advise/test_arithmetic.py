@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from runner.advise import arithmetic, ranking
-from runner.advise.arithmetic import Arithmetic
-from runner.advise.candidates import Allowed, Candidate
 from runner.layout.hybrid import Split
+from runner.plan.advise import (
+    arithmetic,
+    ranking,
+)
+from runner.plan.advise.arithmetic import Arithmetic
+from runner.plan.advise.candidates import (
+    Allowed,
+    Candidate,
+)
 from tests.advise.test_candidates import planned
 
 OPEN = Allowed(("batch",), ("fsdp",), ("none", "full"), (1, 2), ("float32",))

@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.advise import arithmetic, candidates, command, compiled, ranking
-from runner.advise.candidates import Allowed, Candidate
 from runner.config.schema import DatasetConfig, EngineConfig, ModelConfig, RunConfig
 from runner.model import gpt_options
+from runner.plan.advise import (
+    arithmetic,
+    candidates,
+    command,
+    compiled,
+    ranking,
+)
+from runner.plan.advise.candidates import (
+    Allowed,
+    Candidate,
+)
 from runner.plan.base import Basis, Change, Forecast, MemoryPart
 from tests.plan.test_hardware import a_forecast
 

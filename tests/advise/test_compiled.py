@@ -11,8 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
-from runner.advise import command, compiled, ranking
 from runner.host import cores
+from runner.plan.advise import (
+    command,
+    compiled,
+    ranking,
+)
 from tests.advise.test_candidates import START, planned
 
 

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from runner.advise import ranking, show
 from runner.host.console import Console
+from runner.plan.advise import (
+    ranking,
+    show,
+)
 from runner.plan.table import rich_table
 from tests.advise.test_candidates import START, planned
 

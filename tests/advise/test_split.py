@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from runner.advise import split
 from runner.engine.base import LossShapes, LossSplit
+from runner.plan.advise import split
 from tests.engine.jax_runs import answers
 
 # Chunks of 16 KiB of logits, so that the numbers of chunks differ between meshes. A GPU's attention in bfloat16 is
@@ -15,8 +15,8 @@ from tests.engine.jax_runs import answers
 # splits tokens.
 PROGRAM = """
 import json, sys
-from runner.notebook.composing import compose
-from runner.advise import arithmetic
+from runner.cli.notebook.composing import compose
+from runner.plan.advise import arithmetic
 from runner.data import loading
 from runner.engine import make_engine, registry
 from runner.task.base import DataSpec

@@ -28,11 +28,11 @@ import numpy as np
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from runner.checks.composed import convert
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import Array
 from runner.host import paths
+from runner.plan.checks.composed import convert
 from runner.verify import record as check
 from runner.verify.children import SideResult
 from runner.verify.report import Verification

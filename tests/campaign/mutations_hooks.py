@@ -19,7 +19,12 @@ from runner.arrays import Arrays
 from runner.config.schema import OptimizerConfig, RunConfig
 from runner.data.base import Array
 from runner.engine.base import HostBatches
-from runner.optim import clipping, groups, rules, schedules
+from runner.engine.optim import (
+    clipping,
+    groups,
+    rules,
+    schedules,
+)
 from runner.task.classification import Classification
 
 Tensor = Any  # of the engine's library

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.checks import warnings as cautions
 from runner.config.schema import MeshConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from runner.plan.checks import warnings as cautions
 from tests.configs import with_keys
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.checks import run as checks
 from runner.config import values
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data import checks as checks_data
 from runner.errors import ConfigError
+from runner.plan.checks import run as checks
 from tests.configs import with_keys
 from tests.engine import cases
 

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 
-from runner.checks.composed import convert
 from runner.config import schema, search_path
 from runner.config.convert import flatten, resolved
 from runner.config.options import arranged
 from runner.host import paths
 from runner.layout.axes import batch_axis
+from runner.plan.checks.composed import convert
 
 CONF = paths.conf_dir()
 GROUPS = {

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.checks.composed import convert
-from runner.checks.run import check
+from runner.cluster import place
+from runner.cluster.place import Place
 from runner.config.schema import ClusterConfig, EngineConfig, MeshConfig, RunConfig
 from runner.engine import devices
 from runner.engine.accelerated import Lack
 from runner.errors import ConfigError
 from runner.host import accelerators
-from runner.processes import place
-from runner.processes.place import Place
+from runner.plan.checks.composed import convert
+from runner.plan.checks.run import check
 from tests.config.test_config import composed
 from tests.configs import with_keys
 from tests.fake_machine import H100, gpus, tpus

@@ -10,10 +10,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
-from runner.checks.composed import convert
 from runner.config.convert import resolved
 from runner.config.differences import differences
 from runner.host.paths import conf_dir
+from runner.plan.checks.composed import convert
 
 
 @pytest.fixture(autouse=True)

@@ -6,14 +6,14 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from runner.checks.composed import convert
+from runner.checkpoint.arguments import value_of
 from runner.cli.command_line import arranged
+from runner.cli.sweep.state import arguments_of
 from runner.config.compose import compose
 from runner.config.convert import typed_config
 from runner.config.texts import kept
 from runner.errors import ConfigError
-from runner.sweep.state import arguments_of
-from runner.training.checkpoint.arguments import value_of
+from runner.plan.checks.composed import convert
 
 LIKE_NUMBERS = ("1.10", "83e2010", "12e4567", "1_0", "true", "False", "0x10", "1:30", "nan", "-5", "1e5", "007", "1.")
 

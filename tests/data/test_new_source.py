@@ -105,7 +105,7 @@ def test_a_new_source_is_inspected(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_new_source_is_trained_on(folder: Path) -> None:
-    output = run(folder, "runner.run.command", "trainer.epochs=1", "trainer.progress=lines", "mesh=batch8")
+    output = run(folder, "runner.cli.train", "trainer.epochs=1", "trainer.progress=lines", "mesh=batch8")
     assert "eval/accuracy" in output
 
 

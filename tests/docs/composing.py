@@ -14,11 +14,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from PIL import Image
 
-from runner.checks.composed import convert
+from runner.checkpoint.arguments import KEYS
 from runner.cli import command_line
 from runner.config.schema import RunConfig
 from runner.host import paths
-from runner.training.checkpoint.arguments import KEYS
+from runner.plan.checks.composed import convert
 
 # Keys that name a run of an earlier command of the page; the other overrides are checked without them.
 _RECORDED = (*KEYS, "sweep.resume")

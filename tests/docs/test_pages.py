@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
-from runner.processes import place
+from runner.cluster import place
 from tests.docs import composing, examples, pages, reference, site
 from tests.docs.pages import ROOT, Command
 from tests.nightly import nightly_except
@@ -82,15 +82,15 @@ def check(command: Command, page: str) -> None:
         with place.presumed(2, "Slurm"):  # `cluster=auto` then needs no scheduler
             check(started, page)
     if module == "runner.init":
-        assert importlib.import_module("runner.init.command").main(command.arguments) == 0
+        assert importlib.import_module("runner.cli.init").main(command.arguments) == 0
     elif module == "runner.supervise":
-        assert importlib.import_module("runner.supervise.command")._problem(command.arguments[1:]) is None
+        assert importlib.import_module("runner.cli.supervise")._problem(command.arguments[1:]) is None
     elif (parser := reference.parser_of(module) if module else None) is not None:
         getattr(parser, "read", parser.parse_args)(command.arguments)  # `read` also accepts keys in place of flags
     elif module.split(".")[0] == "runner":
         if not {"--help", "--version", "-h"} & set(command.words):
             own = {"command_module": lambda: module}
-            with patch.multiple("runner.processes.checks", **own), patch.multiple("runner.cli.command_line", **own):
+            with patch.multiple("runner.cluster.checks", **own), patch.multiple("runner.cli.command_line", **own):
                 composing.composed(command.arguments)
     elif module:
         assert find_spec(module) is not None

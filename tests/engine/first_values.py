@@ -18,8 +18,8 @@ from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.names import Names
 from runner.engine.jax.shards import shards
 from runner.engine.jax.state import state_tree
+from runner.engine.optim.base import Slot
 from runner.model import stored
-from runner.optim.base import Slot
 from tests.engine import cases
 
 _BUILDERS = ("drawn", "assigned", "regularized", "wants", "given", "constant", "numpy_drawn")

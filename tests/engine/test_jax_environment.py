@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.checks import run as checks
 from runner.engine.jax import environment
 from runner.errors import ConfigError
 from runner.host import cores
+from runner.plan.checks import run as checks
 from tests.configs import with_keys
 from tests.engine import cases
 from tests.engine.jax_runs import answer

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from runner.checkpoint import resume
 from runner.engine.base import VariableInfo
 from runner.errors import ConfigError
-from runner.optim.paths import is_ema, is_slot
-from runner.training.checkpoint import resume
+from runner.layout.paths import (
+    is_ema,
+    is_slot,
+)
 from tests import forks
 from tests.engine.jax_runs import ROOT
 

@@ -75,7 +75,7 @@ import toy_entry
 from runner.cli import entry
 
 sys.argv[0] = "runner"
-entry.main("runner.run.command")
+entry.main("runner.cli.train")
 """
 
 

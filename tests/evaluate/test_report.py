@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from runner.evaluate.report import EvaluationReport
-from runner.evaluate.saved import split_key
 from runner.task.base import Cell
+from runner.train.evaluation import EvaluationReport
+from runner.train.saved import split_key
 
 COLUMNS = ("class", "precision", "recall", "examples")
 ROWS: list[tuple[Cell, ...]] = [("cat", 1.0, 0.75, 4), ("dog", 0.0, 0.0, 2), ("e|l", 0.0, None, 0)]

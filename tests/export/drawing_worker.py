@@ -16,10 +16,14 @@ import numpy as np
 from runner import arrays
 from runner.engine import registry
 from runner.engine.registry import make_plain
-from runner.export.check import check
-from runner.export.signature import Served
-from runner.export.write import SAVED_MODEL, loaded_keras, write_model
 from runner.task.base import DataSpec
+from runner.train.export.check import check
+from runner.train.export.signature import Served
+from runner.train.export.write import (
+    SAVED_MODEL,
+    loaded_keras,
+    write_model,
+)
 from tests.configs import with_keys
 from tests.engine import cases
 

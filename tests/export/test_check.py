@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from runner import arrays
+from runner.cli.export import raise_if_different
 from runner.config.schema import TaskConfig
 from runner.data.base import ArraySpec, Encoding
 from runner.errors import EngineError
-from runner.export.check import compare
-from runner.export.command import raise_if_different
-from runner.export.signature import Served
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
+from runner.train.export.check import compare
+from runner.train.export.signature import Served
 
 RUN = np.array([[2.0, -30.0, 1.0], [0.5, 3.0, 0.25]], np.float32)
 IMAGES = {

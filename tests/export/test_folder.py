@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.checkpoint.runs import SavedRun
 from runner.config.schema import ExportConfig
 from runner.errors import ConfigError, EngineError
-from runner.export import folder
-from runner.training.checkpoint.runs import SavedRun
+from runner.train.export import folder
 
 RUN = SavedRun(Path("nowhere"), {"run": "abc", "tracked": True})
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.export.check import TOLERANCE
+from runner.train.export.check import TOLERANCE
 from tests import forks
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]

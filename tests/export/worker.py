@@ -19,11 +19,15 @@ from runner.config.schema import EngineConfig, ModelConfig, TaskConfig
 from runner.data.base import Array, ArraySpec, Encoding
 from runner.engine import registry
 from runner.engine.registry import make_plain
-from runner.export.check import check
-from runner.export.signature import Served
-from runner.export.write import SAVED_MODEL, loaded_keras, write_model
 from runner.task.base import DataSpec, named_outputs
 from runner.task.registry import make_task
+from runner.train.export.check import check
+from runner.train.export.signature import Served
+from runner.train.export.write import (
+    SAVED_MODEL,
+    loaded_keras,
+    write_model,
+)
 from tests.configs import with_keys
 from tests.engine import cases
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from runner.cli.generate import prompts_of
 from runner.config.schema import GenerateConfig
 from runner.config.short_keys import typed_argument
 from runner.errors import ConfigError
-from runner.generate.command import prompts_of
 
 
 def test_prompts_come_from_one_key() -> None:

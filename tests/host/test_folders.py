@@ -25,19 +25,19 @@ REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removed
 # Every file that removes or moves files, and why that can't hit what is not ours.
 ALLOWED = {
     "runner/host/stores/cache.py": "copies and folders of its own in the cache, by the form of their names",
-    "runner/training/checkpoint": "checkpoints and records in a run's own folder",
+    "runner/checkpoint": "checkpoints and records in a run's own folder",
     "runner/data/processes.py": "a folder of a random name that it made in the temporary folder",
     "runner/data/digest.py": "a digest that it has just written under a name of its own",
     "runner/data/sources/pydoc.py": "a text that it has just written under a name of its own",
     "runner/data/sources/prepared.py": "publishes a folder that it has just made, named by its digest, under its lock",
-    "runner/export/write.py": "the Keras file that it has just written into a folder that it made",
-    "runner/processes/secret.py": "a part of a secret under a random name, which it made",
-    "runner/export/folder.py": "a folder of a random name that it made; the target where an export wrote all of it",
+    "runner/train/export/write.py": "the Keras file that it has just written into a folder that it made",
+    "runner/cluster/secret.py": "a part of a secret under a random name, which it made",
+    "runner/train/export/folder.py": "a folder of a random name that it made; the target, where an export wrote all",
     "runner/host/folders.py": "files by name, in a folder that was claimed, and folders that are empty",
     "runner/host/lock.py": "a file that is empty or holds a process id",
     "runner/host/outputs.py": "a file that it has just made, and that the disk did not take",
-    "runner/sweep/member.py": "parent.json in the sweep's claimed folder",
-    "runner/sweep/state.py": "parent.json and an earlier job's outcome, in claimed folders",
+    "runner/tracking/member.py": "parent.json in the sweep's claimed folder",
+    "runner/cli/sweep/state.py": "parent.json and an earlier job's outcome, in claimed folders",
     "runner/verify/request.py": "publishes a file that it has just written, in a temporary folder",
 }
 
@@ -183,7 +183,7 @@ def test_every_place_that_removes_files_is_known() -> None:
             calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
             if any(_removes(call) for call in calls):
                 name = path.relative_to(ROOT).as_posix()
-                found.add("runner/training/checkpoint" if name.startswith("runner/training/checkpoint/") else name)
+                found.add("runner/checkpoint" if name.startswith("runner/checkpoint/") else name)
     assert found == set(ALLOWED), "say of a new one why it can't hit what is not ours"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.init import command
+from runner.cli import init as command
 
 
 def test_a_project_is_named_as_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.checks.composed import convert
 from runner.config.compose import compose
+from runner.plan.checks.composed import convert
 from tests import forks, stores
 from tests.keras_examples import page
 from tests.keras_examples.spec import Example, examples

@@ -31,8 +31,11 @@ from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.layers.adopted import masks_from_scope
 from runner.engine.jax.names import Names
 from runner.errors import ConfigError
+from runner.layout.paths import (
+    is_variable,
+    slot_path,
+)
 from runner.model import scope
-from runner.optim.paths import is_variable, slot_path
 from runner.task.base import LOSS, DataSpec
 from runner.task.registry import make_task
 from tests.configs import with_keys

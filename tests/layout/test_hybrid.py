@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.checks.composed import convert
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.errors import ConfigError
 from runner.layout import hybrid, mesh, resolve
 from runner.layout.axes import batch_axis, data_axes
 from runner.layout.specs import axis_size
 from runner.plan import rows
+from runner.plan.checks.composed import convert
 from tests import forks
 from tests.config.test_config import composed
 from tests.plan import cases

@@ -12,8 +12,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.version import VersionBase
 
 import runner
+from runner.cli.notebook import planning
 from runner.errors import EngineError
-from runner.notebook import planning
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 import runner
+from runner.cli.notebook import (
+    child,
+    opened,
+    planning,
+)
 from runner.errors import EngineError
-from runner.notebook import child, opened, planning
 from runner.tracking.store import Store, open_store
 from tests.stores import store_in
 

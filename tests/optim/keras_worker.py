@@ -20,7 +20,7 @@ from runner.config.schema import LayoutConfig, OptimizerConfig, RunConfig
 from runner.data.base import Array
 from runner.engine import make_engine, registry
 from runner.engine.base import Engine, HostBatches
-from runner.optim.paths import is_slot
+from runner.layout.paths import is_slot
 from runner.verify.request import Request
 from tests.configs import with_keys
 from tests.engine import cases

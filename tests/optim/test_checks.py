@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from runner.cli.notebook.composing import compose
 from runner.config.schema import OptimizerConfig
+from runner.engine.optim import checks
 from runner.errors import ConfigError
-from runner.notebook.composing import compose
-from runner.optim import checks
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from runner.cli.notebook.composing import compose
 from runner.config.schema import GroupConfig, OptimizerConfig
+from runner.engine.optim import groups
+from runner.engine.optim.groups import Settings
 from runner.errors import ConfigError
-from runner.notebook.composing import compose
-from runner.optim import groups
-from runner.optim.groups import Settings
 from tests.optim.keras_runs import GROUPED, work
 from tests.optim.test_keras_classes import off
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from runner.cli.notebook.composing import compose
+from runner.engine.optim.keras_classes import options_checked
 from runner.errors import ConfigError
-from runner.notebook.composing import compose
-from runner.optim.keras_classes import options_checked
 from tests.optim.keras_runs import RUNS, named, work
 
 # Float32 sums of the same terms in another order stay within this after a few steps, relative to an array's largest

@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[2]
 
 # Heavy-ball momentum that is not multiplied by the learning rate, as PyTorch's SGD has it.
 MODULE = """
-from runner.optim.base import OptimizerEntry, Rule
+from runner.engine.optim.base import (
+    OptimizerEntry,
+    Rule,
+)
 
 
 def _make_rule(config, xp):
@@ -39,8 +42,11 @@ CONFIG_PROGRAM = """
 import json, sys
 import numpy as np
 from runner.errors import ConfigError
-from runner.notebook.composing import compose
-from runner.optim import registry, rules
+from runner.cli.notebook.composing import compose
+from runner.engine.optim import (
+    registry,
+    rules,
+)
 
 def error(*overrides):
     try:
@@ -71,12 +77,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("package")
     shutil.copytree(ROOT / "runner", folder / "runner", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "conf").symlink_to(ROOT / "conf")
-    optim = folder / "runner/optim"
+    optim = folder / "runner/engine/optim"
     (optim / "heavy_ball.py").write_text(MODULE)
     registry = optim / "registry.py"
     table = registry.read_text()
     for line, added in (
-        ("from runner.optim.sgd import SGD", "from runner.optim.heavy_ball import HEAVY_BALL"),
+        ("from runner.engine.optim.sgd import SGD", "from runner.engine.optim.heavy_ball import HEAVY_BALL"),
         ('    "sgd": SGD,', '    "heavy_ball": HEAVY_BALL,'),
     ):
         assert line in table

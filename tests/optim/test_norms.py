@@ -10,7 +10,7 @@ import pytest
 
 from runner import arrays
 from runner.config.schema import OptimizerConfig
-from runner.optim import norms
+from runner.engine.optim import norms
 from tests.optim.keras_runs import work
 
 PATHS = ["d1/kernel", "d1/bias", "head"]

@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.config.schema import OptimizerConfig, ScheduleConfig
+from runner.engine.optim.checks import check_rates
+from runner.engine.optim.schedules import (
+    learning_rate,
+    turning_points,
+)
 from runner.errors import ConfigError
-from runner.optim.checks import check_rates
-from runner.optim.schedules import learning_rate, turning_points
 
 TOTAL, STEPS = 50, 61
 BASE = 0.05

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from runner.cli.notebook.composing import compose
 from runner.errors import ConfigError
-from runner.notebook.composing import compose
-from runner.optim.paths import is_slot, owner_of, slot_path
+from runner.layout.paths import (
+    is_slot,
+    owner_of,
+    slot_path,
+)
 from tests.optim.keras_runs import work
 from tests.optim.test_keras_classes import off
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import runner
+from runner.checkpoint.reading import Checkpoint
 from runner.cli import app
-from runner.optim.paths import ema_path
-from runner.training.checkpoint.reading import Checkpoint
+from runner.layout.paths import ema_path
 from tests import stores
 from tests.parity.row import COMMON, OPTIMIZER, Row
 from tests.parity.rows import ROWS
@@ -64,7 +64,7 @@ def train(row: Row, mesh: str) -> None:
     os.environ.pop("HYDRA_FULL_ERROR", None)  # the command before has set it
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-        code = app.run_module("runner.run.command")
+        code = app.run_module("runner.cli.train")
     if code:
         lines = [line for line in errors.getvalue().splitlines() if line.startswith("error: ")]
         Path(f"{name}.txt").write_text(f"exit code {code}: {lines[-1] if lines else errors.getvalue()}")

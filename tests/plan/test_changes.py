@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.checks.composed import convert
 from runner.config.schema import RunConfig
 from runner.plan import changes
 from runner.plan.base import Change, MemoryPart
+from runner.plan.checks.composed import convert
 from runner.task.base import DataSpec
 from tests.config.test_config import composed
 from tests.plan.test_hardware import GIB, GPT, a_forecast, planned

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from runner.cli.notebook.composing import compose
 from runner.config.schema import ClusterConfig
 from runner.engine import devices
 from runner.errors import EngineError, OutOfMemoryError
-from runner.notebook.composing import compose
 from runner.plan import exhausted, host_memory
 from runner.plan.base import Total
 from runner.task.base import DataSpec

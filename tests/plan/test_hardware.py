@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.checks import hardware as checks_hardware
-from runner.checks.composed import convert
 from runner.config import search_path
 from runner.config.build import build
 from runner.config.schema import HardwareConfig, PlanConfig
@@ -23,6 +21,8 @@ from runner.errors import ConfigError
 from runner.layout import Placement
 from runner.plan import communication, depth, forecast, known_errors, make, memory, rows
 from runner.plan.base import Change, Forecast, MemoryPart, Traffic
+from runner.plan.checks import hardware as checks_hardware
+from runner.plan.checks.composed import convert
 from runner.plan.estimate import PlacedModel
 from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
 from tests import forks

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from runner.advise import ranking
 from runner.errors import ConfigError
 from runner.plan import forecast, limits, rows
+from runner.plan.advise import ranking
 from runner.plan.base import Change, Forecast, MemoryPart
 from tests.advise.test_candidates import START
 from tests.configs import with_keys

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from runner.cluster import place
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
-from runner.processes import place
 
 
 @pytest.fixture(autouse=True)

@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from runner.checks import warnings as cautions
+from runner.cli import plan as main
+from runner.cli.sweep.jobs import Job
 from runner.config.schema import LayoutConfig, MeshConfig, PlanConfig
 from runner.engine.base import Collective, ProgramCost
 from runner.figures import of_shard
 from runner.host import tables
 from runner.host.tables import broken
-from runner.plan import main, rows
+from runner.plan import rows
 from runner.plan.base import Rates, Traffic
+from runner.plan.checks import warnings as cautions
 from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.rates import rates, traffic, utilization
 from runner.plan.table import WIDTH, show
-from runner.sweep.jobs import Job
 from tests.plan import cases
 
 

@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 
+from runner.cluster import lifecycle
+from runner.cluster.team import current
 from runner.errors import ConfigError, Interrupted
 from runner.host.signals import heard
-from runner.processes import lifecycle
-from runner.processes.team import current
 
 LONG_S = 60.0
 

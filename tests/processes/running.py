@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.storage import steps
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.storage import steps
 from tests import forks
 from tests.stores import store_in
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.processes.launch import free_port
+from runner.cluster.launch import free_port
 from tests.proc import is_there as is_there
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.processes.launch import free_port
+from runner.cluster.launch import free_port
 from tests.processes.started import ROOT, WITHIN_S
 
 pytestmark = pytest.mark.slow

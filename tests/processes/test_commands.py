@@ -20,7 +20,7 @@ os.environ["KERAS_BACKEND"] = "jax"
 import runner.engine.jax.processes as processes
 
 def placed_all(arrays, shardings, plain=processes.placed_all):
-    from runner.processes.team import current
+    from runner.cluster.team import current
     if current().index == 1 and "image" in arrays:
         arrays = {**arrays, "image": arrays["image"] * 0.5}
     return plain(arrays, shardings)

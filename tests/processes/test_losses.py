@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from runner.processes import launch
-from runner.processes.coordinator import Coordinator
-from runner.processes.launch import _code, _Loss
-from runner.processes.messages import authenticate
-from runner.processes.place import Place
+from runner.cluster import launch
+from runner.cluster.coordinator import Coordinator
+from runner.cluster.launch import (
+    _code,
+    _Loss,
+)
+from runner.cluster.messages import authenticate
+from runner.cluster.place import Place
 
 
 @pytest.fixture

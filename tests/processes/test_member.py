@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.processes.launch import free_port
+from runner.cluster.launch import free_port
 from tests.processes.started import End, Process, closing, explicit, team, until
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,13 @@ import socket
 
 import pytest
 
+from runner.cluster.place import (
+    Place,
+    find,
+    first_node,
+)
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
-from runner.processes.place import Place, find, first_node
 
 AUTO = ClusterConfig(name="auto")
 SLURM = {

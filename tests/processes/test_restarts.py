@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from runner.cluster import (
+    checks,
+    restarts,
+)
+from runner.cluster.restarts import Restarts
+from runner.cluster.team import ProcessError
 from runner.config.schema import ClusterConfig, RunConfig
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, NotFiniteError, PassingError
-from runner.processes import checks, restarts
-from runner.processes.restarts import Restarts
-from runner.processes.team import ProcessError
 
 
 def ends(*codes: int, notes_at: int | None = None) -> tuple[list[str], list[float], int]:

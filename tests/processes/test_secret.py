@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
+from runner.cluster import (
+    messages,
+    secret,
+)
+from runner.cluster.coordinator import Coordinator
+from runner.cluster.member import Member
+from runner.cluster.messages import DeniedError
+from runner.cluster.place import Place
+from runner.cluster.team import ProcessError
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
-from runner.processes import messages, secret
-from runner.processes.coordinator import Coordinator
-from runner.processes.member import Member
-from runner.processes.messages import DeniedError
-from runner.processes.place import Place
-from runner.processes.team import ProcessError
 
 EXPLICIT = ClusterConfig(name="explicit")
 PLACE = Place(0, 2, "127.0.0.1", 1)

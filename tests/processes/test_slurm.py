@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from runner.checkpoint import (
+    runs,
+    storage,
+)
+from runner.cluster import slurm
+from runner.cluster.slurm import Job
 from runner.errors import ConfigError
-from runner.processes import slurm
-from runner.processes.slurm import Job
 from runner.tracking import process
-from runner.training.checkpoint import runs, storage
 from tests.training.checkpoint.test_storage import content
 
 FIRST, AGAIN = Job("here:7", 0), Job("here:7", 1)

@@ -15,11 +15,14 @@ def body() -> int:
     import os
     import sys
 
+    from runner.cluster import (
+        launch,
+        lifecycle,
+    )
+    from runner.cluster.team import ProcessError
     from runner.config.schema import ClusterConfig
     from runner.errors import ConfigError
-    from runner.processes import launch, lifecycle
-    from runner.processes.team import ProcessError
-    from runner.sweep import member
+    from runner.tracking import member
     from tests.processes import acts
 
     asked = json.loads(sys.argv[1])

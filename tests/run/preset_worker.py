@@ -15,10 +15,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.storage import steps
+from runner.layout.paths import is_variable
 from runner.model import keras_hub as hub
-from runner.optim.paths import is_variable
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.storage import steps
 
 T, V = 16, 256
 SIZES = {"vocabulary_size": V, "num_layers": 2, "num_heads": 4, "hidden_dim": 64, "intermediate_dim": 128}

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from runner.checkpoint import (
+    runs,
+    storage,
+)
 from runner.config.schema import ClusterConfig
 from runner.host import paths, session
-from runner.run.train import continuing_line
-from runner.training.checkpoint import runs, storage
+from runner.train.run import continuing_line
 from tests.training.checkpoint.test_storage import content
 
 

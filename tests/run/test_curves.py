@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.run import report
-from runner.training.lengths import RunLength
+from runner.engine.lengths import RunLength
+from runner.train import report
 
 
 def test_epoch_means_weight_windows_by_their_steps_and_divide_them_at_the_end_of_an_epoch() -> None:

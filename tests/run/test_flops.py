@@ -10,7 +10,7 @@ import pytest
 from runner.config.schema import MeshConfig, ModelConfig, RunConfig
 from runner.layout import Placement
 from runner.model.gpt_options import TARGET
-from runner.run.train import _Training
+from runner.train.run import _Training
 from tests.configs import with_keys
 
 BATCH, TOKENS, VOCABULARY = 4, 8, 10

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.training.checkpoint import storage
-from runner.training.checkpoint.reading import Checkpoint
+from runner.checkpoint import storage
+from runner.checkpoint.reading import Checkpoint
 from tests import forks
 from tests.processes.running import alike, points
 from tests.run.test_runs import command

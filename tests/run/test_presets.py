@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runner.optim.paths import is_variable
+from runner.layout.paths import is_variable
 from tests import forks
 from tests.processes.running import differences, last
 

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from runner.errors import EngineError, Interrupted, TrackingError
-from runner.record import recorded
 from runner.tracking import Status, Tracker
+from runner.train.record import recorded
 
 
 class Seen(Tracker):

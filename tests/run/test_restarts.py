@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.training.checkpoint import attempts
+from runner.checkpoint import attempts
 from tests.run.test_named import LENGTH
 from tests.run.test_runs import command, recorded
 

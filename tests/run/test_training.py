@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.training.checkpoint import storage
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.metric_history import from_arrays
+from runner.checkpoint import storage
+from runner.checkpoint.metric_history import from_arrays
+from runner.checkpoint.reading import Checkpoint
 from tests import forks
 from tests.nightly import nightly_except
 from tests.run.test_runs import command, recorded, run, steps_of, summary

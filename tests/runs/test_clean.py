@@ -9,14 +9,27 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from runner.checkpoint import (
+    runs,
+    storage,
+)
+from runner.cli.runs.clean import CLEANED_TAG
+from runner.cli.runs.command import main
+from runner.cli.runs.listing import (
+    ListedRun,
+    find,
+    named_run,
+    select,
+)
+from runner.cli.runs.selection import (
+    Selection,
+    age,
+    age_words,
+    statuses,
+)
 from runner.errors import ConfigError
-from runner.runs.clean import CLEANED_TAG
-from runner.runs.command import main
-from runner.runs.listing import ListedRun, find, named_run, select
-from runner.runs.selection import Selection, age, age_words, statuses
 from runner.tracking import process
 from runner.tracking.store import Store, open_store
-from runner.training.checkpoint import runs, storage
 from tests.stores import store_in
 from tests.training.checkpoint.test_storage import content
 

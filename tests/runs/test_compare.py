@@ -10,9 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from runner.runs.command import main
-from runner.runs.records import RunRecord, directions, from_folder, higher_is_better, judged_by
-from runner.runs.sheet import Sheet, Stat, columns, make_lines, sheet_of, sort_lines, to_csv, to_markdown, varying
+from runner.cli.runs.command import main
+from runner.cli.runs.records import (
+    RunRecord,
+    directions,
+    from_folder,
+    higher_is_better,
+    judged_by,
+)
+from runner.cli.runs.sheet import (
+    Sheet,
+    Stat,
+    columns,
+    make_lines,
+    sheet_of,
+    sort_lines,
+    to_csv,
+    to_markdown,
+    varying,
+)
 from runner.tracking.store import open_store
 
 SIZE = "dataset.batch_size"

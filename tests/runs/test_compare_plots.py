@@ -11,9 +11,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from runner import figures
-from runner.runs import plots
-from runner.runs.records import RunRecord
-from runner.runs.sheet import Line, Stat
+from runner.cli.runs import plots
+from runner.cli.runs.records import RunRecord
+from runner.cli.runs.sheet import (
+    Line,
+    Stat,
+)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.supervise import command
+from runner.cli import supervise as command
 from tests import forks
 
 RUN = ["resume=auto", "name=exp1"]

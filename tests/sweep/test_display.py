@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from runner.sweep.display import JobsDisplay
-from runner.sweep.jobs import Job, Outcome
+from runner.cli.sweep.display import JobsDisplay
+from runner.cli.sweep.jobs import (
+    Job,
+    Outcome,
+)
 
 
 class Judge:

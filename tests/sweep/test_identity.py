@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from runner.cli.sweep import resume
+from runner.cli.sweep.parent import ARGV_TAG
+from runner.cli.sweep.plugins import combinations
+from runner.cli.sweep.state import (
+    varied_of,
+    varied_values,
+)
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.errors import ConfigError
-from runner.sweep import identity, resume
-from runner.sweep.parent import ARGV_TAG
-from runner.sweep.plugins import combinations
-from runner.sweep.state import varied_of, varied_values
 from runner.tracking.store import open_store
 from runner.tracking.sweeps import KIND_TAG
+from runner.train import identity
 
 
 @pytest.mark.parametrize(

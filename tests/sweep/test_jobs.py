@@ -12,12 +12,23 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.sweep.jobs import (
+    Job,
+    Ledger,
+    Outcome,
+    outcome_of,
+)
+from runner.cli.sweep.process import (
+    LOG_FILE,
+    STOP_FILE,
+    Command,
+    JobProcess,
+    run_to_end,
+)
+from runner.cli.sweep.schedule import run_jobs
 from runner.config.names import short_keys, varied_name
 from runner.errors import Interrupted
 from runner.host.signals import StopRequest
-from runner.sweep.jobs import Job, Ledger, Outcome, outcome_of
-from runner.sweep.process import LOG_FILE, STOP_FILE, Command, JobProcess, run_to_end
-from runner.sweep.schedule import run_jobs
 from tests import proc
 
 
@@ -155,7 +166,7 @@ def test_a_signal_ends_the_running_jobs_cleanly_and_starts_no_other(tmp_path: Pa
 
 ORPHAN = """
 import os, sys, time
-from runner.sweep import member
+from runner.tracking import member
 if len(sys.argv) > 1:
     member.join(os.environ)
     print(os.getpid(), flush=True)

@@ -13,7 +13,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from runner import figures as drawing
-from runner.sweep import pictures
+from runner.cli.sweep import pictures
 
 SPACE = {
     "optimizer.learning_rate": FloatDistribution(1e-4, 1e-1, log=True),

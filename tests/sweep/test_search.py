@@ -16,12 +16,20 @@ from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from runner.cli.sweep.jobs import (
+    Job,
+    Ledger,
+    Outcome,
+)
+from runner.cli.sweep.search import (
+    Search,
+    Settings,
+    distribution,
+)
+from runner.cli.sweep.state import varied_of
 from runner.config.schema import SweepConfig
 from runner.errors import ConfigError
-from runner.sweep.jobs import Job, Ledger, Outcome
-from runner.sweep.member import VALUES_FILE
-from runner.sweep.search import Search, Settings, distribution
-from runner.sweep.state import varied_of
+from runner.tracking.member import VALUES_FILE
 
 RATE = "optimizer.learning_rate"
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from runner.cli.sweep.settings import check
 from runner.errors import ConfigError
-from runner.sweep.settings import check
 
 PROCESSES = {"_target_": "hydra_plugins.runner_sweep.ProcessLauncher", "max_parallel": 1, "timeout": None}
 GRID: dict[str, Any] = {"_target_": "hydra_plugins.runner_sweep.GridSweeper", "params": {}}

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from runner.cli.sweep.state import (
+    check_tasks,
+    count,
+    expected,
+)
+from runner.cluster import place
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
-from runner.processes import place
-from runner.sweep.state import check_tasks, count, expected
 
 AUTO = ClusterConfig(name="auto")
 

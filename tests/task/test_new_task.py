@@ -144,7 +144,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     fixed = ["--config-dir", "conf", "dataset=arrays", "dataset.path=points.npz", "tracking=none", "model=mlp"]
     return forks.run(
-        [sys.executable, "-c", COMMAND, "runner.run.command", *fixed, *overrides],
+        [sys.executable, "-c", COMMAND, "runner.cli.train", *fixed, *overrides],
         library=forks.TENSORFLOW,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{folder}"},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from mlflow import MlflowClient
 
+from runner.cli.runs.records import find_run
 from runner.errors import ConfigError
-from runner.runs.records import find_run
 from runner.tracking.named import named
 from runner.tracking.store import open_store
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from runner.record import listed_params
 from runner.tracking import page
 from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
 from runner.tracking.page import Page, merged
+from runner.train.record import listed_params
 
 
 def _note(uri: str, run_id: str) -> str:

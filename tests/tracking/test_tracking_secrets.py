@@ -16,13 +16,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 
-from runner.checks.composed import convert
 from runner.config.convert import as_typed, resolved
 from runner.errors import ConfigError
 from runner.host import secrets
 from runner.host.logs import MaskedFormatter
 from runner.host.paths import conf_dir
 from runner.host.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
+from runner.plan.checks.composed import convert
 from runner.tracking.location import fingerprint, host_and_port, tracking_uri, ui_lines
 from runner.tracking.reason import reason
 from runner.tracking.run_file import RunFile
@@ -254,8 +254,8 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 
-from runner.training.checkpoint import recovery
-from runner.training.checkpoint import runs
+from runner.checkpoint import recovery
+from runner.checkpoint import runs
 from runner.cli.app import run_command
 from runner.config.convert import as_typed, resolved
 
@@ -265,8 +265,11 @@ def command(config, composed):
     from rich.console import Console
 
     from runner.config.differences import differences
-    from runner.sweep.launch import arguments
-    from runner.run.train import open_run, recorded
+    from runner.cli.sweep.launch import arguments
+    from runner.train.run import (
+    open_run,
+    recorded,
+)
 
     content, folder = resolved(config, composed), Path(HydraConfig.get().runtime.output_dir)
     Console().print(differences(composed, content))

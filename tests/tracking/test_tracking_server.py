@@ -4,8 +4,8 @@ import time
 import pytest
 from mlflow import MlflowClient
 
+from runner.cli.runs import act
 from runner.errors import TrackingError
-from runner.runs import act
 from tests.tracking.server import Server, free_port
 
 

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
-from runner.record import recorded
 from runner.tracking import Tracker, default_uri, open_tracker, run_file, store, sync
 from runner.tracking.location import fingerprint
+from runner.train.record import recorded
 from tests.stores import store_in
 
 

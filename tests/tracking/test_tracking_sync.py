@@ -14,12 +14,12 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from runner.errors import Interrupted, TrackingError
 from runner.host.lock import HeldError
-from runner.run.train import recorded
 from runner.tracking import Status, Tracker, dead_runs, run_file, sync
 from runner.tracking.records import Artifact, Ending, Point, Record, Tag
 from runner.tracking.run_file import RunFile
 from runner.tracking.send import is_retryable
 from runner.tracking.store import Store, open_store
+from runner.train.run import recorded
 from tests.tracking.conftest import Opener, Unsent
 
 POINTS: list[Record] = [Point("loss", float(step), 7, step) for step in range(5)]

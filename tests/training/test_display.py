@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from runner.task.base import Evaluation
-from runner.training import display
+from runner.train import display
 
 EVALUATION = Evaluation({"loss": 0.25}, 10, {}, np.zeros((0, 2), np.float32))
 

@@ -14,7 +14,10 @@ from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Batch, 
 from runner.data.sampler import eval_plan
 from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.task.base import LOSS, Task
-from runner.training import feed, padded
+from runner.train import (
+    feed,
+    padded,
+)
 from tests.numpy_engine import KnownTask
 
 SECONDS_A_CALL = 0.25

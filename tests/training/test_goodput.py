@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from runner.checkpoint.attempts import Attempt
 from runner.host import work
-from runner.training import goodput
-from runner.training.checkpoint.attempts import Attempt
+from runner.train import goodput
 
 # Three attempts. The first does 100 steps in 50 s and is killed; the second begins at 80, 30 s later, and does 40 more
 # in 20 s; the third, 10 s later, begins at 120 and ends at 200.

@@ -17,8 +17,8 @@ from runner.config.schema import (
     TrainerConfig,
 )
 from runner.data.base import ArraySource, ArraySpec
+from runner.engine import lengths
 from runner.errors import ConfigError
-from runner.training import lengths
 from tests.configs import with_keys
 
 

@@ -11,7 +11,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from runner.checks.trainer import with_metrics
+from runner.checkpoint import stopping, storage
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.saver import (
+    CheckpointSaver,
+    Saver,
+    take_state,
+)
 from runner.config.schema import (
     CheckpointConfig,
     DatasetConfig,
@@ -21,16 +27,20 @@ from runner.config.schema import (
     RunConfig,
     TrainerConfig,
 )
+from runner.engine import lengths
 from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.errors import ConfigError, EngineError, NotFiniteError
 from runner.host import work
 from runner.host.signals import StopRequest
+from runner.plan.checks.trainer import with_metrics
 from runner.task.base import Evaluation
-from runner.training import feed, first_loss, lengths, loop, profile, stopping
-from runner.training.checkpoint import storage
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
-from runner.training.display import Display
+from runner.train import (
+    feed,
+    first_loss,
+    loop,
+    profile,
+)
+from runner.train.display import Display
 from tests.configs import with_keys
 from tests.numpy_engine import KnownTask, NumpyEngine, splits
 from tests.training.checkpoint.numpy_engine import ABOUT
@@ -84,7 +94,7 @@ def config(**trainer: Any) -> RunConfig:
 def train(
     run: RunConfig, engine: NumpyEngine, folder: Path, start: Checkpoint | None = None, *, validates: bool = False
 ) -> tuple[loop.Result, Seen]:
-    """Trains with checkpoints in `folder`, as `runner.run.train` does."""
+    """Trains with checkpoints in `folder`, as `runner.train.run` does."""
     run = replace(run, trainer=with_metrics(run.trainer, KnownTask().directions))
     seen, held = Seen(), cast(Engine, engine)
     keep = run.trainer.checkpoint

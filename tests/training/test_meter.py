@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from runner.training.meter import Meter
+from runner.train.meter import Meter
 
 
 def test_a_rate_needs_ten_measured_steps_and_ignores_calls_that_compile() -> None:

@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.checkpoint.metric_history import (
+    Restore,
+    check_arrays,
+    from_arrays,
+    to_arrays,
+)
+from runner.checkpoint.recorder import MetricRecorder
 from runner.engine.base import StepMetrics
 from runner.errors import EngineError, NotFiniteError
 from runner.task.base import Evaluation
-from runner.training.metric_history import Restore, check_arrays, from_arrays, to_arrays
-from runner.training.recorder import MetricRecorder
 
 NAN, WEIGHT = float("nan"), 64.0
 

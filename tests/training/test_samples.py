@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.training import samples
+from runner.train import samples
 
 
 def test_control_characters_are_replaced() -> None:

@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.checkpoint.stopping import (
+    best,
+    objective,
+    reason,
+    reductions,
+)
 from runner.config.schema import EarlyStoppingConfig, PlateauConfig
-from runner.training.stopping import best, objective, reason, reductions
 from tests import forks
 
 NAN = float("nan")

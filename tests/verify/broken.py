@@ -14,7 +14,7 @@ WORKER = "tests.verify.broken_worker"
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    from runner.run import train
+    from runner.train import run as train
     from runner.verify import record
 
     if os.environ.get("COMMAND") == "train":

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.checkpoint import storage
+from runner.checkpoint.metric_history import empty
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.runs import SavedRun
 from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data.base import ArraySource, ArraySpec, Dataset
+from runner.engine.lengths import run_length
 from runner.errors import ConfigError
 from runner.host.signals import StopRequest
-from runner.training.checkpoint import storage
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.runs import SavedRun
-from runner.training.lengths import run_length
-from runner.training.metric_history import empty
 from runner.verify import recompute
 from runner.verify.recorded_step import Recomputed, RecordedStep
 from tests.configs import with_keys

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runner.checkpoint.metric_history import (
+    Restore,
+    empty,
+)
+from runner.checkpoint.runs import SavedRun
 from runner.errors import ConfigError
-from runner.training.checkpoint.runs import SavedRun
-from runner.training.metric_history import Restore, empty
 from runner.verify import recorded_step as record
 from runner.verify.recorded_step import _difference
 

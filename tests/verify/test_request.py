@@ -14,7 +14,7 @@ from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.data.vocabulary import Vocabulary
 from runner.data.workers import opened
 from runner.task.registry import make_task
-from runner.training import feed
+from runner.train import feed
 from runner.verify.request import Request, make_request, read_request, write_request
 from tests.configs import with_keys
 from tests.engine import cases

@@ -33,14 +33,17 @@ from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.variable_reads import gather_for_use, read_stored
 from runner.engine.evaluation import BatchResult
 from runner.engine.mappings import map_values, shapes_of
+from runner.engine.optim import norms
+from runner.engine.optim.rules import make_rule
 from runner.errors import EngineError
 from runner.host import stages
 from runner.layout import Spec
+from runner.layout.paths import (
+    is_ema,
+    owner_of,
+)
 from runner.model import contract
 from runner.model.builder import check_trainable
-from runner.optim import norms
-from runner.optim.paths import is_ema, owner_of
-from runner.optim.rules import make_rule
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,12 @@ from runner.data.base import Array
 from runner.engine.dtensor.arrays import pack_part, zeros
 from runner.engine.dtensor.variable_reads import read_stored
 from runner.engine.mappings import map_values, subset
+from runner.engine.optim.rules import Rule
+from runner.layout.paths import (
+    ema_path,
+    slot_path,
+)
 from runner.model.contract import Constraint
-from runner.optim.paths import ema_path, slot_path
-from runner.optim.rules import Rule
 
 Variables = Mapping[str, dtensor.DVariable]
 
@@ -27,7 +30,7 @@ class State:
     Attributes:
       variables: by canonical path, in the model's order.
       trainable: paths of those that are trained.
-      slots: the slots of the trainable variables, by `runner.optim.paths`; their EMA too, if the run keeps it.
+      slots: the slots of the trainable variables, by `runner.layout.paths`; their EMA too, if the run keeps it.
       grad_accum: path -> sum of the gradients of a step's microbatches so far; empty if a step has one microbatch.
       constraints: path -> function that is applied to a trainable variable after each update, if it has one.
     """

@@ -28,10 +28,10 @@ from runner.engine.dtensor.state import State
 from runner.engine.dtensor.update import Position, Update
 from runner.engine.dtensor.variable_reads import deferred
 from runner.engine.mappings import map_values
+from runner.engine.optim import norms
 from runner.errors import ConfigError, EngineError
 from runner.layout import Spec
 from runner.model import scope
-from runner.optim import norms
 from runner.task.base import LOSS, DataSpec, Outputs
 
 Batch = Mapping[str, tf.Tensor]

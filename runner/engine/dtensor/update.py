@@ -13,10 +13,17 @@ from runner.config.schema import RunConfig
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.variable_reads import read_stored, read_value
 from runner.engine.mappings import map_values
-from runner.optim import groups, norms, rules
-from runner.optim.clipping import clip
-from runner.optim.paths import ema_path, slot_path
-from runner.optim.schedules import learning_rate
+from runner.engine.optim import (
+    groups,
+    norms,
+    rules,
+)
+from runner.engine.optim.clipping import clip
+from runner.engine.optim.schedules import learning_rate
+from runner.layout.paths import (
+    ema_path,
+    slot_path,
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ class Update:
           factor: factor on the schedule's learning rate.
 
         Returns:
-          Norms of the gradients, see `runner.optim.norms`.
+          Norms of the gradients, see `runner.engine.optim.norms`.
         """
         state = self._state
         rate = self._rate(at.done, factor)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from runner.cluster.team import current
 from runner.config.schema import RunConfig
 from runner.host.late import late
 from runner.layout import mesh
-from runner.processes.team import current
 
 if TYPE_CHECKING:
     from runner.engine.jax import processes

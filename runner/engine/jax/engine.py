@@ -22,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled, Lowered
 
+from runner.cluster.team import current
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
 from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, ProgramCost, Shard, VariableInfo
@@ -44,12 +45,11 @@ from runner.engine.jax.shards import cached, on_host, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Evaluated, Step, Weights
 from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
+from runner.engine.optim import norms
 from runner.errors import EngineError
 from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
-from runner.optim import norms
-from runner.optim.paths import ema_path
-from runner.processes.team import current
+from runner.layout.paths import ema_path
 from runner.task.base import DataSpec
 
 T = TypeVar("T")

@@ -9,11 +9,11 @@ import logging
 import os
 import re
 
+from runner.cluster.team import current
 from runner.config.schema import RunConfig
 from runner.host import accelerators, cores, folders
 from runner.host.outputs import warn
 from runner.layout import mesh
-from runner.processes.team import current
 
 logger = logging.getLogger(__name__)
 

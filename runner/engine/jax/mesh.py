@@ -6,12 +6,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from runner.cluster.team import current
 from runner.config.schema import MeshConfig
 from runner.engine.accelerated import INSTALLS
 from runner.engine.jax import private, processes
 from runner.errors import invalid
 from runner.layout.mesh import device_kind, size
-from runner.processes.team import current
 
 
 def configure(config: MeshConfig) -> Mesh:

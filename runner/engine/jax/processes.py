@@ -4,7 +4,7 @@ Its coordination service, and arrays that span processes.
 
 JAX's own heartbeats end a process by a C++ abort when another one is gone, whatever Python still has to record. So
 every process except process 0 connects to the service through a relay of its own, which lives as long as the process
-does, and `runner.processes` notices lost processes.
+does, and `runner.cluster` notices lost processes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from runner.cluster.launch import (
+    free_port,
+    host_and_port,
+)
+from runner.cluster.member import Member
+from runner.cluster.team import Team
 from runner.data.base import Array
 from runner.engine.jax import private
 from runner.engine.mappings import map_values, subset
-from runner.processes.launch import free_port, host_and_port
-from runner.processes.member import Member
-from runner.processes.team import Team
 
 # Heartbeat timeout, three years: JAX is not to notice a lost process, see above.
 _NEVER_S = 10**8

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
+from runner.cluster.team import current
 from runner.config.schema import RunConfig
 from runner.data.base import Array, ArraySource, DataSource
 from runner.engine.base import Shard, VariableInfo
@@ -23,7 +24,6 @@ from runner.engine.jax.processes import placed_all
 from runner.engine.mappings import subset
 from runner.errors import invalid
 from runner.layout import mesh
-from runner.processes.team import current
 
 # Bytes of a split's arrays that `engine.data=auto` keeps on each device. MNIST, CIFAR and small tables fit; of an
 # accelerator's memory it is a small part.

@@ -29,11 +29,15 @@ from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Rounds, Sums, first_step, only_batch, rate_factor
 from runner.engine.jax.state import State
 from runner.engine.jax.updates import Before, UpdateRule
+from runner.engine.optim import (
+    groups,
+    norms,
+    rules,
+)
+from runner.engine.optim.clipping import clip
+from runner.engine.optim.schedules import learning_rate
 from runner.layout.mesh import device_kind
 from runner.model import scope
-from runner.optim import groups, norms, rules
-from runner.optim.clipping import clip
-from runner.optim.schedules import learning_rate
 from runner.task.base import LOSS, Outputs, Task
 
 # Trainable and other variables.

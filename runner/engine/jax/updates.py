@@ -16,12 +16,22 @@ from jax.sharding import Mesh
 from runner.config.schema import OptimizerConfig
 from runner.engine.jax import private
 from runner.engine.jax.muon import DividedMuon
-from runner.optim import groups, rules, transformation
-from runner.optim.base import Slot, whole_slots
-from runner.optim.groups import Settings
-from runner.optim.keras_classes import options_checked
-from runner.optim.registry import OPTIMIZERS
-from runner.optim.stock import keras_arguments, keras_slots
+from runner.engine.optim import (
+    groups,
+    rules,
+    transformation,
+)
+from runner.engine.optim.base import (
+    Slot,
+    whole_slots,
+)
+from runner.engine.optim.groups import Settings
+from runner.engine.optim.keras_classes import options_checked
+from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.stock import (
+    keras_arguments,
+    keras_slots,
+)
 
 Values = list[jax.Array]
 # (number of the trainable variable, its new value) -> its value after its constraint

@@ -9,9 +9,9 @@ import numpy as np
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches, PlacedBatches, Shard, VariableInfo
-from runner.optim.paths import is_variable
+from runner.layout.paths import is_variable
 from runner.task.base import Evaluation
-from runner.training import feed
+from runner.train import feed
 from tests.numpy_engine import Read, means, splits
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.training.checkpoint import storage
-from runner.training.checkpoint.reading import Checkpoint
+from runner.checkpoint import storage
+from runner.checkpoint.reading import Checkpoint
 from tests import forks
 from tests.run.test_runs import command, recorded, run, summary
 
 pytestmark = pytest.mark.slow
 
 FULL = """
-from runner.training.checkpoint import storage
+from runner.checkpoint import storage
 
 write = storage.write
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.training.checkpoint import index, storage
-from runner.training.checkpoint.index import CheckpointIndex
-from runner.training.checkpoint.reading import Checkpoint
+from runner.checkpoint import (
+    index,
+    storage,
+)
+from runner.checkpoint.index import CheckpointIndex
+from runner.checkpoint.reading import Checkpoint
 from tests.training.checkpoint.numpy_engine import NumpyEngine
 from tests.training.checkpoint.test_resumed_loop import Killed, Store, make_config, train
 from tests.training.checkpoint.test_storage import content

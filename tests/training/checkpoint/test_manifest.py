@@ -13,11 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.checkpoint import (
+    manifest,
+    storage,
+)
+from runner.checkpoint.files import DamagedError
+from runner.checkpoint.manifest import covers
+from runner.checkpoint.reading import Checkpoint
 from runner.errors import ConfigError
-from runner.training.checkpoint import manifest, storage
-from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.manifest import covers
-from runner.training.checkpoint.reading import Checkpoint
 from tests.training.checkpoint.test_storage import content, file_of
 
 Box = tuple[tuple[int, int], tuple[int, int]]

@@ -12,12 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from runner.checkpoint import (
+    arguments,
+    attempts,
+    named,
+    resume,
+    runs,
+    storage,
+)
+from runner.checkpoint.attempts import Attempt
 from runner.config.schema import AUTO, RunConfig
 from runner.errors import ConfigError
 from runner.host.lock import locked_at_once
 from runner.tracking import process
-from runner.training.checkpoint import arguments, attempts, named, resume, runs, storage
-from runner.training.checkpoint.attempts import Attempt
 from tests.configs import with_keys
 from tests.training.checkpoint.test_manifest import forge
 from tests.training.checkpoint.test_storage import content, flip

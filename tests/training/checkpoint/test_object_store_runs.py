@@ -14,13 +14,16 @@ import pytest
 
 pytest.importorskip("obstore")
 
+from runner.checkpoint import (
+    files,
+    storage,
+)
+from runner.checkpoint.files import DamagedError
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.runs import RECORD
 from runner.host.stores import cache, client
 from runner.host.stores.urls import ObjectPath
 from runner.tracking import process as process_of
-from runner.training.checkpoint import files, storage
-from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.runs import RECORD
 from tests import forks, google_server, object_server
 from tests.google_server import Gateway
 from tests.object_server import BUCKET, Proxy

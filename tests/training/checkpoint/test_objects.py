@@ -15,19 +15,26 @@ import pytest
 
 pytest.importorskip("obstore")
 
+from runner.checkpoint import (
+    attempts,
+    index,
+    manifest,
+    recovery,
+    runs,
+    storage,
+)
+from runner.checkpoint.files import DamagedError
+from runner.checkpoint.index import CheckpointIndex
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.recorder import MetricRecorder
+from runner.checkpoint.runs import SavedRun
+from runner.checkpoint.saver import CheckpointSaver
 from runner.config.schema import CheckpointConfig, RunConfig
 from runner.errors import ConfigError
 from runner.host.stores import cache, client
 from runner.host.stores.client import StoreError
 from runner.host.stores.urls import ObjectPath
 from runner.tracking import Tracker, process
-from runner.training.checkpoint import attempts, index, manifest, recovery, runs, storage
-from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.index import CheckpointIndex
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.runs import SavedRun
-from runner.training.checkpoint.saver import CheckpointSaver
-from runner.training.recorder import MetricRecorder
 from tests.training.checkpoint.test_storage import WHOLE, content
 
 # The contents that are saved here do not depend on it.

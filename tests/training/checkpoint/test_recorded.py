@@ -14,9 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.checkpoint import (
+    arguments,
+    runs,
+    storage,
+)
+from runner.checkpoint.recorded import Record
 from runner.errors import ConfigError
-from runner.training.checkpoint import arguments, runs, storage
-from runner.training.checkpoint.recorded import Record
 from tests.training.checkpoint.test_storage import content
 
 ROOT = Path(__file__).parents[3]

@@ -12,14 +12,23 @@ from typing import Any, cast
 import pytest
 from omegaconf import OmegaConf
 
+from runner.checkpoint import (
+    arguments,
+    attempts,
+    files,
+    index,
+    recovery,
+    resume,
+    runs,
+    storage,
+)
+from runner.checkpoint.reading import Checkpoint
 from runner.config.schema import EarlyStoppingConfig, RunConfig, TrackingConfig
 from runner.data.base import Dataset, Encoding
+from runner.engine.lengths import RunLength
 from runner.errors import ConfigError, PassingError
-from runner.evaluate.saved import open_saved
 from runner.tracking import Tracker, process
-from runner.training.checkpoint import arguments, attempts, files, index, recovery, resume, runs, storage
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.lengths import RunLength
+from runner.train.saved import open_saved
 from tests.configs import with_keys
 from tests.data.conftest import python
 from tests.numpy_engine import KnownTask
@@ -30,7 +39,7 @@ HOLD = """
 import sys, time
 from contextlib import ExitStack
 from pathlib import Path
-from runner.training.checkpoint import resume
+from runner.checkpoint import resume
 from runner.config.schema import RunConfig
 config = RunConfig(resume=sys.argv[1])
 with ExitStack() as held:

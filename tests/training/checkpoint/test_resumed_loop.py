@@ -13,6 +13,19 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from runner.checkpoint import (
+    index,
+    stopping,
+    storage,
+)
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.recovery import NewPoints
+from runner.checkpoint.resume import load
+from runner.checkpoint.saver import (
+    CheckpointSaver,
+    Saver,
+    take_state,
+)
 from runner.config.schema import (
     CheckpointConfig,
     LayoutConfig,
@@ -25,14 +38,9 @@ from runner.engine.base import Engine
 from runner.errors import ConfigError, EngineError, Interrupted
 from runner.host.signals import StopRequest
 from runner.tracking import Tracker
-from runner.training import loop, stopping
-from runner.training.checkpoint import index, storage
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.recovery import NewPoints
-from runner.training.checkpoint.resume import load
-from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
-from runner.training.display import Display
-from runner.training.profile import Profiler
+from runner.train import loop
+from runner.train.display import Display
+from runner.train.profile import Profiler
 from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint.numpy_engine import ABOUT, NumpyEngine, dataset

@@ -10,10 +10,18 @@ from typing import cast
 
 import pytest
 
+from runner.checkpoint import (
+    arguments,
+    files,
+    index,
+    reading,
+    resume,
+    runs,
+    storage,
+)
 from runner.errors import ConfigError
 from runner.host import quoting
 from runner.tracking import process
-from runner.training.checkpoint import arguments, files, index, reading, resume, runs, storage
 from tests.training.checkpoint.test_storage import content, file_of, flip
 
 OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.learning_rate=0.1", "trainer.epochs=5"]

@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
+from runner.checkpoint import (
+    index,
+    storage,
+)
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.storage import Content
+from runner.cluster.team import (
+    ProcessError,
+    Team,
+)
 from runner.config.schema import CheckpointConfig, EarlyStoppingConfig
 from runner.errors import Interrupted
-from runner.processes.team import ProcessError, Team
-from runner.training.checkpoint import index, storage
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.storage import Content
 from tests.numpy_engine import NumpyEngine
 from tests.training import test_loop
 from tests.training.checkpoint import test_resumed_loop as resumed

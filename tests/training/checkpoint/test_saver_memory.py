@@ -16,14 +16,21 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from runner.checkpoint import (
+    saver,
+    storage,
+    tensors,
+)
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.recorder import MetricRecorder
+from runner.checkpoint.saver import (
+    CheckpointSaver,
+    take_state,
+)
+from runner.checkpoint.storage import Content
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine, Shard
 from runner.host import work
-from runner.training.checkpoint import saver, storage, tensors
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.saver import CheckpointSaver, take_state
-from runner.training.checkpoint.storage import Content
-from runner.training.recorder import MetricRecorder
 from tests.training.checkpoint.numpy_engine import ABOUT
 
 

@@ -12,14 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.checkpoint import (
+    files,
+    index,
+    manifest,
+    metric_history,
+    storage,
+)
+from runner.checkpoint.files import DamagedError
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.storage import Content
 from runner.engine.base import Shard
 from runner.errors import ConfigError
 from runner.host.stores.urls import Place
-from runner.training import metric_history
-from runner.training.checkpoint import files, index, manifest, storage
-from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.storage import Content
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(6, 4)
 ABOUT = {

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from runner.training.checkpoint.typed import MisfitError, read
+from runner.checkpoint.typed import (
+    MisfitError,
+    read,
+)
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from runner.engine.jax.adapter import Keras3Factory, reason, under_policy
 from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, is_traced, trace_slices
 from runner.engine.jax.own_step.parts import KEY, Parts, parts_of
 from runner.engine.jax.shards import host_memory
+from runner.engine.optim.stock import stock_optimizer
 from runner.errors import ConfigError
 from runner.host.imports import seeded
 from runner.model import builder, preprocessing
 from runner.model.stored import StoredValue
-from runner.optim.stock import stock_optimizer
 from runner.task.base import DataSpec
 from runner.task.step import StepTask
 

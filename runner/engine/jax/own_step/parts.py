@@ -22,7 +22,10 @@ from runner.engine.jax.randomness import seed_indices
 from runner.engine.mappings import keys_by_id
 from runner.errors import ConfigError
 from runner.layout import Spec
-from runner.optim.paths import RESERVED, slot_path
+from runner.layout.paths import (
+    RESERVED,
+    slot_path,
+)
 
 Values = Mapping[str, jax.Array]
 KEY = "task._target_"

@@ -1,0 +1,150 @@
+"""`resume=<run id|latest|auto>`, `branch=...` and `run=...` on the command line.
+
+This module imports neither NumPy nor what reads checkpoints: every command imports it before its config is checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra.core.hydra_config import HydraConfig
+
+from runner.config.convert import as_typed
+from runner.config.schema import AUTO, CheckpointConfig
+from runner.config.typed import composed_with
+from runner.errors import ConfigError, invalid
+from runner.host.late import late
+from runner.host.paths import outputs_dir
+from runner.host.quoting import quoted, unquoted
+from runner.host.stores.urls import ObjectPath, Place, is_url
+from runner.host.stores.urls import problem as url_problem
+
+if TYPE_CHECKING:
+    from runner.checkpoint import (
+        recorded,
+        runs,
+    )
+else:
+    # They import NumPy, which an error of the config should not wait for.
+    recorded = late("runner.checkpoint.recorded")
+    runs = late("runner.checkpoint.runs")
+
+# `run` evaluates or exports a run, `resume` continues it, and `branch` continues it as a new run.
+KEYS = ("run", "resume", "branch")
+NAME = "name"
+_FOLDER = "trainer.checkpoint.folder"
+# The checkpoint that a reference names after the run.
+_STEP = re.compile(r"@(\d+|best)$", re.ASCII)
+# They need `resume=auto` or `resume=<run>`, so a branch of a run with restarts has none.
+_OF_RESTARTS = ("cluster.restarts", "cluster.restart_window")
+MULTIRUN = ("-m", "--multirun")
+
+
+def folder_of(config: CheckpointConfig) -> Place:
+    """Returns the parent of the runs' checkpoint folders."""
+    if config.folder and is_url(config.folder):
+        return ObjectPath.of(config.folder)
+    if config.folder:
+        return Path(config.folder).expanduser().absolute()
+    return outputs_dir() / "checkpoints"
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """Returns the command line with the recorded overrides of the run that it names.
+
+    A key that is typed again replaces the recorded one, and an option of a group replaces the recorded keys of that
+    group.
+
+    Args:
+      arguments: as typed, without the program.
+
+    Raises:
+      ConfigError: there is no such run, it can't be used like this, or its record sets what a record may not set.
+    """
+    named: dict[str, str] = {}
+    for key in KEYS:
+        value = value_of(arguments, key)
+        if value:
+            named[key] = value
+    if not named:
+        return list(arguments)
+    if len(named) > 1:
+        raise ConfigError(
+            f"{' and '.join(named)} can't be combined: resume continues a run, branch continues it as a new run, and "
+            "run is for evaluate and export; leave out all but one"
+        )
+    key, reference = next(iter(named.items()))
+    if not set(MULTIRUN).isdisjoint(arguments):
+        raise invalid(
+            key,
+            reference,
+            problem="needs a single run, not a multirun",
+            fix="drop -m, or set sweep.resume for a sweep",
+        )
+    if key == "resume" and reference == AUTO:
+        # The same command line is typed each time, so nothing recorded is added to it.
+        return list(arguments)
+    typed_folder = value_of(arguments, _FOLDER)
+    # Here and not with the config, because the run is looked for there first.
+    _check_url(_FOLDER, typed_folder)
+    _check_url(key, _STEP.sub("", reference))
+    root = folder_of(CheckpointConfig(folder=typed_folder or None))
+    run, step = runs.find(key, reference, root)
+    typed: list[str] = []
+    typed_keys: list[str] = []
+    for argument in arguments:
+        argument_key = key_of(argument)
+        if argument_key != key:
+            typed.append(argument)
+            typed_keys.append(argument_key)
+    if key == "run":
+        # A run is evaluated or exported in this process, however many processes trained it.
+        typed_keys.append("cluster")
+    elif key == "branch":
+        typed_keys += _OF_RESTARTS
+    record = recorded.Record(key, str(run.folder), recorded.why_foreign(run.folder, runs.RECORD))
+    overrides = record.checked(without(run.record["overrides"], typed_keys))
+    resolved = run.folder.as_posix()
+    if step is not None:
+        resolved += f"@{step}"
+    return [*overrides, *typed, f"{key}={quoted(resolved)}"]
+
+
+def _check_url(key: str, value: str) -> None:
+    """Rejects a URL that can't name a folder of an object store; raises ConfigError."""
+    if is_url(value):
+        problem = url_problem(value)
+        if problem is not None:
+            raise invalid(key, value, problem=problem, fix=f"set {key}=s3://bucket/folder or a local path")
+
+
+def recorded_overrides() -> list[str]:
+    """Returns this command's arguments as a run's record has them: without the keys that name a run."""
+    typed = as_typed(HydraConfig.get().overrides.task)
+    return [*composed_with(), *(override for override in typed if key_of(override) not in (*KEYS, NAME))]
+
+
+def without(overrides: object, keys: Sequence[str]) -> object:
+    """Returns recorded overrides without those of keys that are typed again, and without keys below them."""
+    if not isinstance(overrides, list):
+        return overrides
+    kept: list[str] = []
+    for argument in map(str, overrides):
+        path = f"{key_of(argument)}."
+        if not any(path.startswith(f"{key}.") for key in keys):
+            kept.append(argument)
+    return kept
+
+
+def key_of(argument: str) -> str:
+    """Returns the key of an override; the argument itself if it is no override."""
+    return argument.lstrip("+~").partition("=")[0]
+
+
+def value_of(arguments: Sequence[str], key: str) -> str:
+    """Returns the last value of a key; empty if there is none, or it is null."""
+    values = [argument.partition("=")[2] for argument in arguments if key_of(argument) == key]
+    return "" if not values or values[-1].strip().lower() == "null" else unquoted(values[-1])

@@ -1,0 +1,333 @@
+"""From the metrics of an engine's steps to logged points: means of windows and epochs, evaluations, throughput."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from runner.checkpoint import metric_history
+from runner.checkpoint.metric_history import (
+    MetricHistory,
+    Restore,
+    StepMeans,
+)
+from runner.checkpoint.stopping import Measured
+from runner.data.base import Array
+from runner.engine.base import Pending
+from runner.errors import NotFiniteError
+from runner.task.base import LOSS, Evaluation
+from runner.task.metrics import EPOCH, EVAL, TRAIN
+
+LogPoints = Callable[[int, Mapping[str, float]], None]
+
+# (steps done, factor of the learning rate from there on)
+Reductions = Sequence[tuple[int, float]]
+
+# A call's metrics are read when the next call has been started, so that the devices never wait for the host.
+_CALLS_IN_FLIGHT = 1
+
+
+class MetricRecorder:
+    """Reads the metrics of steps, logs the mean of every `window` steps, and keeps what plots and checkpoints need.
+
+    Attributes:
+      history: what was read and logged. After a return to a checkpoint the steps after it are logged again, and the
+        history has the later points.
+    """
+
+    def __init__(
+        self,
+        log: LogPoints,
+        window: int,
+        learning_rate: Callable[[int], float] | None,
+        *,
+        metrics: Sequence[str] = (),
+        batch_size: int = 1,
+        tokens: int = 0,
+        by_batch: bool = False,
+        on_nan: str = "stop",
+        reductions: Callable[[Measured], Reductions] = lambda _: (),
+    ) -> None:
+        """Starts an empty history.
+
+        Args:
+          log: takes (step, points).
+          window: steps per point of a training metric, which is their mean.
+          learning_rate: steps done -> the schedule's rate; None: a custom step has optimizers of its own.
+          metrics: the task's metrics of a step, without the loss.
+          batch_size: global.
+          tokens: per example, if the task counts in tokens; 0: it does not.
+          by_batch: whether a last, smaller batch has the weight of a full one in the means.
+          on_nan: `trainer.on_nan`.
+          reductions: evaluations so far -> reductions of the learning rate at plateaus, (steps done, factor from there
+            on).
+        """
+        self._log = log
+        self._window = window
+        self._learning_rate = learning_rate
+        self._on_nan = on_nan
+        self._reduce = reductions
+        # The reductions, and the number of evaluations that they were computed from.
+        self._reductions: tuple[int, Reductions] = (0, ())
+        self._batch_size = batch_size
+        self._by_batch = by_batch
+        self._checks_loss = on_nan != "continue"
+        self._tokens = tokens
+        self._pending: deque[tuple[int, Pending]] = deque()
+        self._last_step = 0
+        self.history: MetricHistory = metric_history.empty(metrics)
+
+    @property
+    def evaluations(self) -> list[tuple[int, Evaluation]]:
+        """Returns (step, metrics) of every evaluation; only the last may have outputs."""
+        return self.history.evaluations
+
+    def measured(self) -> list[tuple[int, dict[str, float]]]:
+        """Returns (step, logged name -> value) of every evaluation, see `metric_history.measured`."""
+        return metric_history.measured(self.history)
+
+    def add(self, first_step: int, pending: Pending) -> None:
+        """Takes a device call that has been started, and reads the call before it."""
+        self._pending.append((first_step, pending))
+        while len(self._pending) > _CALLS_IN_FLIGHT:
+            self._read_call()
+
+    def drain(self) -> None:
+        """Reads every call that was not read yet."""
+        while self._pending:
+            self._read_call()
+
+    def flush(self) -> None:
+        """Reads every call and logs the last, shorter window, so that no step is missing."""
+        self.drain()
+        if self.history.open_window:
+            self._close_window(self._last_step)
+
+    def _read_call(self) -> None:
+        """Reads the metrics of the oldest call, which waits until its devices are done."""
+        first_step, pending = self._pending.popleft()
+        metrics = pending.read()
+        loss = metrics.sums[LOSS]
+        bad_steps = np.zeros(0, np.int64)
+        if self._checks_loss:
+            bad_steps = np.flatnonzero(~np.isfinite(loss))
+        good = len(loss)
+        if len(bad_steps) and self._on_nan == "restore":
+            # The steps from the bad one on are trained again.
+            good = int(bad_steps[0])
+        columns = [metrics.sums[name] for name in self.history.names]
+        rows = np.column_stack([metrics.weight, *columns]).astype(np.float64)
+        if self._by_batch:
+            rows *= self._batch_size / np.where(rows[:, :1] > 0, rows[:, :1], np.inf)
+        # One step after another, because a float sum depends on its order: this one is the same however the steps are
+        # divided into calls.
+        for offset in range(good):
+            self._last_step = first_step + offset + 1
+            self.history.epoch_sums = self.history.epoch_sums + rows[offset]
+            self.history.open_window.append(rows[offset])
+            if self._last_step % self._window == 0:
+                self._close_window(self._last_step)
+        if len(bad_steps):
+            # The first one is the one to report. Calls that are still in flight are only logged.
+            self._checks_loss = False
+            bad = int(bad_steps[0])
+            value = float(loss[bad] / (metrics.weight[bad] or 1.0))
+            raise NotFiniteError(first_step + bad + 1, value, self._on_nan)
+
+    def _close_window(self, step: int) -> None:
+        means = _means(self.history.names, np.sum(self.history.open_window, axis=0))
+        self.history.open_window.clear()
+        self.history.train.append((step, means))
+        self._log_window(step, means)
+
+    def _log_window(self, step: int, means: Mapping[str, float]) -> None:
+        logged = prefixed(TRAIN, means)
+        if self._learning_rate is not None:
+            logged["learning_rate"] = self._learning_rate(step - 1) * self.rate_factor(step - 1)
+        self._log(step, logged)
+
+    def rate_changes(self) -> list[tuple[int, float]]:
+        """Returns (steps done, factor of the schedule's rate from there on) of every change of the factor."""
+        self.rate_factor(0)  # brings the reductions up to date
+        _, reductions = self._reductions
+        steps = {step for step, _ in reductions} | {restore.step for restore in self.history.restores}
+        return [(step, self.rate_factor(step)) for step in sorted(steps)]
+
+    def rate_factor(self, step: int) -> float:
+        """Returns the factor of the schedule's rate after so many steps: by restores and by reductions at plateaus.
+
+        It is a function of the history, so a resumed run continues with the same.
+        """
+        count, reductions = self._reductions
+        if count != len(self.evaluations):
+            reductions = self._reduce(self.measured())
+            self._reductions = len(self.evaluations), reductions
+        factor = 1.0
+        for at, reduced in reductions:
+            # An evaluation after `at` steps changes the rate of the steps after it.
+            if at <= step:
+                factor = reduced
+        return factor * self.restore_factor(step)
+
+    def restore_factor(self, step: int) -> float:
+        """Returns the factor of the learning rate after so many steps: 1 unless a checkpoint was restored."""
+        factor = 1.0
+        for restore in self.history.restores:
+            if restore.step <= step:
+                factor = restore.factor
+        return factor
+
+    def epoch_means(self) -> dict[str, float]:
+        """Returns the means of the epoch's steps that were read, by name, the loss first; NaN if none was read."""
+        return _means(self.history.names, self.history.epoch_sums)
+
+    def end_epoch(self, step: int) -> None:
+        """Reads every call, and logs the epoch's means; a second call for the same epoch logs nothing."""
+        self.drain()
+        epochs = self.history.epochs
+        if not epochs or epochs[-1][0] < step:
+            means = self.epoch_means()
+            epochs.append((step, means))
+            self._log_epoch(step, means)
+
+    def _log_epoch(self, step: int, means: Mapping[str, float]) -> None:
+        self._log(step, prefixed(EPOCH, means))
+
+    def start_epoch(self) -> None:
+        """Starts the means of a new epoch."""
+        self.history.epoch_sums = np.zeros(1 + len(self.history.names))
+
+    def arrays(self) -> dict[str, Array]:
+        """Returns everything that `restore` needs; every call must have been read."""
+        return metric_history.to_arrays(self.history)
+
+    def restore(self, step: int, arrays: Mapping[str, Array]) -> None:
+        """Continues from what `arrays` returned after `step` steps.
+
+        All of it is logged again, because some points may have been on their way when the process died; the log drops
+        those that are stored already.
+        """
+        self._take(step, metric_history.from_arrays(arrays))
+        for at, means in self.history.train:
+            self._log_window(at, means)
+        for at, means in self.history.epochs:
+            self._log_epoch(at, means)
+        for at, evaluation in self.history.evaluations:
+            self._log_evaluation(at, evaluation)
+        for at, examples_per_second, step_ms in self.history.rates:
+            self._log_rate(at, examples_per_second, step_ms)
+
+    def wait(self) -> None:
+        """Waits for every call that was not read yet, and ignores its metrics."""
+        for _, pending in self._pending:
+            pending.read()
+
+    def give_up(self) -> None:
+        """Forgets the calls that were not read yet."""
+        self._pending.clear()
+
+    def go_back(self, restore: Restore, arrays: Mapping[str, Array]) -> None:
+        """Continues from a checkpoint of this run, and forgets what came after it.
+
+        Args:
+          restore: the checkpoint, and why.
+          arrays: what `arrays` returned there.
+        """
+        self._pending.clear()
+        # The checkpoint may be older than the last restore, which it then doesn't know.
+        restores = [*self.history.restores, restore]
+        self._take(restore.step, metric_history.from_arrays(arrays))
+        self.history.restores = restores
+        self._checks_loss = True
+
+    def _take(self, step: int, history: MetricHistory) -> None:
+        """Replaces the history, with this run's metrics in this run's order."""
+        names = self.history.names
+        # The first column is the weight, the sums follow in the order of the names.
+        order = [0]
+        for name in names:
+            order.append(_column(history.names, name))
+        history.train = _selected(history.train, names)
+        history.epochs = _selected(history.epochs, names)
+        history.open_window = [_reordered(row, order) for row in history.open_window]
+        history.epoch_sums = _reordered(history.epoch_sums, order)
+        history.names = names
+        self._last_step = step
+        self.history = history
+        self._reductions = 0, ()
+
+    def latest(self) -> dict[str, float]:
+        """Returns the last value of each metric.
+
+        Those of the last evaluation have the means of the epoch with them: any of them may be the metric of the best
+        checkpoint, whose record is compared with these values.
+        """
+        values: dict[str, float] = {}
+        if self.history.train:
+            _, means = self.history.train[-1]
+            values |= prefixed(TRAIN, means)
+        for _, metrics in self.measured()[-1:]:
+            values |= metrics
+        return values
+
+    def add_evaluation(self, step: int, evaluation: Evaluation) -> None:
+        """Logs and keeps an evaluation; only the last one keeps its outputs and totals, which may be large."""
+        if self.evaluations:
+            at, last = self.evaluations[-1]
+            self.evaluations[-1] = (at, replace(last, totals={}, outputs=last.outputs[:0], named_outputs={}))
+        self.evaluations.append((step, evaluation))
+        self._log_evaluation(step, evaluation)
+
+    def _log_evaluation(self, step: int, evaluation: Evaluation) -> None:
+        self._log(step, prefixed(EVAL, evaluation.metrics))
+
+    def add_rate(self, step: int, steps_per_second: float) -> None:
+        """Logs and keeps the throughput; does nothing if no step was measured yet, or this one was logged."""
+        rates = self.history.rates
+        if steps_per_second > 0 and (not rates or rates[-1][0] < step):
+            examples_per_second = steps_per_second * self._batch_size
+            step_ms = 1000.0 / steps_per_second
+            rates.append((step, examples_per_second, step_ms))
+            self._log_rate(step, examples_per_second, step_ms)
+
+    def _log_rate(self, step: int, examples_per_second: float, step_ms: float) -> None:
+        points = {"throughput/examples_per_second": examples_per_second, "throughput/step_ms": step_ms}
+        if self._tokens:
+            points["throughput/tokens_per_second"] = examples_per_second * self._tokens
+        self._log(step, points)
+
+
+def _selected(table: Sequence[StepMeans], names: Sequence[str]) -> list[StepMeans]:
+    """Returns the rows of a table with the given metrics only."""
+    rows: list[StepMeans] = []
+    for step, means in table:
+        rows.append((step, {name: means.get(name, np.nan) for name in names}))
+    return rows
+
+
+def _column(names: Sequence[str], name: str) -> int:
+    """Returns a metric's column after that of the weight; -1 if a checkpoint lacks it, as a norm not logged then."""
+    if name not in names:
+        return -1
+    return 1 + list(names).index(name)
+
+
+def _reordered(row: Array, order: Sequence[int]) -> Array:
+    """Returns a row's columns in another order, NaN for those that it lacks."""
+    found = row[list(order)]
+    found[np.asarray(order) < 0] = np.nan
+    return found
+
+
+def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns metrics with a prefix before each name, such as `eval/`."""
+    return {f"{prefix}{name}": value for name, value in metrics.items()}
+
+
+def _means(names: Sequence[str], row: Array) -> dict[str, float]:
+    """Returns the means by name of a row (1 + names,) of a weight and sums; NaN if the weight is 0."""
+    means = row[1:] / (row[0] or np.nan)
+    return {name: float(mean) for name, mean in zip(names, means, strict=True)}

@@ -1,0 +1,104 @@
+"""Streaming writer of safetensors files: one array in memory at a time, hashed while it is written.
+
+The library's own writer takes all arrays of a file at once, which must then fit in the host's memory together.
+The format: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from runner.checkpoint.files import SAFE_OPEN_FLAGS
+from runner.checkpoint.manifest import DTYPES
+from runner.host.stores import client
+from runner.host.stores.urls import ObjectPath, Place
+
+# The length of the header is a multiple of this, so that the arrays after it are aligned for every dtype.
+_ALIGNMENT = 8
+
+# Bytes that an upload gets at a time, so that it never copies a whole array.
+_UPLOADED = 4 << 20
+
+
+def write(path: Place, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes a new file that is on the disk, or in its store, when this returns.
+
+    Args:
+      path: the file, or an object of a store.
+      arrays: by key, each with `shape` and `dtype`; NumPy copies each to the host when its turn comes.
+
+    Returns:
+      The manifest's entry of the file: its size in bytes and its SHA-256.
+
+    Raises:
+      OSError: the path exists already, the disk is full, or the store can't be written.
+    """
+    # The widest elements first, so that each array starts at a multiple of its element size.
+    order = sorted(arrays, key=lambda key: (-np.dtype(arrays[key].dtype).itemsize, key))
+    digest = hashlib.sha256()
+    size = 0
+    if isinstance(path, ObjectPath):
+        with client.writing(path) as upload:
+            for chunk in _chunks(arrays, order):
+                size += memoryview(chunk).nbytes
+                _upload(upload, memoryview(chunk), digest)
+        return {"bytes": size, "sha256": digest.hexdigest()}
+    # The user decides with the folder's mode who else may read the files.
+    mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_OPEN_FLAGS, mode)
+    with os.fdopen(handle, "wb") as file:
+        path.chmod(mode)
+        for chunk in _chunks(arrays, order):
+            file.write(chunk)
+            digest.update(chunk)
+            size += memoryview(chunk).nbytes
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _upload(upload: client.Writer, data: memoryview, digest: Any) -> None:
+    """Adds bytes to an upload and to the digest of the whole."""
+    for start in range(0, data.nbytes, _UPLOADED):
+        piece = data[start : start + _UPLOADED]
+        digest.update(piece)
+        upload.write(piece)
+
+
+def _chunks(arrays: Mapping[str, Any], order: Sequence[str]) -> Iterator[bytes | memoryview]:
+    """Yields the parts of a file: the header's length, the header, and each array."""
+    header = _header(arrays, order)
+    yield len(header).to_bytes(8, "little")
+    yield header
+    for key in order:
+        yield _bytes_of(arrays[key])
+
+
+def _header(arrays: Mapping[str, Any], order: Sequence[str]) -> bytes:
+    """Returns the JSON header: dtype, shape and byte offsets of every array, padded with spaces."""
+    entries: dict[str, Any] = {}
+    end = 0
+    for key in order:
+        shape = [int(size) for size in arrays[key].shape]
+        dtype = np.dtype(arrays[key].dtype)
+        begin = end
+        end = begin + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        entries[key] = {"dtype": DTYPES[dtype.name], "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % _ALIGNMENT)
+
+
+def _bytes_of(array: Any) -> memoryview:
+    """Returns an array's bytes, row-major and little-endian, without a copy if the host has them in this order."""
+    on_host = np.asarray(array)
+    if on_host.dtype.byteorder == ">":
+        on_host = on_host.astype(on_host.dtype.newbyteorder("<"))
+    data: memoryview = np.ascontiguousarray(on_host).reshape(-1).view(np.uint8).data
+    return data

@@ -1,0 +1,140 @@
+"""Evaluation of a run's checkpoint, recorded in the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from omegaconf import DictConfig
+
+from runner.cluster.team import current
+from runner.config.convert import resolved
+from runner.config.schema import RunConfig
+from runner.data import loading
+from runner.data.augment import Augmented
+from runner.data.base import SPLITS, Dataset, DataSource, Encoding
+from runner.engine import devices, registry
+from runner.errors import ConfigError, invalid
+from runner.host import stages
+from runner.host.console import Console
+from runner.host.outputs import spared
+from runner.host.signals import heard
+from runner.layout import mesh
+from runner.task.base import DataSpec, Report
+from runner.task.registry import make_task
+from runner.tracking.attach import attach
+from runner.train import samples
+from runner.train.display import result_table
+from runner.train.evaluation import EvaluationReport
+from runner.train.record import (
+    CONFIG,
+    with_config,
+)
+from runner.train.samples import sample
+from runner.train.saved import (
+    evaluated,
+    open_saved,
+    place_of,
+    restored,
+)
+
+_SAMPLE = "sample.txt"
+
+
+def run(config: RunConfig, composed: DictConfig) -> None:
+    """Evaluates a checkpoint, prints the result and records it in the run.
+
+    Raises:
+      ConfigError: there is no such run, checkpoint or split, or the checkpoint is of another model.
+      DataError, EngineError, TrackingError, Interrupted: as in training.
+    """
+    console = Console()
+    team = current()
+    # First, because it needs no framework: a run that does not exist is an error within a second.
+    saved = open_saved(config, "runner.evaluate")
+    # Before an engine loads, because that hides GPUs from its process.
+    device_lines = devices.device_lines(config, composed)
+    folder = with_config(resolved(config, composed))
+    with heard():
+        store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
+        registry.prepare(config)
+        data = _loaded(config, saved.encoding)
+        team.agree("the data's SHA-256", data.digest)
+        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        # All checks come before the model is built, which takes the time.
+        if config.evaluate.prompt is not None:
+            task.check_prompt(config.evaluate.prompt)
+        source, split = _chosen(config, data)
+        task.check_split(source, split)
+        engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
+        # Every process takes part in these two, and process 0 reports.
+        with stages.stage(f"evaluating {split}"):
+            limit = config.trainer.limit_eval_batches
+            evaluation = evaluated(config, engine, task, source, limit, keep_outputs=True)
+            text = sample(config, engine, task, saved.checkpoint.step, config.evaluate.prompt)
+        if not team.is_first:
+            return
+        task_report = Report({}, {})
+        with spared("the task's tables and pictures"):
+            task_report = task.report(evaluation, source, split)
+        report = EvaluationReport(
+            run=saved.run.id,
+            step=saved.checkpoint.step,
+            dataset=data.name,
+            split=split,
+            mesh=mesh.describe(config.mesh.axes),
+            metrics=evaluation.metrics,
+            examples=evaluation.examples,
+            tables=task_report.tables,
+        )
+        console.print_lines(device_lines)
+        for table in report.printed():
+            console.print(table)
+        console.print(result_table(report.totals()))
+
+        files = [folder / CONFIG, report.write(folder)]
+        for name, write in task_report.files.items():
+            with spared(str(folder / name)):
+                write(folder / name)
+                files.append(folder / name)
+        if text is not None:
+            path = folder / _SAMPLE
+            path.write_text(text, "utf-8")
+            files.append(path)
+            console.print_lines([f"sample of {_SAMPLE}:", *samples.shown(text)])
+        place = place_of(config.dataset, saved, split)
+        store.log_metrics(saved.checkpoint.step, report.logged(place))
+        store.log_artifacts(files, f"evaluate/{place}/step-{saved.checkpoint.step:09d}")
+    console.print_lines([f"files: {folder}", *store.describe()])
+
+
+def _loaded(config: RunConfig, encoding: Encoding | None) -> Dataset:
+    """Loads the dataset; a split expression takes the place of its test split."""
+    if config.evaluate.split in SPLITS:
+        return loading.load_run(config, encoding)
+    try:
+        return loading.load_run(config, encoding, config.evaluate.split)
+    except ConfigError as error:
+        # The user typed another key.
+        raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error
+
+
+def _chosen(config: RunConfig, data: Dataset) -> tuple[DataSource, str]:
+    """Returns the split that `evaluate.split` selects, and its expression if it has one."""
+    split = config.evaluate.split
+    if split == "train":
+        # Without augmentation, as in every evaluation.
+        source = replace(data.train, training=False) if isinstance(data.train, Augmented) else data.train
+        # With a holdout the expression would include the examples that are held out.
+        return source, "train" if config.dataset.holdout else config.dataset.train
+    if split == "validation":
+        if data.validation is None:
+            raise invalid(
+                "evaluate.split",
+                split,
+                problem="the run has no validation split",
+                fix="set evaluate.split=test",
+            )
+        return data.validation, config.dataset.validation or split
+    if split == "test":
+        return data.test, config.dataset.test or split
+    return data.test, split

@@ -1,0 +1,272 @@
+"""Export of a run's model: written, loaded again, compared with the run, and recorded."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from omegaconf import DictConfig
+
+from runner.checkpoint.recovery import versions
+from runner.checkpoint.resume import Previous
+from runner.cluster.team import current
+from runner.config.convert import resolved
+from runner.config.schema import MeshConfig, RunConfig
+from runner.data import loading
+from runner.data.base import Array, ArraySource, Dataset
+from runner.data.vocabulary import TOKENIZER
+from runner.engine import devices, lengths, registry
+from runner.errors import EngineError
+from runner.host import stages
+from runner.host.console import Console
+from runner.host.late import late
+from runner.host.logs import quiet_native_log
+from runner.host.signals import heard
+from runner.layout import mesh
+from runner.layout.paths import (
+    ema_path,
+    is_variable,
+)
+from runner.task.base import DataSpec, Task
+from runner.task.registry import make_task
+from runner.tracking.attach import Attachment, attach
+from runner.train.display import result_table
+from runner.train.export import folder as folders
+from runner.train.export.check import (
+    BATCH,
+    TOLERANCE,
+    Difference,
+    check,
+)
+from runner.train.export.signature import Served
+from runner.train.export.write import (
+    SAVED_MODEL,
+    loaded_keras,
+    write_model,
+)
+from runner.train.record import (
+    CONFIG,
+    with_config,
+)
+from runner.train.saved import (
+    evaluated,
+    open_saved,
+    restored,
+)
+
+if TYPE_CHECKING:
+    from runner.train.export import log
+else:
+    # It imports MLflow, which an error of the config should not wait for.
+    log = late("runner.train.export.log")
+
+# Bytes of the examples that are compared, as float32. All examples of a small split are compared; of a large one as
+# many as are computed in seconds.
+_MAX_BYTES = 256 << 20
+
+
+def run(config: RunConfig, composed: DictConfig) -> None:
+    """Exports, compares, prints and records.
+
+    Raises:
+      ConfigError: there is no such run or checkpoint, it is of another model, or `export.folder` has other files.
+      EngineError: the export's predictions differ from the run's; nothing is left of it.
+      DataError, TrackingError, Interrupted: as in training.
+    """
+    console = Console()
+    team = current()
+    # In float32 any library computes the same, so the export can be compared.
+    config = replace(config, engine=replace(config.engine, precision="float32", state="float32"))
+    saved = open_saved(config, "runner.export")
+    # Before an engine loads, because that hides GPUs from its process.
+    device_lines = devices.device_lines(config, composed)
+    target = folders.target(config.export, saved.run)
+    folder = with_config(resolved(config, composed))
+    native_log = folder / "runner.log"
+    with heard():
+        store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
+        registry.prepare(config)
+        data = loading.load_run(config, saved.encoding)
+        team.agree("the data's SHA-256", data.digest)
+        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        # A language model's outputs are dropped elsewhere, as too large. Here only a few examples are compared.
+        task.keeps_outputs = True
+        served = Served(DataSpec(task.arrays, task), data.encoding)
+        examples = _examples(config, data, task)
+        # Every process takes part in this one; process 0 writes.
+        outputs, batch = _outputs(config, saved, served, examples, native_log)
+        if not team.is_first:
+            return
+        console.print_lines(device_lines)
+        # The export appears in its folder when the block ends, so only after it was compared and found equal.
+        with folders.making(target) as unfinished:
+            with stages.stage("writing the export"), quiet_native_log(native_log):
+                plain = registry.make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
+                has_tensorflow = importlib.util.find_spec("tensorflow") is not None
+                # A user's layers may need AutoGraph to rewrite them.
+                convert = not config.model.target.startswith("runner.")
+                written = write_model(plain, served, unfinished, convert=convert, tensorflow=has_tensorflow)
+            with stages.stage("loading it again"):
+                with quiet_native_log(native_log):
+                    written, keras = loaded_keras(plain, unfinished, written)
+                saved_model = unfinished / SAVED_MODEL if written.saved_model else None
+                compared = check(saved_model, keras, served, examples, outputs, native_log, batch)
+            count = len(next(iter(examples.values())))
+            console.print(result_table(_result_rows(config.mesh, saved, data, count, compared)))
+            raise_if_different(compared)
+            left_out = list(written.left_out)
+            if not has_tensorflow:
+                left_out.append("SavedModel: tensorflow is not installed")
+            vocabulary = data.vocabulary
+            facts = ("kind", "size", "end", "sha256")
+            record = {
+                "run": saved.run.id,
+                "step": saved.checkpoint.step,
+                "names": served.names(),
+                "vocabulary": vocabulary and {key: getattr(vocabulary, key) for key in facts},
+                "left_out": left_out,
+                "examples": count,
+                "compared": {name: _plain(differences) for name, differences in compared.items()},
+                "versions": versions(),
+            }
+            (unfinished / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
+            shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
+            if vocabulary is not None:
+                (unfinished / TOKENIZER).write_text(vocabulary.tokenizer_json(), "utf-8")
+        files = [SAVED_MODEL if written.saved_model else None, written.keras, TOKENIZER if vocabulary else None]
+        console.print_lines([str(target / name) for name in files if name])
+        console.print_lines([f"left out {line}" for line in left_out])
+        _record(store, saved.checkpoint.step, target, compared)
+        uri = store.log_model(
+            lambda where, run_id: log.log_model(
+                where, run_id, plain, served, examples, name="export", step=saved.checkpoint.step, convert=convert
+            )
+        )
+        if uri is not None:
+            console.print_lines([f"MLflow model: {uri}"])
+        console.print_lines(store.describe())
+
+
+def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
+    """Returns the examples that are compared (N, ...): the first of the test split, not standardized.
+
+    They are all of the split, unless these would take too much memory.
+    """
+    split = data.test
+    if data.encoding.mean:
+        raw = replace(config, dataset=replace(config.dataset, standardize=False))
+        split = loading.load_run(raw, data.encoding).test
+    input_bytes = sum(4 * int(np.prod(spec.shape, dtype=np.int64)) for spec in split.specs.values())
+    # A language model's outputs, one row of logits per token, are larger than its inputs.
+    output_bytes = 4 * task.tokens * (task.outputs.units or 1)
+    count = min(split.size, max(1, _MAX_BYTES // max(input_bytes, output_bytes, 1)))
+    arrays = dict(split.read(np.arange(count, dtype=np.int64)))
+    for name in data.encoding.mean:
+        if name in arrays:
+            arrays[name] = arrays[name].astype(np.float32)
+    return arrays
+
+
+def _outputs(
+    config: RunConfig, saved: Previous, served: Served, examples: Mapping[str, Array], native_log: Path
+) -> tuple[Array | Mapping[str, Array], int]:
+    """Computes the run's outputs for the examples by its engine on its mesh.
+
+    Returns:
+      The outputs (N, ...), several by name, and how many examples an export gets at once to answer the same.
+    """
+    spec = served.spec
+    arrays = served.standardized(examples)
+    source = ArraySource({name: arrays[name] for name in spec.arrays}, spec.arrays)
+    engine = restored(config, saved, spec, native_log)
+    with stages.stage("computing the run's answers"):
+        evaluation = evaluated(config, engine, spec.task, source, None, keep_outputs=True)
+    batch = BATCH
+    if evaluation.mixes_rows:
+        batch = lengths.eval_examples(config, source.size, mixes_rows=True)
+    return evaluation.named_outputs or evaluation.outputs, batch
+
+
+def _result_rows(
+    config: MeshConfig,
+    saved: Previous,
+    data: Dataset,
+    examples: int,
+    compared: Mapping[str, Mapping[str, Difference]],
+) -> list[tuple[str, str]]:
+    """Returns the rows of the table that is printed."""
+    rows = [
+        ("run", saved.run.id),
+        ("checkpoint of step", f"{saved.checkpoint.step:,}"),
+        ("mesh of the run", mesh.describe(config.axes)),
+        ("split", f"{data.selection.get('test', 'test')}, {examples:,} examples"),
+    ]
+    for name, differences in compared.items():
+        rows += [(f"{name}, {answer}", str(difference)) for answer, difference in differences.items()]
+    return rows
+
+
+def _plain(differences: Mapping[str, Difference]) -> dict[str, object]:
+    return {name: asdict(difference) for name, difference in differences.items()}
+
+
+def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None:
+    """Rejects an export that is not equal to the run.
+
+    Raises:
+      EngineError: one of them differs, or there is none.
+    """
+    if not compared:
+        raise EngineError("the export has nothing that loads without the builder's code; install tensorflow")
+    for name, differences in compared.items():
+        unequal = [f"{answer} ({difference})" for answer, difference in differences.items() if not difference.equal]
+        if unequal:
+            raise EngineError(
+                f"{name} differs from the run: {', '.join(unequal)}; floats must agree to {TOLERANCE:g} of the "
+                "largest value, and integers exactly; nothing was written"
+            )
+
+
+def _record(store: Attachment, step: int, target: Path, compared: Mapping[str, Mapping[str, Difference]]) -> None:
+    """Records an export in its run."""
+    metrics: dict[str, float] = {}
+    for name, difference in next(iter(compared.values())).items():
+        if not difference.exact and not difference.drawn:
+            metrics[f"export/{name}_difference"] = difference.largest
+    if metrics:
+        store.log_metrics(step, metrics)
+    store.log_artifacts([path for path in (target / folders.RECORD, target / TOKENIZER) if path.is_file()], "export")
+
+
+class WeightsInUse(Mapping[str, Array]):
+    """The weights that evaluations use: their exponential moving averages if the run keeps them, else the weights.
+
+    Each array is read when it is asked for, so that those of a large model are never in memory together.
+    """
+
+    def __init__(self, state: Mapping[str, Array]) -> None:
+        """Takes an engine's `state` or a checkpoint."""
+        self._state = state
+        # Path of a variable -> path of the array that is used.
+        self._paths: dict[str, str] = {}
+        paths = set(state)
+        for path in state:
+            if is_variable(path):
+                average = ema_path(path)
+                self._paths[path] = average if average in paths else path
+
+    def __getitem__(self, path: str) -> Array:
+        """Returns a variable's whole array."""
+        return self._state[self._paths[path]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)

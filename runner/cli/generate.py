@@ -1,0 +1,113 @@
+"""Text that a run's model writes after prompts, printed and written to a file."""
+
+from __future__ import annotations
+
+import json
+
+from omegaconf import DictConfig
+
+from runner.cluster.team import current
+from runner.config.convert import resolved
+from runner.config.schema import GenerateConfig, RunConfig
+from runner.data import loading
+from runner.engine import devices, registry
+from runner.errors import invalid
+from runner.host import stages
+from runner.host.console import Console
+from runner.host.outputs import required
+from runner.host.signals import heard
+from runner.task import registry as tasks
+from runner.task.base import DataSpec
+from runner.task.generation import Sampling
+from runner.task.registry import make_task
+from runner.train import samples
+from runner.train.record import with_config
+from runner.train.saved import (
+    open_saved,
+    restored,
+)
+
+_TEXTS = "generate.json"
+
+
+def run(config: RunConfig, composed: DictConfig) -> None:
+    """Continues each prompt and prints the texts.
+
+    Raises:
+      ConfigError: there is no such run or checkpoint, it is of another model or no language model, or a prompt can't
+        be continued.
+      DataError, EngineError, Interrupted: as in training.
+    """
+    console = Console()
+    team = current()
+    options = config.generate
+    key, prompts = prompts_of(options)
+    saved = open_saved(config, "runner.generate")
+    if not tasks.entry(config.task).samples_text:
+        raise invalid(
+            "run",
+            config.run,
+            problem=f"is a run with task={config.task.name}, but runner.generate needs a language model",
+            fix="name a run with task=language_model",
+        )
+    # Before an engine loads, because that hides GPUs from its process.
+    device_lines = devices.device_lines(config, composed)
+    folder = with_config(resolved(config, composed))
+    temperature = options.temperature
+    if options.greedy:
+        temperature = 0.0
+    sampling = Sampling(temperature, options.top_k, options.top_p)
+    seed = options.seed
+    if seed is None:
+        seed = config.trainer.seed
+    with heard():
+        registry.prepare(config)
+        data = loading.load_run(config, saved.encoding)
+        team.agree("the data's SHA-256", data.digest)
+        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        # All checks come before the model is built, which takes the time.
+        encoded = task.encode_prompts(prompts, key, options.tokens)
+        engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
+        # Every process takes part in this, and process 0 reports.
+        with stages.stage("generating"):
+            ask, multiple = samples.asking(config, engine)
+            texts = task.generate(ask, encoded, options.tokens, sampling, seed, multiple)
+    if not team.is_first:
+        return
+    console.print_lines(device_lines)
+    for number, text in enumerate(texts):
+        if len(texts) > 1:
+            console.print(f"--- {number + 1} of {len(texts)}", soft_wrap=True)
+        console.print("\n".join(samples.printable(text)), soft_wrap=True, highlight=False)
+    content = []
+    for prompt, text in zip(prompts, texts, strict=True):
+        content.append({"prompt": prompt, "text": text})
+    path = folder / _TEXTS
+    with required(folder):
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    console.print(f"files: {folder}", soft_wrap=True)
+
+
+def prompts_of(config: GenerateConfig) -> tuple[str, list[str]]:
+    """Returns the config key that the prompts come from, and the prompts.
+
+    Raises:
+      ConfigError: there is no prompt, or there are two sources of prompts.
+    """
+    if config.prompt is None:
+        if not config.prompts:
+            raise invalid(
+                "generate.prompt",
+                None,
+                problem="runner.generate needs the start of a text",
+                fix='set prompt="Once upon a time" or generate.prompts',
+            )
+        return "generate.prompts", list(config.prompts)
+    if config.prompts:
+        raise invalid(
+            "generate.prompt",
+            config.prompt,
+            problem="can't be combined with generate.prompts",
+            fix="set one of them",
+        )
+    return "generate.prompt", [config.prompt]

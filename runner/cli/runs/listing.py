@@ -1,0 +1,181 @@
+"""List of all runs: of the tracking store and of the checkpoint folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlflow.entities import Run
+
+from runner.checkpoint import (
+    runs,
+    storage,
+)
+from runner.checkpoint.runs import SavedRun
+from runner.cli.runs.records import (
+    RunRecord,
+    from_run,
+    judged_by,
+)
+from runner.cli.runs.selection import Selection
+from runner.cli.runs.sheet import (
+    Stat,
+    show,
+)
+from runner.errors import invalid
+from runner.host.stores.urls import Place
+from runner.tracking import process
+from runner.tracking.named import LATEST, named
+from runner.tracking.store import Store, search
+
+_KIND_TAG = "runner.kind"
+_SWEEP = "sweep"
+# Runs that an error lists.
+_SUGGESTIONS = 3
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run.
+
+    Attributes:
+      run: its id.
+      name: its name.
+      status: one of MLflow's statuses, or UNFINISHED if only its checkpoints show that it did not finish.
+      started: seconds since 1970.
+      ended: seconds since 1970; None: it is running, or its end was not recorded.
+      result: the metric that its task is judged by.
+      record: in the tracking store; None: it has none.
+      saved: its checkpoints; None: there are none.
+      steps: steps of the checkpoints.
+      bytes: size of the checkpoints.
+      origin: run and step that it branches from; empty: none.
+    """
+
+    run: str
+    name: str
+    status: str
+    started: float
+    ended: float | None
+    result: str = ""
+    record: RunRecord | None = None
+    saved: SavedRun | None = None
+    steps: tuple[int, ...] = ()
+    bytes: int = 0
+    origin: str = ""
+
+    @property
+    def seconds_ago(self) -> float:
+        """Seconds since it ended or, if its end is unknown, since it started."""
+        return time.time() - (self.ended or self.started)
+
+
+def find(store: Store | None, checkpoints: Place) -> tuple[list[ListedRun], list[str]]:
+    """Returns every run, newest first, and one line for each whose record is damaged."""
+    saved_runs, damaged = runs.listed(checkpoints)
+    saved_by_run = {saved.id: saved for saved in saved_runs}
+    listed = []
+    if store is not None:
+        for run in search(store, None, ""):
+            # The parents of sweeps trained nothing.
+            if run.data.tags.get(_KIND_TAG) != _SWEEP:
+                listed.append(_tracked(run, saved_by_run.pop(run.info.run_id, None)))
+    listed += map(_untracked, saved_by_run.values())
+    listed.sort(key=lambda run: -run.started)
+    return listed, [f"skipping {folder}: {error}" for folder, error in damaged.items()]
+
+
+def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
+    record = from_run(run)
+    status = record.status
+    if status == "RUNNING" and process.is_gone(record.tags):
+        status = "KILLED"
+    metric = judged_by([record])
+    result = ""
+    if metric in record.metrics:
+        result = f"{metric} {show(Stat(record.metrics[metric]))}"
+    return ListedRun(
+        run=record.run_id,
+        name=record.name,
+        status=status,
+        started=run.info.start_time / 1000,
+        ended=run.info.end_time / 1000 if run.info.end_time else None,
+        result=result,
+        record=replace(record, status=status),
+        origin=record.tags.get("runner.branched_from", ""),
+        **_checkpoints(saved),
+    )
+
+
+def _untracked(saved: SavedRun) -> ListedRun:
+    record = saved.record
+    status = "RUNNING"
+    ended = None
+    # A process that was killed recorded no end.
+    if record.get("ended") or process.is_gone(record["process"]):
+        status = "UNFINISHED"
+        # The time of the last checkpoint, its last trace.
+        ended = max(storage.written_at(saved.folder, step) for step in storage.steps(saved.folder))
+    if record.get("finished"):
+        status = "FINISHED"
+    return ListedRun(
+        run=saved.id,
+        name=saved.folder.name,
+        status=status,
+        started=float(record["started"]),
+        ended=ended,
+        origin=str(record.get("origin", "")),
+        **_checkpoints(saved),
+    )
+
+
+def _checkpoints(saved: SavedRun | None) -> dict[str, Any]:
+    """Returns the fields of a `ListedRun` about its checkpoints."""
+    if saved is None:
+        return {}
+    steps = tuple(storage.steps(saved.folder))
+    total = sum(storage.size(saved.folder, step) for step in steps)
+    return {"saved": saved, "steps": steps, "bytes": total}
+
+
+def select(listed: Sequence[ListedRun], selection: Selection) -> list[ListedRun]:
+    """Returns the runs that match a selection, in the same order.
+
+    Raises:
+      ConfigError: it names a run that does not exist, or several.
+    """
+    chosen = {named_run(listed, text).run for text in selection.runs}
+    newest: list[str] = []
+    for run in listed:
+        if run.saved is not None and len(newest) < (selection.keep or 0):
+            newest.append(run.run)
+    selected = []
+    for run in listed:
+        if selection.runs and run.run not in chosen:
+            continue
+        if selection.older is not None and run.seconds_ago < selection.older:
+            continue
+        if selection.statuses and run.status not in selection.statuses:
+            continue
+        if run.run not in newest:
+            selected.append(run)
+    return selected
+
+
+def named_run(listed: Sequence[ListedRun], text: str) -> ListedRun:
+    """Returns the run with an id, the start of one, a name or `latest`; see `runner.tracking.named`.
+
+    Raises:
+      ConfigError: there is none, or an id's start matches several.
+    """
+    if text == LATEST and listed:
+        return listed[0]
+    by_id = {run.run: run for run in listed}
+    try:
+        return by_id[named(text, {run_id: run.name for run_id, run in by_id.items()})]
+    except LookupError as error:
+        newest = ", ".join(run.run for run in listed[:_SUGGESTIONS]) or "none yet"
+        problem = f"{error} (newest: {newest})"
+        raise invalid("run", text, problem=problem, fix="set run=latest or run=<id>") from error

@@ -1,0 +1,105 @@
+"""Command line of `sweep.resume=<run id|latest>`: the recorded one, without the jobs that are done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from omegaconf import OmegaConf
+
+from runner.checkpoint.arguments import (
+    MULTIRUN,
+    key_of,
+    value_of,
+    without,
+)
+from runner.checkpoint.recorded import Record
+from runner.config.build import build
+from runner.config.compose import compose
+from runner.config.schema import TrackingConfig
+from runner.config.search_path import searchpath
+from runner.errors import ConfigError
+from runner.host.late import late
+from runner.host.quoting import quoted
+from runner.host.stores.urls import Place
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+    from runner.checkpoint import (
+        resume,
+        runs,
+    )
+    from runner.cli.sweep import parent
+    from runner.tracking import sweeps
+else:
+    parent = late("runner.cli.sweep.parent")
+    sweeps = late("runner.tracking.sweeps")
+    resume = late("runner.checkpoint.resume")
+    runs = late("runner.checkpoint.runs")
+
+_KEY = "sweep.resume"
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """Returns the command line with what the sweep that it resumes was started with.
+
+    A key that is typed again wins over the recorded one.
+
+    Args:
+      arguments: as typed, without the program.
+
+    Raises:
+      ConfigError: there is no such sweep, or its record sets what a record may not set.
+      TrackingError: the store can't be used.
+    """
+    reference = value_of(arguments, _KEY)
+    if not reference:
+        return list(arguments)
+    typed: list[str] = []
+    typed_keys: list[str] = []
+    of_the_store: list[str] = []  # what decides in which store the sweep is looked for
+    for argument in arguments:
+        key = key_of(argument)
+        if key == _KEY or argument in MULTIRUN:
+            continue
+        typed.append(argument)
+        typed_keys.append(key)
+        if key.split(".")[0] in ("tracking", "experiment"):
+            of_the_store.append(argument)
+    config = _tracking([*of_the_store, *searchpath(typed)])
+    if config.name == "none":
+        raise ConfigError(f"{_KEY}={reference}: tracking=none records no sweep; drop one of the two")
+    store = sweeps.open_tracking(config)
+    # `latest` is the newest sweep of the experiment that is typed, else of the store.
+    names_experiment = "tracking.experiment" in typed_keys or "experiment" in typed_keys
+    run = sweeps.find(store, reference, [store.experiment_id] if names_experiment else [])
+    record = Record(_KEY, run.info.run_id, parent.why_foreign(run))
+    recorded = [argument for argument in parent.recorded_arguments(run) if argument not in MULTIRUN]
+    return ["-m", *record.checked(without(recorded, typed_keys)), *typed, f"{_KEY}={run.info.run_id}"]
+
+
+def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Place) -> list[str]:
+    """Returns what makes a job continue from the checkpoint of its earlier run, instead of from the start.
+
+    Args:
+      run: the job's earlier, unfinished run.
+      content: the job's resolved config.
+      checkpoints: where runs keep their checkpoints.
+
+    Returns:
+      Overrides to add to the job's own; none where the run left no checkpoint that the job can continue from.
+    """
+    try:
+        saved_run, _ = runs.find("resume", run.info.run_id, checkpoints)
+        resume.check_order(runs.open_checkpoint("resume", saved_run, None), content)
+    except ConfigError:
+        return []
+    return [f"resume={quoted(saved_run.folder.as_posix())}"]
+
+
+def _tracking(overrides: list[str]) -> TrackingConfig:
+    """Returns the tracking group of the config that some overrides compose to."""
+    content = OmegaConf.to_container(compose(overrides).tracking, resolve=True)
+    assert isinstance(content, dict)
+    return build(TrackingConfig, {str(key): value for key, value in content.items()}, "tracking")

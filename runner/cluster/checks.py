@@ -1,0 +1,102 @@
+"""Checks of `cluster` with the mesh and the engine; see `runner.plan.checks.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from runner.cluster import (
+    place,
+    restarts,
+)
+from runner.config.schema import AUTO, ClusterConfig, EngineConfig, RunConfig
+from runner.errors import invalid
+from runner.host.commands import command_module
+from runner.layout import mesh
+
+_TRAINS = "runner"
+
+
+def check(config: RunConfig, single_process_engines: Collection[str]) -> None:
+    """Checks that the processes can share the devices of the mesh evenly; its axes are settled.
+
+    Args:
+      config: its mesh has sizes.
+      single_process_engines: names of the engines that train in one process only.
+
+    Raises:
+      ConfigError: the first problem.
+    """
+    count = place.count(config.cluster)
+    devices = mesh.size(config.mesh.axes)
+    if devices % count:
+        raise invalid(
+            "cluster.processes",
+            count,
+            problem=f"must divide the {devices} devices of the mesh ({mesh.describe(config.mesh.axes)})",
+            fix=f"set cluster.processes={_nearest_divisor(devices, count)}, or choose another mesh",
+        )
+    if config.cluster.restarts and command_module() == _TRAINS:
+        _check_restarts(config)
+    if count > 1 and mesh.device_kind(config.mesh) == "tpu":
+        raise invalid("cluster.processes", count, problem="must be 1 on TPUs", fix="set cluster=single")
+    if count > 1:
+        _check_engines(config.engine, single_process_engines)
+
+
+def _check_restarts(config: RunConfig) -> None:
+    """Checks that something starts the run again, and that it then continues."""
+    key = "cluster.restarts"
+    value = config.cluster.restarts
+    if config.resume is None:
+        problem = "needs resume=auto, with which a restart continues the run"
+        raise invalid(key, value, problem=problem, fix="add resume=auto name=exp1")
+    starts_itself = place.has_launcher(config.cluster) or restarts.is_supervised() or place.is_presumed()
+    # A recorded run is resumed by hand, as often as it takes.
+    if config.resume == AUTO and not starts_itself:
+        where = f"cluster={config.cluster.name}"
+        if config.cluster.name == "local":
+            where += " with a single process"
+        raise invalid(
+            key,
+            value,
+            problem=f"{where} has nothing that starts the run again",
+            fix="write python -m runner.supervise -- before the command",
+        )
+    # The folders above the run's may have an @ in their names.
+    names_checkpoint = "@" in config.resume.rpartition("/")[2]
+    if names_checkpoint and starts_itself:
+        problem = f"names a checkpoint, to which each restart would return ({key}={value})"
+        raise invalid("resume", config.resume, problem=problem, fix=f"set {key}=0")
+
+
+def _check_engines(config: EngineConfig, single_process_engines: Collection[str]) -> None:
+    """Rejects DTensor in several processes.
+
+    TensorFlow's servers ignore the address that they are given and listen on all interfaces. They authenticate nobody
+    and run every graph that they are sent, which may read and write the user's files.
+    """
+    engine = config.name
+    if engine in single_process_engines:
+        problem = "trains in one process only"
+        raise invalid("engine", engine, problem=problem, fix="set engine=jax, or cluster=single")
+
+
+def machines(config: ClusterConfig, kind: str) -> int:
+    """Returns how many times the devices that this process sees are in the mesh.
+
+    Processes of `cluster=local` share the devices of this machine, except for accelerators that the launcher has
+    already divided between them.
+
+    Args:
+      config: checked.
+      kind: type of the devices.
+    """
+    count = place.count(config)
+    is_local = config.name == "local"
+    sees_all = kind == "cpu" or place.from_launcher() is None
+    return 1 if is_local and sees_all else count
+
+
+def _nearest_divisor(devices: int, count: int) -> int:
+    """Returns the largest divisor of `devices` up to `count`."""
+    return max(divisor for divisor in range(1, min(devices, count) + 1) if devices % divisor == 0)

@@ -1,0 +1,414 @@
+"""The coordinator: a server in process 0 that broadcasts, all-gathers, and notices lost processes.
+
+Every connection must first prove that it knows the secret of the run: process 0 sends a challenge, the peer its answer
+and the HMAC-SHA256 of both, and process 0 its own HMAC. Until then a connection may send 4 KiB within 10 s, and at
+most 64 may wait. So a stranger can neither end a run nor fill the memory. What follows is not encrypted.
+
+A message is a line of JSON with a `kind`:
+
+    join      a process joins: index, count, about
+    begin     to all: all have joined and agree
+    beat      sign of life, in both directions
+    post      process 0 broadcasts a value
+    all       a process gives its value for an all_gather; with the last one, all get the list of values
+    first     to process 0 only: a signal, or the use of the machine
+    bye       a process leaves, or has heard of the end; with a reason if it failed
+    ended     to all: the run ends, with the reason
+    lost      from the launcher: a process has failed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.cluster.messages import (
+    FIRST,
+    GREETING,
+    LONGEST,
+    PEER,
+    DeniedError,
+    encoded,
+    greeting,
+    is_proof,
+    nonce,
+    printable,
+    proof,
+)
+from runner.cluster.timeouts import (
+    BEAT_S,
+    LAST_WORDS_S,
+    PROOF_S,
+    SILENCE_S,
+)
+from runner.errors import shown
+
+# Connections that have not proved the secret yet. Each may hold 4 KiB, and a run on a large cluster joins within
+# seconds.
+MOST_WAITING = 64
+# Between two looks at whether the others have heard; short next to an exit.
+_POLL_S = 0.02
+# Bytes read at a time.
+_CHUNK = 1 << 18
+# What a broken connection raises, or a peer of another version whose messages have other fields.
+_BROKEN = (
+    StopAsyncIteration,
+    TimeoutError,
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+)
+Message = Mapping[str, Any]
+
+
+@dataclass
+class _Peer:
+    """A process that has joined.
+
+    Attributes:
+      writer: to it.
+      about: its host, process id, and what it must agree on with process 0.
+      heard_at: time of its last message.
+      has_left: it has said that it leaves, or is lost.
+    """
+
+    writer: asyncio.StreamWriter
+    about: Mapping[str, Any]
+    heard_at: float
+    has_left: bool = False
+
+
+class Coordinator:
+    """The server, in a thread of its own. All its state belongs to that thread's event loop."""
+
+    def __init__(self, listening: socket.socket, count: int, token: str, start_timeout: float) -> None:
+        """Starts the thread.
+
+        Args:
+          listening: bound socket.
+          count: number of processes that must join (the world size).
+          token: the secret that each must know.
+          start_timeout: seconds within which all must have joined.
+        """
+        self._listening = listening
+        self._count = count
+        self._token = token
+        self._start_timeout = start_timeout
+        self._peers: dict[int, _Peer] = {}
+        self._peer_of: dict[asyncio.StreamWriter, _Peer] = {}
+        # Values of an unfinished all_gather, by key and process.
+        self._values: dict[str, dict[int, Any]] = {}
+        # Connections that have not proved the secret yet, the oldest first.
+        self._waiting: dict[asyncio.Task[None], None] = {}
+        # The event loop keeps no references to tasks, which would then be collected.
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._denied = 0
+        self._ended: Message | None = None
+        self._begun = False
+        self._awake = time.monotonic()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self._thread.start()
+
+    def say_last_words(self) -> None:
+        """Waits until the others have heard why the run ends, before this process exits."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        while time.monotonic() < deadline:
+            # Copied, because the thread of the loop may add a peer.
+            peers = list(self._peers.items())
+            if all(index == 0 or peer.has_left for index, peer in peers):
+                return
+            time.sleep(_POLL_S)
+
+    async def _serve(self) -> None:
+        started = time.monotonic()
+        self._listening.setblocking(False)
+        accepting = asyncio.create_task(self._accept())
+        self._tasks.add(accepting)
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now = time.monotonic()
+            # This process was stopped: the others have not heard its beats either, and take it for lost.
+            if now - self._awake > SILENCE_S:
+                self._end("")
+            self._awake = now
+            self._tell_all({"kind": "beat"})
+            if not self._begun and now - started > self._start_timeout:
+                missing = [str(index) for index in range(self._count) if index not in self._peers]
+                noun = "processes" if len(missing) > 1 else "process"
+                denied = f"; {self._denied} connections had another secret" if self._denied else ""
+                self._end(
+                    f"{noun} {', '.join(missing)} of {self._count} did not connect within {self._start_timeout:g} s "
+                    "(cluster.start_timeout); check that every process was started and can reach process 0" + denied
+                )
+            for index, peer in list(self._peers.items()):
+                if not peer.has_left and now - peer.heard_at > SILENCE_S:
+                    # Process 0 does not wait for it when it exits.
+                    peer.has_left = True
+                    self._end(f"{self._name(index)} has not answered for {SILENCE_S:.0f} s")
+
+    async def _accept(self) -> None:
+        """Accepts connections. If too many wait to prove the secret, the oldest of them is dropped."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listening)
+            except OSError:
+                # The connection broke, or this process has too many open files.
+                await asyncio.sleep(_POLL_S)
+                continue
+            if len(self._waiting) >= MOST_WAITING:
+                oldest = next(iter(self._waiting))
+                del self._waiting[oldest]
+                oldest.cancel()
+            task = asyncio.create_task(self._meet(connection))
+            self._waiting[task] = None
+            self._tasks.add(task)
+            task.add_done_callback(self._forget)
+            # During a flood of connections, the other tasks still get their turn.
+            await asyncio.sleep(0)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._waiting.pop(task, None)
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Retrieved, or asyncio would log it.
+            task.exception()
+
+    async def _meet(self, connection: socket.socket) -> None:
+        """Serves a connection, which may be anybody's: nothing counts before it has proved the secret."""
+        own = asyncio.current_task()
+        try:
+            await asyncio.wait_for(self._prove(connection, own), PROOF_S)
+            reader, writer = await asyncio.open_connection(sock=connection)
+        except (DeniedError, TimeoutError, OSError, ValueError, asyncio.CancelledError):
+            connection.close()
+            return
+        await self._hear(reader, writer)
+
+    async def _prove(self, connection: socket.socket, task: asyncio.Task[None] | None) -> None:
+        """Verifies that the other side knows the secret, then proves it to the other side.
+
+        Args:
+          connection: the other side's.
+          task: the one that serves it, which no longer counts as waiting once the secret is proved: a flood of
+            strangers must not cancel it after the other side has had its answer.
+
+        Raises:
+          DeniedError: the other side does not know the secret.
+        """
+        loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        # Otherwise, Nagle's algorithm lets a small message wait until the one before it is acknowledged.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        challenge = nonce()
+        await loop.sock_sendall(connection, encoded({"challenge": challenge}))
+        line = b""
+        while not line.endswith(b"\n"):
+            chunk = await loop.sock_recv(connection, GREETING - len(line))
+            # The other side has closed the connection, or has sent too much.
+            if not chunk:
+                raise DeniedError
+            line += chunk
+        said = greeting(line)
+        answer = str(said.get("answer"))
+        if not is_proof(said.get("proof"), self._token, PEER, challenge, answer):
+            self._denied += 1
+            await loop.sock_sendall(connection, encoded({"denied": True}))
+            raise DeniedError
+        if task is not None:
+            self._waiting.pop(task, None)
+        await loop.sock_sendall(connection, encoded({"proof": proof(self._token, FIRST, challenge, answer)}))
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves a connection that has proved the secret, until it ends."""
+        index: int | None = None
+        lines = self._lines(reader, writer)
+        try:
+            said = json.loads(await asyncio.wait_for(anext(lines), SILENCE_S))
+            if said.get("kind") == "lost":
+                self._lose(said)
+            if said.get("kind") != "join":
+                return
+            # The larger of both counts: `_join` has a better message for a process of this run whose count differs.
+            if not 0 <= int(said["index"]) < max(self._count, int(said["count"])):
+                why = "process 0 of another run uses this address; set cluster.coordinator to a free port"
+                writer.write(_only_for_one(why))
+                return
+            index = self._join(said, writer)
+            if index is None:
+                return
+            async for line in lines:
+                self._take(index, json.loads(line), line)
+        except _BROKEN:
+            pass
+        finally:
+            if index is not None and not self._peers[index].has_left:
+                self._peers[index].has_left = True
+                self._end(f"{self._name(index)} disconnected without a message; it was probably killed")
+            writer.close()
+
+    async def _lines(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[bytes]:
+        """Yields a process's lines. While a long one arrives, the process does not count as silent.
+
+        Raises:
+          ValueError: a line is too long.
+        """
+        line = bytearray()
+        while chunk := await reader.read(_CHUNK):
+            peer = self._peer_of.get(writer)
+            if peer is not None:
+                peer.heard_at = time.monotonic()
+            *ends, start = chunk.split(b"\n")
+            for end in ends:
+                yield bytes(line) + end + b"\n"
+                line.clear()
+            line += start
+            if len(line) > LONGEST:
+                raise ValueError("a line is too long")
+
+    def _lose(self, said: Message) -> None:
+        """Ends the run for a process that the launcher has seen fail, which may never have joined."""
+        peer = self._peers.get(said["index"])
+        if peer is None or not peer.has_left:
+            self._end(said["why"], said["signum"])
+
+    def _join(self, said: Message, writer: asyncio.StreamWriter) -> int | None:
+        """Adds a process and returns its index; None: it can't be part of this run."""
+        index = int(said["index"])
+        about = said["about"]
+        if self._ended is not None:
+            writer.write(_line(self._ended))
+            return None
+        why = ""
+        if int(said["count"]) != self._count:
+            why = (
+                f"process {index} ({_where(about)}) and process 0 have different numbers of processes: "
+                f"{said['count']} and {self._count}"
+            )
+        elif index in self._peers:
+            others = f"{_where(self._peers[index].about)}, and {_where(about)}"
+            why = f"two processes have index {index}: {others}; set a different cluster.index for each process"
+        if why and self._begun:
+            # A run that has begun has all its processes, and continues.
+            writer.write(_only_for_one(why))
+            return None
+        if why:
+            self._end(why, newcomer=writer)
+            return None
+        peer = _Peer(writer, about, time.monotonic())
+        self._peers[index] = peer
+        self._peer_of[writer] = peer
+        if len(self._peers) == self._count:
+            self._begin()
+        return index
+
+    def _begin(self) -> None:
+        """Begins the run, unless a process disagrees with process 0."""
+        first = self._peers[0].about
+        for index in sorted(self._peers):
+            differing = _difference(first["agrees"], self._peers[index].about["agrees"])
+            if differing:
+                self._end(f"{self._name(index)} and process 0 differ in {differing}")
+                return
+        self._begun = True
+        self._tell_all({"kind": "begin"})
+
+    def _take(self, index: int, said: Message, line: bytes) -> None:
+        match said["kind"]:
+            case "post":
+                for other, peer in self._peers.items():
+                    if other != index:
+                        self._send(peer, line)
+            case "all":
+                values = self._values.setdefault(said["key"], {})
+                values[index] = said["value"]
+                if len(values) == self._count:
+                    del self._values[said["key"]]
+                    in_order = [values[other] for other in range(self._count)]
+                    self._tell_all({"kind": "all", "key": said["key"], "value": in_order})
+            case "first":
+                self._send(self._peers[0], _line({**said, "index": index}))
+            case "bye":
+                # A process that reports a timeout stays until it hears of the end.
+                self._peers[index].has_left = not said.get("stays")
+                if said.get("why"):
+                    by = "" if said.get("own") else f"{self._name(index)} failed: "
+                    self._end(f"{by}{said['why']}", said.get("signum"), said.get("code", 1), index)
+
+    def _end(
+        self,
+        why: str,
+        signum: int | None = None,
+        code: int = 1,
+        index: int | None = None,
+        newcomer: asyncio.StreamWriter | None = None,
+    ) -> None:
+        """Tells all processes, and those that connect later, why the run ends. Only the first reason counts.
+
+        Args:
+          why: in one line.
+          signum: signal that ended it, if one did.
+          code: exit code.
+          index: process that ended first, if one did.
+          newcomer: connection that was rejected for this reason.
+        """
+        if self._ended is not None:
+            return
+        stopped = time.monotonic() - self._awake
+        if stopped > SILENCE_S:
+            # The others have taken the silence of this process for its end, whatever else has happened.
+            why = f"process 0 was stopped for {stopped:.0f} s"
+        self._ended = {"kind": "ended", "why": printable(why), "signum": signum, "code": code, "index": index}
+        if newcomer is not None:
+            # Before process 0, which exits without waiting for a rejected connection.
+            newcomer.write(_line(self._ended))
+        self._tell_all(self._ended)
+
+    def _tell_all(self, message: Message) -> None:
+        line = _line(message)
+        for peer in self._peers.values():
+            self._send(peer, line)
+
+    def _send(self, peer: _Peer, line: bytes) -> None:
+        if not peer.writer.is_closing():
+            peer.writer.write(line)
+
+    def _name(self, index: int) -> str:
+        return f"process {index} ({_where(self._peers[index].about)})"
+
+
+def _difference(first: Mapping[str, object], other: Mapping[str, object]) -> str:
+    """Returns the first setting whose values differ, with the other process's value first; empty if none does.
+
+    >>> _difference({"keras": "3.15.1", "jax": "0.10"}, {"keras": "3.15.0", "jax": "0.10"})
+    'keras: 3.15.0 and 3.15.1'
+    """
+    for key in sorted({*first, *other}):
+        value_of_first = first.get(key, "nothing")
+        value_of_other = other.get(key, "nothing")
+        if value_of_first != value_of_other:
+            return f"{key}: {shown(value_of_other)} and {shown(value_of_first)}"
+    return ""
+
+
+def _where(about: Mapping[str, Any]) -> str:
+    return printable(f"{about['host']}, pid {about['pid']}")
+
+
+def _only_for_one(why: str) -> bytes:
+    """Returns the message to a newcomer that it can't be part of this run, which itself continues."""
+    return _line({"kind": "ended", "why": printable(why), "signum": None, "code": 1, "index": None})
+
+
+def _line(message: Message) -> bytes:
+    return json.dumps(message).encode() + b"\n"

@@ -1,0 +1,370 @@
+"""The launcher of `cluster=local`: the same command as several processes on this machine.
+
+Each is a process group of its own, so that a terminal's Ctrl-C reaches only the launcher, which passes it on. In
+sessions of their own, Linux would schedule them as groups that compete for the cores (sched_autogroup), which took an
+eighth of the steps. If one fails, the others have some time to end by themselves, as the coordinator tells them to,
+and are then killed (`.timeouts`). If the launcher itself is killed, the kernel ends them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import IO
+
+from runner.cluster.messages import (
+    DeniedError,
+    authenticate,
+)
+from runner.cluster.place import (
+    VARIABLE,
+    Place,
+)
+from runner.cluster.timeouts import (
+    AFTER_FIRST_S,
+    GRACE_S,
+    SECOND_SIGNAL_S,
+    STOPPED_S,
+    UNHEARD_S,
+)
+from runner.host.cores import VARIABLE as CORES
+from runner.host.cores import available
+from runner.host.signals import SIGNALS, TOGETHER_S
+from runner.host.terminal import clean
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
+# The user's value: the command sets the variable for itself, and its processes must not inherit that.
+AS_TYPED = {FULL_ERROR: os.environ.get(FULL_ERROR, "")}
+# Id of the process that started this one, and whose end ends it.
+LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"
+# Between two looks at the processes; short next to anything that they do.
+_POLL_S = 0.05
+# For the rest of the output of processes that have ended; what they started may keep the pipes open for ever.
+_OUTPUT_S = 2.0
+# Exit codes: of a run one of whose processes was killed, and 128 + n for signal n.
+_KILLED = 1
+_SIGNALED = 128
+# Printed by every process, but shown by the launcher once.
+_INTERRUPTED = b"interrupted\n"
+# Variables of schedulers, which would give every process the same place.
+_OF_SCHEDULERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_")
+_GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+def typed() -> list[str]:
+    """Returns the command line of this process after the interpreter, as it was typed."""
+    return sys.orig_argv[1:]
+
+
+def run(
+    count: int,
+    environment: Mapping[str, str],
+    gpus: Sequence[str] = (),
+    device: str = "",
+    signals: list[int] | None = None,
+    command: Sequence[str] | None = None,
+) -> int:
+    """Runs this command as several processes until all have ended.
+
+    Args:
+      count: number of processes.
+      environment: variables of each in addition to this process's.
+      gpus: numbers of the GPUs to divide between them; empty: they compute on CPUs.
+      device: type of the mesh's devices.
+      signals: gets the signals that this process receives; None: nobody asks for them.
+      command: what each runs, after the interpreter; None: what this process was started with.
+
+    Returns:
+      The exit code: process 0's; 1 if only another one failed, or one was killed; 128 + n for signal n.
+    """
+    received = [] if signals is None else signals
+    place = Place(0, count, "127.0.0.1", free_port(), secrets.token_hex(16), "local", device)
+    previous_handlers = {}
+    for signum in SIGNALS:
+        # Under nohup, a hangup stays ignored.
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            previous_handlers[signum] = signal.signal(signum, lambda number, _: received.append(number))
+    # Process 0 may write to the terminal from its group, whatever `stty tostop` says.
+    previous_handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    children: list[Child] = []
+    try:
+        for index in range(count):
+            own = {CORES: str(max(1, available() // count))}
+            if gpus:
+                first_gpu = index * len(gpus) // count
+                end = (index + 1) * len(gpus) // count
+                own[_GPUS] = ",".join(gpus[first_gpu:end])
+            children.append(Child(replace(place, index=index), {**environment, **own}, command or typed()))
+        return _watch(children, place, received)
+    finally:
+        for child in children:
+            child.kill()
+        for signum, handler in previous_handlers.items():
+            signal.signal(signum, handler)
+
+
+def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
+    """Passes signals on and kills what does not end in time, until all processes have ended; returns the exit code."""
+    passed_on = 0
+    first_signal_at = math.inf
+    # Time at which the processes that are left are killed.
+    deadline = math.inf
+    loss = _Loss(place)
+    is_over = False
+    while not is_over:
+        # Asked first, so that the codes of all are seen below before the loop ends.
+        is_over = all(child.code is not None for child in children)
+        now = time.monotonic()
+        for signum in signals[passed_on:]:
+            for child in children:
+                child.send(signum)
+            # A terminal and a wrapper may both pass on the user's one Ctrl-C.
+            if now - first_signal_at > TOGETHER_S:
+                deadline = min(deadline, now + SECOND_SIGNAL_S)
+            first_signal_at = min(first_signal_at, now)
+        passed_on = len(signals)
+        failed = [index for index, child in enumerate(children) if child.code]
+        stopped = [index for index, child in enumerate(children) if child.stopped_for(now) > STOPPED_S]
+        if not loss.why and (failed or stopped):
+            if failed:
+                loss.begin(failed[0], children[failed[0]].code)
+            else:
+                loss.begin(stopped[0], None)
+            # Process 0 has to record the end, but may have been stopped itself.
+            children[0].send(signal.SIGCONT)
+            deadline = min(deadline, now + GRACE_S)
+        if loss.why and not loss.is_told and now - loss.since > UNHEARD_S:
+            deadline = now
+        if children[0].code is not None:
+            deadline = min(deadline, now + (AFTER_FIRST_S if children[0].code else UNHEARD_S))
+        has_ended = any(child.code is not None for child in children)
+        for index, child in enumerate(children):
+            # A stopped process can't end by itself, so that there is nothing to wait for.
+            if now > deadline or (has_ended and index and child.is_stopped):
+                child.give_up()
+        time.sleep(_POLL_S)
+    for child in children:
+        # Its own children, too, which may keep its pipes open.
+        child.kill()
+        child.finish_reading()
+    codes = [child.code or 0 for child in children]
+    given_up = [child.is_given_up for child in children]
+    code = _code(codes, given_up, loss.code, signals)
+    with suppress(OSError):
+        if code > _SIGNALED:
+            print("interrupted", file=sys.stderr, flush=True)
+        elif code and not any(child.has_printed_error for child in children):
+            print(f"error: {loss.why}", file=sys.stderr, flush=True)
+    return code
+
+
+def _code(codes: Sequence[int], given_up: Sequence[bool], first_failed: int, signals: Sequence[int]) -> int:
+    """Returns the launcher's exit code.
+
+    Args:
+      codes: exit codes of the processes.
+      given_up: whether each was killed because it did not end with the others.
+      first_failed: exit code of the process that failed first; 0: none did.
+      signals: signals that the launcher has received.
+    """
+    if not any(codes):
+        return 0
+    if signals:
+        return _SIGNALED + signals[0]
+    if codes[0] == 0 and all(code == 0 or gone for code, gone in zip(codes, given_up, strict=True)):
+        # Process 0 ends with 0 after all others have told it that they have finished.
+        return 0
+    if codes[0] > 0:
+        return codes[0]
+    return first_failed if first_failed > _SIGNALED else _KILLED
+
+
+class _Loss:
+    """The first process that failed, which the launcher reports to the coordinator.
+
+    The coordinator itself notices processes that have joined. It would wait for one that fails before that.
+
+    Attributes:
+      since: time at which the launcher saw it.
+      why: what happened, in words; empty: no process has failed.
+      code: its exit code.
+      is_told: whether the coordinator has received the report.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.since = math.inf
+        self.why = ""
+        self.code = 0
+        self.is_told = False
+
+    def begin(self, index: int, code: int | None) -> None:
+        """Stores a failure, and reports it to the coordinator in a thread.
+
+        Args:
+          index: of the process.
+          code: its `Child.code`; None: it is stopped, and has not ended.
+        """
+        if code is None:
+            how = f"was stopped for {STOPPED_S:.0f} s"
+        elif code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        else:
+            how = f"ended with exit code {code}"
+        self.since = time.monotonic()
+        self.why = f"process {index} {how}"
+        self.code = code or _KILLED
+        signum = self.code - _SIGNALED if self.code > _SIGNALED else None
+        report = {"kind": "lost", "index": index, "why": self.why, "signum": signum}
+        line = json.dumps(report).encode() + b"\n"
+        threading.Thread(target=self._tell, args=(line,), daemon=True).start()
+
+    def _tell(self, line: bytes) -> None:
+        # The coordinator may not be listening yet.
+        while time.monotonic() - self.since < GRACE_S:
+            where = (self._place.host, self._place.port)
+            with suppress(OSError), socket.create_connection(where, timeout=1.0) as connection:
+                try:
+                    authenticate(connection, self._place.token)
+                except DeniedError:
+                    # Another program listens there.
+                    return
+                connection.sendall(line)
+                # The coordinator closes the connection after it has read the line.
+                self.is_told = not connection.recv(1)
+                return
+            time.sleep(_POLL_S)
+
+
+class Child:
+    """A started process. Its lines are printed after its index in brackets, those of process 0 unchanged.
+
+    Attributes:
+      has_printed_error: it has printed why it ends.
+      is_given_up: it did not end with the others, and was killed.
+    """
+
+    def __init__(self, place: Place, environment: dict[str, str], command: Sequence[str]) -> None:
+        self._prefix = f"[{place.index}] " if place.index else ""
+        self.has_printed_error = False
+        self.is_given_up = False
+        self._stopped_at: float | None = None
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OF_SCHEDULERS)}
+        inherited.pop(VARIABLE, None)
+        # In a process group of its own: Ctrl-C in a terminal then reaches the launcher alone, which passes it on, and
+        # `kill` reaches what the process has started. Unbuffered, because Python writes to a pipe in blocks and lines
+        # would come late.
+        self._process = subprocess.Popen(
+            [sys.executable, *command],
+            env={
+                **inherited,
+                **environment,
+                **place.environment(),
+                "PYTHONUNBUFFERED": "1",
+                **AS_TYPED,
+                LAUNCHER_VARIABLE: str(os.getpid()),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if place.index or not sys.stdout.isatty() else None,
+            stderr=subprocess.PIPE,
+            process_group=0,
+        )
+        self._readers: list[threading.Thread] = []
+        for stream, descriptor in ((self._process.stdout, 1), (self._process.stderr, 2)):
+            if stream is not None:
+                reader = threading.Thread(target=self._read, args=(stream, descriptor), daemon=True)
+                reader.start()
+                self._readers.append(reader)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, -n if signal n killed it; None: it runs."""
+        return self._process.poll()
+
+    def send(self, signum: int) -> None:
+        """Sends it a signal."""
+        if self.code is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signum)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped, as by SIGSTOP, and can't end by itself."""
+        if self.code is not None or not hasattr(os, "waitid"):
+            return False
+        return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def stopped_for(self, now: float) -> float:
+        """Returns the seconds since it was first seen stopped; must be called often."""
+        if not self.is_stopped:
+            self._stopped_at = None
+            return 0.0
+        if self._stopped_at is None:
+            self._stopped_at = now
+        return now - self._stopped_at
+
+    def give_up(self) -> None:
+        """Kills it because it does not end with the others."""
+        if self.code is None:
+            self.is_given_up = True
+            self.kill()
+
+    def kill(self) -> None:
+        """Kills it and the processes that it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        # It may have left its group.
+        self._process.kill()
+        self._process.wait()
+
+    def finish_reading(self) -> None:
+        """Waits for the rest of its output."""
+        for reader in self._readers:
+            reader.join(_OUTPUT_S)
+
+    def _read(self, stream: IO[bytes], descriptor: int) -> None:
+        for line in stream:
+            if descriptor == 2 and line.startswith(b"error: "):
+                self.has_printed_error = True
+            if line != _INTERRUPTED:
+                with suppress(OSError):
+                    os.write(descriptor, self._prefix.encode() + _cleaned(line))
+
+
+def _cleaned(line: bytes) -> bytes:
+    """Returns a line without control sequences: native code bypasses Python's streams, which remove them."""
+    # A progress bar starts its line again; Python's streams have left no other carriage return.
+    parts = line.decode(errors="replace").split("\r")
+    return "\r".join(clean(part) for part in parts).encode()
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Returns an address as libraries take it: an IPv6 host is written in brackets before a port.
+
+    Example:
+      >>> host_and_port("10.0.0.1", 80), host_and_port("::1", 80)
+      ('10.0.0.1:80', '[::1]:80')
+    """
+    if ":" in host:
+        host = f"[{host}]"
+    return f"{host}:{port}"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Returns a port of an address that is free now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with closing(socket.socket(family)) as listening:
+        listening.bind((host, 0))
+        port: int = listening.getsockname()[1]
+        return port

@@ -1,0 +1,190 @@
+"""The life of a command as one process of several: joining, failing together, stopping at one step, leaving."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from runner.cluster import (
+    secret,
+    team,
+)
+from runner.cluster.member import (
+    Ending,
+    Member,
+)
+from runner.cluster.place import (
+    address_of,
+    find,
+    from_launcher,
+    has_launcher,
+)
+from runner.cluster.team import (
+    ProcessError,
+    current,
+)
+from runner.cluster.timeouts import REASON_S
+from runner.config.schema import ClusterConfig
+from runner.errors import ConfigError, DataError, Interrupted, TrackingError
+from runner.host import cores
+from runner.host.signals import SIGNALS, StopRequest, at_exit
+
+# Words of the libraries' errors about a collective that another process has left.
+_COLLECTIVE_WORDS = (
+    "gloo",
+    "collective",
+    "connection",
+    "unavailable",
+    "aborted",
+    "peer",
+    "deadline",
+    "nccl",
+    "rendezvous",
+)
+
+# Keys of `finish_together`, each used once.
+_finish_number = itertools.count()
+# Why this process fails, and whether all may fail for that reason; see `failed`.
+_failure: list[tuple[str, bool]] = []
+
+
+def launches(config: ClusterConfig) -> bool:
+    """Returns whether this process only starts the others (`cluster=local`)."""
+    return has_launcher(config) and from_launcher() is None
+
+
+def is_one_of_several(config: ClusterConfig) -> bool:
+    """Returns whether this process is one of several, which `join` connects."""
+    return find(config) is not None
+
+
+def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
+    """Joins the other processes of the config, if it has several; returns when all have joined.
+
+    Args:
+      config: checked.
+      agrees: settings that must be equal in all, by name.
+
+    Raises:
+      ConfigError: there is no secret.
+      ProcessError: a process is missing, or has different settings.
+    """
+    place = find(config)
+    if place is None:
+        return
+    address = address_of(config.interface) if config.interface else None
+    place = replace(place, token=secret.token(config, place))
+    member = Member(place, config.timeout)
+    team.enter(member)
+    at_exit(leave)
+    member.join(agrees, config.start_timeout, address)
+    # Processes that may use the same cores of the same machine divide them. A scheduler may have done so already.
+    machine = [platform.node(), cores.own()]
+    sharing = member.all_gather("machines", machine).count(machine)
+    os.environ.setdefault(cores.VARIABLE, str(max(1, cores.available() // sharing)))
+
+
+def failed(why: str, *, own: bool) -> bool:
+    """Stores why this process fails, for the others; returns whether it prints that itself.
+
+    Args:
+      why: in one line.
+      own: whether the line names no process, because all may fail for the same reason.
+    """
+    _failure[:] = [(why, own)]
+    member = current()
+    return not isinstance(member, Member) or member.is_first or not member.place.is_launched
+
+
+def leave(code: int) -> None:
+    """Exits with a code after the others know; does nothing for a run of one process."""
+    member = current()
+    if not isinstance(member, Member):
+        return
+    why, own = _failure[0] if _failure else (f"it exits with code {code}", False)
+    member.begin_leaving()
+    # `leave` waits for the others, which may still be at work. A signal ends that wait.
+    for signum in SIGNALS:
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, lambda number, _: member.leave_at_once(number))
+    ended_by = code - 128 if code > 128 else None
+    member.leave(code, why if code else "", ended_by, own=own)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Replaces a library's error about a lost process by the reason that the coordinator knows.
+
+    Raises:
+      ProcessError, Interrupted: the run has ended elsewhere.
+    """
+    member = current()
+    if not isinstance(member, Member):
+        yield
+        return
+    try:
+        yield
+    except (ProcessError, ConfigError, DataError, TrackingError):
+        raise
+    except Exception as error:
+        # An error of a collective most likely has its reason elsewhere, which may not have arrived yet.
+        text = str(error).lower()
+        is_of_collective = any(word in text for word in _COLLECTIVE_WORDS)
+        if member.ended(REASON_S if is_of_collective else 0.0) is None:
+            raise
+        try:
+            member.check()
+        except (ProcessError, Interrupted) as known:
+            raise known from error
+        raise
+
+
+def finish_together() -> None:
+    """Waits until all processes have finished their work.
+
+    Raises:
+      ProcessError, Interrupted: one has failed, or the run has ended elsewhere.
+    """
+    current().all_gather(f"done {next(_finish_number)}", True)
+
+
+def on_end(end: Ending) -> Callable[[], None]:
+    """Registers a function for a run that ends elsewhere; see `Member.on_end`."""
+    member = current()
+    if not isinstance(member, Member):
+        return lambda: None
+    return member.on_end(end)
+
+
+def begin_leaving() -> None:
+    """Declares that the main thread ends this process; see `Member.begin_leaving`."""
+    member = current()
+    if isinstance(member, Member):
+        member.begin_leaving()
+
+
+class AgreedStop:
+    """A request to stop that takes effect at the same step in all processes."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        self._stop = stop
+        self._asked = 0
+
+    def raise_if_requested(self) -> None:
+        """Raises `Interrupted` in every process if one of them has received a signal."""
+        member = current()
+        if not isinstance(member, Member):
+            self._stop.raise_if_requested()
+            return
+        if self._stop.signum is not None:
+            member.pass_on(self._stop.signum)
+        self._asked += 1
+        signum = member.broadcast(f"stop {self._asked}", lambda: self._stop.signum or member.signalled())
+        if signum is not None:
+            member.has_agreed_to_end = True
+            raise Interrupted(signum)

@@ -1,0 +1,452 @@
+"""A process's connection to the coordinator: broadcast, all_gather, and how it ends together with the others.
+
+A main thread that waits in a collective can't be woken. So if the run ends elsewhere, another thread waits a moment
+for it, then records the end and ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, TypeVar
+
+from runner.cluster.coordinator import Coordinator
+from runner.cluster.messages import (
+    DeniedError,
+    TooLongError,
+    authenticate,
+    encoded,
+    printable,
+)
+from runner.cluster.place import Place
+from runner.cluster.secret import VARIABLE as SECRET
+from runner.cluster.team import (
+    ProcessError,
+    Team,
+)
+from runner.cluster.timeouts import (
+    BEAT_S,
+    MAIN_THREAD_S,
+    RECORD_S,
+    SILENCE_S,
+)
+from runner.errors import ConfigError, DataError, EngineError, Interrupted, PassingError, TrackingError
+from runner.host.secrets import scrub
+
+T = TypeVar("T")
+# Between two attempts to connect to process 0, and between two looks at whether a wait is given up.
+_RETRY_S = 0.2
+# Seconds of one attempt: a host that drops packets would otherwise use up the time for all of them.
+_ATTEMPT_S = 2.0
+# Connections that may wait to be accepted: all processes of a large run may connect at once.
+_BACKLOG = 128
+# Errors of process 0 that the others raise as the same class, so that all exit with the same code and message; a
+# subclass before its base.
+_ERRORS = {error.__name__: error for error in (PassingError, ConfigError, DataError, EngineError, TrackingError)}
+# Records the end of a run: (why, signal number or None).
+Ending = Callable[[str, int | None], None]
+
+
+class Member(Team):
+    """A process among others; see `Team`.
+
+    Attributes:
+      place: rank, world size and address of process 0.
+      address: address at which the others reach this process.
+      has_agreed_to_end: all processes end at the same step because of a signal.
+    """
+
+    def __init__(self, place: Place, timeout: float = math.inf) -> None:
+        """Does not connect yet.
+
+        Args:
+          place: this process's.
+          timeout: seconds that `waiting` may take.
+        """
+        self.index = place.index
+        self.count = place.count
+        self.place = place
+        self._heard = threading.Condition()
+        self._posts: dict[str, Any] = {}
+        self._alls: dict[str, list[Any]] = {}
+        self._ended: Mapping[str, Any] | None = None
+        self._signal: int | None = None
+        self._has_passed_on = False
+        self._has_left = False
+        self._has_begun = False
+        self._main_leaves = False
+        self.has_agreed_to_end = False
+        self._timeout = timeout
+        self._waits_since = math.inf
+        self._sending = threading.Lock()
+        self._leaving = threading.Lock()
+        self._on_end: list[Ending] = []
+        self.address = ""
+        self._coordinator: Coordinator | None = None
+        # Replaced by a connected one in `join`.
+        self._socket = socket.socket()
+
+    def join(self, agrees: Mapping[str, object], start_timeout: float, address: str | None = None) -> None:
+        """Connects to process 0, and waits until all processes have connected and agree.
+
+        Args:
+          agrees: settings that must be equal in all processes, by name; JSON-serializable.
+          start_timeout: seconds within which all must have connected.
+          address: address at which the others reach this process; None: that of its connection to process 0.
+
+        Raises:
+          ProcessError: process 0's port is in use, it can't be reached or has another secret, a process is missing, or
+            two have the same index or different settings.
+        """
+        place = self.place
+        if self.is_first:
+            self._coordinator = self._make_coordinator(start_timeout)
+        self._socket = self._connected(start_timeout)
+        # Process 0 hears its own coordinator unless it is stopped, and then it hears nothing at all.
+        self._socket.settimeout(None if self.is_first else SILENCE_S)
+        self.address = address or self._socket.getsockname()[0]
+        about = {"host": platform.node(), "pid": os.getpid(), "agrees": agrees}
+        self._send("join", index=place.index, count=place.count, about=about)
+        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
+        with self._heard:
+            self._heard.wait_for(lambda: self._has_begun or self._ended is not None)
+        self.check()
+
+    def _make_coordinator(self, start_timeout: float) -> Coordinator:
+        place = self.place
+        listening = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET, socket.SOCK_STREAM)
+        # A run that has just ended leaves connections in TIME_WAIT, which would keep the port from being bound again.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((place.host, place.port))
+            listening.listen(_BACKLOG)
+        except OSError as error:
+            raise ProcessError(
+                f"process 0 can't listen on {place.host}:{place.port} ({error.strerror}); set cluster.coordinator to "
+                "a free port of the machine that process 0 runs on"
+            ) from error
+        if not _is_loopback(place.host) and _is_loopback(str(listening.getsockname()[0])):
+            raise ProcessError(
+                f"{place.host} resolves to {listening.getsockname()[0]} on this machine, which other machines can't "
+                "reach; set cluster.coordinator to an address of process 0's machine"
+            )
+        return Coordinator(listening, place.count, place.token, start_timeout)
+
+    def _connected(self, start_timeout: float) -> socket.socket:
+        where = (self.place.host, self.place.port)
+        deadline = time.monotonic() + start_timeout
+        while True:
+            try:
+                connection = socket.create_connection(where, timeout=_ATTEMPT_S)
+                # Linux may connect a local port that nobody listens on to itself.
+                if connection.getsockname() == connection.getpeername():
+                    connection.close()
+                    raise ConnectionError("nobody listens there")
+                self._authenticate(connection)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise ProcessError(
+                        f"process {self.index} could not connect to process 0 at {where[0]}:{where[1]} within "
+                        f"{start_timeout:g} s ({error.strerror or error}); check that process 0 is running and that "
+                        "cluster.coordinator is correct"
+                    ) from error
+                time.sleep(_RETRY_S)
+            else:
+                # Messages are small and waited for.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
+
+    def _authenticate(self, connection: socket.socket) -> None:
+        """Proves the secret.
+
+        Raises:
+          OSError: the connection broke, as when strangers flood process 0, and should be tried again.
+          ProcessError: process 0 does not answer, or has another secret.
+        """
+        connection.settimeout(SILENCE_S)
+        try:
+            authenticate(connection, self.place.token)
+        except TimeoutError as error:
+            connection.close()
+            raise ProcessError(f"process 0 has not answered for {SILENCE_S:.0f} s") from error
+        except DeniedError as error:
+            connection.close()
+            raise ProcessError(
+                f"process {self.index} and the server at {self.place.host}:{self.place.port} have different secrets: "
+                "it belongs to another run, or the processes share no secret; set cluster.coordinator to a free port, "
+                f"or {SECRET} or cluster.secret_file to the same secret for all"
+            ) from error
+        except OSError:
+            connection.close()
+            raise
+
+    def _send(self, kind: str, **content: object) -> None:
+        """Sends a message.
+
+        Raises:
+          ProcessError: it is too long.
+        """
+        try:
+            line = encoded({"kind": kind, **content})
+        except TooLongError as error:
+            raise ProcessError(str(error)) from error
+        # The thread that listens notices a broken connection.
+        with self._sending, suppress(OSError):
+            self._socket.sendall(line)
+
+    def _beat(self) -> None:
+        """Sends signs of life, and ends the run if `waiting` takes too long; runs in a thread."""
+        while not self._has_left:
+            self._send("beat")
+            time.sleep(BEAT_S)
+            if time.monotonic() - self._waits_since > self._timeout:
+                # Reported once: the next beat must not find the same wait again.
+                self._waits_since = math.inf
+                why = (
+                    f"process {self.index} has waited for the others in a collective for {self._timeout:g} s "
+                    "(cluster.timeout): another process is stuck, or takes that long to compile or save"
+                )
+                self._send("bye", why=why, code=1, own=True, stays=True)
+
+    def _listen(self) -> None:
+        """Receives messages until the connection ends; runs in a thread."""
+        why = "process 0 disconnected without a message; it was probably killed"
+        try:
+            with self._socket.makefile("rb") as lines:
+                # Of any length: process 0 has proved the secret, and the values of many processes come in one line.
+                for line in lines:
+                    self._take(json.loads(line))
+        except TimeoutError:
+            why = f"process 0 has not answered for {SILENCE_S:.0f} s"
+        except (OSError, ValueError):
+            pass
+        if not self._has_left:
+            self._end({"why": why, "signum": None, "code": 1, "index": 0})
+
+    def _take(self, said: Mapping[str, Any]) -> None:
+        with self._heard:
+            match said["kind"]:
+                case "begin":
+                    self._has_begun = True
+                case "post":
+                    self._posts[said["key"]] = said["value"]
+                case "all":
+                    self._alls[said["key"]] = said["value"]
+                case "first":
+                    self._signal = self._signal or said["signum"]
+            self._heard.notify_all()
+        if said["kind"] == "ended":
+            self._end(said)
+            # Process 0 waits for this, so that all have heard the reason before it exits.
+            self._send("bye")
+
+    def _end(self, ended: Mapping[str, Any]) -> None:
+        with self._heard:
+            if self._ended is not None:
+                return
+            self._ended = {**ended, "why": printable(ended.get("why", ""))}
+            self._heard.notify_all()
+        # In a thread of its own, because the one that listens has to answer process 0, see `_take`.
+        threading.Thread(target=self._end_too, daemon=True).start()
+
+    def _end_too(self) -> None:
+        """Ends this process with the others if its main thread does not in time; runs in a thread."""
+        ended = self._ended or {}
+        if ended.get("signum") and not self._has_left:
+            # The main thread may wait for something that a signal interrupts.
+            with suppress(OSError, RuntimeError):
+                signal.pthread_kill(threading.main_thread().ident or 0, ended["signum"])
+        time.sleep(MAIN_THREAD_S)
+        if not self._leaving.acquire(blocking=False):
+            # The main thread is ending the process.
+            return
+        threading.Thread(target=self._give_up, daemon=True).start()
+        why = str(ended.get("why"))
+        signum = ended.get("signum")
+        for end in reversed(self._on_end):
+            with suppress(Exception):
+                end(why, signum)
+        self.print_end(why, signum)
+        self.exit(128 + signum if signum else int(ended.get("code", 1)))
+
+    def _give_up(self) -> None:
+        """Exits without a complete record, as of a tracking server that does not answer; runs in a thread."""
+        time.sleep(RECORD_S)
+        os._exit(1)
+
+    def print_end(self, why: str, signum: int | None) -> None:
+        """Prints why this process ends, unless the launcher shows all processes, of which process 0 then prints it."""
+        if self.is_first or not self.place.is_launched:
+            line = "interrupted" if signum else f"error: {scrub(why)}"
+            with suppress(OSError, ValueError):
+                print(line, file=sys.stderr, flush=True)
+
+    def on_end(self, end: Ending) -> Callable[[], None]:
+        """Registers a function that is called if the run ends elsewhere while the main thread is stuck.
+
+        Args:
+          end: called with the reason, and the signal number or None.
+
+        Returns:
+          A function that removes it.
+        """
+        self._on_end.append(end)
+        return lambda: self._on_end.remove(end)
+
+    def begin_leaving(self) -> None:
+        """Declares that the main thread ends this process; blocks forever if another thread already does."""
+        if not self._main_leaves:
+            self._main_leaves = self._leaving.acquire(blocking=False)
+        if not self._main_leaves:
+            threading.Event().wait()
+
+    def leave(self, code: int, why: str = "", signum: int | None = None, *, own: bool = False) -> NoReturn:
+        """Leaves the run and exits at once: the libraries' own exit handlers would wait for the other processes.
+
+        Args:
+          code: exit code.
+          why: why it failed, in one line; empty: it has finished.
+          signum: signal that ended it, if one did.
+          own: whether the line names no process, because all may fail for the same reason.
+        """
+        if self._ended is None and (code == 0 or self.has_agreed_to_end):
+            try:
+                self.all_gather("the end", True)
+            except ProcessError as error:
+                code = code or (0 if self.is_first else error.code)
+            except Interrupted as error:
+                code = code or (0 if self.is_first else 128 + error.signum)
+        if self._ended is None and (why or signum) and not self.has_agreed_to_end:
+            self._send("bye", why=why or f"signal {signum}", signum=signum, code=code, own=own)
+        elif self._ended is None:
+            self._send("bye")
+        self._has_left = True
+        self.exit(code)
+
+    def leave_at_once(self, signum: int) -> None:
+        """Leaves because of a signal while the main thread waits for the others.
+
+        It does so in a thread, because the main thread, which runs signal handlers, may hold the lock for sending.
+        """
+
+        def go() -> None:
+            self._send("bye", why=f"signal {signum}", signum=signum, code=128 + signum)
+            self.exit(128 + signum)
+
+        threading.Thread(target=go, daemon=True).start()
+
+    def exit(self, code: int) -> NoReturn:
+        """Exits at once, in process 0 after the others have heard why the run ends."""
+        self._has_left = True
+        if self._coordinator is not None:
+            self._coordinator.say_last_words()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+    def ended(self, within: float = 0.0) -> ProcessError | None:
+        """Returns why the run has ended elsewhere; None: it has not within these seconds."""
+        with self._heard:
+            self._heard.wait_for(lambda: self._ended is not None, timeout=within)
+            return None if self._ended is None else ProcessError(self._ended["why"], int(self._ended["code"]))
+
+    def check(self) -> None:
+        """Raises `ProcessError` or `Interrupted` if the run has ended elsewhere."""
+        ended = self._ended
+        if ended is not None:
+            if ended.get("signum"):
+                raise Interrupted(int(ended["signum"]))
+            raise ProcessError(ended["why"], int(ended["code"]))
+
+    def broadcast(self, key: str, make: Callable[[], T], *, given_up: Callable[[], bool] | None = None) -> T:
+        """Returns the value that process 0 computes; see `Team`."""
+        self.check()
+        if self.is_first:
+            return self._broadcast_own(key, make)
+        content = self._awaited(self._posts, key, given_up)
+        if "errno" in content:
+            raise OSError(content["errno"] or 0, content["error"])
+        if "error" in content:
+            raise _ERRORS.get(content["kind"], RuntimeError)(content["error"])
+        value: T = content["made"]
+        return value
+
+    def _broadcast_own(self, key: str, make: Callable[[], T]) -> T:
+        """Computes a value and sends it to the others, or the error, which they raise as well."""
+        try:
+            value = make()
+        except Exception as error:
+            content = {"error": getattr(error, "strerror", None) or str(error), "kind": _error_name(error)}
+            if isinstance(error, OSError):
+                content["errno"] = error.errno
+            self._send("post", key=key, value=content)
+            raise
+        self._send("post", key=key, value={"made": value})
+        return value
+
+    def all_gather(self, key: str, value: Any, *, given_up: Callable[[], bool] | None = None) -> list[Any]:
+        """Returns the values of all processes; see `Team`."""
+        self.check()
+        self._send("all", key=key, value=value)
+        values: list[Any] = self._awaited(self._alls, key, given_up)
+        return values
+
+    def _awaited(self, box: dict[str, Any], key: str, given_up: Callable[[], bool] | None = None) -> Any:
+        """Waits for the value of a key and removes it from the box.
+
+        Raises:
+          ProcessError: the run has ended, or the value is given up.
+          Interrupted: the run was ended by a signal.
+        """
+        with self._heard:
+            while key not in box and self._ended is None:
+                if given_up is not None and given_up():
+                    raise ProcessError(f"the wait for {key} was given up")
+                # Nobody notifies of a wait that is given up, so that has to be asked again and again.
+                self._heard.wait(None if given_up is None else _RETRY_S)
+            if key in box:
+                return box.pop(key)
+        self.check()
+        raise AssertionError("the run has ended")
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Ends the run if the block, in which this process waits for the devices of others, takes too long."""
+        self._waits_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waits_since = math.inf
+
+    def pass_on(self, signum: int) -> None:
+        """Tells process 0, once, that this process has received a signal."""
+        if not self.is_first and not self._has_passed_on:
+            self._has_passed_on = True
+            self._send("first", signum=signum)
+
+    def signalled(self) -> int | None:
+        """Returns the first signal that another process has received."""
+        return self._signal
+
+
+def _error_name(error: Exception) -> str:
+    """Returns the name of the class as which the others raise an error of process 0; empty: RuntimeError."""
+    for name, kind in _ERRORS.items():
+        if isinstance(error, kind):
+            return name
+    return ""
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

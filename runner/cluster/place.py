@@ -1,0 +1,408 @@
+"""Resolves rank, world size and coordinator address from the config, the launcher or the scheduler.
+
+Variables: srun(1) of Slurm, mpirun(1) of Open MPI, "Environment Variables" of torchrun, and Kubernetes' indexed jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+
+from runner.config.schema import ClusterConfig
+from runner.errors import ConfigError, invalid, shown
+
+# The launcher's variable for each process; see `Place.environment`.
+VARIABLE = "RUNNER_PROCESS"
+# The number of a scheduler's job selects one of these ports, so that jobs on one machine rarely collide. They are
+# below Linux's ephemeral ports, which start at 32768.
+_PORTS = 4096
+_FIRST_PORT = 20_000
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A process among the others.
+
+    Attributes:
+      index: its rank, from 0.
+      count: number of processes (the world size); 0: the scheduler does not tell.
+      host: host on which process 0 listens; empty: the scheduler does not tell.
+      port: port on which process 0 listens.
+      token: the secret that a process must know to join; empty: see `runner.cluster.secret`.
+      source: `explicit`, `local` for the launcher, or the scheduler's name.
+      device: type of the mesh's devices, which the launcher has settled.
+      job: the scheduler's name of the job, which is not secret.
+    """
+
+    index: int
+    count: int
+    host: str
+    port: int
+    token: str = field(default="", repr=False)
+    source: str = "explicit"
+    device: str = ""
+    job: str = ""
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether the launcher started it, which prints the output of all processes."""
+        return self.source == "local"
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variable that gives this place to a process."""
+        return {VARIABLE: json.dumps(asdict(self))}
+
+
+# The launcher's place, once its variable has been read.
+_launched: list[Place] = []
+# The place of processes that a scheduler will start; see `presumed`.
+_presumed: list[Place] = []
+
+
+@contextmanager
+def presumed(count: int, source: str) -> Iterator[None]:
+    """Lets a config be checked for the processes of a job that a scheduler has not started yet.
+
+    Args:
+      count: number of processes of the job.
+      source: the scheduler's name.
+    """
+    _presumed[:] = [Place(0, count, _LOOPBACK, _FIRST_PORT, source=source)]
+    try:
+        yield
+    finally:
+        _presumed.clear()
+
+
+def is_presumed() -> bool:
+    """Returns whether configs are checked for the processes of another job; see `presumed`."""
+    return bool(_presumed)
+
+
+def from_launcher() -> Place | None:
+    """Returns the launcher's place for this process; None: the launcher did not start it."""
+    # Removed from the environment, which this process's own children inherit.
+    text = os.environ.pop(VARIABLE, "")
+    if text:
+        _launched[:] = [Place(**json.loads(text))]
+    return _launched[0] if _launched else None
+
+
+def find(config: ClusterConfig) -> Place | None:
+    """Returns this process's place; None: it is the only one, or will start the others itself.
+
+    Raises:
+      ConfigError: a key is invalid, does not fit `cluster.name`, or is missing and not given by a scheduler.
+    """
+    check(config)
+    if config.name == "single":
+        return None
+    launched = from_launcher()
+    if launched is not None or config.name == "local":
+        # The launcher may start a single process, as `runner.verify` does.
+        return launched if launched is not None and launched.count > 1 else None
+    scheduled_place = _scheduled() if config.name == "auto" else None
+    # Keys of the config replace what the scheduler gives.
+    index = config.index
+    count = config.processes
+    if scheduled_place is not None:
+        index = scheduled_place.index if index is None else index
+        count = scheduled_place.count if count is None else count
+    if config.name == "auto" and (index is None or not count):
+        raise _not_scheduled(scheduled_place)
+    if index is None:
+        raise invalid(
+            "cluster.index",
+            None,
+            problem=f"cluster={config.name} needs a number from 0 to {(count or 1) - 1}, different for each process",
+            fix="set cluster.index=0",
+        )
+    if config.coordinator is not None:
+        host, port = _address(config.coordinator)
+    elif scheduled_place is not None and scheduled_place.host:
+        host = scheduled_place.host
+        port = scheduled_place.port
+    else:
+        raise invalid(
+            "cluster.coordinator",
+            config.coordinator,
+            problem="needs the host and port of process 0",
+            fix="set it, such as cluster.coordinator=10.0.0.1:29400",
+        )
+    assert count is not None
+    place = Place(index, count, host, port)
+    if scheduled_place is not None:
+        place = replace(place, source=scheduled_place.source, job=scheduled_place.job)
+    _check_numbers(place)
+    return place if count > 1 else None
+
+
+def count(config: ClusterConfig) -> int:
+    """Returns the number of processes of a run (the world size). A plan needs no more than that.
+
+    Raises:
+      ConfigError: a key is invalid, or neither the config nor a scheduler gives the number.
+    """
+    check(config)
+    if config.name == "single":
+        return 1
+    if config.processes is not None:
+        return config.processes
+    place = _scheduled()
+    if place is None or not place.count:
+        raise _not_scheduled(place)
+    return place.count
+
+
+def has_launcher(config: ClusterConfig) -> bool:
+    """Returns whether a launcher starts the run's processes (`cluster=local`), and starts them again after a loss.
+
+    Args:
+      config: checked.
+    """
+    return config.name == "local" and count(config) > 1
+
+
+def _scheduled() -> Place | None:
+    """Returns the place that a scheduler gives this process, or that of `presumed`; None: there is no scheduler."""
+    if _presumed:
+        return _presumed[0]
+    return _from_scheduler(os.environ, socket.gethostname())
+
+
+def _not_scheduled(place: Place | None) -> ConfigError:
+    """Returns the error of `cluster=auto` without a scheduler, or with one that gives no number of processes."""
+    if place is not None:
+        return invalid(
+            "cluster.processes",
+            None,
+            problem=f"needs the number of processes, which {place.source} does not give",
+            fix="set cluster.processes",
+        )
+    return invalid(
+        "cluster",
+        "auto",
+        problem="no scheduler detected (the variables of Slurm, Open MPI, torchrun and Kubernetes are not set)",
+        fix="launch with srun, mpirun or torchrun, or set cluster=explicit; a plan needs cluster.processes only",
+    )
+
+
+def check(config: ClusterConfig) -> None:
+    """Checks the group's keys with `cluster.name`; the schema checks each by itself.
+
+    Raises:
+      ConfigError: a key is missing, or would not be used.
+    """
+    name = config.name
+    idle = {
+        "single": ("processes", "index", "coordinator", "interface", "secret_file"),
+        "local": ("index", "coordinator", "interface", "secret_file"),
+    }
+    for key in idle.get(name, ()):
+        value = getattr(config, key)
+        if value is not None and value is not False:
+            others = "local, auto or explicit" if key == "processes" else "auto or explicit"
+            raise invalid(
+                f"cluster.{key}",
+                value,
+                problem=f"cluster={name} does not use this key",
+                fix=f"remove it, or set cluster={others}",
+            )
+    if config.processes is None and name in ("explicit", "local"):
+        raise invalid(
+            "cluster.processes",
+            None,
+            problem=f"cluster={name} needs the number of processes",
+            fix="set cluster.processes=2",
+        )
+
+
+def _check_numbers(place: Place) -> None:
+    if not 0 <= place.index < place.count:
+        raise invalid(
+            "cluster.index",
+            place.index,
+            problem=f"must be from 0 to {place.count - 1}, as there are {place.count} processes",
+            fix="number the processes from 0",
+        )
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Returns the host and the port of `cluster.coordinator`, whose form the schema checks."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def scheduled(environ: Mapping[str, str] = os.environ) -> Place | None:
+    """Returns the place of a process that a scheduler started as one of several; else None."""
+    place = None
+    with suppress(ConfigError):
+        try:
+            place = _from_scheduler(environ, socket.gethostname())
+        except ConfigError:
+            # Launchers disagree: the outer one has started several tasks.
+            place = _open_mpi(environ) or _slurm(environ)
+    return place if place is not None and place.count > 1 else None
+
+
+def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
+    # Of launchers within each other the inner one has started this process. mpirun may run within a Slurm job, whose
+    # own variables then describe one process per machine, and torchrun within both.
+    place = _open_mpi(environ) or _slurm(environ)
+    inner = _torchrun(environ)
+    if place is not None and inner is not None:
+        place = _within(place, inner, environ)
+    place = place or inner or _kubernetes(environ)
+    if place is None:
+        return None
+    is_own_host = place.host in (own_host, own_host.partition(".")[0])
+    # On a single machine nobody else should be able to connect.
+    if is_own_host and place.source != "Kubernetes" and _is_one_machine(environ):
+        return replace(place, host=_LOOPBACK)
+    return place
+
+
+def _within(outer: Place, inner: Place, environ: Mapping[str, str]) -> Place:
+    """Returns the place of a process that has torchrun's variables within another launcher.
+
+    Args:
+      outer: of the other launcher.
+      inner: by torchrun's variables.
+      environ: of the process.
+
+    Raises:
+      ConfigError: they disagree: each task would train a run of its own, or a variable is from somewhere else.
+    """
+    is_torchrun = "TORCHELASTIC_RUN_ID" in environ
+    if not is_torchrun and (inner.index, inner.count) == (outer.index, outer.count):
+        # A script has set them for PyTorch, by the outer launcher's.
+        return outer
+    # torchrun's agents have met: there is one per task of the outer launcher.
+    agents = environ.get("GROUP_WORLD_SIZE", str(outer.count)) if is_torchrun else ""
+    if outer.count == 1 or agents == str(outer.count):
+        return inner
+    problem = (
+        f"{outer.source} started {outer.count} tasks, but RANK={inner.index} and WORLD_SIZE={inner.count} are set, as "
+        "by torchrun in each task for itself"
+    )
+    fix = "unset RANK and WORLD_SIZE, give torchrun --nnodes and one --rdzv-endpoint, or set cluster=explicit"
+    raise invalid("cluster", "auto", problem=problem, fix=fix)
+
+
+def _is_one_machine(environ: Mapping[str, str]) -> bool:
+    return environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES")) == "1"
+
+
+def _slurm(environ: Mapping[str, str]) -> Place | None:
+    if not {"SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_NODELIST"} <= set(environ):
+        return None
+    tasks = next((key for key in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if key in environ), "")
+    count = _integer(environ, tasks) if tasks else 1
+    # The first 16 steps of a job have numbers, and thus ports, of their own: several may run at the same time.
+    job = _integer(environ, "SLURM_JOB_ID") * 16 + _number(environ.get("SLURM_STEP_ID"))
+    host = first_node(environ["SLURM_STEP_NODELIST"])
+    # The name of a node in Slurm need not resolve.
+    if environ.get("SLURM_STEP_NUM_NODES") == "1":
+        host = _LOOPBACK
+    return Place(_integer(environ, "SLURM_PROCID"), count, host, _port(job), source="Slurm", job=f"Slurm {job}")
+
+
+def first_node(nodes: str) -> str:
+    """Returns the first node of a list of nodes in Slurm's notation.
+
+    >>> first_node("gpu[007-009,12],login"), first_node("a1,a2")
+    ('gpu007', 'a1')
+    """
+    # A prefix, the first number of a range in brackets, and a suffix.
+    match = re.match(r"([^\[,]+)(?:\[([0-9]+)[^\]]*\])?([^,\[]*)", nodes)
+    if match is None:
+        return nodes
+    return "".join(part or "" for part in match.groups())
+
+
+def _open_mpi(environ: Mapping[str, str]) -> Place | None:
+    if not {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"} <= set(environ):
+        return None
+    size = _integer(environ, "OMPI_COMM_WORLD_SIZE")
+    uri = environ.get("OMPI_MCA_orte_hnp_uri", "")
+    job = _number(uri.partition(".")[0].strip('"')) or _number(environ.get("PMIX_NAMESPACE", "").rpartition("-")[2])
+    if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size):
+        host = _LOOPBACK
+    else:
+        match = re.search(r"tcp6?://\[?([^,;:\]]+)", uri)
+        host = match[1] if match else ""
+    rank = _integer(environ, "OMPI_COMM_WORLD_RANK")
+    return Place(rank, size, host, _port(job), source="Open MPI", job=f"Open MPI {job}")
+
+
+def _torchrun(environ: Mapping[str, str]) -> Place | None:
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environ):
+        return None
+    # torchrun itself may listen at MASTER_PORT.
+    port = _integer(environ, "MASTER_PORT") + (1 if "TORCHELASTIC_RUN_ID" in environ else 0)
+    rank, size = (_integer(environ, key) for key in ("RANK", "WORLD_SIZE"))
+    return Place(rank, size, environ["MASTER_ADDR"], port, source="torchrun")
+
+
+def _kubernetes(environ: Mapping[str, str]) -> Place | None:
+    if "JOB_COMPLETION_INDEX" not in environ:
+        return None
+    index = environ["JOB_COMPLETION_INDEX"]
+    name, _, domain = socket.getfqdn(environ.get("HOSTNAME", "")).partition(".")
+    first = f"{name.removesuffix(f'-{index}')}-0" + (f".{domain}" if domain else "")
+    # An indexed job does not give its number of processes: cluster.processes does.
+    return Place(_integer(environ, "JOB_COMPLETION_INDEX"), 0, first, _FIRST_PORT, source="Kubernetes")
+
+
+def _integer(environ: Mapping[str, str], key: str) -> int:
+    """Returns a launcher's variable; raises ConfigError if it is no integer, as one that a script has set."""
+    text = environ[key]
+    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
+        problem = f"the variable {key}={shown(text)} must be an integer"
+        raise invalid("cluster", "auto", problem=problem, fix=f"unset {key}, or set cluster=explicit")
+    return int(text)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdigit() else 0
+
+
+def _port(job: int) -> int:
+    return _FIRST_PORT + job % _PORTS
+
+
+def address_of(interface: str) -> str:
+    """Returns the IPv4 address of a network interface, or the address itself.
+
+    Raises:
+      ConfigError: this machine has no such interface, or not the address.
+    """
+    try:
+        if re.fullmatch(r"[0-9.]+|.*:.*", interface):
+            with socket.socket(socket.AF_INET6 if ":" in interface else socket.AF_INET, socket.SOCK_DGRAM) as one:
+                # An address of another machine can't be bound.
+                one.bind((interface, 0))
+            return interface
+        # Only Linux has the request SIOCGIFADDR (0x8915).
+        import fcntl
+        import struct
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            # The name is at most 15 bytes and a 0 (IFNAMSIZ is 16). After these 16 bytes the answer has a sockaddr_in:
+            # 2 bytes of family, 2 of port, then the 4 of the address.
+            request = struct.pack("256s", interface.encode()[:15])
+            return socket.inet_ntoa(fcntl.ioctl(one.fileno(), 0x8915, request)[20:24])
+    except (OSError, ImportError) as error:
+        names = ", ".join(name for _, name in socket.if_nameindex())
+        raise invalid(
+            "cluster.interface",
+            interface,
+            problem=f"must be an interface with an IPv4 address ({names}), or such an address",
+            fix="remove cluster.interface",
+        ) from error

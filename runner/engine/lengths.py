@@ -1,0 +1,360 @@
+"""Steps, batch sizes and input memory of a config on its dataset, checked before an engine is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from runner.config.schema import RunConfig, TaskConfig
+from runner.config.schema_data import DatasetConfig
+from runner.data.base import ArraySpec, DataSource
+from runner.data.sampler import steps_in_epoch
+from runner.engine.optim import checks as checks_optimizer
+from runner.errors import ConfigError, invalid
+from runner.layout.axes import batch_axis
+from runner.layout.specs import axis_size
+from runner.task import registry as task
+
+# Engines count steps in int32.
+_MAX_STEPS = 2**31 - 1
+
+# Bytes of examples that may be made ready at once. Without a limit, a config whose input alone fills the host's memory
+# would be killed by the system in the middle of its start.
+_MAX_BYTES = 4 << 30
+
+# Examples per batch of an evaluation, unless training batches are larger: fewer calls against more memory.
+_EVAL_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """The length of a run and of its parts, in steps.
+
+    A run consists of periods, after which it may be evaluated. A period is an epoch or, with
+    `trainer.evaluate_every_steps`, that many steps. Periods end at multiples of their length, counted from the run's
+    start, and at its end. So where they end does not depend on where a run was interrupted.
+
+    Attributes:
+      total: steps of the run.
+      epoch: steps of a pass over the training split. The order of the examples is a function of the seed and of the
+        number of the pass, whatever the other lengths are.
+      period: steps of a period.
+      evaluate_every: periods between evaluations.
+      by_epochs: whether length and periods are both set in epochs, so that the run is shown by epochs.
+      key: key of `trainer` that sets the length: `epochs`, `steps` or `tokens`.
+      value: of that key.
+      tokens: tokens per step; 0: the task counts none.
+    """
+
+    total: int
+    epoch: int
+    period: int
+    evaluate_every: int = 1
+    by_epochs: bool = False
+    key: str = "steps"
+    value: int = 1
+    tokens: int = 0
+
+    def ends(self, step: int) -> Iterator[int]:
+        """Yields the ends of the periods that are left after so many steps."""
+        while step < self.total:
+            step = min((step // self.period + 1) * self.period, self.total)
+            yield step
+
+    def is_end(self, step: int) -> bool:
+        """Returns whether a period ends after so many steps, or the run has done more than its length."""
+        is_multiple = step > 0 and step % self.period == 0
+        return is_multiple or step >= self.total
+
+    def start(self, end: int) -> int:
+        """Returns the steps before the period that ends after `end` steps."""
+        return (end - 1) // self.period * self.period
+
+    def is_evaluated(self, end: int) -> bool:
+        """Returns whether an evaluation follows the period that ends after `end` steps."""
+        return end >= self.total or end % (self.evaluate_every * self.period) == 0
+
+    def describe_period(self, end: int) -> str:
+        """Returns the name of the period that ends after `end` steps.
+
+        >>> RunLength(20, epoch=10, period=10, by_epochs=True).describe_period(20)
+        'epoch 2/2'
+        >>> RunLength(2500, epoch=10, period=1000).describe_period(2500)
+        'steps 2,001 to 2,500 of 2,500'
+        """
+        start = self.start(end)
+        if self.by_epochs:
+            return f"epoch {start // self.epoch + 1}/{self.total // self.epoch}"
+        return f"steps {start + 1:,} to {end:,} of {self.total:,}"
+
+    def describe_position(self, step: int) -> str:
+        """Returns how far a run has come that has done so many steps.
+
+        >>> RunLength(20, epoch=10, period=10, by_epochs=True).describe_position(13)
+        'step 13: epoch 2 of 2, with 3 of its 10 steps done'
+        >>> RunLength(2500, epoch=10, period=1000).describe_position(1300)
+        'step 1,300 of 2,500'
+        """
+        if not self.by_epochs:
+            return f"step {step:,} of {self.total:,}"
+        epochs = self.total // self.epoch
+        epoch = min(step // self.epoch, epochs - 1)
+        line = f"step {step:,}: epoch {epoch + 1} of {epochs}"
+        done = step - epoch * self.epoch
+        if done:
+            line += f", with {done:,} of its {self.epoch:,} steps done"
+        return line
+
+    def describe_end(self, step: int) -> str:
+        """Returns why a run ended that has done all its steps, or more if it was shortened."""
+        if self.key == "epochs":
+            return f"trained for {self.value} epochs"
+        if self.key == "tokens":
+            return f"trained for {step:,} steps ({step * self.tokens:,} tokens)"
+        return f"trained for {step:,} steps"
+
+    def fix_for_more(self, step: int) -> str:
+        """Returns the fix for a run that is to train longer than so many steps."""
+        longer = step + 1
+        if self.key == "epochs":
+            longer = step // self.epoch + 1
+        elif self.key == "tokens":
+            longer = (step + 1) * self.tokens
+        return f"set trainer.{self.key}={longer} or more"
+
+
+def run_length(config: RunConfig, examples: int, tokens: int) -> RunLength:
+    """Returns the length of a run.
+
+    Args:
+      config: checked.
+      examples: of the training split.
+      tokens: per example; 0: the task counts none.
+
+    Raises:
+      ConfigError: see `epoch_steps`; also if the length is set in tokens and there are none, or if the steps overflow
+        int32, or the learning rate float32.
+    """
+    trainer = config.trainer
+    epoch = epoch_steps(config, examples)
+    tokens_per_step = tokens * config.dataset.batch_size
+    if trainer.steps is not None:
+        key = "steps"
+        value = total = trainer.steps
+    elif trainer.tokens is not None:
+        key = "tokens"
+        value = trainer.tokens
+        total = _steps_of_tokens(config.task, value, tokens_per_step)
+    else:
+        key = "epochs"
+        # The checks of the config allow null only with one of the other two keys.
+        assert trainer.epochs is not None
+        value = trainer.epochs
+        total = value * epoch
+        if total > _MAX_STEPS:
+            _raise_too_long(key, value, _MAX_STEPS // epoch, f"{epoch} steps per epoch")
+    checks_optimizer.check_rates(config.optimizer, total)
+    return RunLength(
+        total,
+        epoch,
+        period=trainer.evaluate_every_steps or epoch,
+        evaluate_every=trainer.evaluate_every,
+        by_epochs=key == "epochs" and trainer.evaluate_every_steps is None,
+        key=key,
+        value=value,
+        tokens=tokens_per_step,
+    )
+
+
+def _steps_of_tokens(config: TaskConfig, tokens: int, per_step: int) -> int:
+    """Returns the steps that train on so many tokens, the last one whole."""
+    if not per_step:
+        raise invalid(
+            "trainer.tokens",
+            tokens,
+            problem=f"the examples of this dataset are not tokens to task={config.name}",
+            fix="set trainer.steps or trainer.epochs",
+        )
+    # A division that rounds up.
+    steps = -(-tokens // per_step)
+    if steps > _MAX_STEPS:
+        _raise_too_long("tokens", tokens, _MAX_STEPS * per_step, f"{per_step:,} tokens per step")
+    return steps
+
+
+def _raise_too_long(key: str, value: int, largest: int, unit: str) -> None:
+    raise invalid(
+        f"trainer.{key}",
+        value,
+        problem=f"must be at most {largest} with {unit}: steps are counted in int32",
+        fix=f"set trainer.{key}={largest} or less",
+    )
+
+
+def epoch_steps(config: RunConfig, examples: int) -> int:
+    """Returns the steps of one epoch.
+
+    Raises:
+      ConfigError: the split has less than one batch, or fewer batches than the config needs.
+    """
+    batch = config.dataset.batch_size
+    trainer = config.trainer
+    steps = steps_in_epoch(examples, batch, config.dataset.remainder)
+    if batch > examples:
+        _check_batch(config, examples)
+    for key, limit in (("steps_per_epoch", trainer.steps_per_epoch), ("overfit_batches", trainer.overfit_batches)):
+        if limit is not None and limit > steps:
+            raise ConfigError(
+                f"trainer.{key}={limit}: split {config.dataset.train} has only {steps} batches of {batch}; set "
+                f"trainer.{key}={steps} or less"
+            )
+        steps = limit or steps
+    return min(steps, trainer.limit_train_batches or steps)
+
+
+def without_padding(config: RunConfig, examples: int | None = None) -> RunConfig:
+    """Returns the config for an engine that never pads a batch of training, if so: such batches need no check.
+
+    Args:
+      config: checked.
+      examples: of the training split; None: nothing is trained.
+    """
+    if (
+        config.dataset.remainder == "pad"
+        and examples
+        and epoch_steps(config, examples) * config.dataset.batch_size > examples
+    ):
+        return config
+    return replace(config, dataset=replace(config.dataset, remainder="drop"))
+
+
+def _check_batch(config: RunConfig, examples: int) -> None:
+    """Rejects a batch that the split can't fill, or that would be padded by more than the mesh needs."""
+    batch = config.dataset.batch_size
+    multiple = _batch_axis_size(config) * config.trainer.accumulate_steps
+    if config.dataset.remainder == "drop":
+        largest = examples // multiple * multiple
+    else:
+        largest = _rounded_up(examples, multiple)
+    split = f"split {config.dataset.train} has {examples} examples"
+    if largest == 0:
+        raise invalid(
+            "dataset.batch_size",
+            batch,
+            problem=f"{split}, fewer than the smallest batch of this mesh, {multiple}",
+            fix="set dataset.remainder=pad, or choose a smaller mesh",
+        )
+    if batch > largest:
+        raise invalid(
+            "dataset.batch_size",
+            batch,
+            problem=f"must be at most {largest}: {split}",
+            fix=f"set dataset.batch_size={largest} or less",
+        )
+
+
+def eval_examples(config: RunConfig, examples: int, *, mixes_rows: bool = False) -> int:
+    """Returns the examples per batch of an evaluation, the same on every mesh.
+
+    A loss or metric that reads other rows of its batch depends on which examples are together in one.
+
+    Args:
+      config: checked.
+      examples: of the split.
+      mixes_rows: see `runner.engine.base.Engine.mixes_rows`.
+    """
+    size = config.dataset.eval_batch_size or max(config.dataset.batch_size, _EVAL_BATCH)
+    if config.dataset.eval_batch_size is None and (mixes_rows or task.compares_rows(config.task)):
+        # A loss of more rows is another one, which could not be compared with that of training.
+        size = config.dataset.batch_size
+    return min(size, examples)
+
+
+def eval_batch_size(config: RunConfig, examples: int, *, mixes_rows: bool = False) -> int:
+    """Returns the rows of an evaluation's batch: its examples, padded to a multiple of the batch axis.
+
+    Args:
+      config: checked.
+      examples: of the split.
+      mixes_rows: see `runner.engine.base.Engine.mixes_rows`.
+    """
+    return _rounded_up(eval_examples(config, examples, mixes_rows=mixes_rows), _batch_axis_size(config))
+
+
+def steps_per_call(config: RunConfig, examples: int) -> int | None:
+    """Returns `trainer.steps_per_call`, but not more than the steps of an epoch or between evaluations; None: not set.
+
+    Args:
+      config: checked.
+      examples: of the training split.
+    """
+    trainer = config.trainer
+    if trainer.steps_per_call is None:
+        return None
+    epoch = epoch_steps(config, examples)
+    return min(trainer.steps_per_call, trainer.steps or epoch, trainer.evaluate_every_steps or epoch, epoch)
+
+
+def check_memory(config: RunConfig, source: DataSource, total: int) -> None:
+    """Checks the memory of the examples that are on their way to the devices at once.
+
+    Args:
+      config: checked.
+      source: training examples.
+      total: steps of the run.
+
+    Raises:
+      ConfigError: the examples need more than 4 GiB.
+    """
+    largest = _max_steps(config, source)
+    per_call = steps_per_call(config, source.size) or 1
+    prefetch = config.dataset.prefetch
+    if per_call > largest:
+        _raise_too_large("trainer.steps_per_call", config.trainer.steps_per_call, largest)
+    # Calls are made ready across the ends of epochs.
+    if min(per_call * prefetch, total) > largest:
+        _raise_too_large("dataset.prefetch", prefetch, max(1, largest // per_call))
+
+
+def check_verified(config: RunConfig, source: DataSource) -> None:
+    """Checks that the batches of `verify.steps` fit in memory.
+
+    Raises:
+      ConfigError: their examples need more than 4 GiB.
+    """
+    largest = _max_steps(config, source)
+    if config.verify.steps > largest:
+        raise invalid(
+            "verify.steps",
+            config.verify.steps,
+            problem=f"must be at most {largest}, because the examples of more steps would need over 4 GiB",
+            # More than 20 steps are accepted, but slow, so they are not suggested.
+            fix=f"set verify.steps={min(largest, 20)}",
+        )
+
+
+def _raise_too_large(key: str, value: object, largest: int) -> None:
+    raise invalid(
+        key,
+        value,
+        problem=f"must be at most {largest}, because the examples of more steps would need over 4 GiB",
+        fix=f"set {key}={largest}",
+    )
+
+
+def bytes_per_step(config: DatasetConfig, arrays: Mapping[str, ArraySpec]) -> int:
+    """Returns the bytes of a global batch of arrays."""
+    return config.batch_size * sum(spec.bytes for spec in arrays.values())
+
+
+def _max_steps(config: RunConfig, source: DataSource) -> int:
+    """Returns how many steps' examples fit in the memory limit, at least one."""
+    return max(1, _MAX_BYTES // max(bytes_per_step(config.dataset, source.specs), 1))
+
+
+def _batch_axis_size(config: RunConfig) -> int:
+    return axis_size(config.mesh.axes, batch_axis(config.layout, config.mesh.axes))
+
+
+def _rounded_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

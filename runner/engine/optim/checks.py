@@ -1,0 +1,320 @@
+"""Checks between keys of `optimizer`, and of the learning rate over a whole run; see `runner.plan.checks.run`."""
+
+from __future__ import annotations
+
+import math
+
+from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
+from runner.config.values import as_float32, changed, check_finite, check_name
+from runner.engine.optim import (
+    groups,
+    transformation,
+)
+from runner.engine.optim.keras_classes import CLASSES
+from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.rules import RULE_KEYS
+from runner.engine.optim.schedules import (
+    MOST_CUSTOM_STEPS,
+    MOST_CYCLES,
+    RUN_PARAMETERS,
+    SCHEDULE_KEYS,
+    SCHEDULES,
+    TARGET_KEY,
+    cycle_starts,
+    learning_rate,
+    turning_points,
+)
+from runner.errors import invalid, shown
+from runner.host import import_path
+
+_SCHEDULE = "optimizer.schedule"
+
+# The smallest normal float32. Devices flush a smaller learning rate to 0.
+_SMALLEST_FLOAT32 = 2.0**-126
+# Values that messages suggest: the default of Keras's AdamW, and of `trainer.nan_rate_factor`.
+_WEIGHT_DECAY = 0.004
+_RATE_FACTOR = 0.5
+
+
+def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
+    """Checks the keys of the group against each other.
+
+    Args:
+      config: whose single values are checked.
+      runs_keras_3: every engine of the run computes with JAX, and so can run an optimizer of Keras 3 or Optax.
+
+    Raises:
+      ConfigError: the first problem.
+    """
+    check_name("optimizer.name", config.name, RULE_KEYS)
+    entry = OPTIMIZERS[config.name]
+    _check_class(config)
+    if entry.make_rule is None and not runs_keras_3:
+        raise invalid("optimizer", config.name, problem="needs an engine that computes with JAX", fix="set engine=jax")
+    if entry.is_transformation:
+        transformation.check(config)
+    elif config.target:
+        problem = f"optimizer={config.name} calls no function"
+        fix = "set optimizer=optax, or remove the key"
+        raise invalid("optimizer._target_", config.target, problem=problem, fix=fix)
+    _check_rule_keys(config)
+    weight_decay = config.weight_decay
+    # What a class of Keras has by default, Keras knows.
+    groups.check(config, has_weight_decay=bool(weight_decay) or entry.is_keras_class)
+    largest_factor = max([1.0, *(group.rate for group in config.groups if group.rate is not None)])
+    largest_rate = config.learning_rate * largest_factor
+    if weight_decay and weight_decay * largest_rate >= 1:
+        # A step subtracts weight_decay * learning_rate of a weight; from 1 on, it flips its sign.
+        limit = 1 / largest_rate
+        fix = f"set optimizer.weight_decay={_WEIGHT_DECAY}"
+        if limit <= _WEIGHT_DECAY:
+            fix = "lower optimizer.learning_rate"
+        raise invalid(
+            "optimizer.weight_decay",
+            weight_decay,
+            problem=f"must be below {limit:g}, the inverse of the learning rate, which it is multiplied by",
+            fix=fix,
+        )
+    _check_bug_keys(config)
+    if config.nesterov and not config.momentum:
+        raise invalid(
+            "optimizer.nesterov",
+            True,
+            problem="needs a momentum, but optimizer.momentum is 0",
+            fix="set optimizer.momentum=0.9 or optimizer.nesterov=false",
+        )
+    _check_clip(config.clip)
+    _check_schedule(config.schedule)
+
+
+def _check_class(config: OptimizerConfig) -> None:
+    """Checks the name of the class of Keras; Keras checks its options."""
+    key = "optimizer.class_name"
+    if not OPTIMIZERS[config.name].is_keras_class:
+        if config.class_name is not None:
+            problem = f"optimizer={config.name} is not a Keras class"
+            raise invalid(key, config.class_name, problem=problem, fix=f"set optimizer=keras, or remove {key}")
+        return
+    if config.class_name is None:
+        raise invalid(key, None, problem="optimizer=keras needs a class", fix=f"set {key}=AdamW")
+    check_name(key, config.class_name, CLASSES)
+    check_finite(config.options, "optimizer")
+
+
+def _check_bug_keys(config: OptimizerConfig) -> None:
+    """Rejects keys that reproduce a bug of another optimizer."""
+    own_keys = OPTIMIZERS[config.name].bug_keys
+    for name, entry in OPTIMIZERS.items():
+        for key in entry.bug_keys:
+            if getattr(config, key) and key not in own_keys:
+                raise invalid(
+                    f"optimizer.{key}",
+                    True,
+                    problem=f"reproduces a bug of {entry.keras_class} and works with optimizer={name} only",
+                    fix=f"remove optimizer.{key}",
+                )
+
+
+def _check_rule_keys(config: OptimizerConfig) -> None:
+    """Rejects keys of another update rule, and requires those of this one."""
+    used = RULE_KEYS[config.name]
+    for key in sorted(set().union(*RULE_KEYS.values())):
+        value = getattr(config, key)
+        if value is not None and key not in used:
+            raise invalid(
+                f"optimizer.{key}",
+                value,
+                problem=f"optimizer={config.name} has no such key (its keys: {', '.join(used)})",
+                fix=f"remove optimizer.{key}, or choose an optimizer that has it",
+            )
+        if value is None and key in used:
+            raise invalid(
+                f"optimizer.{key}",
+                None,
+                problem=f"optimizer={config.name} needs a value",
+                fix=f"set optimizer.{key}",
+            )
+
+
+def _check_clip(config: ClipConfig) -> None:
+    # Keras's optimizers accept one of the three only, too.
+    used = [key for key in ("norm", "global_norm", "value") if getattr(config, key) is not None]
+    if len(used) > 1:
+        first, second = used[:2]
+        raise invalid(
+            f"optimizer.clip.{second}",
+            getattr(config, second),
+            problem=f"only one kind of gradient clipping can be used, but clip.{first} is set too",
+            fix=f"set optimizer.clip.{first}=null, or remove optimizer.clip.{second}",
+        )
+
+
+def _check_schedule(config: ScheduleConfig) -> None:
+    key = f"{_SCHEDULE}.name"
+    if "plateau" in config.name.lower():
+        raise invalid(
+            key,
+            config.name,
+            problem="a reduction at plateaus is not a schedule of its own, but works with any",
+            fix=f"set {_SCHEDULE}.plateau.metric=auto, and remove {key}",
+        )
+    check_name(key, config.name, SCHEDULE_KEYS)
+    _check_schedule_keys(config)
+    for needed in SCHEDULES[config.name].needs:
+        if getattr(config, needed) is None:
+            raise invalid(
+                f"{_SCHEDULE}.{needed}",
+                None,
+                problem=f"{key}={config.name} needs a value",
+                fix=f"set {_SCHEDULE}.{needed}=1000",
+            )
+    if config.name == "inverse_sqrt" and config.decay_steps is None and not config.warmup_steps:
+        raise invalid(
+            key,
+            config.name,
+            problem=f"needs the steps after which the rate falls: {_SCHEDULE}.warmup_steps, or decay_steps",
+            fix=f"set {_SCHEDULE}.warmup_steps=1000",
+        )
+    if config.name == "piecewise":
+        _check_pieces(config)
+    if config.name == "custom":
+        _check_custom(config)
+
+
+def _check_custom(config: ScheduleConfig) -> None:
+    """Checks what is known of a user's function before it is imported."""
+    if not config.target:
+        raise invalid(
+            f"{_SCHEDULE}.name",
+            config.name,
+            problem=f"needs the import path of a function, {TARGET_KEY}",
+            fix=f"set {TARGET_KEY}=my_project.rates.my_rate in its place",
+        )
+    check_finite(config.options, _SCHEDULE)
+    import_path.check(TARGET_KEY, config.target)
+    for reserved in RUN_PARAMETERS:
+        if reserved in config.options:
+            raise invalid(
+                f"{_SCHEDULE}.{reserved}",
+                config.options[reserved],
+                problem="is set by the run itself",
+                fix=f"remove it, or rename the parameter of {config.target}",
+            )
+
+
+def _check_schedule_keys(config: ScheduleConfig) -> None:
+    """Rejects keys of another schedule.
+
+    At its default, a key is in the YAML of every option.
+    """
+    used = SCHEDULE_KEYS[config.name]
+    if config.initial_factor and not config.warmup_steps and config.name != "one_cycle":
+        raise invalid(
+            f"{_SCHEDULE}.initial_factor",
+            config.initial_factor,
+            problem="is the rate at which a warm-up starts, but there is none",
+            fix=f"set {_SCHEDULE}.warmup_steps=1000, or remove {_SCHEDULE}.initial_factor",
+        )
+    keys_of_others = sorted(set().union(*SCHEDULE_KEYS.values()) - set(used))
+    for key in changed(config, keys_of_others):
+        first = next(name for name, keys in SCHEDULE_KEYS.items() if key in keys)
+        raise invalid(
+            f"{_SCHEDULE}.{key}",
+            getattr(config, key),
+            problem=f"{_SCHEDULE}.name={config.name} has no such key (its keys: {', '.join(used) or 'none'})",
+            fix=f"remove {_SCHEDULE}.{key}, or set {_SCHEDULE}.name={first}",
+        )
+
+
+def _check_pieces(config: ScheduleConfig) -> None:
+    key = f"{_SCHEDULE}.factors"
+    factors = config.factors
+    fix = f"set {_SCHEDULE}.boundaries=[500] {key}=[1.0,0.1]"
+    if not config.boundaries:
+        problem = f"needs {_SCHEDULE}.boundaries, the steps at which the rate changes"
+        raise invalid(f"{_SCHEDULE}.name", config.name, problem=problem, fix=fix)
+    # One factor holds before each boundary, and one after the last.
+    if len(factors) != len(config.boundaries) + 1:
+        problem = f"must have {len(config.boundaries) + 1} entries, one more than {_SCHEDULE}.boundaries"
+        raise invalid(key, factors, problem=problem, fix=fix)
+    # With factors of 0 only, nothing would be trained.
+    if not any(as_float32(factor) for factor in factors):
+        problem = "must have an entry above 0: the learning rate is multiplied by them"
+        raise invalid(key, factors, problem=problem, fix=f"set {key}=[1.0,0.1]")
+
+
+def check_rates(config: OptimizerConfig, total_steps: int) -> None:
+    """Checks that the learning rate of every step of a run is a finite float32.
+
+    Args:
+      config: checked.
+      total_steps: of the whole run.
+
+    Raises:
+      ConfigError: the rate overflows.
+    """
+    schedule = config.schedule
+    if schedule.name == "custom" and total_steps > MOST_CUSTOM_STEPS:
+        raise invalid(
+            TARGET_KEY,
+            schedule.target,
+            problem=f"a custom schedule supports runs of at most {MOST_CUSTOM_STEPS:,} steps, not {total_steps:,}",
+            fix="choose a schedule by optimizer.schedule.name",
+        )
+    is_growing = schedule.name == "cosine_restarts" and schedule.cycle_factor > 1
+    if is_growing and len(cycle_starts(schedule, total_steps)) > MOST_CYCLES:
+        raise invalid(
+            f"{_SCHEDULE}.cycle_factor",
+            schedule.cycle_factor,
+            problem=f"must be 1, or large enough for at most {MOST_CYCLES} cycles in {total_steps:,} steps",
+            fix=f"set {_SCHEDULE}.cycle_factor=2.0 or a larger {_SCHEDULE}.decay_steps",
+        )
+    for step in turning_points(config, total_steps):
+        try:
+            rate = as_float32(learning_rate(config, step, total_steps))
+        except OverflowError:
+            rate = math.inf
+        if not math.isfinite(rate):
+            keys = ", ".join(
+                f"{_SCHEDULE}.{key}={shown(getattr(schedule, key))}" for key in SCHEDULE_KEYS[schedule.name]
+            )
+            raise invalid(
+                "optimizer.learning_rate",
+                config.learning_rate,
+                problem=f"overflows float32 in step {step + 1:,} of {total_steps:,} with {keys}",
+                fix="lower optimizer.learning_rate or the factors of the schedule",
+            )
+
+
+def check_restores(config: OptimizerConfig, factor: float, restores: int) -> None:
+    """Checks that the learning rate stays above 0 in float32, as each restore of `trainer.on_nan=restore` lowers it.
+
+    Args:
+      config: checked.
+      factor: the factor of the rate per restore, `trainer.nan_rate_factor`, below 1.
+      restores: maximum number of restores, `trainer.nan_restores`.
+
+    Raises:
+      ConfigError: the rate underflows.
+    """
+    most = _most_restores(config, factor)
+    if restores <= most:
+        return
+    if most >= 1:
+        problem = f"must be at most {most} with trainer.nan_rate_factor={factor:g}, or the learning rate becomes 0"
+        raise invalid("trainer.nan_restores", restores, problem=problem, fix=f"set trainer.nan_restores={most}")
+    fix = "raise optimizer.learning_rate"
+    if restores <= _most_restores(config, _RATE_FACTOR):
+        fix = f"set trainer.nan_rate_factor={_RATE_FACTOR}"
+    raise invalid(
+        "trainer.nan_rate_factor",
+        factor,
+        problem=f"makes optimizer.learning_rate={config.learning_rate:g} 0 after one restore",
+        fix=fix,
+    )
+
+
+def _most_restores(config: OptimizerConfig, factor: float) -> int:
+    """Returns after how many restores the learning rate is still above 0, below 1 if after none."""
+    # The solution n of learning_rate * factor ** n = the smallest float32, by logarithms so that nothing underflows.
+    return int((math.log(config.learning_rate) - math.log(_SMALLEST_FLOAT32)) / -math.log(factor))

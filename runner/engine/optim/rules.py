@@ -1,0 +1,99 @@
+"""Update rules as pure functions: old weights, slots and gradients in, new weights and slots out.
+
+The formulas are those of tf_keras 2.21's optimizers, which `.stock` makes for comparison. They are written
+out because the stock ones assign a slot and read it back in one step, and DTensor's all-reduce combiner moves such a
+read before the assignment: every update is then one step stale. A function that reads all before it writes all has no
+such order to lose. Each formula is written once, for any array module that `runner.arrays` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from runner import arrays
+from runner.arrays import Tensor
+from runner.config.schema import OptimizerConfig
+from runner.engine.optim import groups
+from runner.engine.optim.base import (
+    Rule,
+    Slots,
+)
+from runner.engine.optim.groups import Settings
+from runner.engine.optim.registry import OPTIMIZERS
+
+__all__ = ["RULE_KEYS", "GroupedRule", "Rule", "average", "make_rule"]
+
+# Optimizer -> keys of the config that its rule uses.
+RULE_KEYS: Mapping[str, tuple[str, ...]] = {name: entry.keys for name, entry in OPTIMIZERS.items()}
+
+
+def make_rule(config: OptimizerConfig, ops: ModuleType) -> Rule:
+    """Returns the update rule of a checked config.
+
+    Args:
+      config: name and numbers.
+      ops: the module of the tensors, `tensorflow`, `jax.numpy` or `numpy`.
+    """
+    make = OPTIMIZERS[config.name].make_rule
+    assert make is not None, "checked: only engines with JAX get an optimizer without a rule"
+    return make(config, arrays.of(ops))
+
+
+class GroupedRule:
+    """The update rule of a config, applied to each variable as its parameter groups say.
+
+    A variable that is frozen is updated like any other: the engine selects its old values.
+
+    Attributes:
+      rule: of a variable in no group.
+    """
+
+    def __init__(self, config: OptimizerConfig, settings: Mapping[str, Settings], ops: ModuleType) -> None:
+        """Makes the rule, and one without weight decay.
+
+        Args:
+          config: checked.
+          settings: of each trainable variable, by path.
+          ops: the module of the tensors.
+        """
+        self.rule = make_rule(config, ops)
+        self._rule_without_decay = make_rule(groups.without_decay(config), ops)
+        self._settings = settings
+        self._xp = arrays.of(ops)
+
+    def update(
+        self, path: str, gradient: Tensor, weight: Tensor, slots: Slots, rate: Tensor, step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Returns the new weight and the new slots of a variable.
+
+        Args:
+          path: canonical.
+          gradient: clipped.
+          weight: before.
+          slots: before, by name.
+          rate: float32 (), learning rate of the step.
+          step: float32 (), of the run, counted from 1.
+        """
+        own = self._settings[path]
+        rule = self.rule
+        if not own.decays:
+            rule = self._rule_without_decay
+        # Without a factor there is no product: `rate * 1.0` would be one more operation per variable.
+        if own.rate != 1.0:
+            rate = rate * own.rate
+        return rule.update(gradient, weight, slots, rate, groups.own_step(own, step, self._xp))
+
+
+def average(decay: float, old: Tensor, weight: Tensor, step: Tensor, ops: ModuleType) -> Tensor:
+    """Returns the new exponential moving average (EMA), by Keras 3's formula.
+
+    Args:
+      decay: share of the old average that is kept.
+      old: average before.
+      weight: after the update.
+      step: steps done before this one, a float32 tensor. At 0 the average becomes the weight.
+      ops: the module of the tensors.
+    """
+    kept_share = arrays.of(ops).to_float(step > 0) * decay
+    return old * kept_share + weight * (1 - kept_share)

@@ -1,0 +1,239 @@
+"""Keras's own optimizers for a config, which our update rules are compared with on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from runner.config.schema import ClipConfig, OptimizerConfig
+from runner.engine.optim import groups
+from runner.engine.optim.base import Slot
+from runner.engine.optim.keras_classes import (
+    CLASSES,
+    options_checked,
+)
+from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.schedules import (
+    SCHEDULES,
+    decay_span,
+    learning_rate,
+)
+
+# No comparison with a stock optimizer takes more steps than this.
+_MOST_COMPARED_STEPS = 65_536
+
+# Variables of fewer dims have no factored state.
+_LEAST_FACTORED = 2
+
+# Our key of `optimizer.clip` -> Keras's argument.
+_CLIP_ARGUMENTS = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
+
+
+@dataclass(frozen=True)
+class StockPart:
+    """A stock optimizer of the variables with one learning rate and one step count.
+
+    Attributes:
+      optimizer: not yet built.
+      paths: the paths of its variables, in the model's order.
+      freeze_steps: steps of the run before its first one.
+    """
+
+    optimizer: Any
+    paths: Sequence[str]
+    freeze_steps: int
+
+    def build(self, variables: Mapping[str, Any], settings: Mapping[str, groups.Settings]) -> None:
+        """Builds the optimizer.
+
+        Args:
+          variables: by path; others are ignored.
+          settings: by path.
+        """
+        excluded = [variables[path] for path in self.paths if not settings[path].decays]
+        if excluded:
+            self.optimizer.exclude_from_weight_decay(var_list=excluded)
+        self.optimizer.build([variables[path] for path in self.paths])
+
+
+def stock_parts(
+    config: OptimizerConfig, total_steps: int, keras: ModuleType, settings: Mapping[str, groups.Settings]
+) -> list[StockPart]:
+    """Returns a stock optimizer per learning rate and step count.
+
+    If there are several, none clips gradients: a norm may be that of all of them.
+
+    Args:
+      config: a checked config.
+      total_steps: steps of the whole training.
+      keras: `tf_keras` or Keras 3.
+      settings: of each trainable variable, in the model's order.
+    """
+    by_setting = groups.parts(settings)
+    found = []
+    for (rate, freeze_steps), paths in by_setting.items():
+        own = config
+        if is_divided(settings):
+            own = replace(config, learning_rate=config.learning_rate * rate, clip=ClipConfig())
+        found.append(StockPart(stock_optimizer(own, total_steps, keras, freeze_steps), paths, freeze_steps))
+    return found
+
+
+def is_divided(settings: Mapping[str, groups.Settings]) -> bool:
+    """Returns whether variables differ in learning rate or frozen steps from the config's own."""
+    return set(groups.parts(settings)) != {(1.0, 0)}
+
+
+def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType, steps_before: int = 0) -> Any:
+    """Returns Keras's own optimizer, with the config's schedule and clipping.
+
+    Args:
+      config: a checked config.
+      total_steps: steps of the whole training.
+      keras: `tf_keras` or Keras 3.
+      steps_before: steps of the run before the optimizer's first one, which its schedule counts.
+    """
+    arguments = {**_clip_arguments(config.clip), **keras_arguments(config)}
+    schedule = _schedule(config, total_steps, keras)
+    if steps_before and not isinstance(schedule, float):
+        schedule = _later(schedule, steps_before, keras.optimizers.schedules)
+    arguments["learning_rate"] = schedule
+    make = getattr(keras.optimizers, _class_of(config))
+    with options_checked(config):
+        return make(**arguments)
+
+
+def _class_of(config: OptimizerConfig) -> str:
+    """Returns the name of Keras's class."""
+    return config.class_name or OPTIMIZERS[config.name].keras_class
+
+
+def keras_arguments(config: OptimizerConfig) -> dict[str, Any]:
+    """Returns the arguments of Keras's class that are not the same for every optimizer."""
+    entry = OPTIMIZERS[config.name]
+    if entry.is_keras_class:
+        return dict(config.options)
+    return {key: getattr(config, key) for key in entry.keys}
+
+
+def keras_slots(
+    config: OptimizerConfig, optimizer: Any, ranks: Mapping[str, int]
+) -> list[tuple[Slot, dict[str, Any]]]:
+    """Returns the state of a built optimizer of Keras, each slot with its variables by the path of their owner.
+
+    Variables without such state are left out.
+
+    Args:
+      config: the config of the optimizer.
+      optimizer: built, of tf_keras or Keras 3.
+      ranks: path of each trainable variable -> its number of dims, in the order in which the optimizer was built.
+    """
+    if OPTIMIZERS[config.name].is_transformation:
+        by_slot: list[tuple[Slot, dict[str, Any]]] = optimizer.by_slot
+        return by_slot
+    found = []
+    for name, slot in CLASSES[_class_of(config)].items():
+        state = getattr(optimizer, slot.attribute, [])
+        initial = slot.initial
+        if isinstance(initial, str):
+            initial = float(getattr(optimizer, initial))
+        if hasattr(state, "dtype"):
+            # Of the whole optimizer, of which parameter groups make several: the first variable tells them apart.
+            owner = next(iter(ranks))
+            found.append((Slot(name, {}, initial, {owner: ()}, "float32"), {owner: state}))
+            continue
+        variables = {}
+        dims = {}
+        # Not strict: the list is empty if the optimizer keeps no such state.
+        for (path, rank), variable in zip(ranks.items(), state, strict=False):
+            dims_of_slot = list(range(rank))
+            if slot.without is not None:
+                # Keras has a scalar without a meaning in place of a factored moment of a vector.
+                if rank < _LEAST_FACTORED:
+                    continue
+                del dims_of_slot[-slot.without]
+            if variable is None:
+                continue
+            variables[path] = variable
+            dims[path] = tuple(dims_of_slot)
+        if variables:
+            found.append((Slot(name, dims, initial), variables))
+    return found
+
+
+def _clip_arguments(config: ClipConfig) -> dict[str, object]:
+    arguments = {}
+    for key, argument in _CLIP_ARGUMENTS.items():
+        limit = getattr(config, key)
+        # Keras rejects several kinds of clipping at once, so the others are left out.
+        if limit is not None:
+            arguments[argument] = limit
+    return arguments
+
+
+def _later(schedule: Any, steps: int, schedules: ModuleType) -> Any:
+    """Returns a Keras schedule that begins at a later step of another."""
+
+    class Later(schedules.LearningRateSchedule):  # type: ignore[name-defined,misc]
+        def __call__(self, step: Any) -> Any:
+            return schedule(step + steps)
+
+        def get_config(self) -> dict[str, object]:
+            return {}
+
+    return Later()
+
+
+def _schedule(config: OptimizerConfig, total_steps: int, keras: ModuleType) -> object:
+    """Returns a Keras schedule, or the learning rate itself if it is constant."""
+    schedule = config.schedule
+    entry = SCHEDULES[schedule.name]
+    schedules = keras.optimizers.schedules
+    if not schedule.warmup_steps:
+        if schedule.name == "constant":
+            return config.learning_rate
+        if entry.make_keras is not None:
+            return entry.make_keras(config, total_steps, schedules)
+    elif schedule.name == "cosine":
+        # The only schedule of Keras's that has a warm-up.
+        base = config.learning_rate
+        span = decay_span(schedule, total_steps)
+        return schedules.CosineDecay(
+            base * schedule.initial_factor,
+            span,
+            schedule.final_factor,
+            warmup_target=base,
+            warmup_steps=schedule.warmup_steps,
+        )
+    return _tabulated(config, total_steps, keras)
+
+
+def _tabulated(config: OptimizerConfig, total_steps: int, keras: Any) -> object:
+    """Returns a Keras schedule that looks up rates which were computed in Python's double precision.
+
+    So the formula that the devices compute in float32 is compared with other numbers than its own.
+    """
+    count = min(total_steps, _MOST_COMPARED_STEPS)
+    rates = np.zeros(count, np.float32)
+    for step in range(count):
+        rates[step] = learning_rate(config, step, total_steps)
+
+    class Tabulated(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+        """The rates of a config, by step."""
+
+        def __call__(self, step: Any) -> Any:
+            """Returns the rate of a step."""
+            # Keras 3 has its functions in `ops`, tf_keras in `backend`.
+            if hasattr(keras, "ops"):
+                return keras.ops.take(rates, keras.ops.cast(step, "int32"))
+            return keras.backend.gather(rates, keras.backend.cast(step, "int32"))
+
+        def get_config(self) -> dict[str, object]:
+            """Returns no arguments: nothing loads it again."""
+            return {}
+
+    return Tabulated()

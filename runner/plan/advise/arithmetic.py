@@ -1,0 +1,516 @@
+"""Plans of candidates by arithmetic: the model is traced a few times, and its shapes are placed on every mesh.
+
+A plan needs a built engine only for what it knows of the model. Its shapes and its layers' outputs do not depend on
+mesh and layout. The arrays that its forward pass keeps depend on whether the loss is in chunks, and on the form of
+attention. Meshes that agree in these share a trace, see `runner.plan.advise.split`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from runner import layout
+from runner.config import search_path
+from runner.config.build import build
+from runner.config.schema import LayoutConfig, RunConfig
+from runner.engine import make_engine
+from runner.engine.base import Engine, KnowsSaved, LayerOutput, SharesTraces, TracedSizes, VariableInfo
+from runner.engine.mappings import shapes_of
+from runner.errors import ConfigError, EngineError
+from runner.layout import Placement, hybrid
+from runner.layout.paths import owner_of
+from runner.plan import memory
+from runner.plan.advise import (
+    candidates,
+    ranking,
+    split,
+)
+from runner.plan.advise.candidates import Candidate
+from runner.plan.base import ARITHMETIC
+from runner.plan.checks import run
+from runner.plan.make import make_plan
+from runner.task.base import DataSpec
+
+# Axes, whether the vocabulary is sharded, and whether tokens are.
+Parts = tuple[tuple[tuple[str, int], ...], bool, bool]
+# One device: every batch and every model is valid on it.
+_WHOLE: Parts = (((candidates.BATCH, 1),), False, False)
+
+# Axes, whether tokens are sharded, and the spec of every variable.
+Program = tuple[tuple[tuple[str, int], ...], bool, tuple[tuple[str | None, ...], ...]]
+
+# Reasons for which a candidate is not planned.
+INVALID = "invalid"
+LINT = "lint"
+NEEDLESS = "saves more memory than needed"
+STATE = "weights and optimizer state alone do not fit"
+ACTIVATIONS = "do not fit, as the one that saves the most memory on the same mesh and layout"
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """What a plan by arithmetic asks an engine, on any mesh.
+
+    Attributes:
+      placements: placement by canonical path, on the mesh of `axes`.
+      trainable: paths of trained variables.
+      whole: variables and slots by path, with whole shapes.
+      outputs: of the layers.
+      saved: shape and dtype of each array that the forward pass keeps in device memory.
+      offloaded: those in host memory.
+      scores: of attention that is not fused, by block.
+      axes: size by mesh axis.
+      sizes: of the losses in chunks and of attention.
+    """
+
+    placements: Mapping[str, Placement]
+    trainable: Sequence[str]
+    whole: Mapping[str, VariableInfo]
+    outputs: Sequence[LayerOutput]
+    saved: list[tuple[tuple[int, ...], str]]
+    offloaded: list[tuple[tuple[int, ...], str]]
+    scores: list[list[tuple[tuple[int, ...], str]]]
+    axes: Mapping[str, int]
+    sizes: TracedSizes = field(default_factory=TracedSizes)
+
+    @property
+    def reads_parts(self) -> bool:
+        """Returns whether layers compute by the parts of a batch: batch normalization sums each part's moments."""
+        return any(output.kind == "BatchNormalization" for output in self.outputs)
+
+    def variables(self) -> dict[str, VariableInfo]:
+        """Returns variables and slots as the mesh shards them: a slot of its variable's shape is sharded as that."""
+        placed = {}
+        for path, info in self.whole.items():
+            # State of the whole optimizer belongs to no variable.
+            owner = self.placements.get(path) or self.placements.get(owner_of(path))
+            spec: tuple[str | None, ...] = (None,) * len(info.shape)
+            if owner is not None and owner.shape == info.shape:
+                spec = owner.spec
+            shards = math.prod(self.axes[axis] for axis in spec if axis is not None)
+            size = math.prod(info.shape) * memory.width_of(info.dtype) // shards
+            placed[path] = VariableInfo(info.shape, info.dtype, spec, size)
+        return placed
+
+    def layer_outputs(self) -> list[LayerOutput]:
+        """Returns the layers' outputs."""
+        return list(self.outputs)
+
+    def used_whole(self) -> set[str]:
+        """Returns nothing: XLA splits every operation."""
+        return set()
+
+    def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
+        """Returns the arrays that the forward pass keeps in device memory, or in host memory."""
+        return self.offloaded if offloaded else self.saved
+
+    def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
+        """Returns the scores of attention that is not fused, by block."""
+        return self.scores
+
+    def scaled(self, second: TracedModel, microbatches: tuple[int, int, int]) -> TracedModel | None:
+        """Returns the model for microbatches of another size, or None if its arrays do not grow with the examples.
+
+        Args:
+          second: the same model, traced for another number of microbatches. The dims that differ count examples.
+          microbatches: of a step: of this model, of the second one and of the new one.
+        """
+        arrays = [*self.saved, *self.offloaded, *itertools.chain(*self.scores)]
+        second_arrays = [*second.saved, *second.offloaded, *itertools.chain(*second.scores)]
+        shapes = _scaled_shapes([shape for shape, _ in arrays], [shape for shape, _ in second_arrays], microbatches)
+        outputs = _scaled_shapes(_output_shapes(self.outputs), _output_shapes(second.outputs), microbatches)
+        if shapes is None or outputs is None:
+            return None
+        kept = []
+        for shape, (_, dtype) in zip(shapes, arrays, strict=True):
+            kept.append((shape, dtype))
+        scaled = iter(kept)
+        saved = list(itertools.islice(scaled, len(self.saved)))
+        offloaded = list(itertools.islice(scaled, len(self.offloaded)))
+        scores = [list(itertools.islice(scaled, len(block))) for block in self.scores]
+        changed = []
+        remaining = iter(outputs)
+        for output in self.outputs:
+            shape = next(remaining)
+            inputs = tuple(replace(entry, shape=next(remaining)) for entry in output.inputs)
+            changed.append(replace(output, shape=shape, inputs=inputs))
+        return replace(second, saved=saved, offloaded=offloaded, scores=scores, outputs=changed)
+
+    def on(self, placements: Mapping[str, Placement], axes: Mapping[str, int]) -> TracedModel:
+        """Returns the same model on another mesh."""
+        return replace(self, placements=placements, axes=axes)
+
+
+def _output_shapes(outputs: Sequence[LayerOutput]) -> list[tuple[int, ...]]:
+    """Returns the shapes of outputs, each before those of its layer's inputs."""
+    shapes = []
+    for output in outputs:
+        shapes.append(output.shape)
+        shapes += [entry.shape for entry in output.inputs]
+    return shapes
+
+
+def _scaled_shapes(
+    first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]], microbatches: tuple[int, int, int]
+) -> list[tuple[int, ...]] | None:
+    """Returns shapes for a third number of microbatches, from those for two numbers.
+
+    Returns None if a dim is not proportional.
+
+    Example:
+      >>> _scaled_shapes([(8, 4)], [(4, 4)], (1, 2, 8))
+      [(1, 4)]
+    """
+    first_count, second_count, new_count = microbatches
+    if len(first) != len(second):
+        return None
+    shapes = []
+    for first_shape, second_shape in zip(first, second, strict=True):
+        if len(first_shape) != len(second_shape):
+            return None
+        dims = []
+        for size, second_size in zip(first_shape, second_shape, strict=True):
+            if size == second_size:
+                dims.append(size)
+                continue
+            whole = size * first_count
+            if whole != second_size * second_count or whole % new_count:
+                return None
+            dims.append(whole // new_count)
+        shapes.append(tuple(dims))
+    return shapes
+
+
+class Arithmetic:
+    """Plans candidates of one config; traces are kept."""
+
+    def __init__(self, config: RunConfig, data: DataSpec, choices: Mapping[str, str]) -> None:
+        """Stores what candidates change."""
+        # Engines are asked for shapes only, whatever compiler plans the best candidates.
+        self._config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
+        self._data = data
+        self._choices = choices
+        self._trace = functools.cache(self._traced)
+        # Traces by number of microbatches, moved to one part and one chunk, by all else that a trace depends on.
+        self._shared: dict[Hashable, dict[int, TracedModel]] = {}
+        # Outputs of the layers, by activation checkpointing and number of microbatches.
+        self._outputs: dict[tuple[str | None, int], Sequence[LayerOutput]] = {}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns shape by canonical path of the model's variables."""
+        return shapes_of(self._whole().placements)
+
+    def _whole(self) -> TracedModel:
+        """Returns the model on one device, with the options of the command line."""
+        config = self._config
+        remat = config.model.options.get("remat")
+        return self._trace(remat, config.trainer.accumulate_steps, config.engine.state, _WHOLE)
+
+    def changed(self, candidate: Candidate) -> RunConfig:
+        """Returns the candidate's config, checked.
+
+        Raises:
+          ConfigError: it is invalid, such as a batch that the mesh does not divide.
+        """
+        config = self._config
+        placed = config.layout
+        if candidate.layout != self._choices["layout"]:
+            placed = _layout_option(candidate.layout)
+        if candidate.sequence:
+            placed = replace(placed, sequence=candidates.SEQUENCE)
+        model = config.model
+        if candidate.remat is not None:
+            model = replace(model, options={**model.options, "remat": candidate.remat})
+        changed = replace(
+            config,
+            mesh=replace(config.mesh, axes=candidate.sizes),
+            layout=placed,
+            model=model,
+            trainer=replace(config.trainer, accumulate_steps=candidate.accumulate),
+            engine=replace(config.engine, state=candidate.state),
+        )
+        changed = run.check(changed)
+        layout.check_inputs(changed.layout, self._data.arrays, changed.dataset.batch_size, changed.mesh.axes)
+        return changed
+
+    def placed(self, candidate: Candidate) -> dict[str, Placement]:
+        """Returns the placements of a candidate's variables.
+
+        Raises:
+          ConfigError: the candidate is invalid.
+        """
+        changed = self.changed(candidate)
+        return layout.resolve(changed.layout, self.shapes(), changed.mesh.axes)
+
+    def split(self, candidate: Candidate, placements: Mapping[str, Placement]) -> hybrid.Split | None:
+        """Returns the mesh on which a candidate's FSDP shards the most, see `hybrid.split`."""
+        changed = self.changed(candidate)
+        return hybrid.split(changed.layout, placements, changed.mesh.axes)
+
+    def lint(self, candidate: Candidate, placements: Mapping[str, Placement]) -> str | None:
+        """Returns why a mesh and layout are certainly a mistake, or None."""
+        sizes = candidate.sizes
+        used = set()
+        for placement in placements.values():
+            used |= set(placement.spec)
+        for axis in (candidates.MODEL, candidates.EXPERTS):
+            if sizes.get(axis, 1) > 1 and axis not in used:
+                return f"layout={candidate.layout} shards nothing over {axis}={sizes[axis]}"
+        node = self._config.hardware.node_devices
+        if node and sizes.get(candidates.MODEL, 1) > node:
+            return f"{candidates.MODEL}={sizes[candidates.MODEL]} sums activations between nodes of {node} devices"
+        changed = self.changed(candidate)
+        warnings = layout.lint(changed.layout, self.shapes(), changed.mesh.axes, placements)
+        if warnings and candidates.MODEL in sizes:
+            return warnings[0]
+        return None
+
+    def planned(self, candidate: Candidate, placements: Mapping[str, Placement]) -> ranking.Planned:
+        """Returns the plan of a candidate whose placements are known.
+
+        Raises:
+          ConfigError: the candidate is invalid.
+        """
+        changed = self.changed(candidate)
+        remat = changed.model.options.get("remat")
+        traced = self._trace(remat, candidate.accumulate, candidate.state, _parts(candidate))
+        engine: Any = traced.on(placements, changed.mesh.axes)
+        # One place per rule, though empty: `make_plan` takes a rule without a place for one that the runner has added.
+        places = [""] * len(changed.layout.rules)
+        plan = make_plan(changed, cast("Engine", engine), self._data, self._choices, places)
+        assert plan.forecast is not None
+        return ranking.of_forecast(candidate, plan.forecast)
+
+    def _traced(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> TracedModel:
+        """Returns the model with these options: moved or scaled from other traces if it can be, else traced."""
+        config = self._engine_config(remat, accumulate, state, parts)
+        # The length of the run, here one step, changes no shape.
+        engine = make_engine(config, self._data, 1, planning=True)
+        if parts == _WHOLE or not isinstance(engine, SharesTraces):
+            return self._built_once(engine, config, remat)
+        whole = self._whole()
+        engine.is_checked = True
+        losses = whole.sizes.losses
+        program, own_split = engine.traced_as(shapes_of(whole.placements), whole.sizes)
+        # A forward pass that reads the parts is shared only by splits into the same parts.
+        read_parts = parts if whole.reads_parts else None
+        shared = self._shared.setdefault((remat, state, program, read_parts), {})
+        examples = config.dataset.batch_size // accumulate
+        if accumulate not in shared:
+            scaled = _scaled_from(shared, accumulate)
+            if scaled is None:
+                traced = self._built_once(engine, config, remat)
+                saved = split.moved(traced.saved, losses, examples, own_split, own_split.joined)
+                if saved is not None:
+                    shared[accumulate] = replace(traced, saved=saved)
+                return traced
+            shared[accumulate] = scaled
+        saved = split.moved(shared[accumulate].saved, losses, examples, own_split.joined, own_split)
+        if saved is None:
+            return self._built_once(engine, config, remat)
+        return replace(shared[accumulate], saved=saved)
+
+    def _built_once(self, engine: Engine, config: RunConfig, remat: str | None) -> TracedModel:
+        """Builds an engine and returns what it knows of the model; the layers' outputs are traced once."""
+        # Whole outputs of layers are the same on every mesh.
+        key = (remat, config.trainer.accumulate_steps)
+        traced = _built(engine, config, self._outputs.get(key))
+        self._outputs[key] = traced.outputs
+        return traced
+
+    def _engine_config(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> RunConfig:
+        """Returns the config that a trace with these options is made with."""
+        config = self._config
+        options = dict(config.model.options)
+        if remat is not None:
+            options["remat"] = remat
+        axes, shards_vocabulary, shards_tokens = parts
+        placed = LayoutConfig()
+        if shards_vocabulary:
+            placed = _layout_option(candidates.MEGATRON)
+        if shards_tokens:
+            placed = replace(placed, sequence=candidates.SEQUENCE)
+        return replace(
+            config,
+            mesh=replace(config.mesh, axes=dict(axes)),
+            layout=placed,
+            model=replace(config.model, options=options),
+            trainer=replace(config.trainer, accumulate_steps=accumulate),
+            engine=replace(config.engine, state=state),
+        )
+
+
+def _built(engine: Engine, config: RunConfig, outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
+    """Builds an engine and returns what it knows of the model."""
+    engine.build()
+    assert isinstance(engine, KnowsSaved)
+    offloaded = []
+    if config.model.options.get("offloaded"):
+        offloaded = engine.saved_activations(offloaded=True)
+    saved = engine.saved_activations()
+    if outputs is None:
+        outputs = list(engine.layer_outputs())
+    sizes = TracedSizes()
+    if isinstance(engine, SharesTraces):
+        sizes = engine.traced_sizes()
+    return TracedModel(
+        placements=engine.placements,
+        trainable=list(engine.trainable),
+        whole=dict(engine.variables()),
+        outputs=outputs,
+        saved=saved,
+        offloaded=offloaded,
+        scores=engine.attention_scores(),
+        axes=config.mesh.axes,
+        sizes=sizes,
+    )
+
+
+def _scaled_from(traces: Mapping[int, TracedModel], accumulate: int) -> TracedModel | None:
+    """Returns a model for so many microbatches from the first two that were traced for others, or None."""
+    if len(traces) < 2:
+        return None
+    first, second = list(traces)[:2]
+    return traces[first].scaled(traces[second], (first, second, accumulate))
+
+
+def _parts(candidate: Candidate) -> Parts:
+    """Returns what decides how a candidate's tokens and vocabulary are split."""
+    return candidate.axes, candidate.layout in candidates.TENSOR, candidate.sequence
+
+
+@functools.cache
+def _layout_option(name: str) -> LayoutConfig:
+    content = build(LayoutConfig, search_path.content_of(f"layout/{name}"), "layout")
+    assert isinstance(content, LayoutConfig)
+    return content
+
+
+def explored(
+    arithmetic: Arithmetic, devices: int, options: candidates.Allowed, note: Callable[[str], None]
+) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
+    """Returns the candidates that were planned, and the others with the reasons.
+
+    On each mesh and layout, what saves memory is tried from what costs the least, and only as far as it is needed: a
+    combination that saves as much as one that fits, or more, is left out.
+    """
+    planned: list[ranking.Planned] = []
+    dropped: list[ranking.Dropped] = []
+    programs: set[Program] = set()
+    for start in candidates.placements(devices, options):
+        try:
+            placements = arithmetic.placed(start)
+        except ConfigError as error:
+            dropped.append(ranking.Dropped(start, INVALID, str(error)))
+            continue
+        hsdp = arithmetic.split(start, placements)
+        if hsdp is not None and hsdp.axes:
+            detail = f"layout={start.layout}: {hsdp.reason}"
+            dropped.append(ranking.Dropped(start, LINT, detail))
+            start = replace(start, axes=tuple(hsdp.axes.items()))
+            placements = arithmetic.placed(start)
+        warning = arithmetic.lint(start, placements)
+        if warning is not None:
+            dropped.append(ranking.Dropped(start, LINT, warning))
+            continue
+        # Two layouts that place every variable alike are one program.
+        program = (start.axes, start.sequence, tuple(placement.spec for placement in placements.values()))
+        if program in programs:
+            dropped.append(ranking.Dropped(start, LINT, f"layout={start.layout} places all as another layout does"))
+            continue
+        programs.add(program)
+        own_planned, own_dropped = _explored_on(arithmetic, start, placements, options, note)
+        planned += own_planned
+        dropped += own_dropped
+    return planned, dropped
+
+
+def _explored_on(
+    arithmetic: Arithmetic,
+    start: Candidate,
+    placements: Mapping[str, Placement],
+    options: candidates.Allowed,
+    note: Callable[[str], None],
+) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
+    """Returns what `explored` does, for the candidates of one mesh and layout."""
+    planned: list[ranking.Planned] = []
+    dropped: list[ranking.Dropped] = []
+    fitting: list[tuple[str, str | None, int]] = []
+    # Sums of gradients are counted as state, so a state may be too large only where microbatches need them.
+    too_large_states: set[tuple[str, bool]] = set()
+    # The candidate that saves the most memory, if it was planned before its turn and is too large.
+    most_saving: ranking.Planned | None = None
+    is_compared = False
+    for saver in candidates.savers(options):
+        state, remat, steps = saver
+        candidate = replace(start, remat=remat, accumulate=steps, state=state)
+        if most_saving is not None and candidate == most_saving.candidate:
+            continue
+        if any(candidates.is_beyond(options, saver, other) for other in fitting):
+            dropped.append(ranking.Dropped(candidate, NEEDLESS, "less is enough on this mesh and layout"))
+            continue
+        if (state, steps > 1) in too_large_states:
+            dropped.append(ranking.Dropped(candidate, STATE, f"{' '.join(candidate.overrides())}"))
+            continue
+        if most_saving is not None and most_saving.state_fits:
+            dropped.append(ranking.Dropped(candidate, ACTIVATIONS, f"{' '.join(candidate.overrides())}"))
+            continue
+        try:
+            entry = arithmetic.planned(candidate, placements)
+        except (ConfigError, EngineError) as error:
+            note(f"{' '.join(candidate.overrides())}: {error}")
+            dropped.append(ranking.Dropped(candidate, INVALID, str(error)))
+            continue
+        planned.append(entry)
+        if entry.verdict == ranking.FITS:
+            fitting.append(saver)
+        elif not entry.state_fits:
+            too_large_states.update(_too_large_states(entry.candidate))
+        elif entry.verdict == ranking.TOO_LARGE and not is_compared:
+            # Hundreds of plans are saved on meshes that fit in no way.
+            is_compared = True
+            last = _most_saving(arithmetic, start, placements, options)
+            if last.verdict == ranking.TOO_LARGE and last.candidate != candidate:
+                most_saving = last
+                planned.append(last)
+                if not last.state_fits:
+                    too_large_states.update(_too_large_states(last.candidate))
+    return planned, dropped
+
+
+def _too_large_states(candidate: Candidate) -> set[tuple[str, bool]]:
+    """Returns which states don't fit either, with and without sums of gradients, if a candidate's does not."""
+    states = {(candidate.state, True)}
+    if candidate.accumulate == 1:
+        states.add((candidate.state, False))
+    return states
+
+
+def _most_saving(
+    arithmetic: Arithmetic, start: Candidate, placements: Mapping[str, Placement], options: candidates.Allowed
+) -> ranking.Planned:
+    """Returns the valid candidate of a mesh and layout that saves the most memory; one at least is valid."""
+    for state, remat, steps in reversed(candidates.savers(options)):
+        with suppress(ConfigError, EngineError):
+            return arithmetic.planned(replace(start, remat=remat, accumulate=steps, state=state), placements)
+    raise AssertionError(f"no valid candidate of {start}")
+
+
+def savings(arithmetic: Arithmetic, best: Candidate, dropped: Sequence[ranking.Dropped]) -> list[ranking.Planned]:
+    """Returns the best mesh and layout with what saves more memory than needed, for the front of memory and time."""
+    planned = []
+    placements = arithmetic.placed(best)
+    for entry in dropped:
+        candidate = entry.candidate
+        is_same = candidate.placement == best.placement and candidate.state == best.state
+        if entry.reason != NEEDLESS or not is_same:
+            continue
+        with suppress(ConfigError, EngineError):
+            planned.append(arithmetic.planned(candidate, placements))
+    return planned

@@ -1,0 +1,109 @@
+"""Advice as text: the ranked table and the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.host.tables import size
+from runner.layout import mesh
+from runner.plan import rows
+from runner.plan.advise import ranking
+from runner.plan.base import ARITHMETIC
+
+# Candidates that the table shows.
+SHOWN = 10
+# Columns that a narrow terminal drops, the largest number first.
+DROP = {"bound": 2, "step time": 1}
+
+
+def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
+    """Returns the best candidates with memory, step time and what bounds it."""
+    lines: list[tuple[str, ...]] = []
+    for number, entry in enumerate(entries[:SHOWN], 1):
+        cells = [str(number), mesh.describe(entry.candidate.sizes), _options(entry)]
+        cells += [entry.bound, entry.verdict, size(entry.peak_bytes), _range(*entry.step_seconds)]
+        lines.append(tuple(cells))
+    columns = ("", "mesh", "layout, also", "bound", "verdict", "memory", "step time")
+    return rows.Rows("Candidates, the best first; memory per device", columns, 2, tuple(lines))
+
+
+def _options(entry: ranking.Planned) -> str:
+    """Returns the layout, and the other options beside the mesh, in short."""
+    candidate = entry.candidate
+    words = [candidate.layout]
+    if candidate.remat not in (None, "none"):
+        words.append(f"remat={candidate.remat}")
+    if candidate.accumulate > 1:
+        words.append(f"accumulate={candidate.accumulate}")
+    if candidate.state != "float32":
+        words.append(f"state={candidate.state}")
+    return " ".join(words)
+
+
+def _range(fastest: float, slowest: float) -> str:
+    """Returns a range of times in one unit, short enough for a column that is never wrapped.
+
+    >>> _range(0.0865, 0.175), _range(0.2, 175.3)
+    ('86.5 to 175 ms', '0.2 to 175 s')
+    """
+    if slowest < 1:
+        return f"{_digits(1000 * fastest)} to {_digits(1000 * slowest)} ms"
+    return f"{_digits(fastest)} to {_digits(slowest)} s"
+
+
+def _digits(number: float) -> str:
+    """Returns a number with three digits, without an exponent.
+
+    >>> _digits(1234.5), _digits(12.345)
+    ('1,234', '12.3')
+    """
+    if number >= 1000:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
+
+
+def why(best: ranking.Planned, entries: Sequence[ranking.Planned]) -> list[str]:
+    """Returns why the best candidate is the best: its times and memory, and what the next ones lose."""
+    times = ", ".join(f"{name} {_digits(1000 * seconds)} ms" for name, seconds in best.parts if seconds)
+    largest = max(best.memory, key=lambda part: part[1])
+    lines = [f"bound by {best.bound}: {times}; its largest part of memory is {largest[0]}, {size(largest[1])}"]
+    # bfloat16 has 8 significant bits, so its numbers are 1/128 to 1/256 of their size apart. A change of less than
+    # half of the smaller distance is always rounded away.
+    if best.candidate.state == "bfloat16":
+        lines.append("engine.state=bfloat16 costs precision: no update smaller than 1/512 of a weight has an effect")
+    for number, entry in enumerate(entries[1:4], 2):
+        lines.append(f"{number} is behind 1: {_difference(best, entry)}")
+    return lines
+
+
+def _difference(best: ranking.Planned, entry: ranking.Planned) -> str:
+    """Returns what a candidate loses against the best one."""
+    if entry.verdict != best.verdict:
+        return f"it {entry.verdict}, with {size(entry.peak_bytes)} per device"
+    losses = []
+    other = dict(best.parts)
+    for name, seconds in entry.parts:
+        if seconds > 1.01 * other[name]:
+            losses.append(f"{name} {_digits(1000 * seconds)} ms instead of {_digits(1000 * other[name])} ms")
+    if not losses and entry.candidate.savings > best.candidate.savings:
+        return "it saves memory that is not needed, at equal predicted times"
+    if not losses:
+        return f"equal times, {size(entry.peak_bytes)} per device instead of {size(best.peak_bytes)}"
+    return ", ".join(losses)
+
+
+def left_out(planned: Sequence[ranking.Planned], dropped: Sequence[ranking.Dropped]) -> list[str]:
+    """Returns how many candidates there were, and why others are not in the table."""
+    total = len(planned) + len(dropped)
+    fitting = sum(1 for entry in planned if entry.verdict == ranking.FITS)
+    lines = [f"{total} candidates: {len(planned)} planned, of which {fitting} fit"]
+    if planned[0].verdict == ranking.MAY_FIT and planned[0].depth == ARITHMETIC:
+        lines.append("  estimates of memory decide: plan.compiler=target compiles the first ones, and tells which fit")
+    too_large = [entry for entry in planned if entry.verdict == ranking.TOO_LARGE]
+    if too_large:
+        smallest = min(too_large, key=lambda entry: entry.peak_bytes)
+        least = size(smallest.peak_bytes)
+        lines.append(f"  {len(too_large)} do not fit; the smallest of them needs {least} per device")
+    for reason, count, detail in ranking.reasons(dropped):
+        lines.append(f"  {count} {reason}, such as: {detail}")
+    return lines

@@ -1,0 +1,197 @@
+"""Checks of a whole config before anything heavy is imported: single values, then each group, then across groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from runner import layout
+from runner.cluster import checks as checks_cluster
+from runner.config import values
+from runner.config.options import output_tasks
+from runner.config.schema import AUTO, RunConfig, TrackingConfig
+from runner.data import checks as checks_data
+from runner.engine import checks as checks_engine
+from runner.engine import devices, registry
+from runner.engine.optim import checks as checks_optimizer
+from runner.errors import invalid
+from runner.host.late import late
+from runner.host.secrets import TRACKING, reveal
+from runner.layout import mesh
+from runner.layout.axes import REPLICA, batch_axis, names_of
+from runner.layout.specs import axis_size
+from runner.model import gpt_options, target
+from runner.plan.checks import hardware as checks_hardware
+from runner.plan.checks import sweep as checks_sweep
+from runner.plan.checks import trainer as checks_trainer
+from runner.task import registry as task
+from runner.tracking import uri
+
+if TYPE_CHECKING:
+    from runner.model.hub import check as hub
+else:
+    # It imports NumPy, which `--help` and most config errors do without.
+    hub = late("runner.model.hub.check")
+
+
+def check(config: RunConfig) -> RunConfig:
+    """Checks a config.
+
+    Args:
+      config: whose types are checked.
+
+    Returns:
+      The config with its devices and the sizes of its mesh axes settled.
+
+    Raises:
+      ConfigError: the first problem.
+    """
+    values.check(config)
+    _check_name(config)
+    values.check_finite(config.model.options, "model")
+    checks_engine.check(config)
+    checks_hardware.check_figures(config)
+    # Everything below needs the sizes of the axes and the type of the devices.
+    config = replace(config, mesh=devices.resolve_mesh(config))
+    checks_hardware.check(config)
+    checks_cluster.check(config, registry.single_process_engines())
+    layout.check(config.layout, config.mesh.axes)
+    target.check(config.model)
+    hub.check(config, registry.keras_3_engines())
+    checks_engine.check_builder(config)
+    checks_engine.check_trainable(config)
+    on_jax = registry.has_keras_3(config.engine.name)
+    gpt_options.check(config.model, on_jax=on_jax)
+    if config.run is None:
+        # What was trained on GPUs may be evaluated and exported on a CPU.
+        gpt_options.check_device(config.model, mesh.device_kind(config.mesh))
+    checks_optimizer.check(config.optimizer, runs_keras_3=on_jax)
+    checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
+    gpt_options.check_rows(config.model, config.dataset)
+    task.check(config.task)
+    _check_packing(config)
+    checks_engine.check_outputs(config, has_several=task.entry(config.task).has_outputs)
+    checks_engine.check_own_step(config, own_step=task.entry(config.task).own_step)
+    directions = task.metric_directions(config.task)
+    step_metrics = task.step_metric_names(config.task)
+    checks_trainer.check(config.trainer, directions, step_metrics)
+    checks_trainer.check_length(config.trainer, config.task.name, counts_tokens=task.entry(config.task).counts_tokens)
+    trainer = checks_trainer.with_metrics(config.trainer, directions, step_metrics)
+    checks_trainer.with_plateau_metric(config.optimizer, trainer, directions, step_metrics)
+    _check_tracking(config.tracking)
+    checks_sweep.settled(config.sweep, config.task)
+    _check_batches(config)
+    trainer = config.trainer
+    if trainer.on_nan == "restore":
+        checks_optimizer.check_restores(config.optimizer, *trainer.restores)
+    return config
+
+
+def _check_name(config: RunConfig) -> None:
+    """Checks `resume=auto`, `name` and the checkpoints that they need."""
+    if config.resume == AUTO and config.name is None:
+        raise invalid(
+            "resume", AUTO, problem="needs the name of the run that it begins or continues", fix="add name=exp1"
+        )
+    if config.name is not None and config.resume != AUTO:
+        raise invalid(
+            "name",
+            config.name,
+            problem="is for resume=auto, which begins or continues the run of that name",
+            fix="add resume=auto, or set tracking.run_name to title a run",
+        )
+    if config.resume == AUTO and not config.trainer.checkpoint.enabled:
+        raise invalid(
+            "resume",
+            AUTO,
+            problem="needs checkpoints to continue from, but trainer.checkpoint.enabled=false",
+            fix="set trainer.checkpoint.enabled=true",
+        )
+
+
+def _check_tracking(config: TrackingConfig) -> None:
+    if config.name == "none" and config.uri is not None:
+        raise invalid(
+            "tracking.uri",
+            config.uri,
+            problem="tracking=none records nothing, so it can't have a tracking URI",
+            fix="remove tracking=none or tracking.uri",
+        )
+    uri.check(config)
+    if config.uri is not None:
+        # A recorded URI has `***` for its password; only a typed one reveals it.
+        reveal(TRACKING, config.uri)
+
+
+def _check_packing(config: RunConfig) -> None:
+    """Checks that the task and the model can keep the examples of a packed row apart."""
+    packs = config.dataset.pack or any(part.get("pack") for part in config.dataset.parts)
+    if not packs:
+        return
+    tasks = output_tasks(config.task) or {config.task.name: config.task}
+    for own in tasks.values():
+        # Only losses of single steps, whose tasks have this option, can leave out padding and keep examples apart.
+        if "label_weight" not in own.options:
+            raise invalid(
+                "dataset.pack",
+                True,
+                problem=f"task={own.name} has one label per example, but packed rows need one per step",
+                fix="remove dataset.pack, or set task=language_model or task=positions",
+            )
+    if target.is_own(config.model) and config.model.target != gpt_options.TARGET:
+        raise invalid(
+            "dataset.pack",
+            True,
+            problem=f"{config.model.target} can't keep the examples of a row apart",
+            fix="remove dataset.pack, or set model=gpt",
+        )
+
+
+def _check_batches(config: RunConfig) -> None:
+    """Checks that the batch axis divides every batch.
+
+    It must divide every microbatch of a training batch too.
+    """
+    axis = batch_axis(config.layout, config.mesh.axes)
+    if REPLICA in names_of(axis) and not registry.has_keras_3(config.engine.name):
+        raise invalid(
+            f"mesh.axes.{REPLICA}",
+            config.mesh.axes[REPLICA],
+            problem=f"engine={config.engine.name} shards the examples over one axis only",
+            fix="set engine=jax, or use the axis batch alone",
+        )
+    size = axis_size(config.mesh.axes, axis)
+    microbatches = config.trainer.accumulate_steps
+    _check_batch_size("batch_size", config.dataset.batch_size, axis, size, microbatches)
+    if config.hardware.is_here:
+        # A plan for other hardware evaluates nothing, and the default may not fit a large mesh.
+        _check_batch_size("eval_batch_size", config.dataset.eval_batch_size, axis, size, 1)
+    if microbatches > 1 and config.optimizer.reread_slots:
+        raise invalid(
+            "trainer.accumulate_steps",
+            microbatches,
+            problem="must be 1 with optimizer.reread_slots, which reproduces a bug of single steps",
+            fix="remove trainer.accumulate_steps or optimizer.reread_slots",
+        )
+
+
+def _check_batch_size(key: str, batch: int | None, axis: str | None, size: int, microbatches: int) -> None:
+    divisor = size * microbatches
+    if batch is None or batch % divisor == 0:
+        return
+    reasons = []
+    if size > 1:
+        reasons.append(f"size of mesh axis {axis!r}")
+    if microbatches > 1:
+        reasons.append(f"trainer.accumulate_steps={microbatches}")
+    lower = batch // divisor * divisor
+    upper = lower + divisor
+    nearest = str(upper)
+    if lower:
+        nearest = f"{lower} or dataset.{key}={upper}"
+    raise invalid(
+        f"dataset.{key}",
+        batch,
+        problem=f"must be a multiple of {divisor} ({' times '.join(reasons)})",
+        fix=f"set dataset.{key}={nearest}",
+    )

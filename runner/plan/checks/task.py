@@ -1,0 +1,155 @@
+"""Checks between task, dataset and model that need the config only; see `runner.plan.checks.run`."""
+
+from __future__ import annotations
+
+from runner.config.options import output_tasks, task_options
+from runner.config.schema import RunConfig
+from runner.config.schema_data import DatasetConfig
+from runner.config.schema_task import TaskConfig
+from runner.data import checks_text, registry
+from runner.engine import registry as engines
+from runner.errors import ConfigError, invalid
+from runner.model import gpt_options
+from runner.task import registry as tasks
+from runner.task.losses import OF_EVERY_ENGINE
+
+
+def check(config: RunConfig) -> None:
+    """Checks that dataset and model have the targets and outputs of the task.
+
+    Args:
+      config: whose groups are checked.
+
+    Raises:
+      ConfigError: they don't fit.
+    """
+    dataset = config.dataset
+    task = config.task
+    entry = tasks.entry(task)
+    if any(each.labels_positions for each in tasks.entries(task)):
+        _check_masks(dataset, task)
+    _check_microbatches(config)
+    _check_rows(config)
+    _check_of_keras(config)
+    is_text = checks_text.is_text(dataset)
+    if is_text and entry.predicts == "example":
+        raise invalid(
+            "task",
+            task.name,
+            problem=f"needs one target per example, but dataset={dataset.name} has one per token",
+            fix="set task=language_model",
+        )
+    if config.model.target == gpt_options.TARGET and entry.predicts == "example":
+        fix = "set task=language_model"
+        if not is_text:
+            fix += " and dataset=text, dataset=shakespeare or dataset=pydoc"
+        raise invalid(
+            "task",
+            task.name,
+            problem="needs one output per example, but model=gpt has logits per token",
+            fix=fix,
+        )
+    if entry.predicts != "token":
+        return
+    may_have_tokens = registry.entry(dataset).tokens == "maybe"
+    if not is_text and not may_have_tokens:
+        raise _no_tokens(dataset, task)
+    if is_text and entry.samples_text:
+        _check_sample(dataset, task)
+
+
+def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
+    """Checks that the source does not resize, which would blend the class numbers of a mask."""
+    if dataset.image_size is not None:
+        height, width = dataset.image_size
+        raise invalid(
+            "dataset.image_size",
+            dataset.image_size,
+            problem=f"blends pixels, but task={task.name} needs the class numbers of its masks as they are",
+            fix=f"set dataset.augment=[{{name: resize, size: [{height}, {width}]}}] on images and masks of one size",
+        )
+
+
+def _check_of_keras(config: RunConfig) -> None:
+    """Checks that an engine without Keras 3 has the losses and metrics of the task."""
+    if engines.has_keras_3(config.engine.name):
+        return
+    for own in (output_tasks(config.task) or {"": config.task}).values():
+        for key, given in (("metrics", own.options.get("metrics")), ("loss", own.options.get("loss"))):
+            if given and not (key == "loss" and given in OF_EVERY_ENGINE):
+                raise invalid(
+                    f"task.{key}",
+                    given,
+                    problem=f"is Keras 3's, which engine={config.engine.name} does not have",
+                    fix=f"set engine=jax, or remove task.{key}",
+                )
+
+
+def _check_microbatches(config: RunConfig) -> None:
+    """Checks that a step is not split if the share of an example depends on the labels of the whole step."""
+    microbatches = config.trainer.accumulate_steps
+    if microbatches == 1:
+        return
+    for output, output_task in output_tasks(config.task).items():
+        for option in tasks.entry(output_task).counting_options:
+            value = output_task.options[option]
+            if value is not None:
+                raise invalid(
+                    "trainer.accumulate_steps",
+                    microbatches,
+                    problem=f"must be 1 with task.outputs.{output}.{option}={value}, by which the labels of a whole "
+                    "step are counted",
+                    fix=f"remove trainer.accumulate_steps, or set task.outputs.{output}.{option}=null",
+                )
+
+
+def _check_rows(config: RunConfig) -> None:
+    """Checks that a loss that compares the rows of a batch gets the whole batch, and rows to compare."""
+    if not tasks.compares_rows(config.task):
+        return
+    microbatches = config.trainer.accumulate_steps
+    subject = f"task={config.task.name}"
+    if microbatches > 1:
+        raise invalid(
+            "trainer.accumulate_steps",
+            microbatches,
+            problem=f"must be 1 with {subject}, whose loss compares all rows of a batch: those of a microbatch are "
+            "fewer, which is another loss",
+            fix="remove it, and use more devices or a smaller dataset.batch_size",
+        )
+    for key in ("batch_size", "eval_batch_size"):
+        size = getattr(config.dataset, key)
+        if size == 1:
+            raise invalid(
+                f"dataset.{key}",
+                size,
+                problem=f"must be at least 2 with {subject}, which compares the rows of a batch",
+                fix=f"set dataset.{key}=64",
+            )
+
+
+def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
+    """Returns the error for a language model on a dataset without tokens."""
+    # A TFDS builder may have a text feature, which a tokenizer turns into tokens.
+    tokenize = ""
+    if registry.entry(dataset).tokens == "tokenizer":
+        tokenize = "dataset.tokenizer=bytes if it has a text feature, else "
+    return invalid(
+        "task",
+        task.name,
+        problem=f"needs sequences of tokens, but {dataset.builder or f'dataset={dataset.name}'} has none",
+        fix=f"set {tokenize}dataset=text, dataset=shakespeare or dataset=pydoc",
+    )
+
+
+def _check_sample(dataset: DatasetConfig, task: TaskConfig) -> None:
+    """Checks that a sampled text fits into a row together with its prompt."""
+    sample = task_options(task).sample
+    length = dataset.sequence_length or checks_text.LENGTH
+    if sample is not None and sample.tokens is not None and sample.tokens >= length:
+        raise invalid(
+            "task.sample.tokens",
+            sample.tokens,
+            problem=f"must be below dataset.sequence_length={length}, as a row has the prompt too",
+            fix=f"set task.sample.tokens={length // 2}",
+        )

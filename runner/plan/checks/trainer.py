@@ -1,0 +1,211 @@
+"""Checks between keys of `trainer`; see `runner.plan.checks.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from runner.config.schema import OptimizerConfig
+from runner.config.schema_trainer import TrainerConfig
+from runner.config.values import changed, check_name
+from runner.errors import invalid
+from runner.task.metrics import AUTO, default, selecting
+
+# Keys that each set the length of an epoch.
+_EPOCH_LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")
+
+# Keys that each set the length of the run.
+_RUN_LENGTHS = ("epochs", "steps", "tokens")
+
+
+def default_epochs(steps: object, tokens: object) -> int | None:
+    """Returns the default of `trainer.epochs`; conf/trainer/default.yaml refers to it.
+
+    Args:
+      steps: `trainer.steps`.
+      tokens: `trainer.tokens`.
+
+    Example:
+      >>> default_epochs(None, None), default_epochs(1000, None)
+      (3, None)
+    """
+    if steps is None and tokens is None:
+        return TrainerConfig.epochs
+    return None
+
+
+def auto_if_any(*values: object) -> str | None:
+    """Returns the default of a metric that switches a feature on: `auto` if another key of the feature is set.
+
+    Whoever sets `trainer.early_stopping.patience` alone wants early stopping.
+    """
+    return None if all(value is None for value in values) else AUTO
+
+
+def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> None:
+    """Checks the keys of the group against each other and the task's metrics.
+
+    Args:
+      config: whose single values are checked.
+      directions: the task's evaluation metrics, `loss` first, to `maximize` or `minimize`.
+      steps: the task's metrics of a training step except the loss.
+
+    Raises:
+      ConfigError: the first problem.
+    """
+    lengths = [key for key in _EPOCH_LENGTHS if getattr(config, key) is not None]
+    if len(lengths) > 1:
+        first, second = lengths[:2]
+        raise invalid(
+            f"trainer.{second}",
+            getattr(config, second),
+            problem=f"an epoch has one length, but trainer.{first}={getattr(config, first)} is set too",
+            fix=f"remove trainer.{first} or trainer.{second}",
+        )
+    with_metrics(config, directions, steps)
+    _check_effects(config)
+    if config.on_nan == "restore":
+        _check_restore(config)
+
+
+def check_length(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
+    """Checks the keys that set the length of the run and the steps between evaluations.
+
+    Args:
+      config: whose single values are checked.
+      task: name of the task.
+      counts_tokens: whether the task's examples may consist of tokens.
+
+    Raises:
+      ConfigError: the run has no length or two, or one that its task can't count.
+    """
+    lengths = [key for key in _RUN_LENGTHS if getattr(config, key) is not None]
+    if not lengths:
+        raise invalid(
+            "trainer.epochs",
+            None,
+            problem="a run needs a length",
+            fix=f"set trainer.epochs={TrainerConfig.epochs}, trainer.steps or trainer.tokens",
+        )
+    if len(lengths) > 1:
+        first, second = lengths[:2]
+        raise invalid(
+            f"trainer.{second}",
+            getattr(config, second),
+            problem=f"a run has one length, but trainer.{first}={getattr(config, first)} is set too",
+            fix=f"set trainer.{first}=null or trainer.{second}=null",
+        )
+    if config.tokens is not None and not counts_tokens:
+        raise invalid(
+            "trainer.tokens",
+            config.tokens,
+            problem=f"task={task} has no tokens to count",
+            fix="set trainer.steps or trainer.epochs",
+        )
+    if config.evaluate_every_steps is not None and config.evaluate_every != TrainerConfig.evaluate_every:
+        raise invalid(
+            "trainer.evaluate_every_steps",
+            config.evaluate_every_steps,
+            problem=f"evaluations have one interval, but trainer.evaluate_every={config.evaluate_every} is set too",
+            fix="set trainer.evaluate_every=1 or trainer.evaluate_every_steps=null",
+        )
+
+
+def _check_effects(config: TrainerConfig) -> None:
+    """Rejects a key that has no effect because another one switches its feature off."""
+    checkpoint = config.checkpoint
+    features = [
+        (config.on_nan == "restore", "trainer", config, ("nan_rate_factor", "nan_restores"), "on_nan=restore"),
+        (config.profile.start is not None, "trainer.profile", config.profile, ("steps",), "profile.start=10"),
+        (
+            checkpoint.enabled,
+            "trainer.checkpoint",
+            checkpoint,
+            ("every_steps", "every_minutes", "keep"),
+            "checkpoint.enabled=true",
+        ),
+    ]
+    for is_on, prefix, group, keys, needed in features:
+        for key in () if is_on else changed(group, keys):
+            value = getattr(group, key)
+            if value is not None:  # which is off too
+                raise invalid(
+                    f"{prefix}.{key}",
+                    value,
+                    problem=f"has no effect without trainer.{needed}",
+                    fix=f"set trainer.{needed}, or remove {prefix}.{key}",
+                )
+
+
+def _check_restore(config: TrainerConfig) -> None:
+    """Checks that there are checkpoints to restore."""
+    if not config.checkpoint.enabled:
+        raise invalid(
+            "trainer.on_nan",
+            "restore",
+            problem="needs checkpoints, but trainer.checkpoint.enabled=false",
+            fix="set trainer.checkpoint.enabled=true or trainer.on_nan=stop",
+        )
+    # The last checkpoint may already have the weights that overflow; the one before it has not.
+    if config.checkpoint.keep < 2:
+        raise invalid(
+            "trainer.checkpoint.keep",
+            config.checkpoint.keep,
+            problem="must be at least 2 with trainer.on_nan=restore, as the last checkpoint may have bad weights",
+            fix="set trainer.checkpoint.keep=2",
+        )
+
+
+def with_metrics(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> TrainerConfig:
+    """Returns the group with `auto` replaced by the metric that it selects.
+
+    By default the best checkpoint uses the metric of early stopping, and both use the task's first choice.
+
+    Args:
+      config: whose single values are checked.
+      directions: the task's evaluation metrics, `loss` first, to `maximize` or `minimize`.
+      steps: the task's metrics of a training step except the loss.
+
+    Raises:
+      ConfigError: a key names a metric that the task does not have, or that has no better direction.
+    """
+    early = config.early_stopping
+    stopping_metric = early.metric
+    if stopping_metric == AUTO:
+        stopping_metric = default(directions)
+    best_metric = config.checkpoint.best
+    if best_metric == AUTO:
+        best_metric = stopping_metric or default(directions)
+    metrics = {"early_stopping.metric": stopping_metric, "checkpoint.best": best_metric}
+    for key, metric in metrics.items():
+        if metric is not None:
+            check_name(f"trainer.{key}", metric, (*selecting(directions, steps), AUTO))
+    return replace(
+        config,
+        early_stopping=replace(early, metric=stopping_metric),
+        checkpoint=replace(config.checkpoint, best=best_metric),
+    )
+
+
+def with_plateau_metric(
+    config: OptimizerConfig, trainer: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()
+) -> OptimizerConfig:
+    """Returns the group with `auto` replaced by the metric that reduces the learning rate.
+
+    Args:
+      config: whose single values are checked.
+      trainer: with the metrics that `with_metrics` has selected; `auto` is that of early stopping, if there is one.
+      directions: as for `with_metrics`.
+      steps: as for `with_metrics`.
+
+    Raises:
+      ConfigError: the task has no such metric.
+    """
+    plateau = config.schedule.plateau
+    metric = plateau.metric
+    if metric is None:
+        return config
+    if metric == AUTO:
+        metric = trainer.early_stopping.metric or default(directions)
+    check_name("optimizer.schedule.plateau.metric", metric, (*selecting(directions, steps), AUTO))
+    return replace(config, schedule=replace(config.schedule, plateau=replace(plateau, metric=metric)))

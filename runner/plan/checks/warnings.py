@@ -1,0 +1,143 @@
+"""Warnings for valid configs that are probably mistakes, one line each with a suggested fix."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from runner.cluster import place
+from runner.config.schema import LayoutConfig, OptimizerConfig, PlateauConfig, RunConfig
+from runner.config.schema_trainer import EarlyStoppingConfig
+from runner.config.values import as_float32
+from runner.engine.optim.schedules import learning_rate
+from runner.errors import shown
+from runner.host import cores
+from runner.layout import mesh
+from runner.layout.axes import batch_axis, names_of
+
+# A choice: with more virtual devices per core, a step waits for threads most of its time.
+_DEVICES_PER_CORE = 8
+# Address space in which the libraries run a small model. Measured: with 2 GiB they abort, with 4 GiB they don't.
+_LITTLE_MEMORY = 4 << 30
+
+
+def of_config(config: RunConfig) -> list[str]:
+    """Returns the warnings that need the config only.
+
+    Args:
+      config: checked.
+    """
+    warnings = []
+    devices = mesh.size(config.mesh.axes)
+    available = cores.available()
+    if mesh.device_kind(config.mesh) == "cpu" and devices > _DEVICES_PER_CORE * available:
+        noun = "cores"
+        if available == 1:
+            noun = "core"
+        warnings.append(
+            f"{devices} virtual devices on {available} {noun} show what a mesh "
+            "computes, not how fast; use a smaller mesh, or estimate a large one with python -m runner.plan"
+        )
+    warnings += _of_memory_limit()
+    scheduled = place.scheduled()
+    # A launcher such as torchrun or srun starts the command once per task.
+    if config.cluster.name == "single" and scheduled is not None:
+        warnings.append(
+            f"{scheduled.source} started {scheduled.count} tasks, and each will train a separate run; set "
+            "cluster=auto to train one run"
+        )
+    # Without these metrics a set key switches them to `auto`: here they were set to null, as a resumed run does to
+    # train longer. The recorded keys are then no mistake, but a typed one may be.
+    plateau = config.optimizer.schedule.plateau
+    if plateau.metric is None:
+        warnings += _no_effect("optimizer.schedule.plateau", plateau)
+    early = config.trainer.early_stopping
+    if early.metric is None:
+        warnings += _no_effect("trainer.early_stopping", early)
+    return warnings
+
+
+def _of_memory_limit() -> list[str]:
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return []
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY or limit >= _LITTLE_MEMORY:
+        return []
+    return [
+        f"`ulimit -v` limits the memory of this process to {limit / 2**30:.1f} GiB; a library that needs more may end "
+        "it with 'Aborted' and nothing else; raise the limit with ulimit -v unlimited"
+    ]
+
+
+def _no_effect(prefix: str, group: PlateauConfig | EarlyStoppingConfig) -> list[str]:
+    warnings = []
+    for spec in fields(group):
+        value = getattr(group, spec.name)
+        if value is not None:
+            warnings.append(
+                f"{prefix}.{spec.name}={shown(value)} has no effect with {prefix}.metric=null; set another metric, or "
+                "remove it"
+            )
+    return warnings
+
+
+def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
+    """Returns a warning for a schedule that does not fit the length of the run.
+
+    The run does not reach it, or it ends training early.
+
+    Args:
+      config: checked.
+      total_steps: of the whole run.
+    """
+    schedule = config.schedule
+    key = "optimizer.schedule"
+    if schedule.warmup_steps >= total_steps:
+        return [
+            f"{key}.warmup_steps={schedule.warmup_steps:,} is no shorter than the run of {total_steps:,} steps, which "
+            f"never reaches optimizer.learning_rate; set {key}.warmup_steps={total_steps // 10} or train longer"
+        ]
+    unreached = [step for step in schedule.boundaries if step >= total_steps]
+    if unreached:
+        return [
+            f"{key}.boundaries={shown(schedule.boundaries)}: the run of {total_steps:,} steps ends before step "
+            f"{unreached[0]:,}, so later factors have no effect; set smaller boundaries or train longer"
+        ]
+    # A rate that is 0 at both ends of the second half is taken to be 0 in all of it.
+    middle = total_steps // 2
+    last_half = (middle, total_steps - 1)
+    if middle and not any(as_float32(learning_rate(config, step, total_steps)) for step in last_half):
+        return [
+            f"{key}.name={schedule.name} has a learning rate of 0 in the second half of the run, which trains "
+            f"nothing; set a larger {key}.decay_steps, or a final rate above 0"
+        ]
+    return []
+
+
+def of_crossing(config: LayoutConfig, axes: dict[str, int], processes: int) -> list[str]:
+    """Returns a warning if another order of the mesh axes is better.
+
+    It needs less communication between processes.
+
+    Gradients are summed over the batch axis once per step, while layers wait for communication over the other axes.
+
+    Args:
+      config: checked.
+      axes: mesh axis to size.
+      processes: number of processes.
+    """
+    first = batch_axis(config, axes)
+    if first is None:
+        return []
+    # The same axes, with that of the batch outermost.
+    ordered = {**{name: axes[name] for name in names_of(first)}, **axes}
+    crossing_then = mesh.crossing(ordered, processes)
+    avoidable = [axis for axis in mesh.crossing(axes, processes) if axis not in crossing_then]
+    if not avoidable:
+        return []
+    order = ",".join(f"{axis}:{count}" for axis, count in ordered.items())
+    return [
+        f"mesh axis {', '.join(avoidable)} crosses the {processes} processes, and would not in the order {{{order}}}: "
+        f"the outermost axes cross first, so put {first} before the others"
+    ]

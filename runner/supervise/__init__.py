@@ -1,1 +1,0 @@
-"""`runner.supervise`: starts a command again when its run is lost."""

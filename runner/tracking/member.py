@@ -1,0 +1,172 @@
+"""Membership of a job in its sweep, which the launcher passes through the environment."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from runner.cluster.launch import LAUNCHER_VARIABLE
+from runner.cluster.team import current
+from runner.config.names import varied_name
+from runner.errors import TrackingError
+from runner.host import session
+from runner.host.outputs import append_whole, spared
+from runner.tracking.records import TAG_LIMIT, clean_key, cut
+
+_VARIABLE = "RUNNER_SWEEP_JOB"
+_VARIED = "varied."
+PARENT_FILE = "parent.json"
+JOB_TAG = "runner.sweep.job"
+_PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that this process gets when its parent ends
+# Longest wait of a job for the sweep's run. MLflow may have to migrate a database first; no job hangs for ever.
+_PARENT_S = 180.0
+_PARENT_POLL_S = 0.05
+VALUES_FILE = "values.jsonl"
+LogPoints = Callable[[int, Mapping[str, float]], None]
+Values = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a job knows of the sweep that it belongs to.
+
+    Attributes:
+      parent_run_id: the sweep's run; None where it is in the file, or nothing is recorded.
+      job: its number in the sweep.
+      varied: what varies, with this job's values.
+      report: metric whose values it writes to a file as they come, for a search that prunes; None: none.
+      parent_file: where the launcher writes the run's id as soon as it has one; None: nowhere.
+    """
+
+    parent_run_id: str | None
+    job: int
+    varied: dict[str, str] = field(default_factory=dict)
+    report: str | None = None
+    parent_file: str | None = None
+
+    def parent(self) -> str | None:
+        """Returns the id of the sweep's run, and waits for the launcher to make it.
+
+        Raises:
+          TrackingError: it could not be made.
+        """
+        if self.parent_file is None:
+            return self.parent_run_id
+        path = Path(self.parent_file)
+        deadline = time.monotonic() + _PARENT_S
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise TrackingError(f"the sweep's run was not made within {_PARENT_S:.0f} s; start the sweep again")
+            time.sleep(_PARENT_POLL_S)
+        content = json.loads(path.read_text())
+        if "error" in content:
+            raise TrackingError(content["error"])
+        return str(content["run_id"])
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return varied_name(self.varied) or f"job {self.job}"
+
+    def tags(self) -> dict[str, str]:
+        """Returns the tags with the job's number and its values."""
+        tags = {JOB_TAG: str(self.job), "runner.varied": varied_name(self.varied)}
+        return tags | varied_tags(self.varied)
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variable that passes this to a process."""
+        return {_VARIABLE: json.dumps(asdict(self))}
+
+
+def varied_tags(varied: Mapping[str, str]) -> dict[str, str]:
+    """Returns the tags of a job's run that have its values of what varies, by key."""
+    return {f"{_VARIED}{key.lstrip('+')}": value for key, value in varied.items()}
+
+
+def values_of(tags: Mapping[str, str]) -> Values:
+    """Returns what identifies a run in its sweep: short names of two jobs may be alike, their values are not.
+
+    Args:
+      tags: the tags of the run, as `varied_tags` returns them or as the store has them.
+    """
+    pairs: set[tuple[str, str]] = set()
+    for key, value in tags.items():
+        if key.startswith(_VARIED):
+            # As the store cuts them, so that both kinds of tags compare equal.
+            pairs.add((clean_key(key), cut(value, TAG_LIMIT)))
+    return frozenset(pairs)
+
+
+def join(environ: MutableMapping[str, str]) -> None:
+    """Reads, once, what a launcher told this process, and ends the process with it.
+
+    A job whose launcher is killed gets a SIGTERM.
+
+    Args:
+      environ: `os.environ`; loses the launcher's variables, which are not for processes that this one starts.
+    """
+    membership_json = environ.pop(_VARIABLE, "")
+    launcher_pid = environ.pop(LAUNCHER_VARIABLE, "")
+    if membership_json:
+        session.current().membership = Membership(**json.loads(membership_json))
+    if sys.platform == "linux" and launcher_pid:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ended_before_prctl = os.getppid() != int(launcher_pid)
+        if ended_before_prctl:
+            sys.exit(128 + signal.SIGTERM)
+
+
+def environment() -> dict[str, str]:
+    """Returns the variable that hands this process's membership, if any, to those that run the job in its place."""
+    member = membership()
+    return {} if member is None else member.environment()
+
+
+def membership() -> Membership | None:
+    """Returns what this process knows of its sweep; None for a run of its own."""
+    found = session.current().membership
+    return found if isinstance(found, Membership) else None
+
+
+def write_parent(path: Path, **content: object) -> None:
+    """Writes what `Membership.parent` reads, all at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content))
+    # Whatever the umask is: the command line in it is trusted.
+    part.chmod(0o644)
+    part.replace(path)
+
+
+def reporting(log: LogPoints, folder: Path) -> LogPoints:
+    """Returns a log function that also writes the metric that the sweep asked for into the job's folder.
+
+    Args:
+      log: takes (step, points).
+      folder: the job's.
+    """
+    member = membership()
+    if member is None or member.report is None or not current().is_first:
+        return log
+    metric = member.report
+    path = folder / VALUES_FILE
+    unwritten: list[str] = []  # kept while the disk is full
+
+    def log_and_report(step: int, values: Mapping[str, float]) -> None:
+        log(step, values)
+        if metric in values:
+            unwritten.append(json.dumps({"step": step, "value": float(values[metric])}) + "\n")
+            # The first failure is a warning, the next ones are not.
+            with spared(f"{path}, which the search reads,") if len(unwritten) == 1 else suppress(OSError):
+                append_whole(path, "".join(unwritten).encode())
+                unwritten.clear()
+
+    return log_and_report

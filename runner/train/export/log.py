@@ -1,0 +1,193 @@
+"""Logs a run's model in MLflow, for `mlflow models serve` and pyfunc: the same for a run and for an export of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from mlflow import pyfunc
+from mlflow.models import Model, ModelSignature
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+from mlflow.utils import requirements_utils
+
+from runner.data.base import Array, ArraySpec
+from runner.engine.base import PlainModel
+from runner.host.late import late
+from runner.host.versions import installed
+from runner.tracking.store import Store
+from runner.train.export.signature import Served
+from runner.train.export.write import (
+    KERAS_FILE,
+    SAVED_MODEL,
+    answers,
+    write_model,
+    write_program,
+)
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from jax import numpy as jnp
+else:
+    tf = late("tensorflow")
+    jnp = late("jax.numpy")
+
+_CODE = Path(__file__).with_name("served.py")
+_PROGRAM = "program"
+# Examples of the logged input.
+_ROWS = 2
+# A private cache of mlflow.utils.requirements_utils, which is None until it is first used.
+_MODULE_MAP = "_MODULES_TO_PACKAGES"
+# Distributions that the served model imports beside MLflow and NumPy, by the package of its Keras.
+_LIBRARIES = {"keras": ("jax", "jaxlib"), "tf_keras": ("tensorflow",)}
+
+
+def log_model(
+    store: Store,
+    run_id: str,
+    plain: PlainModel,
+    served: Served,
+    examples: Mapping[str, Array],
+    *,
+    name: str,
+    step: int,
+    convert: bool,
+) -> str:
+    """Stores a model as a logged model of a run.
+
+    Args:
+      store: the store of the run.
+      run_id: of the run.
+      plain: the model.
+      served: its signature; the names of categories and columns are kept as metadata.
+      examples: (n, ...) of each input, not standardized.
+      name: of the logged model.
+      step: training step of the model; MLflow shows the metrics of that step with it.
+      convert: see `write_model`.
+
+    Returns:
+      The model's URI, such as `models:/m-...`.
+    """
+    names = served.names()
+    inputs, example = _inputs(served, examples)
+    rows = {key: examples[key][:_ROWS].astype(spec.dtype) for key, spec in served.inputs.items()}
+    on_jax = plain.package == "keras"
+    as_tensor = jnp.asarray if on_jax else tf.constant
+    tensors = {key: as_tensor(array) for key, array in rows.items()}
+    outputs = [
+        _answer(key, np.asarray(array))
+        for key, array in answers(plain, served, jnp if on_jax else tf, tensors).items()
+    ]
+    with tempfile.TemporaryDirectory(prefix="runner-model-") as created:
+        folder = Path(created)
+        written = write_model(plain, served, folder, convert=convert, tensorflow=not on_jax)
+        if on_jax:
+            write_program(plain, served, folder / _PROGRAM)
+        # The Keras file is for notebooks, see `runner.cli.notebook.opened`.
+        parts = (_PROGRAM if on_jax else SAVED_MODEL, *([KERAS_FILE] if written.keras == KERAS_FILE else []))
+        with store.pointed_at(), _without_package_scan(), _quiet():
+            logged = store.client.create_logged_model(store.experiment_id, name=name, source_run_id=run_id)
+            info = Model.log(
+                artifact_path=None,
+                name=name,
+                flavor=pyfunc,
+                python_model=str(_CODE),
+                artifacts={part: str(folder / part) for part in parts},
+                model_config={"names": names},
+                model_id=logged.model_id,
+                run_id=run_id,
+                step=step,
+                signature=ModelSignature(Schema(inputs), Schema(outputs)),
+                input_example=example,
+                pip_requirements=_pinned("mlflow", *_LIBRARIES[plain.package], "numpy"),
+                metadata={"names": names},
+            )
+    return str(info.model_uri)
+
+
+def _inputs(
+    served: Served, examples: Mapping[str, Array]
+) -> tuple[list[ColSpec] | list[TensorSpec], pd.DataFrame | dict[str, Array] | Array]:
+    """Returns the signature's inputs and an example of them: the columns of a table if each input is one number.
+
+    MLflow reads CSV for columns only.
+    """
+    specs = served.inputs
+    if all(spec.shape == () for spec in specs.values()):
+        columns = {name: _column(spec, examples[name]) for name, spec in specs.items()}
+        inputs = [ColSpec(kind, name) for name, (kind, _) in columns.items()]
+        return inputs, pd.DataFrame({name: values for name, (_, values) in columns.items()})
+    rows = {name: examples[name][:_ROWS].astype(spec.dtype) for name, spec in specs.items()}
+    if len(specs) > 1:
+        return [_tensor(spec, name) for name, spec in specs.items()], rows
+    # A single input has no name in the signature, so that an array can be passed as it is.
+    ((name, spec),) = specs.items()
+    return [_tensor(spec, None)], rows[name]
+
+
+def _column(spec: ArraySpec, values: Array) -> tuple[DataType, Array | list[str]]:
+    """Returns a column's type and the first values of it, as a user's file has them."""
+    first = values[:_ROWS]
+    if spec.names:
+        return DataType.string, [spec.names[index] for index in first]
+    # A column of ids, for an embedding.
+    if np.issubdtype(spec.dtype, np.integer):
+        return DataType.long, first.astype(np.int64)
+    # Not the type of the first values: whole numbers now may have fractions in a request, which `long` rejects.
+    return DataType.double, first.astype(np.float64)
+
+
+def _answer(name: str, answer: Array) -> TensorSpec:
+    dtype = "int64" if np.issubdtype(answer.dtype, np.integer) else "float32"
+    return _tensor(ArraySpec(answer.shape[1:], dtype), name)
+
+
+def _tensor(spec: ArraySpec, name: str | None) -> TensorSpec:
+    # -1: any batch size.
+    return TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), name)
+
+
+def _pinned(*packages: str) -> list[str]:
+    """Returns `name==version` for those of the packages that are installed."""
+    return [f"{name}=={version}" for name, version in installed(packages).items()]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides MLflow's hints about the signature, which is exact already."""
+    logger = logging.getLogger("mlflow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _without_package_scan() -> Iterator[None]:
+    """Keeps MLflow from reading the file lists of all installed packages.
+
+    That costs half a second of CPU time.
+
+    MLflow maps modules to packages in order to compare a model's requirements with what is installed. Ours are the
+    installed versions, under the names of their packages, so the map is not needed.
+    """
+    cached = getattr(requirements_utils, _MODULE_MAP, {})
+    if cached is not None:
+        # The map was made before, or this version of MLflow has none.
+        yield
+        return
+    setattr(requirements_utils, _MODULE_MAP, {})
+    try:
+        yield
+    finally:
+        setattr(requirements_utils, _MODULE_MAP, None)

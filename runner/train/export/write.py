@@ -1,0 +1,168 @@
+"""Writes a plain model: as a SavedModel that takes a dataset's raw arrays, and as a Keras file."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from runner.arrays import Tensor
+from runner.arrays import of as array_functions
+from runner.engine.base import PlainModel
+from runner.errors import describe
+from runner.host.late import late
+from runner.task.base import named_outputs
+from runner.train.export.signature import (
+    NAME,
+    Served,
+)
+
+if TYPE_CHECKING:
+    import jax
+    import keras
+    import tensorflow as tf
+    from jax import export
+else:
+    # To write a JAX run's Keras file, TensorFlow may not be installed; and the reverse.
+    jax = late("jax")
+    keras = late("keras")
+    tf = late("tensorflow")
+    export = late("jax.export")
+
+# The memory address in an object's repr, which says nothing to a user and differs each time.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+SAVED_MODEL = "saved_model"
+# Files of the program of a Keras 3 model: what JAX computes, and the values of the model's variables.
+PROGRAM_FILE = "answer.stablehlo"
+VALUES_FILE = "values.npz"
+KERAS_FILE = "model.keras"
+WEIGHTS_FILE = "model.weights.h5"
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of an export.
+
+    Attributes:
+      saved_model: whether there is a SavedModel.
+      keras: name of the Keras file; None if there is none.
+      left_out: one line for each file that was not written, with the reason.
+    """
+
+    saved_model: bool
+    keras: str | None
+    left_out: tuple[str, ...]
+
+
+def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: bool, tensorflow: bool) -> Written:
+    """Writes a model in every format that it can be written in.
+
+    Args:
+      plain: the model.
+      served: its signature.
+      folder: gets `saved_model/` and `model.keras` or `model.weights.h5`.
+      convert: whether TensorFlow's AutoGraph may rewrite the layers, as users' own layers may need.
+      tensorflow: whether to write a SavedModel, which needs TensorFlow.
+    """
+    if tensorflow and plain.package == "keras":
+        _from_keras3(plain, served, folder / SAVED_MODEL)
+    elif tensorflow:
+        _from_tensorflow(plain, served, folder / SAVED_MODEL, convert)
+    if plain.keras is None:
+        return Written(tensorflow, None, (f"{KERAS_FILE}: {plain.why}",))
+    try:
+        plain.keras.save(folder / KERAS_FILE)
+    except Exception as error:
+        # A user's object may raise anything in its `get_config`.
+        return _with_weights(plain, folder, tensorflow, error)
+    return Written(tensorflow, KERAS_FILE, ())
+
+
+def loaded_keras(plain: PlainModel, folder: Path, written: Written) -> tuple[Written, Any]:
+    """Returns what was written and the model of its Keras file, loaded again; weights replace a file without a model.
+
+    A user's function or class may have no name by which Keras finds it.
+    """
+    if written.keras != KERAS_FILE:
+        return written, None
+    try:
+        return written, importlib.import_module(plain.package).models.load_model(folder / KERAS_FILE)
+    except Exception as error:
+        # Keras shares no class of errors with what a user's object raises.
+        return _with_weights(plain, folder, written.saved_model, error), None
+
+
+def _with_weights(plain: PlainModel, folder: Path, saved_model: bool, error: Exception) -> Written:
+    (folder / KERAS_FILE).unlink(missing_ok=True)
+    plain.keras.save_weights(folder / WEIGHTS_FILE)
+    why = f"the model can't be written as a whole ({_ADDRESS.sub('', describe(error))})"
+    return Written(saved_model, WEIGHTS_FILE, (f"{KERAS_FILE}: {why}; {WEIGHTS_FILE} has the weights",))
+
+
+def _signature(served: Served) -> dict[str, tf.TensorSpec]:
+    specs = served.inputs.items()
+    return {name: tf.TensorSpec((None, *spec.shape), spec.dtype, name=name) for name, spec in specs}
+
+
+def answers(plain: PlainModel, served: Served, ops: ModuleType, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a served model's answers, by name, in float32 and integers."""
+    xp = array_functions(ops)
+    outputs = plain.model(served.model_inputs(xp, arrays), training=False)
+    if isinstance(outputs, Mapping | list | tuple):
+        outputs = {name: xp.cast(output, "float32") for name, output in named_outputs(outputs).items()}
+    else:
+        outputs = xp.cast(outputs, "float32")
+    return served.spec.task.predictions(xp, outputs)
+
+
+def _from_tensorflow(plain: PlainModel, served: Served, path: Path, convert: bool) -> None:
+    def answer(**arrays: tf.Tensor) -> dict[str, tf.Tensor]:
+        tensors = answers(plain, served, tf, arrays)
+        # The signature promises int64.
+        return {name: tf.cast(x, tf.int64) if x.dtype.is_integer else x for name, x in tensors.items()}
+
+    module = tf.Module()
+    # The saved object must own every variable that the function reads.
+    module.weights = list(plain.model.variables)
+    module.answer = tf.function(answer, autograph=convert)
+    serve = module.answer.get_concrete_function(**_signature(served))
+    tf.saved_model.save(module, str(path), signatures={NAME: serve})
+
+
+def _from_keras3(plain: PlainModel, served: Served, path: Path) -> None:
+    """Writes a Keras 3 model of the JAX backend: XLA's own program in a TensorFlow function."""
+
+    def answer(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return answers(plain, served, jax.numpy, arrays)
+
+    archive = keras.export.ExportArchive()
+    archive.track(plain.model)
+    # Without this the program runs only on the kind of device that it was written on.
+    platforms = {"native_serialization_platforms": ("cpu", "cuda")}
+    archive.add_endpoint("serve", answer, input_signature=[_signature(served)], jax2tf_kwargs=platforms)
+    archive.write_out(str(path), verbose=False)
+
+
+def write_program(plain: PlainModel, served: Served, folder: Path) -> None:
+    """Writes a Keras 3 model as a program of XLA that JAX runs without Keras, TensorFlow and the model's code."""
+    variables = [*plain.model.trainable_variables, *plain.model.non_trainable_variables]
+
+    def answer(values: list[Tensor], arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            return answers(plain, served, jax.numpy, arrays)
+
+    values = [np.asarray(variable.value) for variable in variables]
+    (batch,) = export.symbolic_shape("batch")
+    arrays = {name: jax.ShapeDtypeStruct((batch, *spec.shape), spec.dtype) for name, spec in served.inputs.items()}
+    shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
+    program = export.export(jax.jit(answer), platforms=("cpu", "cuda"))(shapes, arrays)
+    folder.mkdir()
+    (folder / PROGRAM_FILE).write_bytes(program.serialize())
+    np.savez(folder / VALUES_FILE, *values)

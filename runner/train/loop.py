@@ -1,0 +1,580 @@
+"""The training loop, the same for every engine and every task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runner.checkpoint import stopping
+from runner.checkpoint.attempts import Journal
+from runner.checkpoint.files import DamagedError
+from runner.checkpoint.metric_history import (
+    MetricHistory,
+    Restore,
+)
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.recorder import (
+    LogPoints,
+    MetricRecorder,
+    Reductions,
+    prefixed,
+)
+from runner.checkpoint.resume import load
+from runner.checkpoint.saver import Saver
+from runner.checkpoint.stopping import Objective
+from runner.cluster.lifecycle import AgreedStop
+from runner.cluster.team import current
+from runner.config.schema import RunConfig
+from runner.data.base import Array
+from runner.engine import lengths
+from runner.engine.base import Engine, HostBatches, PlacedBatches
+from runner.engine.lengths import RunLength
+from runner.engine.optim import (
+    norms,
+    schedules,
+)
+from runner.errors import EngineError, Interrupted, NotFiniteError
+from runner.host import work
+from runner.task.base import Evaluation
+from runner.task.metrics import TEST
+from runner.train import (
+    feed,
+    first_loss,
+)
+from runner.train.display import (
+    Display,
+    evaluation_line,
+)
+from runner.train.meter import Meter
+from runner.train.profile import Profiler
+
+# Seconds between two points of the throughput: often enough for a curve of a short run, seldom enough that the store
+# gets far fewer of these than of metrics.
+_SECONDS_BETWEEN_RATES = 0.5
+
+_RESTORES = "runner.nan_restores"
+
+# A tag of the run: what of its state could not be saved.
+UNSAVED = "runner.unsaved"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a training.
+
+    Attributes:
+      steps: training steps done.
+      meter: their time, without warm-up and evaluation.
+      history: the metrics so far.
+      taken: step of the weights that the engine has: the last, or with early stopping the best.
+      evaluation: of these weights, on the data that selects.
+      test: of these weights, on the test split; None if the test split is the data that selects.
+      ended: why training ended, in words.
+      epoch_means: means of the training metrics over the last period, such as the last epoch, by name.
+      rate_changes: (steps done, factor of the schedule's rate from there on), of restores and reductions at plateaus.
+      unsaved: why the state, or with early stopping the best state, could not be saved; None: it is saved.
+    """
+
+    steps: int
+    meter: Meter
+    history: MetricHistory
+    taken: int
+    evaluation: Evaluation
+    test: Evaluation | None
+    ended: str
+    epoch_means: Mapping[str, float]
+    rate_changes: Sequence[tuple[int, float]] = ()
+    unsaved: str | None = None
+
+    @property
+    def reported(self) -> Evaluation:
+        """The evaluation that the run reports."""
+        if self.test is not None:
+            return self.test
+        return self.evaluation
+
+
+@dataclass(frozen=True)
+class LoopHooks:
+    """What the loop reports to, and what it asks between device calls.
+
+    Attributes:
+      log: takes (step, points); must not block. A resumed run logs its history again.
+      forget: takes a step; the steps after it are trained again.
+      notify: takes a line for the user, and tags of the run.
+      display: shows progress.
+      stop: tells whether a signal came.
+      saver: saves checkpoints.
+      profiler: traces a few steps.
+      evaluated: takes the step of an evaluation, with whose weights it may write samples.
+      journal: takes the number of steps done, for the record of this attempt.
+    """
+
+    log: LogPoints
+    forget: Callable[[int], None]
+    notify: Callable[[str, Mapping[str, str]], None]
+    display: Display
+    stop: AgreedStop
+    saver: Saver
+    profiler: Profiler
+    evaluated: Callable[[int], None] = lambda _: None
+    journal: Journal = field(default_factory=Journal)
+
+
+@dataclass
+class _Training:
+    """A training in progress.
+
+    Attributes:
+      length: of the run and of its periods, after which it may be evaluated.
+      objective: what early stopping goes by; None: the run trains all its steps.
+      best: what the best checkpoint is the best by; None: none is kept.
+      step: training steps that were started.
+      feeds: how often batches of training were begun, which names them among the processes.
+    """
+
+    config: RunConfig
+    engine: Engine
+    splits: feed.Splits
+    hooks: LoopHooks
+    recorder: MetricRecorder
+    steps_per_call: feed.StepsPerCall
+    length: RunLength
+    objective: Objective | None
+    best: Objective | None
+    step: int = 0
+    meter: Meter = field(default_factory=Meter)
+    feeds: int = 0
+
+    def batches(self) -> feed.Batches:
+        """Returns the batches of the run from the present step on."""
+        length = self.length
+        saver = self.hooks.saver
+        profiler = self.hooks.profiler
+        self.feeds += 1
+
+        def most(step: int) -> int:
+            # A call must not pass the end of a period, a step that is saved, or where a trace begins or ends.
+            limits = [next(length.ends(step)) - step]
+            for limit in (saver.steps_left(step), profiler.steps_left(step)):
+                if limit is not None:
+                    limits.append(limit)
+            return min(limits)
+
+        return feed.training(
+            self.config,
+            self.splits.train,
+            length.epoch,
+            length.total,
+            self.steps_per_call,
+            self.engine.place,
+            start=self.step,
+            most=most,
+            number=self.feeds,
+        )
+
+
+def train(
+    config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None = None
+) -> Result:
+    """Trains for the length of the run, or until early stopping ends it.
+
+    Args:
+      config: checked, with the names of its metrics.
+      engine: built; for a resumed run, with its state loaded.
+      splits: examples to train and to evaluate on.
+      hooks: log, display, checkpoints, signals.
+      start: checkpoint that the run continues from; None: a new run.
+
+    Returns:
+      The result; with early stopping the engine has the best weights.
+
+    Raises:
+      Interrupted: a signal came; every metric up to the last step has been logged, and the state is saved.
+      EngineError: the loss is NaN or Inf, and `trainer.on_nan` does not restore a checkpoint any more.
+    """
+    training = _begin(config, engine, splits, hooks, start)
+    try:
+        with work.clock().doing(work.TRAINING):
+            ended = _train_with_restores(training)
+        return _finish(training, ended, start)
+    except Interrupted as interrupted:
+        _save_interrupted(training, interrupted)
+        raise
+    except Exception as error:
+        # To read the calls in flight takes all processes, and the others may not have this error. A NaN or Inf loss is
+        # the same for all.
+        if current().count > 1 and not isinstance(error, NotFiniteError):
+            training.recorder.give_up()
+        raise
+    finally:
+        # Whatever ended the training, its last points are logged before the tracker is closed. Another NaN or Inf loss
+        # would hide the error that ended it.
+        try:
+            with suppress(NotFiniteError):
+                training.recorder.flush()
+        finally:
+            hooks.profiler.close()
+            hooks.saver.close()
+            hooks.display.close()
+
+
+def _begin(
+    config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None
+) -> _Training:
+    trainer = config.trainer
+    task = splits.train.task
+    examples = splits.train.size
+    length = lengths.run_length(config, examples, task.tokens)
+
+    def learning_rate(step: int) -> float:
+        return float(schedules.learning_rate(config.optimizer, step, length.total))
+
+    plateau = config.optimizer.schedule.plateau
+    watched = stopping.objective(plateau.metric, task.directions)
+
+    def reductions(measured: stopping.Measured) -> Reductions:
+        return () if watched is None else stopping.reductions(plateau, watched, measured)
+
+    # The gradients of a custom step are its own.
+    norm_names: tuple[str, ...] = ()
+    if not task.own_step:
+        norm_names = norms.names(config.optimizer, engine.trainable)
+    recorder = MetricRecorder(
+        hooks.log,
+        trainer.log_every_steps,
+        None if task.own_step else learning_rate,
+        metrics=(*task.step_metrics, *norm_names),
+        batch_size=config.dataset.batch_size,
+        tokens=task.tokens,
+        by_batch=trainer.eval_mean == "batches",
+        on_nan=trainer.on_nan,
+        reductions=reductions,
+    )
+    training = _Training(
+        config,
+        engine,
+        splits,
+        hooks,
+        recorder,
+        steps_per_call=feed.steps_per_call(config, task.arrays, examples, cached=splits.train.cached),
+        length=length,
+        objective=stopping.objective(trainer.early_stopping.metric, task.directions),
+        best=stopping.objective(trainer.checkpoint.best, task.directions),
+    )
+    if start is not None:
+        training.step = start.step
+        recorder.restore(start.step, start.history())
+    # With `on_nan=restore` there must be a checkpoint to return to from the first step on.
+    if start is not None or trainer.on_nan == "restore":
+        hooks.saver.begin(training.step, recorder)
+    return training
+
+
+def _train_with_restores(training: _Training) -> str:
+    """Trains to the end, from a checkpoint again after a NaN or Inf loss; returns why training ended."""
+    while True:
+        try:
+            return _train_periods(training)
+        except NotFiniteError as error:
+            # As at the start of a resumed run: no call of training steps, and nothing with a usual time.
+            with work.clock().doing(work.START):
+                _restore(training, error)
+
+
+def _train_periods(training: _Training) -> str:
+    """Trains the periods that are left; returns why training ended."""
+    trainer = training.config.trainer
+    recorder = training.recorder
+    hooks = training.hooks
+    length = training.length
+    # One source of batches for all periods: those of the next one are made ready while the last call and the
+    # evaluation of this one run.
+    with training.batches() as batches:
+        calls = work.clock().waiting(training.meter.timed(batches), work.INPUT)
+        for end in _period_ends(training):
+            # Asked before a period and not after it, so that a run which is resumed after its end trains no further
+            # step.
+            reason = stopping.reason(trainer.early_stopping, training.objective, recorder.measured())
+            if reason is not None:
+                return reason
+            _train_period(training, calls, end)
+            evaluation = None
+            if length.is_evaluated(end):
+                # The report needs the outputs. It is of the last evaluation or, with early stopping, of any of them.
+                is_last = end >= length.total
+                is_reported = training.splits.test is None and (is_last or training.objective is not None)
+                evaluation = _evaluate(training, training.splits.selecting, keep_outputs=is_reported)
+                recorder.add_evaluation(training.step, evaluation)
+                hooks.saver.evaluated(training.step, recorder)
+                # A sample may take far longer than an evaluation or a call of training steps.
+                with work.clock().doing(work.REPORT):
+                    hooks.evaluated(training.step)
+            hooks.display.end_period(recorder.epoch_means(), evaluation)
+            # Only now, so that the checkpoint of a period's last step has its evaluation.
+            hooks.saver.save_if_due(training.step, recorder)
+    reason = stopping.reason(trainer.early_stopping, training.objective, recorder.measured())
+    return reason or length.describe_end(training.step)
+
+
+def _period_ends(training: _Training) -> Iterator[int]:
+    """Yields the ends of the periods that are left, the present step first if its evaluation was interrupted."""
+    step = training.step
+    evaluations = training.recorder.evaluations
+    is_evaluated = bool(evaluations) and evaluations[-1][0] == step
+    if training.length.is_end(step) and not is_evaluated:
+        yield step
+    yield from training.length.ends(step)
+
+
+def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int) -> None:
+    """Trains one period, or the rest of it.
+
+    Args:
+      training: in progress.
+      calls: the batches of its device calls.
+      end: steps at the end of the period.
+    """
+    recorder = training.recorder
+    meter = training.meter
+    hooks = training.hooks
+    first = training.length.start(end)
+    hooks.display.start_period(training.length.describe_period(end), end - first, training.step - first)
+    if training.step == first:
+        recorder.start_epoch()
+    rate_logged = time.monotonic()
+    # The time since the last period was an evaluation's.
+    meter.restart()
+
+    while training.step < end:
+        placed = next(calls)
+        hooks.profiler.before_call(training.step, recorder.drain)
+
+        # Start the call. It returns before the devices are done, and everything below runs beside them.
+        rate_factor = recorder.rate_factor(training.step)
+        pending = training.engine.train_steps(placed, training.step, rate_factor)
+        # Metrics are read one call late: those of the call before are there by now, or soon, and meanwhile the devices
+        # have this call to do. A NaN or Inf loss is raised here.
+        recorder.add(training.step, pending)
+        training.step += placed.steps
+        hooks.journal.update(step=training.step)
+
+        # After the metrics were read, because that is where the host waits for the devices: so the times of calls,
+        # from which the size of the next one is chosen, include the devices' work.
+        hooks.profiler.after_call(training.step, recorder.drain)
+        training.steps_per_call.observe(meter.call_done(placed.steps))
+        is_end = training.step == end
+        if not is_end and time.monotonic() - rate_logged >= _SECONDS_BETWEEN_RATES:
+            rate_logged = time.monotonic()
+            recorder.add_rate(training.step, meter.recent)
+        hooks.display.update(training.step - first, meter.recent, recorder.epoch_means())
+
+        # Signals before a checkpoint that is due: an interrupted run is saved in any case, and once is enough. The
+        # processes agree here at which step they stop.
+        hooks.stop.raise_if_requested()
+        # Last: a checkpoint is taken between two calls, with the metrics of all steps before it. That of the period's
+        # last step waits for its evaluation.
+        if not is_end:
+            hooks.saver.save_if_due(training.step, recorder)
+
+    recorder.end_epoch(training.step)
+    meter.waited()
+    # At least one point per period; none of a run's first calls, which compile, and none twice at its last step.
+    recorder.add_rate(training.step, meter.steps_per_second if meter.steps else 0.0)
+
+
+def _restore(training: _Training, error: NotFiniteError) -> None:
+    """Restores the last good checkpoint with a lower learning rate; raises if `trainer.on_nan` does not.
+
+    Step `error.step` computed its loss with the weights that the step before left. A checkpoint of these would give
+    the same loss again, so a good one has fewer steps.
+    """
+    trainer = training.config.trainer
+    recorder = training.recorder
+    hooks = training.hooks
+    if error.step == 1:
+        # A restore would compute the same loss again.
+        cause = first_loss.cause(training.config, training.splits.train)
+        raise NotFiniteError(1, error.loss, trainer.on_nan, cause) from error
+    if trainer.on_nan != "restore":
+        raise error
+    rate_factor, most = trainer.restores
+    if len(recorder.history.restores) >= most:
+        raise EngineError(
+            f"the loss is {error.loss} at step {error.step} after {most} restores "
+            "(trainer.nan_restores); lower optimizer.learning_rate or trainer.nan_rate_factor"
+        ) from error
+    checkpoint = hooks.saver.go_back(error.step - 1)
+    if checkpoint is None:
+        raise EngineError(
+            f"the loss is {error.loss} at step {error.step}, and there is no earlier checkpoint to restore; lower "
+            "optimizer.learning_rate or set trainer.checkpoint.every_steps"
+        ) from error
+    # A call that is still running would overwrite the state that is loaded.
+    recorder.wait()
+    load(training.engine, checkpoint)
+    factor = recorder.restore_factor(training.step) * rate_factor
+    training.step = checkpoint.step
+    recorder.go_back(Restore(error.step, training.step, factor), checkpoint.history())
+    hooks.forget(training.step)
+    # Saved at once, so that a run that is killed and resumed keeps the factor.
+    hooks.saver.save(training.step, recorder)
+    restores: list[str] = []
+    for restore in recorder.history.restores:
+        restores.append(f"step {restore.bad} back to {restore.step}, rate x {restore.factor:g}")
+    hooks.notify(
+        f"the loss is {error.loss} at step {error.step:,}: restored the checkpoint of step {training.step:,}; the "
+        f"learning rate is multiplied by {factor:g} from there on",
+        {_RESTORES: "; ".join(restores)},
+    )
+
+
+def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result:
+    """Saves the last state, takes the weights that the run ends with, and evaluates them."""
+    recorder = training.recorder
+    hooks = training.hooks
+    splits = training.splits
+    # The last window is closed first, so that the last checkpoint has it. The state is saved before another one is
+    # loaded into the engine.
+    recorder.flush()
+    unsaved = hooks.saver.save_last(training.step, recorder)
+    best_unsaved = hooks.saver.best_unsaved()
+    if best_unsaved is not None:
+        hooks.notify(f"warning: the best evaluation has no checkpoint: {best_unsaved}", {UNSAVED: best_unsaved})
+    if training.objective is None or training.best is None:
+        taken, evaluation = recorder.evaluations[-1]
+    else:
+        # With early stopping the result is the best state, so the run has failed if that is lost.
+        taken, evaluation = _take_best(training, training.best)
+        unsaved = unsaved or best_unsaved
+    if splits.test is None and start is not None and start.step == training.step:
+        # A run that was killed after its last evaluation was resumed. The outputs, which the report needs, are in no
+        # checkpoint.
+        evaluation = _evaluate(training, splits.selecting, keep_outputs=True)
+    # The test split is evaluated once, with the weights that the run ends with, when nothing is left to be decided.
+    test = None
+    if splits.test is not None:
+        test = _test(training, splits.test)
+    means = recorder.epoch_means()
+    return Result(
+        steps=training.step,
+        meter=training.meter,
+        history=recorder.history,
+        taken=taken,
+        evaluation=evaluation,
+        test=test,
+        ended=ended,
+        epoch_means=means,
+        rate_changes=recorder.rate_changes(),
+        unsaved=unsaved,
+    )
+
+
+def _save_interrupted(training: _Training, interrupted: Interrupted) -> None:
+    """Saves the state of a run that a signal ends.
+
+    Raises:
+      Interrupted: the same, with the reason why the state could not be saved.
+    """
+    try:
+        # The open window is saved as it is: the resumed run closes it where the uninterrupted run would have.
+        training.recorder.drain()
+    except NotFiniteError:
+        # With `on_nan=restore` the run would have restored a checkpoint. A resumed run meets the same loss and does.
+        if training.config.trainer.on_nan != "restore":
+            raise
+        return
+    unsaved = training.hooks.saver.save_last(training.step, training.recorder)
+    if unsaved:
+        raise Interrupted(interrupted.signum, unsaved) from None
+
+
+def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluation]:
+    """Loads the best weights that are available into the engine; returns their step and their evaluation.
+
+    Those are the best checkpoint's, or the last ones. A line says so if they are not of the best evaluation.
+    """
+    notify = training.hooks.notify
+    evaluations = dict(training.recorder.evaluations)
+    measured = dict(training.recorder.measured())
+    last = training.recorder.evaluations[-1]
+    best = stopping.best(objective, training.recorder.measured())
+    if best is None:
+        return last
+    best_step, _ = best
+    checkpoint = None
+    try:
+        checkpoint = training.hooks.saver.best()
+    except DamagedError as error:
+        notify(f"warning: {error}", {})
+    last_step, _ = last
+    candidates = [(last_step, measured[last_step])]
+    if checkpoint is not None and checkpoint.step in evaluations:
+        candidates.insert(0, (checkpoint.step, measured[checkpoint.step]))
+    taken = stopping.best(objective, candidates)
+    step = last_step
+    if taken is not None:
+        step, _ = taken
+    if step != best_step:
+        notify(f"warning: the best evaluation, of step {best_step:,}, has no checkpoint", {})
+    if checkpoint is None or step == training.step:
+        return last
+    load(training.engine, checkpoint)
+    reason = "the best evaluation"
+    if step != best_step:
+        reason += " that has a checkpoint"
+    notify(f"using the weights of step {step:,}, {reason}", {})
+    if training.splits.test is not None:
+        return step, evaluations[step]
+    # Evaluated again, because the report needs the outputs, which only the last evaluation keeps.
+    return step, _evaluate(training, training.splits.selecting, keep_outputs=True)
+
+
+def _test(training: _Training, test: feed.Examples) -> Evaluation:
+    """Evaluates the test split, and prints and logs the result."""
+    evaluation = _evaluate(training, test, keep_outputs=True)
+    training.hooks.log(training.step, prefixed(TEST, evaluation.metrics))
+    training.hooks.notify(evaluation_line("test", evaluation), {})
+    return evaluation
+
+
+def _evaluate(training: _Training, examples: feed.Examples, *, keep_outputs: bool) -> Evaluation:
+    trainer = training.config.trainer
+
+    def interruptible() -> Iterator[HostBatches]:
+        for batch in batches:
+            training.hooks.stop.raise_if_requested()
+            yield batch
+
+    with work.clock().doing(work.EVALUATION):
+        batches = feed.evaluation_of(training.config, training.engine, examples, trainer.limit_eval_batches)
+        if trainer.eval_mean == "examples":
+            return training.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
+        evaluations: list[Evaluation] = []
+        for batch in interruptible():
+            evaluations.append(training.engine.evaluate([batch], keep_outputs=keep_outputs))
+        return _mean(evaluations)
+
+
+def _mean(batches: Sequence[Evaluation]) -> Evaluation:
+    """Returns the plain mean over batches, whatever their sizes (`trainer.eval_mean=batches`)."""
+    metrics: dict[str, float] = {}
+    for name in batches[0].metrics:
+        metrics[name] = float(np.mean([batch.metrics[name] for batch in batches]))
+    totals: dict[str, Array] = {}
+    for name in batches[0].totals:
+        totals[name] = np.sum([batch.totals[name] for batch in batches], axis=0)
+    examples = 0
+    outputs: list[Array] = []
+    for batch in batches:
+        examples += batch.examples
+        outputs.append(batch.outputs)
+    # An engine drops the outputs of a large split. Those of all batches are there, or none.
+    joined = outputs[0][:0]
+    if all(map(len, outputs)):
+        joined = np.concatenate(outputs)
+    return Evaluation(metrics, examples, totals, joined)

@@ -1,0 +1,104 @@
+"""Trace of a few training steps: when it begins and ends. The engine makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from runner.config.schema_trainer import ProfileConfig, TrainerConfig
+from runner.engine.lengths import RunLength
+from runner.errors import invalid
+
+Trace = Callable[[Path], AbstractContextManager[None]]
+FOLDER = "profile"
+_STEPS = 5  # traced, unless trainer.profile.steps is set
+
+
+class Profiler:
+    """Traces the steps of `trainer.profile`, once; device calls begin and end with them.
+
+    Attributes:
+      folder: of the trace, in TensorBoard's format.
+    """
+
+    def __init__(self, config: ProfileConfig, trace: Trace, folder: Path) -> None:
+        """Prepares a trace.
+
+        Args:
+          config: the first step, and how many.
+          trace: returns a context that traces everything in it into a folder.
+          folder: the run's.
+        """
+        self.folder = folder / FOLDER
+        self._start = config.start
+        self._steps = config.steps or _STEPS
+        self._trace = trace
+        # Keeps the engine's context open from one call to a later one, which no `with` block could span.
+        self._open = ExitStack()
+        self._is_running = False
+        self._is_done = False
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns after how many steps a call must end because the trace begins or ends; None: no limit."""
+        if self._start is None:
+            return None
+        for boundary in (self._start, self._start + self._steps):
+            if step < boundary:
+                return boundary - step
+        return None
+
+    def before_call(self, step: int, wait: Callable[[], None]) -> None:
+        """Begins the trace if its first step is next.
+
+        Args:
+          step: steps done.
+          wait: waits for the devices, so that nothing of earlier steps is traced.
+        """
+        # A run that went back to a checkpoint (trainer.on_nan=restore) may come to this step again.
+        if step == self._start and not self._is_done:
+            wait()
+            self._open.enter_context(self._trace(self.folder))
+            self._is_running = True
+
+    def after_call(self, step: int, wait: Callable[[], None]) -> None:
+        """Ends the trace if its last step is done.
+
+        Args:
+          step: steps done.
+          wait: waits for the devices, so that all of the last step is traced.
+        """
+        if self._is_running and self._start is not None and step >= self._start + self._steps:
+            wait()
+            self.close()
+
+    def close(self) -> None:
+        """Ends a trace that is still running."""
+        # Set before the trace ends, which may raise: `before_call` must not begin a second one then.
+        self._is_done = self._is_done or self._is_running
+        self._is_running = False
+        self._open.close()
+
+
+def check(config: TrainerConfig, length: RunLength) -> None:
+    """Checks that a run does the steps that are traced; a resumed run may have done them already.
+
+    Args:
+      config: checked.
+      length: of the run.
+
+    Raises:
+      ConfigError: the run ends before.
+    """
+    start = config.profile.start
+    steps = config.profile.steps or _STEPS
+    total = length.total
+    if start is not None and start > total - steps:
+        raise invalid(
+            "trainer.profile.start",
+            start,
+            problem=f"must leave {steps} steps to trace (trainer.profile.steps), but the run ends after {total}",
+            fix=f"set trainer.profile.start={total - steps}"
+            if total >= steps
+            else f"set a larger trainer.{length.key}",
+        )

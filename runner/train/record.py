@@ -1,0 +1,264 @@
+"""The record of a command: its folder with the config, and the tracked run with its params and final status."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from runner.checkpoint.arguments import key_of
+from runner.cluster import lifecycle as processes
+from runner.config.convert import as_typed, choices, flatten
+from runner.config.schema import RunConfig, TaskConfig
+from runner.errors import EngineError, Interrupted, TrackingError
+from runner.host.outputs import required, warn
+from runner.host.signals import current, interruption
+from runner.host.terminal import incomplete
+from runner.layout import mesh
+from runner.task import metrics
+from runner.task.registry import metric_directions
+from runner.tracking import Status, Tracker, member, open_tracker
+from runner.tracking.page import ENDED as ENDED
+from runner.tracking.page import Page
+
+logger = logging.getLogger(__name__)
+
+CONFIG = "config.yaml"
+
+# The tag of a run that says which of its logs lack text, and why.
+INCOMPLETE = "runner.incomplete_logs"
+_DEFAULT_LAYOUT = "replicated"
+_GROUPS_OF_COMMANDS = (
+    "sweep",
+    "plan",
+    "advise",
+    "hardware",
+    "verify",
+    "evaluate",
+    "generate",
+    "replay",
+    "export",
+)  # their options say nothing of a run
+_LISTED_GROUPS = ("model", "mesh", "layout", "engine", "dataset", "task", "optimizer")
+_LISTED_KEYS = (
+    "dataset.batch_size",
+    "engine.precision",
+    "optimizer.learning_rate",
+    "optimizer.schedule.name",
+    "trainer.accumulate_steps",
+    "trainer.epochs",
+    "trainer.steps",
+    "trainer.tokens",
+    "trainer.seed",
+)
+# One of these sets the length of a run.
+_LENGTH_KEYS = ("trainer.epochs", "trainer.steps", "trainer.tokens")
+# A builder's first options are its sizes; a page with all of a transformer's would hide what matters in every run.
+_LISTED_MODEL_KEYS = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verification that is not recorded yet.
+
+    Attributes:
+      failure: why a run must not train; empty if it may. All processes have the same.
+      record: records it in an open run, given the resolved config, the run's folder, its tracker and a console;
+        raises `EngineError` if there is a failure.
+    """
+
+    failure: str
+    record: Callable[[Mapping[str, object], Path, Tracker, Console], None]
+
+
+def with_config(content: dict[str, object]) -> Path:
+    """Writes a command's resolved config into its folder, which Hydra made, and returns the folder.
+
+    Raises:
+      PassingError: the folder can't be written.
+    """
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    with required(folder):
+        (folder / CONFIG).write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    return folder
+
+
+def open_run(
+    config: RunConfig, content: Mapping[str, object], command: str, prefix: str = "", resume_run_id: str | None = None
+) -> Tracker:
+    """Starts a tracked run with the config as its params.
+
+    Args:
+      config: checked.
+      content: the same resolved, as plain values.
+      command: the command line.
+      prefix: of the run's name, which is made of model, mesh and layout where the config has none. A run with a prefix
+        is not a training run.
+      resume_run_id: id of the run to continue; None: a new run.
+    """
+    options = choices()
+    typed_keys = [key_of(override) for override in as_typed(HydraConfig.get().overrides.task)]
+    tags: dict[str, str] = {}
+    for group, option in options.items():
+        if group not in _GROUPS_OF_COMMANDS:
+            tags[f"runner.{group}"] = option
+    tags[metrics.TAG] = json.dumps(metric_directions(config.task))
+    name = prefix + (config.name or _name(config, options, typed_keys))
+    parent_run_id = None
+    sweep = member.membership()
+    if sweep is not None:
+        name = sweep.name
+        tags |= sweep.tags()
+        parent_run_id = sweep.parent()
+    tracker = open_tracker(
+        config.tracking,
+        run_name=name,
+        params=dict(flatten(content)) | {"run.command": command},
+        tags=tags,
+        listed=listed_params(content, options, typed_keys),
+        resume_run_id=resume_run_id,
+        parent_run_id=parent_run_id,
+        folder=Path(HydraConfig.get().runtime.output_dir),
+    )
+    _begin_page(tracker.page, config, options, command)
+    tracker.show_page()
+    return tracker
+
+
+def listed_params(
+    content: Mapping[str, object], options: Mapping[str, str], typed_keys: Sequence[str]
+) -> dict[str, object]:
+    """Returns the params that a run's page lists: those that distinguish runs at a glance. config.yaml has all.
+
+    Args:
+      content: the resolved config, nested.
+      options: group -> option.
+      typed_keys: keys of the command line, as `optimizer.learning_rate`.
+    """
+    flat = dict(flatten(content))
+    mesh_content = content.get("mesh", {})
+    assert isinstance(mesh_content, Mapping)
+    listed: dict[str, object] = {}
+    for group in _LISTED_GROUPS:
+        if group in options:
+            listed[group] = options[group]
+    listed["mesh"] = mesh.describe(mesh_content.get("axes", {}))
+    model_keys = [key for key in flat if key.startswith("model.")]
+    after_builder = model_keys[1 : 1 + _LISTED_MODEL_KEYS]  # the first key is the builder's path
+    for key in (*_LISTED_KEYS, *after_builder):
+        is_unused_length = key in _LENGTH_KEYS and flat.get(key) is None
+        if key in flat and not is_unused_length:
+            listed[key] = flat[key]
+    typed_paths = [key.lstrip("+~") for key in typed_keys]
+    for key, value in flat.items():
+        if _is_typed(key, typed_paths):
+            listed[key] = value
+    return listed
+
+
+def _is_typed(key: str, typed_paths: Sequence[str]) -> bool:
+    """Returns whether a key, or one above it that is not a group, was typed."""
+    for path in typed_paths:
+        is_at_or_above = key == path or key.startswith(f"{path}.")
+        if "." in path and is_at_or_above:
+            return True
+    return False
+
+
+def _name(config: RunConfig, options: Mapping[str, str], typed_keys: Sequence[str]) -> str:
+    """Returns a run's name, short enough for lists and legends: model and mesh, and what differs from most runs."""
+    parts = [options["model"]]
+    if config.task.name != TaskConfig.name:
+        parts.append(options["task"])
+    parts.append(options["mesh"])
+    if options["layout"] != _DEFAULT_LAYOUT:
+        parts.append(options["layout"])
+    if "dataset.batch_size" in typed_keys:
+        parts.append(f"b{config.dataset.batch_size}")
+    return "-".join(parts)
+
+
+def _begin_page(page: Page, config: RunConfig, options: Mapping[str, str], command: str) -> None:
+    """Fills in what the config says."""
+    page.command = command
+    kind = mesh.device_kind(config.mesh)
+    count = mesh.size(config.mesh.axes)
+    devices = f"{count} {kind.upper()} device"
+    if kind == "cpu":
+        devices = f"{count} virtual CPU device"
+    if count != 1:
+        devices += "s"
+    page.facts["mesh"] = f"{mesh.describe(config.mesh.axes)} on {devices}, layout {options.get('layout', '')}"
+    model_and_data = f"{options.get('model', '')} on {options.get('dataset', '')}"
+    batch_size = f"{config.dataset.batch_size:,} examples per batch"
+    page.facts["trains"] = f"{model_and_data}, {batch_size}, engine {config.engine.name}"
+
+
+@contextmanager
+def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
+    """Finishes the tracked run with the status that its body ended with, and prints where the run can be seen.
+
+    Raises:
+      TrackingError: the body ended well, and something that it recorded is lost.
+    """
+    status: Status = "FAILED"
+    is_complete = True
+
+    def end_from_another_thread(reason: str, signum: int | None) -> None:
+        """Ends the run for a lost process, while the main thread waits for it in a collective."""
+        tracker.set_tags({ENDED: reason})
+        tracker.finish("KILLED" if signum else "FAILED", in_haste=True)
+
+    forget = processes.on_end(end_from_another_thread)
+    try:
+        current().raise_if_requested()  # a signal may have come while the run was opened
+        with processes.explained():
+            yield tracker
+        # A process that was lost or stopped may have had something to do: then the run has not finished.
+        processes.finish_together()
+        current().raise_if_requested()
+        status = "FINISHED"
+    except BaseException as error:
+        signum = interruption(error)
+        if signum is not None:
+            status = "KILLED"
+            unsaved = ""
+            if isinstance(error, Interrupted):
+                unsaved = error.unsaved
+            tracker.set_tags({ENDED: str(Interrupted(signum, unsaved))})
+            console.print(_interrupted_line(tracker, unsaved), soft_wrap=True)
+        elif isinstance(error, EngineError):
+            tracker.set_tags({ENDED: str(error)})
+        raise
+    finally:
+        processes.begin_leaving()
+        forget()
+        lines = incomplete()
+        if lines:
+            tracker.set_tags({INCOMPLETE: "; ".join(lines)})
+        is_complete = tracker.finish(status)
+        for line in lines:
+            logger.warning("%s", line)
+            warn(line)
+        for line in tracker.describe():
+            console.print(line, soft_wrap=True, markup=False)
+    if not is_complete:
+        no_room = (
+            "neither the tracking store nor the run's folder could be written; free disk space, then "
+            f"resume={tracker.run_id} records the points again"
+        )
+        raise TrackingError(f"run {tracker.run_id} is not recorded completely: {tracker.lost or no_room}")
+
+
+def _interrupted_line(tracker: Tracker, unsaved: str) -> str:
+    parts = ["metrics up to the last step are kept", unsaved, "the run's status is KILLED"]
+    if not tracker.run_id:
+        parts = ["nothing is tracked", unsaved]
+    return f"interrupted: {', '.join(part for part in parts if part)}"

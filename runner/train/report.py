@@ -1,0 +1,331 @@
+"""Report of a finished run: files, the logged model and the table that is printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+
+from runner import figures
+from runner.checkpoint.recorder import prefixed
+from runner.cluster.team import current
+from runner.config.schema import RunConfig
+from runner.data.base import Array, Encoding
+from runner.engine import lengths, registry
+from runner.engine.base import Engine, PlainModel, SavesLight
+from runner.engine.lengths import RunLength
+from runner.host import work
+from runner.host.late import late
+from runner.host.logs import quiet_native_log
+from runner.host.outputs import spared
+from runner.task.base import DataSpec, Evaluation, Report
+from runner.task.metrics import EVAL, MAXIMIZE, TEST
+from runner.tracking import Tracker
+from runner.train import loop
+from runner.train.display import (
+    result_table,
+    shown,
+)
+from runner.train.export.signature import Served
+from runner.train.feed import Splits
+from runner.train.goodput import (
+    KINDS,
+    Goodput,
+)
+
+if TYPE_CHECKING:
+    from runner.tracking.store import Store
+    from runner.train.export import log
+else:
+    # Imports the slow parts of MLflow, which only the end of a tracked run needs.
+    log = late("runner.train.export.log")
+
+# Rows from which the logged model gets its input example and the types of its columns.
+_EXAMPLE_ROWS = 2
+_TABLE_ROWS = 1000
+Writer = Callable[[Path], object]
+# (step, values by name)
+Points = Sequence[tuple[int, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run, as its report reads it.
+
+    Attributes:
+      config: checked.
+      engine: with the weights that the run keeps.
+      splits: its examples.
+      result: of the training loop.
+      mfu: model FLOPs utilization (MFU) of training, a fraction; None: it is not known.
+      peak_gflops: the peak, `plan.gflops` or that of a known GPU.
+      goodput: of all attempts of the run; None: they are not recorded.
+      encoding: how the run's data became numbers.
+    """
+
+    config: RunConfig
+    engine: Engine
+    splits: Splits
+    result: loop.Result
+    mfu: float | None
+    peak_gflops: float | None = None
+    goodput: Goodput | None = None
+    encoding: Encoding = field(default_factory=Encoding)
+
+    @property
+    def served(self) -> Served:
+        """The signature of the run's model."""
+        task = self.splits.reported.task
+        return Served(DataSpec(task.arrays, task), self.encoding)
+
+    def examples(self) -> dict[str, Array]:
+        """Returns the first examples (n, ...) of the reported split by array, not standardized."""
+        source = self.splits.reported.source
+        # Of a table enough that integers are told from other numbers; of images as few as an example has.
+        count = _TABLE_ROWS if self.encoding.mean else _EXAMPLE_ROWS
+        return self.served.raw(source.read(np.arange(min(count, source.size))))
+
+    @property
+    def length(self) -> RunLength:
+        """Length of the run by its config; with early stopping it may have ended before."""
+        train = self.splits.train
+        return lengths.run_length(self.config, train.size, train.task.tokens)
+
+    @property
+    def evaluations(self) -> dict[str, Evaluation]:
+        """Evaluations of the weights that the run keeps, by split."""
+        evaluations = {self.splits.selecting_name: self.result.evaluation}
+        if self.result.test is not None:
+            evaluations["test"] = self.result.test
+        return evaluations
+
+    @property
+    def results(self) -> dict[str, float]:
+        """Metrics of `evaluations`, named as they are logged."""
+        results = prefixed(EVAL, self.result.evaluation.metrics)
+        if self.result.test is not None:
+            results |= prefixed(TEST, self.result.test.metrics)
+        return results
+
+
+def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
+    """Writes and records the report's files, and logs the model; a file that can't be written is a warning.
+
+    Process 0 writes; the others take part in gathering the model.
+    """
+    if current().is_first:
+        for name, write in _files(outcome).items():
+            with spared(str(folder / name)):
+                write(folder / name)
+                tracker.log_artifact(folder / name)
+    config = outcome.config
+    if config.trainer.log_model and config.tracking.name != "none":
+        _log_model(outcome, tracker, folder)
+
+
+def _log_model(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
+    """Logs the trained model to the tracking store, as an export of the run does."""
+    config = outcome.config
+    engine = outcome.engine
+    saving: AbstractContextManager[object] = nullcontext()
+    if isinstance(engine, SavesLight):
+        saving = engine.saving()
+    quiet = partial(quiet_native_log, folder / "runner.log")
+    with saving:
+        # All processes take part in gathering the weights.
+        with quiet():
+            model = engine.plain_model()
+        plain = PlainModel(model, model, registry.keras_package(config.engine.name))
+
+        def save(store: Store, run_id: str) -> str:
+            # Only around this: the tracker's warning must reach the user.
+            with quiet():
+                return log.log_model(
+                    store,
+                    run_id,
+                    plain,
+                    outcome.served,
+                    outcome.examples(),
+                    name="model",
+                    step=outcome.result.steps,
+                    convert=not config.model.target.startswith("runner."),
+                )
+
+        tracker.log_model(save)
+
+
+def _files(outcome: Outcome) -> dict[str, Writer]:
+    """Returns, by file name, the function that writes each file."""
+    result = outcome.result
+    splits = outcome.splits
+    task = splits.train.task
+    length = outcome.length
+    history = result.history
+    report = Report({}, {})
+    with spared("the task's pictures"):
+        report = task.report(result.reported, splits.reported.source, splits.reported_name)
+    summary = json.dumps(_summary(outcome), indent=2) + "\n"
+    files: dict[str, Writer] = {}
+    # A single point is no curve.
+    if max(len(history.train), len(history.evaluations)) > 1:
+        rising = [name for name, direction in task.directions.items() if direction == MAXIMIZE]
+        evaluations = [(step, evaluation.metrics) for step, evaluation in history.evaluations]
+        panels = curves(history.train, evaluations, length, splits.selecting_name)
+        along = f"epoch (of {length.epoch:,} steps)" if length.by_epochs else "step"
+        files["curves.png"] = lambda path: figures.curves(path, panels, along, rising=rising)
+    goodput = outcome.goodput
+    if goodput is not None and len(goodput.attempts) > 1:
+        content = json.dumps(goodput.content(), indent=2) + "\n"
+        files["attempts.json"] = lambda path: path.write_text(content)
+        files["goodput.png"] = lambda path: figures.bars(path, goodput_bars(goodput))
+    files |= report.files
+    files["summary.json"] = lambda path: path.write_text(summary)
+    return files
+
+
+def curves(
+    train: Points, evaluations: Points, length: RunLength, evaluated: str = "test"
+) -> dict[str, list[figures.Curve]]:
+    """Returns the curves of every metric by epoch or by step, for training steps and for evaluations.
+
+    Args:
+      train: (step, means by name) of logged windows.
+      evaluations: (step, metrics by name).
+      length: of the run, which is shown by epochs or by steps.
+      evaluated: name of the split that evaluations are on.
+    """
+    unit = length.epoch if length.by_epochs else 1
+    period = "epoch" if length.by_epochs else "period"
+    drawn = (
+        (train, "train, a few steps", figures.TRAIN_STEPS, ",", 1.0),
+        (_by_period(train, length.period), f"train, mean of the {period}", figures.TRAIN, "o", 1.6),
+        (evaluations, f"{evaluated}, after the {period}", figures.EVALUATED, "s", 1.6),
+    )
+    panels: dict[str, list[figures.Curve]] = {}
+    for rows, label, color, marker, width in drawn:
+        for name in rows[0][1] if rows else ():
+            points = [(step / unit, values[name]) for step, values in rows if name in values]
+            panels.setdefault(name, []).append(figures.Curve(label, points, color, marker, width))
+    return panels
+
+
+def _by_period(train: Points, period: int) -> list[tuple[int, dict[str, float]]]:
+    """Returns (last step, means of the steps by name) of each period; each step has the means of its window."""
+    # End of a period -> steps, and sums of the metrics over these.
+    sums: dict[int, Array] = {}
+    done = 0
+    for end, means in train:
+        # A window may reach into the next period, and then counts in both with the steps that it has there.
+        while done < end:
+            period_end = (done // period + 1) * period
+            steps = min(end, period_end) - done
+            row = steps * np.array([1.0, *means.values()])
+            sums[period_end] = sums.get(period_end, np.zeros(1 + len(means))) + row
+            done += steps
+    by_period: list[tuple[int, dict[str, float]]] = []
+    for period_end, row in sums.items():
+        means = (row[1:] / row[0]).tolist()
+        # Every window has the same metrics. The last period may be shorter than the others.
+        by_period.append((min(period_end, done), dict(zip(train[0][1], means, strict=True))))
+    return by_period
+
+
+def goodput_bars(measured: Goodput) -> figures.Bars:
+    """Returns the wall time of a run by attempt and kind of work."""
+    rows: dict[str, list[tuple[str, float]]] = {}
+    for attempt, share in zip(measured.attempts, measured.shares, strict=True):
+        rows[f"attempt {attempt.number}"] = list(share.seconds.items())
+    colors = (*figures.SERIES, figures.TRAIN_STEPS, figures.OTHER)
+    parts = {kind: (kind, color) for kind, color in zip(KINDS, colors, strict=True)}
+    whole = measured.whole
+    return figures.Bars(f"goodput {whole.share(work.TRAINING):.0%} of {whole.wall:,.0f} s", "seconds", rows, parts)
+
+
+def _summary(outcome: Outcome) -> dict[str, object]:
+    """Returns the content of summary.json; figures of speed are null where too few steps were measured.
+
+    `taken_step` is the step of the weights that the run keeps. `input_wait` is the fraction of the measured time in
+    which steps waited for their examples. `model_flop_utilization` is the MFU, a fraction. Times are in ms.
+    """
+    result = outcome.result
+    meter = result.meter
+    rate = None
+    step_ms = None
+    tokens_per_second = None
+    cpu_ms_per_step = None
+    tokens_per_batch = outcome.config.dataset.batch_size * outcome.splits.train.task.tokens
+    if meter.is_meaningful:
+        rate = meter.steps_per_second
+        cpu_ms_per_step = 1000.0 * meter.cpu_seconds / meter.steps
+    if rate:
+        step_ms = 1000.0 / rate
+        tokens_per_second = tokens_per_batch * rate
+    summary: dict[str, object] = {
+        "steps": result.steps,
+        "taken_step": result.taken,
+        "ended": result.ended,
+        "steps_per_second": rate,
+        "step_ms": step_ms,
+    }
+    if tokens_per_batch:
+        summary["tokens_per_second"] = tokens_per_second
+    summary |= {
+        "cpu_ms_per_step": cpu_ms_per_step,
+        "measured_steps": meter.steps,
+        "input_wait": meter.input_wait,
+        "model_flop_utilization": outcome.mfu,
+    }
+    if outcome.goodput is not None:
+        summary["goodput"] = outcome.goodput.whole.share(work.TRAINING)
+    summary |= prefixed("train_", result.epoch_means)
+    for prefix, evaluation in (("eval", result.evaluation), ("test", result.test)):
+        if evaluation is not None:
+            summary |= prefixed(f"{prefix}_", evaluation.metrics)
+            summary[f"{prefix}_examples"] = evaluation.examples
+    return summary
+
+
+def show_result(outcome: Outcome, console: Console) -> None:
+    """Prints the table of a run's result."""
+    result = outcome.result
+    rows = [("steps", f"{result.steps:,}")]
+    if result.meter.is_meaningful:
+        rate = result.meter.steps_per_second
+        examples = rate * outcome.config.dataset.batch_size
+        throughput = f"{examples:,.0f} examples/s"
+        tokens = outcome.splits.train.task.tokens
+        if tokens:
+            throughput += f", {examples * tokens:,.0f} tokens/s"
+        rows.append(("steps/s", f"{rate:.1f} ({throughput})"))
+        if outcome.mfu is not None:
+            share = f"{outcome.mfu:.1%} of {outcome.peak_gflops:,g} GFLOP/s"
+            rows.append(("model FLOPs utilization (MFU)", share))
+    for name, value in result.epoch_means.items():
+        rows.append((f"train {name}, {_last_period(outcome)}", shown(value)))
+    for split, evaluation in outcome.evaluations.items():
+        rows += _metric_rows(split, evaluation.metrics, evaluation.examples)
+    console.print(result_table(rows))
+
+
+def _last_period(outcome: Outcome) -> str:
+    """Returns which steps the means of the training metrics are over."""
+    if outcome.length.by_epochs:
+        return "last epoch"
+    steps = outcome.result.steps
+    count = steps - outcome.length.start(steps)
+    return f"last {count:,} steps"
+
+
+def _metric_rows(split: str, metrics: Mapping[str, float], examples: int) -> list[tuple[str, str]]:
+    """Returns one row per metric; the last one says how many examples they are of."""
+    rows = [(f"{split} {name}", shown(value)) for name, value in metrics.items()]
+    name, value = rows[-1]
+    rows[-1] = (name, f"{value} ({examples:,} examples)")
+    return rows

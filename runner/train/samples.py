@@ -1,0 +1,139 @@
+"""Text samples that a model writes at each evaluation: one file per step, stored with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from runner.cluster.team import current
+from runner.config.schema import RunConfig
+from runner.data.base import WEIGHT, Array, Batch
+from runner.engine.base import Engine, HostBatches, Writes
+from runner.errors import EngineError
+from runner.host.outputs import spared
+from runner.layout.axes import batch_axis
+from runner.layout.specs import axis_size
+from runner.task.base import Ask, Task
+
+FOLDER = "samples"
+
+# What a run prints of a sample at its end: a screenful beside its table. The file has the rest.
+_MAX_LINES = 12
+_MAX_COLUMNS = 100
+
+
+def sample(
+    config: RunConfig,
+    engine: Engine,
+    task: Task,
+    step: int,
+    prompt: str | None = None,
+    before: Callable[[], None] = lambda: None,
+) -> str | None:
+    """Returns a text that an engine's model writes; None if its task writes none.
+
+    Args:
+      config: checked; its seed and mesh.
+      engine: with its weights.
+      task: of the engine.
+      step: training steps done, which the random draws depend on.
+      prompt: the beginning of the text; None: the config's.
+      before: is called before each token.
+    """
+    if not isinstance(engine, Writes):
+        return None
+    ask, multiple = asking(config, engine, before)
+    return task.sample(ask, step, config.trainer.seed, multiple, prompt)
+
+
+def asking(config: RunConfig, engine: Engine, before: Callable[[], None] = lambda: None) -> tuple[Ask, int]:
+    """Returns what computes the next logits of a batch's rows, and the number that must divide the rows of a batch.
+
+    Args:
+      config: checked; its mesh.
+      engine: with its weights.
+      before: is called before each token.
+
+    Raises:
+      EngineError: the engine's models can't write text.
+    """
+    if not isinstance(engine, Writes):
+        raise EngineError(f"engine={config.engine.name}: its models can't write text; set engine=jax")
+    writer: Writes = engine
+
+    def next_logits(batch: Batch) -> Array:
+        before()
+        arrays = {name: np.asarray(array)[None] for name, array in batch.items()}
+        return writer.next_logits(HostBatches(arrays, arrays[WEIGHT], 1))
+
+    axis = batch_axis(config.layout, config.mesh.axes)
+    # The batch must be divisible by its axis, so as many texts are written at least, and one of them is returned.
+    return next_logits, axis_size(config.mesh.axes, axis)
+
+
+def shown(text: str) -> list[str]:
+    """Returns the first lines of a sample for a terminal, without control characters."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.strip():
+            lines += printable(line.expandtabs()[:_MAX_COLUMNS])
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[:_MAX_LINES], "..."]
+    return [f"  {line}" for line in lines]
+
+
+def printable(text: str) -> list[str]:
+    """Returns the lines of a text for a terminal, without control characters."""
+    return ["".join(map(_printable, line)) for line in text.expandtabs().split("\n")]
+
+
+def _printable(char: str) -> str:
+    if char.isprintable():
+        return char
+    return "\N{REPLACEMENT CHARACTER}"
+
+
+class Samples:
+    """Writes a run's samples; all processes must ask for one, and process 0 writes it."""
+
+    def __init__(self, config: RunConfig, engine: Engine, task: Task, folder: Path, keep: Callable[[Path, str], None]):
+        """Takes what all samples have in common.
+
+        Args:
+          config: checked.
+          engine: of the run.
+          task: of the run.
+          folder: the run's.
+          keep: takes a file and the artifact folder that it belongs to.
+        """
+        self._config = config
+        self._engine = engine
+        self._task = task
+        self._folder = folder
+        self._keep = keep
+        self._texts: dict[int, str] = {}
+
+    def take(self, step: int, before: Callable[[], None] = lambda: None) -> None:
+        """Writes a sample of the present weights, `samples/step_<step>.txt`.
+
+        Args:
+          step: training steps done.
+          before: is called before each token.
+        """
+        text = sample(self._config, self._engine, self._task, step, before=before)
+        if text is None or not current().is_first:
+            return
+        self._texts[step] = text
+        path = self._folder / FOLDER / f"step_{step:09d}.txt"
+        with spared(str(path)):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+            self._keep(path, FOLDER)
+
+    def lines(self, step: int) -> list[str]:
+        """Returns the lines to print of the sample of a step; empty if there is none."""
+        if step not in self._texts:
+            return []
+        return [f"sample of {FOLDER}/step_{step:09d}.txt:", *shown(self._texts[step])]

@@ -1,0 +1,122 @@
+"""A recorded run for evaluation and export: its checkpoint, and an engine with the checkpoint's weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from runner.checkpoint import runs
+from runner.checkpoint.arguments import folder_of
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.resume import (
+    Previous,
+    load,
+)
+from runner.checkpoint.runs import SavedRun
+from runner.cluster.team import current
+from runner.config.convert import flatten
+from runner.config.schema import RunConfig
+from runner.config.schema_data import DatasetConfig
+from runner.data import workers
+from runner.data.base import DataSource
+from runner.data.splits import Slice, parse_split
+from runner.engine import make_engine
+from runner.engine.base import Engine
+from runner.engine.lengths import without_padding
+from runner.errors import invalid
+from runner.host.logs import quiet_native_log
+from runner.host.stores.urls import place
+from runner.task.base import DataSpec, Evaluation, Task
+from runner.train import feed
+
+
+def open_saved(config: RunConfig, command: str) -> Previous:
+    """Opens the run that `run=` names, and its checkpoint.
+
+    Raises:
+      ConfigError: no run is named, there is no such run, or its checkpoint is damaged or of a newer format.
+    """
+    for key, value in (("resume", config.resume), ("branch", config.branch)):
+        if value is not None:
+            raise invalid(
+                key,
+                value,
+                problem=f"{key} continues training, but {command} takes run",
+                fix="set run=<run id> instead",
+            )
+    if config.run is None:
+        raise invalid(
+            "run", None, problem=f"{command} needs a run that left checkpoints", fix="set run=latest or run=<run id>"
+        )
+    reference = config.run
+    root = folder_of(config.trainer.checkpoint)
+    opened: list[Previous] = []
+
+    def find() -> tuple[str, dict[str, Any], str]:
+        run, step = runs.find("run", reference, root)
+        checkpoint = runs.open_checkpoint("run", run, step)
+        opened.append(Previous(run, checkpoint))
+        return str(run.folder), dict(run.record), str(checkpoint.folder)
+
+    # Process 0 finds and verifies; the others open the same checkpoint without hashing it again.
+    folder, record, checkpoint_folder = current().broadcast("the recorded run", find)
+    if opened:
+        return opened[0]
+    return Previous(SavedRun(place(folder), record), Checkpoint(place(checkpoint_folder), trusted=True))
+
+
+def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> Engine:
+    """Returns the config's engine with the checkpoint's weights, under the config's mesh and layout.
+
+    Raises:
+      ConfigError: the checkpoint is of another model, or the layout does not fit.
+      EngineError: the canary found wrong arithmetic on this mesh.
+    """
+    with quiet_native_log(log):
+        # Schedules need a length of at least one step; nothing is trained, so its value has no effect.
+        engine = make_engine(without_padding(config), data, max(saved.checkpoint.step, 1))
+        engine.build()
+        load(engine, saved.checkpoint)
+    return engine
+
+
+def evaluated(
+    config: RunConfig, engine: Engine, task: Task, source: DataSource, limit: int | None, *, keep_outputs: bool = False
+) -> Evaluation:
+    """Evaluates a split, as training does."""
+    with workers.opened(config.dataset, config.trainer.seed) as readers:
+        examples = feed.Examples(source, task, readers.reader(source), share=feed.share_of(config))
+        batches = feed.evaluation_of(config, engine, examples, limit)
+        return engine.evaluate(batches, keep_outputs=keep_outputs)
+
+
+def split_key(text: str) -> str:
+    """Returns a split expression as part of a metric's name.
+
+    >>> split_key("test"), split_key("test[:1000]"), split_key("train[10%:]+test")
+    ('test', 'test_0-1000', 'train_10pct-end_and_test')
+    """
+    return "_and_".join(_slice_key(term) for term in parse_split(text))
+
+
+def _slice_key(term: Slice) -> str:
+    if term.start is None and term.stop is None:
+        return term.name
+    # MLflow allows no `%` in the name of a metric.
+    unit = "pct" if term.percent else ""
+    start = "0"
+    if term.start is not None:
+        start = f"{term.start:g}{unit}"
+    stop = "end"
+    if term.stop is not None:
+        stop = f"{term.stop:g}{unit}"
+    return f"{term.name}_{start}-{stop}"
+
+
+def place_of(config: DatasetConfig, saved: Previous, split: str) -> str:
+    """Returns the name of an evaluation's metrics in the run: the split, with another dataset's name before it."""
+    trained = dict(flatten(saved.checkpoint.about["config"])).get("dataset.name")
+    key = split_key(split)
+    if config.name == trained:
+        return key
+    return f"{config.name.replace('/', '_')}/{key}"
