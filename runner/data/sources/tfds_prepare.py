@@ -145,10 +145,12 @@ def _type_of(value: Any, feature: Any) -> pa.DataType | None:
     """Returns the type of a feature's column; None if it can't be one."""
     if isinstance(value, bytes):
         return pa.string() if isinstance(feature, tfds.features.Text) else pa.binary()
-    if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biuf":
+    # TFDS returns a single number as Python's.
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
         return None
-    kind = pa.from_numpy_dtype(value.dtype)
-    for _ in range(value.ndim):
+    kind = pa.from_numpy_dtype(array.dtype)
+    for _ in range(array.ndim):
         kind = pa.list_(kind)
     return kind
 
