@@ -15,8 +15,8 @@ from runner.tracking.location import shown
 VARIABLE = "MLFLOW_TRACKING_URI"
 _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 _FORMS = "sqlite:///<file>, http(s)://<server>, or a database such as postgresql+psycopg://<user>@<host>/<name>"
-# The kinds of databases with the driver that SQLAlchemy takes if a URI names none.
-_DATABASES = {"postgresql": "psycopg2", "mysql": "mysqldb", "mssql": "pyodbc"}
+# The kinds of databases with the drivers that SQLAlchemy takes if a URI names none: that of 2.0, that of 2.1.
+_DATABASES = {"postgresql": ("psycopg2", "psycopg"), "mysql": ("mysqldb",), "mssql": ("pyodbc",)}
 # The modules of drivers that have another name.
 _MODULES = {"mysqldb": "MySQLdb", "mysqlconnector": "mysql.connector"}
 
@@ -51,9 +51,9 @@ def _check(key: str, uri: str) -> None:
         if driver not in ("", "pysqlite") or not rest.startswith("/") or path in ("", ":memory:"):
             raise _invalid(key, uri, "must be sqlite:/// and a file")
     elif kind in _DATABASES:
-        name = driver or _DATABASES[kind]
-        if not _is_installed(_MODULES.get(name, name)):
-            problem = f"its driver {name} is not installed"
+        names = (driver,) if driver else _DATABASES[kind]
+        if not any(_is_installed(_MODULES.get(name, name)) for name in names):
+            problem = f"its driver {' or '.join(names)} is not installed"
             raise invalid(key, shown(uri), problem=problem, fix=f"install it, or write {kind}+<driver>://")
     elif scheme in ("http", "https"):
         _check_server(key, uri)

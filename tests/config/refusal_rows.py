@@ -157,7 +157,7 @@ ROWS: list[tuple[str, ...]] = [
     ("dataset.train=train[:100]", "dataset.train=train[:100]", "dataset.train='train[:100]'"),
     # Tracking, restarts and the trainer.
     ("tracking.uri=ftp://ann:secret@nowhere", "tracking.uri=ftp://ann:***@nowhere", "write sqlite:///<file>"),
-    ("tracking.uri=postgres://h/d", "tracking.uri=postgres://h/d", "did you mean postgresql://?"),
+    ("tracking.uri=postgres://h/d", "tracking.uri=postgres://h/d", "unknown scheme"),
     ("devices=8", "devices=8", "only python -m runner.advise has this key", "set mesh=batch8"),
     ("cluster.restarts=3", "cluster.restarts=3", "needs resume=auto", "add resume=auto name=exp1"),
     ("cluster.restarts=3  resume=auto  name=exp1", "nothing that starts the run again"),
@@ -186,7 +186,7 @@ ROWS: list[tuple[str, ...]] = [
     ("~nope", "~nope:", "does not exist"),
     ("~mesh=batch2", "~mesh=batch2:", "No match in the defaults list"),
     ("+trainer.epochs=2", "+trainer.epochs=2:", "already at"),
-    ("trainer.epochs=1,2", "trainer.epochs=1,2:", "add --multirun"),
+    ("trainer.epochs=1,2", "trainer.epochs=1,2:", "add -m"),
     ("mesh=../../etc/passwd", "mesh=../../etc/passwd:", "a path that leaves it"),
     ("mesh=sub/thing", "mesh=sub/thing:", "choose one, as mesh=batch1_model1"),
     ("trainer=[a]", "trainer=[a]:", "the name of one option"),

@@ -246,17 +246,19 @@ def _values(key: Key, files: int) -> str:
 def commands() -> list[tuple[str, str]]:
     """Returns (module, what its docstring says first) of every command."""
     found = []
-    for path in sorted((ROOT / "runner").rglob("__main__.py")):
-        name = ".".join(path.parent.relative_to(ROOT).parts)
-        text = ast.get_docstring(ast.parse(path.read_text())) or ""
-        found.append((name, text.partition("\n\n")[0]))
-    return found
+    for path in [*(ROOT / "runner").glob("**/__main__.py"), *(ROOT / "runner").glob("*.py")]:
+        text = path.read_text()
+        if "entry" in text and "if __name__" in text:
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+            found.append((name, (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")[0]))
+    return sorted(set(found))
 
 
 def parser_of(module: str) -> argparse.ArgumentParser | None:
     """Returns the argparse parser of a command that takes no config; null: it is a Hydra application."""
+    name = module.removeprefix("runner.")
     try:
-        command = importlib.import_module(f"{module}.command")
+        command = importlib.import_module({"runs": "runner.cli.runs.command"}.get(name, f"runner.cli.{name}"))
     except ModuleNotFoundError:
         return None
     made = getattr(command, "_parser", None) or getattr(command, "parser", None)
