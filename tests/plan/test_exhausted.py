@@ -62,13 +62,13 @@ def test_the_last_lines_are_the_plans_memory() -> None:
     run = attempt(parameters=Total(gib, gib, "counted"), activations=Total(64 * gib, 8 * gib, "estimated"))
     with pytest.raises(OutOfMemoryError) as raised, exhausted.explained(run):
         raise ResourceExhaustedError("OOM when allocating tensor with shape[8,8]")
-    assert str(raised.value) == "out of memory (OOM) on a GPU device of the mesh; see docs/fit_in_memory.md"
+    assert str(raised.value) == "out of memory (OOM) on a GPU device of the mesh; see docs/memory.md"
     assert raised.value.details == (
         "memory of one device at the peak of a step:",
         "  weights           1.00 GiB  counted",
         "  activations       8.00 GiB  estimated",
         "  peak by the plan  9.00 GiB",
-        "no single change is known to fit; see docs/fit_in_memory.md",
+        "no single change is known to fit; see docs/memory.md",
     )
 
 
