@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 from runner import arrays
 from runner.arrays import token_losses
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
-from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec
+from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec, DataSource
 from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError
 from runner.task import generation
@@ -333,7 +333,7 @@ def test_prompts_need_a_vocabulary() -> None:
         made.encode_prompts(["a"], "generate.prompt", None)
 
 
-class Lazy:
+class Lazy(DataSource):
     """A source that makes each example as it is read, so it has no whole columns."""
 
     def __init__(self, arrays: dict[str, Array]) -> None:
