@@ -26,6 +26,8 @@ _FORMAT = "array_record"
 _RETRIES = 0
 # Examples per record batch.
 _BATCH = 256
+# What has entries: TFDS's dictionary of features is no Mapping.
+_NESTED = (Mapping, tfds.features.FeaturesDict)
 
 
 def _builder(job: Mapping[str, Any]) -> Any:
@@ -93,7 +95,7 @@ def prepare(job: Mapping[str, Any]) -> None:
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the entries of nested mappings, by their paths."""
     for name, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, _NESTED):
             yield from _flat(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
@@ -112,7 +114,7 @@ def _as_stored(features: Mapping[str, Any]) -> dict[str, Any]:
     """Returns decoders that leave images encoded."""
     decoders: dict[str, Any] = {}
     for name, feature in features.items():
-        if isinstance(feature, Mapping):
+        if isinstance(feature, _NESTED):
             decoders[name] = _as_stored(feature)
         elif isinstance(feature, tfds.features.Image):
             decoders[name] = tfds.decode.SkipDecoding()

@@ -15,7 +15,7 @@ import numpy as np
 from runner.arrays import Tensor
 from runner.arrays import of as array_functions
 from runner.engine.base import PlainModel
-from runner.errors import describe
+from runner.errors import in_one_line
 from runner.host.late import late
 from runner.task.base import named_outputs
 from runner.train.export.signature import (
@@ -36,6 +36,7 @@ else:
     export = late("jax.export")
 
 # The memory address in an object's repr, which says nothing to a user and differs each time.
+_LONGEST = 300  # characters of a reason
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 SAVED_MODEL = "saved_model"
@@ -102,7 +103,9 @@ def loaded_keras(plain: PlainModel, folder: Path, written: Written) -> tuple[Wri
 def _with_weights(plain: PlainModel, folder: Path, saved_model: bool, error: Exception) -> Written:
     (folder / KERAS_FILE).unlink(missing_ok=True)
     plain.keras.save_weights(folder / WEIGHTS_FILE)
-    why = f"the model can't be written as a whole ({_ADDRESS.sub('', describe(error))})"
+    # Keras puts each level of a model around the error that says why.
+    reason = in_one_line(f"{type(error).__name__}: {str(error).rpartition('Exception encountered: ')[2]}")
+    why = f"the model can't be written as a whole ({_ADDRESS.sub('', reason[:_LONGEST])})"
     return Written(saved_model, WEIGHTS_FILE, (f"{KERAS_FILE}: {why}; {WEIGHTS_FILE} has the weights",))
 
 
