@@ -42,7 +42,7 @@ L.Softmax(axis=[1, 2])(x) @ 3,4
 L.Identity()(x) @ 3,4
 L.Lambda(lambda x, factor: x * x * factor, arguments={"factor": 0.5})(x) @ 3,4
 L.ActivityRegularization(l1=0.01, l2=0.02)(x) @ 3,4
-L.JaxLayer(lambda w, x: x * w["w"], lambda rng, x: {"w": x[0] * 0 + 0.5})(x) @ 4
+L.JaxLayer(lambda params, inputs: inputs * params["w"], lambda rng, inputs: {"w": inputs[0] * 0 + 0.5})(x) @ 4
 ~L.Dense(4, dtype="mixed_bfloat16")(x) @ 5
 ~L.Embedding(7, 4, dtype="mixed_bfloat16")(x) @ i7:5
 L.Dense(4, dtype="mixed_float16")(x) @ 5 ! engine.precision=bfloat16
