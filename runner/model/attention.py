@@ -25,11 +25,6 @@ def rotation(tokens: int, size: int, base: float) -> tuple[Array, Array]:
     Su et al., RoFormer (arXiv:2104.09864).
 
     Element i is rotated together with element i + K / 2, as in Llama.
-
-    Args:
-      tokens: T.
-      size: K, even.
-      base: RoPE base (theta).
     """
     frequencies = base ** (-np.arange(0, size, 2, dtype=np.float64) / size)
     angles = np.outer(np.arange(tokens), np.concatenate([frequencies, frequencies]))[:, None, :]
@@ -40,12 +35,6 @@ def rotated(ops: Any, x_bthk: Tensor, cosines_and_sines: tuple[Array, Array], *,
     """Returns x rotated by its position, never computed in bfloat16.
 
     The pair (a, b) becomes (a cos - b sin, b cos + a sin).
-
-    Args:
-      ops: the functions of `runner.model.ops`.
-      x_bthk: queries or keys.
-      cosines_and_sines: of `rotation`.
-      on_jax: the flavor is Keras 3 on JAX.
     """
     x = x_bthk
     if "bfloat16" in str(x_bthk.dtype):
@@ -67,7 +56,6 @@ def rotated(ops: Any, x_bthk: Tensor, cosines_and_sines: tuple[Array, Array], *,
 
 
 def _swap_matrix(half: int) -> Array:
-    """Returns the matrix that maps the row (a, b), halves of a head, to (-b, a)."""
     matrix = np.zeros((2 * half, 2 * half), np.float32)
     index = np.arange(half)
     matrix[index + half, index] = -1.0
@@ -76,7 +64,6 @@ def _swap_matrix(half: int) -> Array:
 
 
 def _constant(ops: Any, value: Array, like: Tensor) -> Tensor:
-    """Returns a host array as a tensor of another one's dtype."""
     return ops.cast(ops.convert_to_tensor(value), like.dtype)
 
 
@@ -96,15 +83,10 @@ def attend(
     Each token attends to itself and to the earlier ones of its document.
 
     Args:
-      ops: the functions of `runner.model.ops`.
-      q_bthk: queries.
-      k_bsgk: keys; each of the G heads serves H / G consecutive heads of queries.
-      v_bsgk: values.
       segments_bt: document of each token; None: each row is one document.
       window: the last tokens that a token attends to, itself included; None: all of them.
       cap: soft cap of the scores, see `soft_capped`; None: none. JAX's attention has none, nor do fused kernels, so
         operations of its own compute it.
-      on_jax: use JAX's attention, else operations that DTensor can shard.
     """
     if window is not None and window >= int(q_bthk.shape[1]):
         window = None
@@ -129,12 +111,7 @@ def attend_capped(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, mask
     As in JAX's attention, scores and softmax are float32 at least.
 
     Args:
-      ops: the functions of `runner.model.ops`.
-      q_bthk: queries.
-      k_bsgk: keys; each of the G heads serves H / G consecutive heads of queries.
-      v_bsgk: values.
       mask_b1ts: bool, broadcast to (B, 1, T, S), the tokens that each token attends to.
-      cap: of the scores.
     """
     # Imported by name: the DTensor engines may run without JAX.
     jnp = importlib.import_module("jax.numpy")

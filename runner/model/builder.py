@@ -26,11 +26,6 @@ def data_arguments(builder: Callable[..., Any], config: ModelConfig, data: DataS
     one example of the only input, and `num_classes` the number of units. `tokens` is the number of tokens per example
     for which the task wants an output each; 0: one output per example.
 
-    Args:
-      builder: of the config's target.
-      config: the model's.
-      data: inputs and task that the engine is built for.
-
     Raises:
       ConfigError: it takes one shape but there are several inputs, or a number of units that the task leaves open.
     """
@@ -72,14 +67,6 @@ def call(
     **arguments: Any,
 ) -> Any:
     """Calls a builder with the config's options.
-
-    Args:
-      builder: of the config's target.
-      config: its options are passed too.
-      fix: a further fix for a builder that raises or does not accept its arguments.
-      finish: is called with the builder's model and returns the result; what it raises is also the builder's fault.
-      **arguments: `keras`, which a builder that imports it itself need not take, the result of `data_arguments`, and
-        further arguments of the engine.
 
     Raises:
       ConfigError: the builder does not accept its arguments, or it raised. Any exception of it is the config's fault,
@@ -132,10 +119,6 @@ def _accepts_any(named_parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def _check_signature(builder: Callable[..., Any], config: ModelConfig, arguments: Mapping[str, Any], fix: str) -> None:
-    """Rejects a callable that is not a builder before it is called.
-
-    Calling it might do anything.
-    """
     try:
         # A wrapper is called with its own signature.
         signature = inspect.signature(builder, follow_wrapped=False)
@@ -192,11 +175,6 @@ def with_named_outputs(model: Any, keras: Any, data: DataSpec) -> Any:
 
     An output's name is that of its layer, by which Keras finds its loss in `compile(loss={...})`. Layers and variables
     are the same.
-
-    Args:
-      model: of the builder.
-      keras: the module that the model was made with.
-      data: inputs and task that the engine is built for.
     """
     # A subclass may compute more than its layers; its own class has to return the names.
     is_plain = type(model).__name__ == "Functional"
@@ -211,10 +189,6 @@ def with_named_outputs(model: Any, keras: Any, data: DataSpec) -> Any:
 def check_trainable(trainable: Sequence[Any], config: ModelConfig) -> None:
     """Checks that a model has something to train.
 
-    Args:
-      trainable: its trainable variables, or their paths.
-      config: the model's.
-
     Raises:
       ConfigError: it has nothing to train.
     """
@@ -227,10 +201,6 @@ def check_trainable(trainable: Sequence[Any], config: ModelConfig) -> None:
 
 def check_paths(paths: Iterable[str], config: ModelConfig) -> None:
     """Checks that no layer has a name that checkpoints reserve for other state.
-
-    Args:
-      paths: canonical, of the model's variables.
-      config: the model's.
 
     Raises:
       ConfigError: names the layer.

@@ -51,13 +51,6 @@ def check(
 ) -> None:
     """Checks that a model needs nothing of `fit` that a run would leave out.
 
-    Args:
-      model: built.
-      layers: all of its layers, nested ones included.
-      base: the library's `Model`, whose training and evaluation methods a run replaces.
-      config: the model's.
-      trainable: dtypes of trainable variables that the engine's optimizers support.
-
     Raises:
       ConfigError: names what the model needs, and a fix.
     """
@@ -85,10 +78,7 @@ def check_steps(model: object, base: type, config: ModelConfig) -> None:
 
 
 def _model_problem(model: object, base: type) -> str:
-    """Returns what is wrong with a model's methods or compilation, with a fix.
-
-    The result is empty if nothing is.
-    """
+    """Returns what is wrong with a model's methods or compilation, with a fix. The result is empty if nothing is."""
     name = type(model).__name__
     for method in overridden(model, base):
         if _has_several_optimizers(model, base):
@@ -116,13 +106,7 @@ def _model_problem(model: object, base: type) -> str:
 
 
 def overridden(model: object, base: type, without: Collection[str] = ()) -> list[str]:
-    """Returns the methods of `fit` and `evaluate` that a model has of its own.
-
-    Args:
-      model: of the library.
-      base: the library's `Model`.
-      without: methods that are left out.
-    """
+    """Returns the methods of `fit` and `evaluate` that a model has of its own."""
     methods = []
     for method in _FIT_METHODS:
         is_overridden = method in vars(model) or getattr(type(model), method, None) is not getattr(base, method, None)
@@ -224,10 +208,7 @@ def _outputs_problem(model: object) -> str:
 
 
 def _listed(owner: object, attribute: str) -> list[Any]:
-    """Returns an attribute that is a list.
-
-    The result is empty if it is missing or None, as of subclassed models.
-    """
+    """Returns an attribute that is a list. The result is empty if it is missing or None, as of subclassed models."""
     return list(getattr(owner, attribute, None) or [])
 
 
@@ -243,9 +224,6 @@ def check_cover(
 
     Args:
       paths: canonical path -> variable.
-      variables: all that the model has, in its order; one may be listed twice.
-      config: the model's.
-      library: for the message.
 
     Raises:
       ConfigError: names the variables without a path.
@@ -266,11 +244,7 @@ def check_cover(
 
 
 def constraints(variables: Mapping[str, object]) -> dict[str, Constraint]:
-    """Returns path -> constraint, of the variables that have one.
-
-    Args:
-      variables: by canonical path, as the builder's layers created them: variables on a mesh may have lost theirs.
-    """
+    """Returns path -> constraint, of the variables that have one."""
     by_path = {}
     for path, variable in variables.items():
         constraint = getattr(variable, "constraint", None)
@@ -280,12 +254,7 @@ def constraints(variables: Mapping[str, object]) -> dict[str, Constraint]:
 
 
 def changed_by_evaluation(path: str, config: ModelConfig) -> ConfigError:
-    """Returns the error for a variable that a call with `training=False` changes.
-
-    Args:
-      path: of the variable.
-      config: the model's.
-    """
+    """Returns the error for a variable that a call with `training=False` changes."""
     return ConfigError(
         f"model._target_={config.target}: a call with training=False changes variable {path}, but an evaluation must "
         "not change anything; change it only if `training` is true"
@@ -293,10 +262,7 @@ def changed_by_evaluation(path: str, config: ModelConfig) -> ConfigError:
 
 
 def has_own_code(layers: Iterable[object]) -> bool:
-    """Returns whether a model has a layer that runs code of a user.
-
-    Nothing is known of its computation.
-    """
+    """Returns whether a model has a layer that runs code of a user. Nothing is known of its computation."""
     return any(map(_runs_user_code, layers))
 
 

@@ -10,14 +10,6 @@ from runner.model.inputs import Inputs, with_image
 def build(keras: Any, inputs: Inputs, num_classes: int, dense: int = 256, dropout: float = 0.5) -> Any:
     """Builds three convolutions with batch normalization, a dense layer and dropout.
 
-    Args:
-      keras: the `tf_keras` or `keras` module.
-      inputs: specs by name, or the shape (height, width, channel) of the only image, at least (8, 8, 1); inputs other
-        than the image go into the head.
-      num_classes: units of the last layer.
-      dense: units of the hidden dense layer.
-      dropout: dropout rate of its outputs.
-
     Returns:
       A model: float32 images in [0, 1] (batch, height, width, channel) -> logits (batch, num_classes).
     """

@@ -25,14 +25,7 @@ def build(
     """Builds an MLP: ReLU(784 x 700), ReLU(700 x 500), logits(500 x 10).
 
     Args:
-      keras: `tf_keras` or `keras`; None builds tf.Modules.
-      input_shape: (height, width, channel) of one example.
-      num_classes: units of the last layer.
       layouts: `d1/kernel` and the like -> DTensor layout; empty or None builds on one device.
-      hidden: units of each hidden layer.
-      overwrite_second: reproduces a bug of the tutorial's code: the second hidden size is the number of classes.
-      same_key: draws every layer from one key, (seed, seed + 1), as the tutorial does; else each layer has a key.
-      seed: of the initial weights.
 
     Returns:
       A model: float32 images (batch, height, width, channel) -> logits (batch, num_classes).

@@ -36,7 +36,7 @@ class Dense(tf.Module):  # type: ignore[misc]
         self.bias = _variable(f"{name}/bias", lambda: tf.zeros(sizes[1:]), layouts)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the layer's outputs."""
+        """Returns the layer's outputs (batch, out)."""
         with self.name_scope:
             x = scope.as_rows(x, self.kernel)
             return self.activation(tf.add(tf.matmul(x, self.kernel), self.bias))
@@ -64,10 +64,7 @@ def mlp(input_shape: Sequence[int], units: Sequence[int], layouts: Layouts, keys
     """Builds dense layers d1, d2, ..., all but the last with ReLU.
 
     Args:
-      input_shape: of one example.
-      units: of each layer.
       layouts: `d1/kernel` and the like -> layout; empty builds on one device.
-      keys: the keys of the initial weights, one per layer.
     """
     sizes = [math.prod(input_shape), *units]
     layers = []
@@ -80,7 +77,6 @@ def mlp(input_shape: Sequence[int], units: Sequence[int], layouts: Layouts, keys
 
 
 def _variable(path: str, draw: Callable[[], tf.Tensor], layouts: Layouts) -> tf.Variable:
-    """Returns a variable with its layout, initialized with what `draw` returns."""
     if path not in layouts:
         return tf.Variable(draw(), name=path)
     layout = layouts[path]

@@ -26,17 +26,7 @@ from runner.model.portable import Tensor
 def layers(
     keras: ModuleType, name: str, *, dim: int, hidden: int, count: int, initial: Callable[[float], Any], scale: float
 ) -> dict[str, Any]:
-    """Returns the router (D, E), and of all experts at once the gate and up (E, D, F), and down (E, F, D).
-
-    Args:
-      keras: the `tf_keras` or `keras` module.
-      name: prefix of the layers' names.
-      dim: D.
-      hidden: F.
-      count: E.
-      initial: returns a new initializer, with a factor of its deviation.
-      scale: this factor for down, which ends a branch.
-    """
+    """Returns the router (D, E), and of all experts at once the gate and up (E, D, F), and down (E, F, D)."""
     dense = keras.layers.EinsumDense
     to_hidden = "btd,edf->btef"
     hidden_units = (None, count, hidden)
@@ -67,11 +57,6 @@ def route(ops: Any, logits_bte: Tensor, per_token: int) -> Routing:
     """Returns which experts each token uses: the most probable ones.
 
     Of equal probabilities the first expert is chosen, as `top_k` does.
-
-    Args:
-      ops: the functions of `runner.model.ops`.
-      logits_bte: of the router.
-      per_token: number of chosen experts.
     """
     logits = logits_bte
     if "bfloat16" in str(logits_bte.dtype):
@@ -99,11 +84,6 @@ def imbalance(ops: Any, routing: Routing, per_token: int) -> Tensor:
 
     It is E times the sum over the experts of the share of choices and the mean probability (Fedus et al., Switch
     Transformers, arXiv:2101.03961, equation 4). Shares have no gradient. KerasHub has the same loss.
-
-    Args:
-      ops: the functions of `runner.model.ops`.
-      routing: of all tokens of a batch.
-      per_token: number of chosen experts.
     """
     shares = ops.mean(routing.chosen, axis=(0, 1)) / per_token
     probabilities = ops.mean(routing.probabilities, axis=(0, 1))

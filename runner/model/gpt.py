@@ -110,32 +110,17 @@ def build(
 
 
 def _vocabulary(outputs: OutputSpec) -> int:
-    """Returns the number of tokens.
-
-    Raises:
-      ValueError: the task leaves it open.
-    """
     if outputs.units is None:
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
     return outputs.units
 
 
 def _check_length(max_length: int | None, length: int) -> None:
-    """Checks that a row has no more tokens than there are learned positions.
-
-    Raises:
-      ValueError: it has.
-    """
     if max_length is not None and max_length < length:
         raise ValueError(f"model.max_length={max_length} must be at least the row's {length} tokens")
 
 
 def _sizes(options: Mapping[str, Any]) -> Sizes:
-    """Returns the sizes of the blocks.
-
-    Args:
-      options: of `build`, by name, checked.
-    """
     rotary = None
     if options["positions"] == "rotary":
         rotary = options["wavelength"]
@@ -182,17 +167,7 @@ def _assembled(
     """Returns the model of valid options.
 
     Args:
-      keras: the `tf_keras` or `keras` module.
-      inputs: as those of `build`.
-      tokens_name: name of the token ids.
-      sizes: the sizes of the blocks.
-      vocabulary: number of tokens.
       learned_positions: number of position embeddings; None: there are none.
-      is_scanned: the blocks are computed by a scan.
-      is_tied: the head's kernel is the embedding table.
-      is_fused: the head returns the factors of the logits.
-      logits_cap: soft cap of the logits.
-      scales_embeddings: embedded tokens are multiplied by the root of their width.
     """
     taken = model_inputs.make(keras, inputs)
     tokens, segments, positions = _tensors(taken, tokens_name)
@@ -223,12 +198,7 @@ def _assembled(
 
 
 def _tensors(taken: Any, tokens_name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Returns the token ids, and the segments and the positions by name, each empty if there are none.
-
-    Args:
-      taken: the model's inputs; the only one is a tensor, several are a dict: see `runner.model.inputs.make`.
-      tokens_name: name of the token ids.
-    """
+    """Returns the token ids, and the segments and the positions by name, each empty if there are none."""
     if not isinstance(taken, dict):
         return taken, {}, {}
     positions = {}
@@ -238,11 +208,6 @@ def _tensors(taken: Any, tokens_name: str) -> tuple[Any, dict[str, Any], dict[st
 
 
 def _token_input(inputs: Inputs) -> tuple[str, int]:
-    """Returns the name of the token ids and the number of tokens in a row.
-
-    Raises:
-      ValueError: there are other inputs.
-    """
     by_name: dict[str, ArraySpec] = model_inputs.specs(inputs)
     # Positions within documents mean nothing without the documents.
     added = (SEGMENTS, POSITIONS) if SEGMENTS in by_name else ()

@@ -78,10 +78,6 @@ DEEP = 32
 def check_options(options: Mapping[str, Any], *, on_jax: bool) -> None:
     """Checks the options of the builder.
 
-    Args:
-      options: all of them, by name.
-      on_jax: Keras runs on JAX.
-
     Raises:
       ConfigError: the first problem.
     """
@@ -100,7 +96,6 @@ def check_options(options: Mapping[str, Any], *, on_jax: bool) -> None:
 
 
 def _check_window(options: Mapping[str, Any]) -> None:
-    """Checks that options of local blocks are given where there are some."""
     for name in ("global_every", "local_wavelength"):
         value = options[name]
         if value is not None and options["window"] is None:
@@ -113,7 +108,6 @@ def _check_window(options: Mapping[str, Any]) -> None:
 
 
 def _check_experts(options: Mapping[str, Any]) -> None:
-    """Checks that experts have what they need, and are as many as a token uses."""
     experts = options["experts"]
     per_token = options["experts_per_token"]
     if experts is None:
@@ -139,7 +133,6 @@ def _check_experts(options: Mapping[str, Any]) -> None:
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
-    """Checks that named activations exist, and are named where they are used."""
     for name in _NAME_LISTS:
         for activation in options[name]:
             check_value(f"model.{name}", activation, Constraint(choices=ACTIVATIONS))
@@ -161,10 +154,6 @@ def _check_names(options: Mapping[str, Any]) -> None:
 
 def check_device(config: ModelConfig, device: str) -> None:
     """Checks that the mesh's devices have host memory beside their own; other builders pass.
-
-    Args:
-      config: whose options have the types that the builder declares.
-      device: kind of the mesh's devices, settled.
 
     Raises:
       ConfigError: activations are to be offloaded on CPUs.
@@ -192,9 +181,6 @@ def recomputed_share(options: Mapping[str, Any]) -> float:
 
     The product that ends a block is never repeated, because no gradient needs its result. The head is in no block, and
     is not repeated either. Not counted here is attention, whose own products are repeated as soon as any is.
-
-    Args:
-      options: of the builder; any other builder's options give 0.
     """
     remat = options.get("remat")
     if remat not in ("full", NAMES):
@@ -233,7 +219,6 @@ def used_experts(model: ModelConfig) -> float:
 
 
 def _check_heads(dim: int, heads: int, key_value_heads: int | None, head_dim: int | None, positions: str) -> None:
-    """Checks that the sizes of attention divide each other."""
     if positions == "rotary" and head_dim is not None and head_dim % 2:
         fix = f"set model.head_dim={head_dim + 1}, or model.positions=learned"
         raise invalid("model.head_dim", head_dim, problem="must be even with RoPE, which rotates pairs", fix=fix)
@@ -259,10 +244,7 @@ def _round_up(size: int, divisor: int) -> int:
 
 
 def scans(scan: bool | None, depth: int, *, on_jax: bool) -> bool:
-    """Returns whether the blocks are computed by a scan.
-
-    If `scan` is None, their number decides.
-    """
+    """Returns whether the blocks are computed by a scan. If `scan` is None, their number decides."""
     if scan is not None:
         return scan
     return on_jax and depth >= DEEP
@@ -270,10 +252,6 @@ def scans(scan: bool | None, depth: int, *, on_jax: bool) -> bool:
 
 def check(config: ModelConfig, *, on_jax: bool) -> None:
     """Checks the config of this builder; those of other builders pass.
-
-    Args:
-      config: whose options have the types that the builder declares.
-      on_jax: whether Keras runs on JAX.
 
     Raises:
       ConfigError: the first problem.
@@ -285,7 +263,6 @@ def check(config: ModelConfig, *, on_jax: bool) -> None:
 
 
 def _check_padding(dataset: DatasetConfig) -> None:
-    """Checks that no row and no batch is padded, because `model.router_loss` is a mean over all tokens."""
     problem = "padding would count in model.router_loss"
     if dataset.remainder == "pad":
         raise invalid("dataset.remainder", "pad", problem=problem, fix="set dataset.remainder=drop")

@@ -73,10 +73,6 @@ def as_vector(keras: Any, inputs: Inputs) -> Any:
 def with_image(keras: Any, inputs: Inputs) -> tuple[Any, Tensor, Callable[[Tensor], Tensor]]:
     """Returns the inputs of an image network.
 
-    Returns:
-      The Keras inputs; the image among them; and a function that concatenates a vector (batch, n) and all other inputs
-      as one vector. Without other inputs it returns its argument.
-
     Raises:
       ValueError: a single input that is not an image, or several of which none or more than one is an image.
     """

@@ -35,7 +35,6 @@ _HIDDEN = ("tensorflow", "tensorflow_text", "pandas", "sklearn", "matplotlib")
 # Once per class: a run builds its model several times.
 @functools.cache
 def _warn_of_leak(name: str) -> None:
-    """Warns that a language model may see the tokens that it has to predict."""
     logger.warning(
         "KerasHub has no causal language model of %s: if its tokens attend to later ones, the target leaks into the "
         "input and losses mean nothing; use it only to verify a layout",
@@ -64,18 +63,11 @@ def build(
     """Builds a model around a backbone.
 
     Args:
-      keras: Keras 3, on the JAX backend.
-      inputs: specs by name; `runner.model.hub.inputs` derives the backbone's inputs from them.
-      outputs: the outputs of the task.
       tokens: number of tokens per example for which the task wants an output each; 0: one output per example.
       backbone: public name of KerasHub's class; None: that of the preset.
       task: `CausalLM`, `TextClassifier`, `ImageClassifier`, a class's name, or `Backbone` for a dense head; None: by
         the run's task.
-      preset: a folder that `save_to_preset` wrote, or a preset's name, which is downloaded.
       lora_rank: LoRA rank; None: full fine-tuning.
-      fused_head: returns the factors of the logits, for a loss that computes them in chunks; causal language models.
-      config: further options of the class, whose names are parameters above.
-      **keys: options of the class.
 
     Returns:
       A functional model: arrays by name -> logits (B, T, units) of a language model, else (B, units).
@@ -140,13 +132,6 @@ def _enable_lora(backbone: Any, rank: int) -> None:
     """Adds low-rank adapters (Hu et al., arXiv:2106.09685), and freezes the rest of the backbone.
 
     The backbone's class names the layers that get adapters.
-
-    Args:
-      backbone: built.
-      rank: the rank of the adapters.
-
-    Raises:
-      ConfigError: no layer of the backbone can have adapters.
     """
     backbone.enable_lora(rank)
     # KerasHub leaves the biases of adapted layers trainable. LoRA trains the two low-rank kernels only.
@@ -165,11 +150,6 @@ def _enable_lora(backbone: Any, rank: int) -> None:
 
 def with_values(keras: Any, inputs: Mapping[str, ArraySpec], folder: str) -> Any:
     """Returns the model of a preset with the preset's values: its task model, or its backbone if it has none.
-
-    Args:
-      keras: Keras 3, on the JAX backend.
-      inputs: specs by name; `runner.model.hub.inputs` derives the model's inputs from them.
-      folder: of the preset.
 
     Raises:
       ConfigError: it is not a preset.

@@ -20,13 +20,6 @@ def sequential(
 ) -> Any:
     """Builds the MLP as `keras.Sequential`.
 
-    Args:
-      keras: the `tf_keras` or `keras` module.
-      inputs: specs by name, or the shape of the only one, such as (height, width, channel); several are concatenated.
-      num_classes: units of the last layer.
-      hidden: units of each hidden layer.
-      activation: the activation of the hidden layers.
-
     Returns:
       A built model: images (batch, height, width, channel), vectors or arrays by name -> logits (batch, num_classes).
       Several inputs make it a functional model.
@@ -44,11 +37,7 @@ def functional(
 def subclassed(
     keras: Any, inputs: Inputs, num_classes: int, hidden: Sequence[int] = (128,), activation: str = "relu"
 ) -> Any:
-    """Builds the MLP as a subclass of `keras.Model`; arguments as `sequential`.
-
-    Returns:
-      A model without weights: as usual in this style, its first call creates them. The engine makes that call.
-    """
+    """Builds the MLP as a subclass of `keras.Model`; arguments as `sequential`."""
     dense_layers = _dense_layers(keras, hidden, activation, num_classes)
 
     class Mlp(keras.Model):  # type: ignore[misc]
@@ -84,15 +73,7 @@ def explicit(
     This is the first model of the tutorial.
 
     Args:
-      keras: the `tf_keras` module; layers of Keras 3 take no layouts.
-      inputs: as `sequential`.
-      num_classes: units of the last layer.
       layouts: `d1/kernel` and the like -> DTensor layout; an empty mapping builds a plain model.
-      hidden: units of each hidden layer.
-      activation: the activation of the hidden layers.
-
-    Returns:
-      A model as `sequential`.
     """
     if not layouts:
         return sequential(keras, inputs, num_classes, hidden, activation)
@@ -130,7 +111,6 @@ def _stacked(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
 
 
 def _chained(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
-    """Returns the layers as a functional model."""
     taken = make(keras, inputs)
     x = as_vector(keras, inputs)(taken)
     for layer in layers:

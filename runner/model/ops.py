@@ -34,9 +34,6 @@ def of(keras: Any) -> Any:
 
     For tf_keras these are `softmax`, `mean` and `sum` over the last dim, `take`, `rsqrt`, `sigmoid`, `tanh`, and the
     functions that TensorFlow has under the same name.
-
-    Args:
-      keras: the `tf_keras` or `keras` module.
     """
     if is_on_jax(keras):
         return keras.ops

@@ -59,9 +59,6 @@ def check(call: Call, inputs: Mapping[str, ArraySpec], before: Mapping[str, Arra
 
     Args:
       call: of the model's inputs by name, (B, ...) each.
-      inputs: their specs.
-      before: as `CallResult.kept`, before any call.
-      microbatches: per step; the last ones may consist of padding only.
 
     Raises:
       ConfigError: names the variable, or what else padding affects.
@@ -98,13 +95,7 @@ def check(call: Call, inputs: Mapping[str, ArraySpec], before: Mapping[str, Arra
 
 
 def differ(first: Sequence[Array], changed: Sequence[Array], repeated: Sequence[Array]) -> bool:
-    """Returns whether the results of a changed call differ by more than those of two equal calls do.
-
-    Args:
-      first: arrays that a call returned.
-      changed: those of the changed call.
-      repeated: those of the first call again.
-    """
+    """Returns whether the results of a changed call differ by more than those of two equal calls do."""
     for one, other, again in zip(first, changed, repeated, strict=True):
         if _difference(one, other) > _NOISE_FACTOR * _difference(one, again):
             return True
@@ -115,10 +106,6 @@ def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> N
     """Rejects padded batches if they change the values of a task's functions.
 
     A function that itself ignores rows of weight 0 returns the same values up to rounding, and passes.
-
-    Args:
-      seen: the examples' `loss` and the task's totals by name, of a batch that ends in padding.
-      unseen: the same, of a batch of its examples only.
 
     Raises:
       ConfigError: names the loss or the metric.
@@ -136,12 +123,7 @@ def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> N
 
 
 def reads_others(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> bool:
-    """Returns whether the loss of a batch's first examples depends on its other rows.
-
-    Args:
-      seen: `loss` of the examples, computed from all rows.
-      unseen: the same, computed from these examples alone.
-    """
+    """Returns whether the loss of a batch's first examples depends on its other rows."""
     return _is_other(seen["loss"], unseen["loss"])
 
 
@@ -150,19 +132,12 @@ def _is_other(value: Array, expected: Array) -> bool:
 
 
 def invalid(subject: str) -> ConfigError:
-    """Returns the error that rejects padded batches.
-
-    Args:
-      subject: what padding would count in.
-    """
+    """Returns the error that rejects padded batches."""
     return ConfigError(f"dataset.remainder=pad: padding would count in {subject}; set dataset.remainder=drop")
 
 
 def random_examples(inputs: Mapping[str, ArraySpec], rng: np.random.Generator, count: int) -> dict[str, Array]:
-    """Returns random examples: normal floats, and integers 0 and 1.
-
-    Every embedding table has these two rows.
-    """
+    """Returns random examples: normal floats, and integers 0 and 1. Every embedding table has these two rows."""
     arrays: dict[str, Array] = {}
     for name, spec in inputs.items():
         shape = (count, *spec.shape)
@@ -179,10 +154,6 @@ def _concatenated(real: Batch, padding: Batch) -> dict[str, Array]:
 
 
 def _difference(one: Array, other: Array) -> float:
-    """Returns the largest absolute difference.
-
-    NaN equals NaN, and differs from a number by infinity.
-    """
     a = np.asarray(one).astype(np.float64)
     b = np.asarray(other).astype(np.float64)
     if a.shape != b.shape:
@@ -193,11 +164,9 @@ def _difference(one: Array, other: Array) -> float:
 
 
 def _largest(values: Array) -> float:
-    """Returns the largest absolute value."""
     numbers = np.nan_to_num(np.asarray(values).astype(np.float64))
     return float(np.max(np.abs(numbers), initial=0.0))
 
 
 def _is_close(one: Array, other: Array) -> bool:
-    """Returns whether two arrays differ by no more than sums in another order do."""
     return _difference(one, other) <= _SIZE_TOLERANCE * _largest(other)

@@ -60,10 +60,6 @@ def bind(layer: type[L], keras: ModuleType) -> type[L]:
     """Returns a layer as a class of one Keras flavor.
 
     The result is cached, so that all layers of one kind have the same class.
-
-    Args:
-      layer: the class without a Keras base.
-      keras: the `tf_keras` or `keras` module.
     """
     attributes = {
         "keras": keras,

@@ -44,12 +44,7 @@ class UnreadableError(Exception):
 
 
 def settle(task: Task, models: Iterable[Any]) -> None:
-    """Decides for a task, unless its config or its run did, whether a step scales the bytes of its images.
-
-    Args:
-      task: gets the decision.
-      models: that the task's inputs are given to, built.
-    """
+    """Decides for a task, unless its config or its run did, whether a step scales the bytes of its images."""
     images = task.byte_images
     if task.scale_images is None and images:
         # A model with constants of a trace is thrown away, and built again with values.
@@ -58,12 +53,7 @@ def settle(task: Task, models: Iterable[Any]) -> None:
 
 
 def takes_bytes(model: Any, images: Sequence[str]) -> bool:
-    """Returns whether the first layers of a model after an input of images rescale bytes, as far as they can be seen.
-
-    Args:
-      model: of tf_keras or Keras 3.
-      images: names of the inputs that are images.
-    """
+    """Returns whether the first layers of a model after its images rescale bytes, as far as they can be seen."""
     tensors = _inputs(model)
     chosen = [tensor for name, tensor in tensors.items() if name in images]
     return _verdict(model, chosen or list(tensors.values())) is True
@@ -87,7 +77,6 @@ def _verdict(layer: Any, inputs: Sequence[Any] = ()) -> Verdict:
     """Returns what a layer does to images.
 
     Args:
-      layer: a layer or a model.
       inputs: symbolic tensors of a functional model that images enter at; empty: all its inputs.
     """
     names = _names(layer)
@@ -125,11 +114,6 @@ def _of_scale(factor: Any, offset: Any, *, largest: float = 1.0) -> Verdict:
     """Returns the verdict on `x * factor + offset`.
 
     A layer for [0, 1] keeps its range or widens it, as `2 * x - 1`, or centers it within: (x - 0.5) / 0.2.
-
-    Args:
-      factor: a number, or one per channel.
-      offset: a number, or one per channel.
-      largest: from this factor on, `x` is no byte.
     """
     slope = _mean(factor)
     start = _mean(offset)
@@ -161,7 +145,6 @@ def _of_chain(layers: Iterable[Any]) -> Verdict:
 
 
 def _of_unordered(layers: Sequence[Any]) -> Verdict:
-    """Returns the verdict on the layers of a subclassed model or layer, whose order only its code says."""
     verdicts = []
     for layer in layers:
         verdict = _verdict(layer)
@@ -174,11 +157,6 @@ def _of_unordered(layers: Sequence[Any]) -> Verdict:
 
 
 def _of_function(layer: Any) -> Verdict:
-    """Returns the verdict on the function of a Lambda, or on a layer of the user's without weights, by calling it.
-
-    Raises:
-      UnreadableError: its result has no value, as in a build that is traced.
-    """
     function = getattr(layer, "function", None)
     if function is None and not getattr(layer, "weights", True):
         function = layer.call
@@ -221,7 +199,6 @@ def _of_graph(model: Any, tensors: Sequence[Any]) -> Verdict:
 
 
 def _calls(model: Any) -> Iterable[tuple[Any, list[Any], list[Any], list[Any]]]:
-    """Yields (operation, symbolic inputs, outputs, other arguments) for each call in a functional model's graph."""
     for operation in getattr(model, "operations", model.layers):
         for node in operation._inbound_nodes:
             if hasattr(node, "input_tensors") and hasattr(node, "arguments"):
@@ -263,7 +240,6 @@ def _of_call(operation: Any, inputs: Sequence[Any], arguments: Sequence[Any]) ->
 
 
 def _kind(operation: Any) -> str:
-    """Returns the name of an operation or of a layer's class, in lower case."""
     name = type(operation).__name__
     if name in ("TFOpLambda", "SlicingOpLambda"):
         name = str(operation.get_config()["function"]).rpartition(".")[2]
@@ -277,11 +253,6 @@ def _is_number(value: object) -> bool:
 
 
 def _mean(value: Any) -> float:
-    """Returns the mean of a constant.
-
-    Raises:
-      UnreadableError: it has no value, as in a build that is traced.
-    """
     try:
         return float(np.mean(np.asarray(value, np.float64)))
     except Exception as error:  # Each library has its own.

@@ -40,13 +40,7 @@ class Remat:
         return importlib.import_module("jax.ad_checkpoint").checkpoint_name(x, name)
 
     def applied(self, function: Callable[..., Any], *, scanned: bool = False) -> Any:
-        """Returns a JAX function with activation checkpointing.
-
-        Args:
-          function: to recompute in the backward pass.
-          scanned: the function is the body of a scan. XLA can't merge such a body with its recomputation, so that the
-            barriers against common subexpression elimination, which slow it down, aren't needed.
-        """
+        """Returns a JAX function with activation checkpointing."""
         if self.is_off:
             return function
         # Imported by name: Keras 3 has imported JAX already, but the DTensor engines may run without it.

@@ -21,22 +21,12 @@ def build(
 
     Each stage but the first halves the image.
 
-    Args:
-      keras: the `tf_keras` or `keras` module.
-      inputs: specs by name, or the shape (height, width, channel) of the only image; inputs other than the image go
-        into the head.
-      num_classes: units of the last layer.
-      widths: channels of each stage; 3 stages of 3 blocks are the paper's ResNet-20.
-      blocks: residual blocks per stage.
-      activation: after each normalization.
-
     Returns:
       A model: float32 images (batch, height, width, channel) -> logits (batch, num_classes).
     """
     layers = keras.layers
 
     def convolution(x: Tensor, width: int, kernel: int, stride: int, name: str, number: str) -> Tensor:
-        """Returns a convolution without bias, and batch normalization."""
         x = layers.Conv2D(
             width,
             kernel,

@@ -76,15 +76,6 @@ class Blocks(PortableLayer):
         return blocks
 
     def _stacked(self, layer: Any, stacks: list[Any]) -> dict[str, Any]:
-        """Creates the stacked variables of one part of the block.
-
-        Args:
-          layer: the part, built.
-          stacks: gets the stacked variables.
-
-        Returns:
-          Name of a variable in the block to the stacked variable.
-        """
         prefix = layer.name.removeprefix(f"{self.name}.").replace(".", "_")
         stacked = {}
         for variable in layer.trainable_variables:
@@ -137,11 +128,6 @@ class Blocks(PortableLayer):
 
         Local and global blocks are of different programs, so a step of the scan computes a whole period of them. What
         is left of the depth follows the scan.
-
-        Args:
-          steps: per block of a period, (tokens, slices) -> (tokens, output).
-          x_btd: tokens.
-          stacked: arrays (depth, ...), or trees of them, whose slices are the blocks' own.
         """
         ops = self.ops
         period = len(steps)
@@ -170,7 +156,6 @@ class Blocks(PortableLayer):
 
 
 def _variables(block: Any) -> list[Any]:
-    """Returns a block's variables, in the order in which `Blocks` stacks them."""
     layers = [block.attention_norm, block.feedforward_norm]
     if block.sizes.post_norm:
         layers += [block.attention_post_norm, block.feedforward_post_norm]
@@ -182,7 +167,6 @@ def _variables(block: Any) -> list[Any]:
 
 
 def _built_without_values(make: Callable[[], Any], shape: tuple[int | None, ...]) -> Any:
-    """Returns a built layer whose variables have shapes but allocate no memory."""
     built = []
 
     def build() -> None:

@@ -123,15 +123,7 @@ def _placer() -> Placer | None:
 
 
 def lay(x: Tensor, spec: Spec, back: Spec | None = None) -> Tensor:
-    """Returns `x` sharded by a spec, on a mesh; without a placer `x` itself.
-
-    Args:
-      x: tensor.
-      spec: one entry per dim: an axis, None for replicated, and at most one `MATCH`, which keeps the dim as it is.
-      back: current sharding of `x` and that of its gradient, if known. Both ends are then fixed, in the value and in
-        the gradient. Otherwise DTensor propagates the new sharding to the operation before, which may not support it;
-        convolutions do not.
-    """
+    """Returns `x` sharded by a spec, on a mesh; without a placer `x` itself."""
     placer = _placer()
     if placer is None:
         return x
@@ -194,10 +186,7 @@ def as_flat(x: Tensor) -> Tensor:
 
 
 def whole_images(x: Tensor) -> Tensor:
-    """Returns images sharded by examples only.
-
-    A convolution or a pooling window needs them so.
-    """
+    """Returns images sharded by examples only. A convolution or a pooling window needs them so."""
     current_spec = None
     if splits_space():
         current_spec = image_spec(x.shape)
@@ -220,10 +209,6 @@ def as_rows(x: Tensor, kernel: Tensor) -> Tensor:
     """Returns a layer's input with its last dim sharded like its kernel's first.
 
     Unchanged if no mesh axis shards that.
-
-    Args:
-      x: (batch, in) or (batch, tokens, in).
-      kernel: variable (in, out).
     """
     placer = _placer()
     if placer is None or len(x.shape) > 3:
@@ -241,11 +226,6 @@ def met_by(x_bthk: Tensor, kernel: Tensor, other: Tensor) -> Tensor:
     """Returns heads, replicated if another axis shards those that they meet.
 
     DTensor has no rule for a product of dims that two axes shard.
-
-    Args:
-      x_bthk: (batch, tokens, heads, head width).
-      kernel: variable (in, heads, head width) that computed them.
-      other: the same, of the other heads.
     """
     placer = _placer()
     if placer is None:

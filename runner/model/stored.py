@@ -23,10 +23,7 @@ class StoredValue(Protocol):
         ...
 
     def read(self, index: tuple[slice, ...]) -> Array:
-        """Returns a part, one slice per dim, of any float dtype.
-
-        It is cast to the variable's.
-        """
+        """Returns a part, one slice per dim, of any float dtype. It is cast to the variable's."""
         ...
 
 
@@ -36,7 +33,6 @@ def give(model: object, values: Mapping[int, StoredValue]) -> None:
     Builders of users call it too, see docs/memory.md.
 
     Args:
-      model: returned by the builder.
       values: id of a variable -> its value; the initial values of other variables are drawn.
     """
     # Bypasses Keras's `__setattr__`, which would track the dict as part of the model.

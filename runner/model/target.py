@@ -55,15 +55,6 @@ def takes_layouts(config: ModelConfig) -> bool:
 
 
 def _check_type(name: str, value: Any, annotation: str) -> None:
-    """Checks a value against an annotation of scalars and lists of these.
-
-    Any other annotation passes.
-
-    Args:
-      name: the name of the option.
-      value: the value of the option.
-      annotation: as it is in the source.
-    """
     is_known = True
     is_match = False
     is_sizes = False
@@ -85,10 +76,6 @@ def _check_type(name: str, value: Any, annotation: str) -> None:
 
 
 def _element(kind: str) -> str:
-    """Returns the type of the elements of a list's annotation.
-
-    That of a scalar is returned as it is.
-    """
     for prefix in _LIST_PREFIXES:
         if kind.startswith(prefix) and kind.endswith("]"):
             return kind[len(prefix) : -1].removesuffix(", ...")
@@ -96,7 +83,6 @@ def _element(kind: str) -> str:
 
 
 def _matches(value: Any, kind: str) -> bool:
-    """Returns whether a value is of one known kind."""
     if kind == "None":
         return value is None
     element = _element(kind)

@@ -244,7 +244,6 @@ class Block(PortableLayer):
         The loss is an output, since a layer can't add it inside of `jax.checkpoint` and of a scan.
 
         Args:
-          x_btd: tokens.
           segments: document of each token (B, T), or None.
           masks: of both branches (B, T, D), True where an element is kept; empty: no dropout.
         """
@@ -256,13 +255,11 @@ class Block(PortableLayer):
         return self._branches(x_btd, segments, first, second)
 
     def _normalized_heads(self, q_bthk: Tensor, k_btgk: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns queries and keys, normalized if the option says so."""
         if not self.sizes.query_key_norm:
             return q_bthk, k_btgk
         return self.attention["query_norm"](q_bthk), self.attention["key_norm"](k_btgk)
 
     def _drop(self, mask: Tensor, x_btd: Tensor) -> Tensor:
-        """Applies a dropout mask, scaling what is kept."""
         return self.ops.where(mask, x_btd / (1.0 - self.sizes.dropout), self.ops.zeros_like(x_btd))
 
     def _branches(
@@ -272,14 +269,12 @@ class Block(PortableLayer):
         attention_dropout: Callable[[Tensor], Tensor],
         feedforward_dropout: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns the tokens after both branches, with the given dropouts, and the router's loss."""
         x_btd = self.sizes.remat.named("input", x_btd)
         x_btd = x_btd + attention_dropout(self._attention_branch(self.attention_norm(x_btd), segments))
         branch, router_loss = self._feedforward_branch(self.feedforward_norm(x_btd))
         return x_btd + feedforward_dropout(branch), router_loss
 
     def _attention_branch(self, x_btd: Tensor, segments: Tensor) -> Tensor:
-        """Returns the output projection of the attended values, perhaps normalized."""
         query = self.attention["query"]
         key = self.attention["key"]
         value = self.attention["value"]
@@ -298,7 +293,6 @@ class Block(PortableLayer):
         return output
 
     def _feedforward_branch(self, x_btd: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns the output of the hidden units, perhaps normalized, and the router's loss, if there is one."""
         router_loss = None
         if self.sizes.experts is None:
             output = self._feedforward_output(x_btd)
@@ -327,7 +321,6 @@ class Block(PortableLayer):
         return gate * self.ops.sigmoid(gate) * up
 
     def _mixture_output(self, x_btd: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns the sum of the experts' outputs, weighted by the router, and the router's loss."""
         sizes = self.sizes
         routing = experts.route(self.ops, self.experts["router"](x_btd), sizes.experts_per_token)
         hidden_btef = self._gated(self.experts, x_btd)
@@ -391,7 +384,6 @@ def _projection(keras: ModuleType, sizes: Sizes, name: str, units: int, scale: f
 
 
 def _feedforward(keras: ModuleType, sizes: Sizes, name: str, residual_scale: float) -> dict[str, Any]:
-    """Returns the layers of a feed-forward."""
     # The gate is created first: in Keras 3 an initializer draws its seed when it is created, so the order of the
     # layers decides the initial values.
     parts = {}
@@ -431,10 +423,7 @@ def _from_heads(keras: ModuleType, sizes: Sizes, name: str, scale: float) -> Any
 
 
 def _normal(keras: Any, scale: float = 1.0) -> Any:
-    """Returns a new normal initializer, one per variable.
-
-    In Keras 3 each draws its seed when it is created.
-    """
+    """Returns a new normal initializer, one per variable. In Keras 3 each draws its seed when it is created."""
     return keras.initializers.RandomNormal(stddev=_STDDEV * scale)
 
 

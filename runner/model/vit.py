@@ -30,10 +30,7 @@ class Patches(PortableLayer):
         return {**super().get_config(), "patch": self.patch}
 
     def call(self, images: Tensor) -> Tensor:
-        """Returns the tokens.
-
-        They are sharded like the images' height if the axis divides the rows of patches.
-        """
+        """Returns the tokens. They are sharded like the images' height if the axis divides the rows of patches."""
         p = self.patch
         _, height, width, channels = images.shape
         rows = height // p
@@ -93,18 +90,6 @@ def build(
 ) -> Any:
     """Builds a pre-norm transformer over image patches.
 
-    Args:
-      keras: the `tf_keras` or `keras` module.
-      inputs: specs by name, or the shape (height, width, channel) of the only image; inputs other than the image go
-        into the head.
-      num_classes: units of the last layer.
-      patch: height and width of a patch; must divide the image's.
-      dim: width of a token.
-      depth: number of transformer blocks.
-      heads: attention heads; must divide `dim`.
-      mlp: hidden units of each block's MLP.
-      dropout: dropout rate of each block's two branches.
-
     Returns:
       A model: float32 images (batch, height, width, channel) -> logits (batch, num_classes).
 
@@ -139,10 +124,6 @@ def build(
 
 
 def _attention(keras: Any, x_btd: Tensor, dim: int, heads: int, name: str) -> Tensor:
-    """Returns multi-head self-attention.
-
-    It projects to heads, mixes the tokens and projects back.
-    """
     layers = keras.layers
 
     def to_heads(part: str) -> Tensor:

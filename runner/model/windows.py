@@ -33,10 +33,8 @@ def is_local(index: int, window: int | None, global_every: int | None) -> bool:
     """Returns whether the tokens of a block attend to those of a window only.
 
     Args:
-      index: of the block, from 0.
       window: of local blocks, in tokens; None: no block is local.
       global_every: every so many blocks, the last one is global; None: all are local.
-
     >>> [is_local(index, 4096, 2) for index in range(4)]
     [True, False, True, False]
     """
@@ -49,13 +47,6 @@ def chunks(tokens: int, window: int) -> list[Chunk]:
     """Returns the chunks in which a row's local attention is computed.
 
     A chunk has as many queries as a window has tokens, so that its keys are those of two windows.
-
-    Args:
-      tokens: of a row.
-      window: tokens that each token attends to, itself included; less than `tokens`.
-
-    >>> chunks(10, 4)
-    [Chunk(start=0, stop=4, first_key=0), Chunk(start=4, stop=8, first_key=0), Chunk(start=8, stop=10, first_key=4)]
     """
     size = max(window, -(-tokens // _MOST_CHUNKS))
     # With a mask, cuDNN's fused attention takes even numbers of queries and of keys.
@@ -82,12 +73,7 @@ def share(tokens: int, window: int) -> float:
 
 
 def shares(options: Mapping[str, Any], tokens: int) -> dict[str, float]:
-    """Returns the path of a layer that holds attention -> the share of its products that local blocks compute.
-
-    Args:
-      options: of `runner.model.gpt`, with a window.
-      tokens: of a row.
-    """
+    """Returns the path of a layer that holds attention -> the share of its products that local blocks compute."""
     window = int(options["window"])
     depth = int(options["depth"])
     by_layer = {}

@@ -215,7 +215,6 @@ class Task(ABC):
         """Returns the model's inputs: the array of a single input, or several arrays by name; images as it takes them.
 
         Args:
-          ops: the engine's.
           batch: arrays (B, ...) by name.
         """
         scaled = {name: self._scaled(ops, name, batch[name]) for name in self.input_names}
@@ -239,9 +238,6 @@ class Task(ABC):
         """Returns float32 (..., B), the weight of each example in the means of a step: its number of loss terms.
 
         Computed on the host before the step, so that the sum of the weights needs no collective. 0 for padding.
-
-        Args:
-          batch: arrays `(..., B, *shape)` by name.
         """
         return np.asarray(batch[WEIGHT], np.float32)
 
@@ -254,17 +250,12 @@ class Task(ABC):
         """Returns float32 (B,), `weights` of a batch on the devices.
 
         Args:
-          ops: the engine's.
           batch: arrays (B, ...) by name.
         """
         return ops.cast(batch[WEIGHT], "float32")
 
     def mean_loss(self, totals: Mapping[str, Array]) -> float:
-        """Returns the mean loss of an evaluation.
-
-        Args:
-          totals: sums of `addends` over all batches, and of each example's loss and weight as `loss` and `weight`.
-        """
+        """Returns the mean loss of an evaluation."""
         return float(totals[LOSS]) / (float(totals[WEIGHT]) or 1.0)
 
     def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
@@ -273,8 +264,6 @@ class Task(ABC):
         A task whose outputs are large computes its sums here, once for all three.
 
         Args:
-          ops: the engine's.
-          outputs: the model's, in its compute precision.
           batch: arrays (B, ...) by name.
         """
         del ops, batch
@@ -296,20 +285,11 @@ class Task(ABC):
         """Returns float32 arrays of a batch by name, for `addends`, without its padding."""
 
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the arrays to sum over the batches of an evaluation.
-
-        Args:
-          totals: `totals` of one batch, as float64 on the host.
-        """
+        """Returns the arrays to sum over the batches of an evaluation."""
         return dict(totals)
 
     def joined(self, sums: Mapping[str, Array], addends: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the sums over some batches and one more.
-
-        Args:
-          sums: over the batches before.
-          addends: of the next batch; all of the first one's are its sums.
-        """
+        """Returns the sums over some batches and one more."""
         return {name: sums[name] + addend for name, addend in addends.items()}
 
     @abstractmethod
@@ -324,18 +304,12 @@ class Task(ABC):
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks the output of a model.
 
-        Args:
-          shape: of the output, the batch's dim first.
-
         Raises:
           ConfigError: the loss can't be computed from it.
         """
 
     def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
         """Checks the outputs of a model that has several; a task that needs a number of units takes a single output.
-
-        Args:
-          shapes: by name.
 
         Raises:
           ConfigError: the loss can't be computed from them.
@@ -350,10 +324,6 @@ class Task(ABC):
     def check_split(self, source: DataSource, split: str) -> None:
         """Checks the targets of a split if they can be read without computing every example.
 
-        Args:
-          source: the split.
-          split: its name, for the message.
-
         Raises:
           ConfigError: the loss can't be computed from one of them.
         """
@@ -361,22 +331,12 @@ class Task(ABC):
 
     @abstractmethod
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns pictures and tables of an evaluation.
-
-        Args:
-          evaluation: of the first examples of the split, in order; its outputs may be empty.
-          source: the split.
-          split: its name, for titles.
-        """
+        """Returns pictures and tables of an evaluation."""
 
     def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
         """Returns text that the model samples, to be recorded; None if the task or the config has no samples.
 
         Args:
-          ask: computes `next_logits` of a batch.
-          step: number of training steps done.
-          seed: the run's.
-          multiple: number that must divide the size of a batch.
           prompt: start of the text; None: that of the config.
         """
         del ask, step, seed, multiple, prompt
@@ -399,8 +359,6 @@ class Task(ABC):
         """Returns the tokens (n,) of each prompt for `generate`.
 
         Args:
-          prompts: starts of texts.
-          key: the config key that they come from.
           tokens: number of tokens that each text gets; None: the default, or as many as a row has room for.
 
         Raises:
@@ -426,12 +384,7 @@ class Task(ABC):
         """Returns the texts that the model writes after prompts; only for a task that has samples.
 
         Args:
-          ask: computes `next_logits` of a batch.
-          prompts: of `encode_prompts`.
           tokens: number of tokens of each text; None: the default.
-          sampling: how a token is drawn.
-          seed: of the draws.
-          multiple: number that must divide the size of a batch.
         """
         raise NotImplementedError
 
@@ -440,30 +393,17 @@ class Task(ABC):
         raise NotImplementedError
 
     def predictions(self, ops: Arrays, outputs: Outputs) -> dict[str, Tensor]:
-        """Returns the outputs of an exported model by name.
-
-        Args:
-          ops: the functions of the library that `outputs` are arrays of.
-          outputs: the model's.
-        """
+        """Returns the outputs of an exported model by name."""
         del ops
         return named_outputs(outputs)
 
     def warnings(self, outputs: Array) -> list[str]:
-        """Returns warnings about the outputs of an untrained model.
-
-        Args:
-          outputs: float32 (examples, ...).
-        """
+        """Returns warnings about the outputs of an untrained model."""
         del outputs
         return []
 
     def named_warnings(self, outputs: Mapping[str, Array]) -> list[str]:
-        """Returns warnings about the outputs of an untrained model that has several.
-
-        Args:
-          outputs: float32 (examples, ...) by name.
-        """
+        """Returns warnings about the outputs of an untrained model that has several."""
         del outputs
         return []
 

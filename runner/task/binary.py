@@ -37,7 +37,6 @@ _EXAMPLES = "examples"
 
 
 def _own_metrics(options: BinaryOptions) -> list[str]:
-    """Returns the names of the task's own metrics."""
     return ["accuracy", "f1", "precision", "recall", "auc", "auc_pr", *thresholds.names(options.thresholds)]
 
 
@@ -111,7 +110,6 @@ class Binary(OfSigmoids):
         self._logits_n = thresholds.as_logits(self._thresholds)
 
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
-        """Returns the name of the target, an array of one number per example."""
         name = self._sole_target(
             "task=binary needs one array", fix="name one array, or set task=multilabel for several labels per example"
         )
@@ -137,7 +135,6 @@ class Binary(OfSigmoids):
         return name
 
     def _check_positive(self, names: Sequence[str]) -> bool:
-        """Returns whether the first class is the positive one."""
         positive = self._options.positive
         if positive is None:
             return False
@@ -276,7 +273,6 @@ class Binary(OfSigmoids):
         return Report(files, tables)
 
     def _threshold_table(self, others: thresholds.Counts) -> Table:
-        """Returns a table of the threshold of the predictions and of those of the config."""
         named = [self._options.threshold, *self._options.thresholds]
         rows: list[tuple[Cell, ...]] = []
         precision = others.precision()

@@ -15,11 +15,6 @@ _UNITS = 8
 def check_output(shape: Sequence[int | None], expected: Sequence[int], meaning: str) -> None:
     """Checks the shape of a model's output.
 
-    Args:
-      shape: of the output, the batch dim first.
-      expected: the other dims.
-      meaning: of the expected dims, in words.
-
     Raises:
       ConfigError: it is not `[batch, *expected]`.
     """
@@ -33,11 +28,7 @@ def check_output(shape: Sequence[int | None], expected: Sequence[int], meaning: 
 
 
 def not_logits(outputs: Array) -> list[str]:
-    """Returns a warning for outputs of a sigmoid where those of several classes are needed.
-
-    Args:
-      outputs: float32 (examples, units), of an untrained model.
-    """
+    """Returns a warning for outputs of a sigmoid where those of several classes are needed."""
     if not outputs.size or outputs.shape[1] < _UNITS or not ((outputs > 0) & (outputs < 1)).all():
         return []
     return [

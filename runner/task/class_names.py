@@ -17,14 +17,7 @@ CONSTANT = "classes"
 
 
 def resolve(setting: Any, spec: ArraySpec, data: TaskData, count: Callable[[], int]) -> tuple[str, ...]:
-    """Returns the class names, which are numbers if nothing names the classes.
-
-    Args:
-      setting: `task.classes`, checked: a number, a list of names, or null.
-      spec: of the array of labels.
-      data: has the number of classes of a resumed run.
-      count: counts the classes, where neither the config, the dataset nor a resumed run knows their number.
-    """
+    """Returns the class names, which are numbers if nothing names the classes."""
     if isinstance(setting, list):
         return tuple(map(str, setting))
     if setting is None and spec.names:
@@ -43,8 +36,6 @@ def known_labels(train: DataSource | None, target: str, example: int) -> Array:
 
     Args:
       train: the split; None: it is not known.
-      target: name of the array of labels.
-      example: a number of classes for the error message.
 
     Raises:
       ConfigError: the split can't be read as a whole.
@@ -81,13 +72,6 @@ def whole(labels: Array, target: str) -> Array:
 
 def check_range(labels: Array, classes: int, target: str, split: str, fix: Callable[[int], str]) -> None:
     """Checks that labels are from 0 to classes - 1.
-
-    Args:
-      labels: integers of any shape, those that count.
-      classes: their number.
-      target: name of the array of labels.
-      split: name of the split.
-      fix: returns the fix for a label that is out of range.
 
     Raises:
       ConfigError: one is not.

@@ -24,9 +24,6 @@ def resolve(
     """Returns one weight per class; None: all are 1.
 
     Args:
-      setting: `task.class_weights`, checked: `balanced`, a list in label order, a mapping from names, or null.
-      names: the names of the classes, in label order.
-      data: has the weights of a resumed run.
       count: returns the number of examples (C,) of each class in the train split.
 
     Raises:

@@ -49,7 +49,6 @@ _ROUNDING = 1e-2
 
 
 def _own_metrics(options: ClassificationOptions) -> list[str]:
-    """Returns the names of the task's own metrics."""
     return ["accuracy"] if options.top_k is None else ["accuracy", f"top_{options.top_k}"]
 
 
@@ -138,11 +137,6 @@ class Classification(Supervised):
             self.constants |= class_weights.constants(options.class_weights, weights)
 
     def _target_has_probabilities(self, spec: ArraySpec) -> bool:
-        """Returns whether the target has one probability per class, rather than an integer label.
-
-        Raises:
-          ConfigError: it has neither.
-        """
         has_tokens = np.dtype(spec.dtype).kind in "biu" and spec.dims == ("sequence",)
         # Many files have class indices as floats; `check_split` rejects fractions.
         if len(spec.shape) <= 1 and not has_tokens:
@@ -187,7 +181,6 @@ class Classification(Supervised):
         return names
 
     def _count_classes(self, spec: ArraySpec, train: DataSource | None) -> int:
-        """Returns the number of classes that the target's shape, or the labels of the train split show."""
         if self._has_probabilities:
             return spec.shape[0]
         labels = class_names.whole(class_names.known_labels(train, self._target, example=10), self._target)
@@ -376,7 +369,6 @@ class Classification(Supervised):
         return Report(files, tables)
 
     def _report_errors(self, outputs: Array, source: DataSource, split: str) -> Report:
-        """Returns a picture of misclassified images, or a table of them if the examples have no image."""
         names = self.class_names
         count = len(outputs)
         labels = read_columns(source, [self._target], count)[self._target]
@@ -448,9 +440,6 @@ def misclassified_examples(labels: Array, probabilities_nc: Array) -> tuple[Arra
     Args:
       labels: int (N,).
       probabilities_nc: (N, C).
-
-    Returns:
-      The indices of the examples, their predicted classes, and the probabilities of these.
     """
     if not len(probabilities_nc):
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)

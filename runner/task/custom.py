@@ -99,8 +99,6 @@ def output_spec(array_roles: Roles, arrays: Mapping[str, ArraySpec], units: int 
     """Returns the output that a custom loss needs: the config's number of units, or that of the target.
 
     Args:
-      array_roles: roles of the arrays.
-      arrays: specs of the dataset's arrays.
       units: of the config; None: those of the target.
     """
     specs = [arrays[name] for name in array_roles.target]
@@ -141,11 +139,7 @@ class Custom(Supervised):
     def _call(
         self, key: str, path: str, function: Measure, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]
     ) -> Tensor:
-        """Returns the result of a user's function as float32 (B,).
-
-        Raises:
-          ConfigError: it raised, or its result has another shape.
-        """
+        """Returns the result of a user's function as float32 (B,)."""
         arrays = {name: self._as_float32(ops, name, array) for name, array in batch.items()}
         try:
             result = ops.cast(function(ops, outputs, arrays), "float32")

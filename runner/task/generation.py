@@ -49,16 +49,6 @@ def sample_tokens(
 
     Tokens are drawn by the Gumbel-max trick: the index of the largest of logit / temperature + Gumbel noise has the
     softmax's distribution (Maddison, Tarlow and Minka, A* Sampling, 2014, section 2).
-
-    Args:
-      ask: computes logits.
-      prompts: int (n,) of each row, at least one token.
-      counts: number of tokens to sample for each row; with its prompt at most `length`.
-      length: of a row, T.
-      samplings: how each row's tokens are drawn.
-      seed: of the draws.
-      step: number of training steps done.
-      first_row: number of the first row, if these are some of several rows.
     """
     rows = np.zeros((len(prompts), length), np.int32)
     lengths = np.array([len(prompt) for prompt in prompts])

@@ -162,8 +162,6 @@ def requested(setting: Any, targets: str, own: Collection[str]) -> list[Requeste
 
     Args:
       setting: `task.metrics`: a list of names, or of mappings from a name to options, or one such mapping; None: none.
-      targets: kind of the task's targets.
-      own: names of all metrics of the task itself.
 
     Raises:
       ConfigError: an unknown metric, one that does not fit the task, or two metrics of one name.
@@ -253,18 +251,6 @@ class KerasMetrics:
     def __init__(
         self, setting: Any, targets: str, own: Collection[str], size: int, *, has_example_weight: bool
     ) -> None:
-        """Settles the metrics of a config.
-
-        Args:
-          setting: `task.metrics`.
-          targets: kind of the task's targets.
-          own: names of all metrics of the task itself.
-          size: number of classes, labels or columns.
-          has_example_weight: whether the config has `task.example_weight`.
-
-        Raises:
-          ConfigError: a metric is of a class that the target does not have, or weighted without weights.
-        """
         self._requested = requested(setting, targets, own)
         self._size = size
         # Keras's metrics, made at the first batch.
@@ -294,10 +280,6 @@ class KerasMetrics:
 
     def totals(self, ops: Arrays, compare: Callable[[], Compared]) -> dict[str, Tensor]:
         """Returns the sums of a batch.
-
-        Args:
-          ops: the engine's.
-          compare: returns what is compared; not called if nothing is.
 
         Raises:
           ConfigError: Keras rejects an option.
@@ -342,11 +324,6 @@ def _sum_name(metric: Requested, index: int) -> str:
 
 
 def _instance(keras: ModuleType, metric: Requested, size: int, has_logits: bool) -> Any:
-    """Returns an instance of a class of Keras, whose variables are made.
-
-    Raises:
-      ConfigError: Keras rejects its options, or its value is not as many numbers as it has names.
-    """
     options = dict(metric.options)
     kind = metric.kind
     if "IoU" in kind:
@@ -376,13 +353,11 @@ def _instance(keras: ModuleType, metric: Requested, size: int, has_logits: bool)
 
 
 def _rejected(metric: Requested, error: Exception) -> ConfigError:
-    """Returns the error of options that Keras does not take, or can't compute in a compiled program."""
     problem = f"Keras rejects it: {str(error).strip().splitlines()[0]}"
     return invalid(KEY, {metric.kind: dict(metric.options)}, problem=problem, fix="see keras.io/api/metrics")
 
 
 def _is_of_class_numbers(kind: str) -> bool:
-    """Returns whether Keras gives a metric the numbers of the classes, not vectors."""
     return kind.startswith("Sparse") or kind in ("MeanIoU", "IoU")
 
 

@@ -144,7 +144,6 @@ class LanguageModel(Supervised):
         return replace(config, inputs=[name for name in arrays if name not in others])
 
     def _check_arrays(self) -> str:
-        """Checks that all arrays have one number per token, and returns the label's name."""
         label = self._sole_target("task=language_model needs one array of tokens")
         spec = self.arrays[label]
         if len(spec.shape) != 1 or np.dtype(spec.dtype).kind not in "iu":
@@ -165,7 +164,6 @@ class LanguageModel(Supervised):
         return label
 
     def _wrong_length(self, key: str, name: str) -> ConfigError:
-        """Returns the error for an array that does not have one number per label."""
         label = self.target_names[0]
         return invalid(
             key,
@@ -273,10 +271,6 @@ class LanguageModel(Supervised):
         """Returns text that the model samples, greedily and at random; None if the config has no samples.
 
         Args:
-          ask: computes the logits (R, V) after each row's marked token, of a batch's arrays.
-          step: number of training steps done.
-          seed: the run's.
-          multiple: size of the batch axis, which must divide R.
           prompt: replaces that of the config; None: it does not.
         """
         options = self._options.sample
@@ -353,7 +347,6 @@ class LanguageModel(Supervised):
         return texts
 
     def _next_logits_of_rows(self, ask: Ask, multiple: int) -> generation.Ask:
-        """Returns what computes the logits after a position of each row, with rows that fill the batch axis."""
         assert self.vocabulary is not None
         # A padded vocabulary has logits of tokens that don't exist.
         vocabulary_size = self.vocabulary.size
@@ -453,7 +446,6 @@ class LanguageModel(Supervised):
         return {LOSS: loss, _RIGHT: right, _ENTROPY: entropy}
 
     def _sums(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the result of `_summed`, for a model's outputs or for that result itself."""
         if isinstance(outputs, Mapping) and _ENTROPY in outputs:
             return dict(outputs)
         return self._summed(ops, outputs, batch)
@@ -539,7 +531,6 @@ class LanguageModel(Supervised):
 
 
 def _capped(ops: Arrays, logits: Tensor, outputs: Mapping[str, Tensor]) -> Tensor:
-    """Returns logits with the soft cap of a model's outputs, if these have one."""
     cap = outputs.get(HEAD_CAP)
     if cap is None:
         return logits

@@ -121,7 +121,6 @@ def check_chosen(name: str | None, content: Mapping[str, Any] | None) -> None:
 
     Args:
       name: `task.loss`; None: the cross-entropy.
-      content: `task.loss_options`.
 
     Raises:
       ConfigError: the loss is unknown, or an option is a key of the task.
@@ -138,8 +137,6 @@ def named(name: str, *, from_logits: bool = False, options: Mapping[str, Any] | 
     """Returns a loss of `NAMES`.
 
     Args:
-      name: the name.
-      from_logits: the outputs are logits; only for a loss of `WITH_LOGITS`.
       options: arguments of Keras's class; None: its defaults.
     """
     if name == "mean_squared_error" and not options:
@@ -181,7 +178,6 @@ def of_model(name: str | None, options: Mapping[str, Any] | None, activation: st
     """Returns the loss that a config chooses instead of the cross-entropy, of a model's outputs; None: none.
 
     Args:
-      name: of `NAMES`, or None.
       options: arguments of Keras's class; None: its defaults.
       activation: `SIGMOID` or `SOFTMAX`, which makes probabilities of the model's logits; None: the outputs are
         probabilities. A hinge loss takes the outputs as they are.

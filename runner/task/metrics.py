@@ -45,11 +45,7 @@ _OF_EVERY_TASK: Mapping[str, str | None] = {
 
 
 def evaluated(directions: Mapping[str, str]) -> dict[str, str]:
-    """Returns the metrics of an evaluation by the names that they are logged under, with their directions.
-
-    Args:
-      directions: the task's metrics by name, `loss` first, with the better direction of each.
-    """
+    """Returns the metrics of an evaluation by the names that they are logged under, with their directions."""
     return {f"{EVAL}{name}": direction for name, direction in directions.items()}
 
 
@@ -57,10 +53,6 @@ def selecting(directions: Mapping[str, str], steps: Sequence[str] = ()) -> dict[
     """Returns the metrics that can end a run, reduce its rate or select its best checkpoint, with their directions.
 
     They are known at every evaluation: those of the evaluation, and the means of the training steps before it.
-
-    Args:
-      directions: as for `evaluated`.
-      steps: the task's metrics of a training step except the loss. One without a direction can't select.
     """
     of_steps = {}
     for name in (LOSS_NAME, *steps):
@@ -70,12 +62,7 @@ def selecting(directions: Mapping[str, str], steps: Sequence[str] = ()) -> dict[
 
 
 def choices(directions: Mapping[str, str], steps: Sequence[str] = ()) -> dict[str, str | None]:
-    """Returns every metric that a run of a task logs, with its better direction.
-
-    Args:
-      directions: as for `evaluated`.
-      steps: the task's metrics of a training step except the loss.
-    """
+    """Returns every metric that a run of a task logs, with its better direction."""
     step_directions = {}
     for prefix in (TRAIN, EPOCH):
         for name in (LOSS_NAME, *steps):

@@ -36,7 +36,6 @@ _POSITIVE_ABOVE = "positive_above"
 
 
 def _own_metrics(options: MultilabelOptions) -> list[str]:
-    """Returns the names of the task's own metrics."""
     areas = () if options.auc_thresholds is None else ("auc", "auc_pr", "auc_macro", "auc_pr_macro")
     own = ("f1_micro", "f1_macro", "exact_match", "accuracy", "precision", "recall", *areas)
     return [*own, *thresholds.names(options.thresholds)]
@@ -183,7 +182,6 @@ class Multilabel(OfSigmoids):
         return {**totals, **self._keras_metrics.totals(ops, lambda: self._of_keras(ops, outputs, batch))}
 
     def _counts(self, totals: Mapping[str, Array], label: int | None = None) -> thresholds.Counts:
-        """Returns the counts at the thresholds, of one label or of all together."""
         rows = slice(None) if label is None else slice(label, label + 1)
         true_positives = totals[_POSITIVE_ABOVE][rows].sum(0)
         false_positives = totals[_ABOVE][rows].sum(0) - true_positives
@@ -192,7 +190,6 @@ class Multilabel(OfSigmoids):
         return thresholds.Counts(true_positives, false_positives, float(positives.sum()), negatives)
 
     def _areas(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the areas under the curves of all labels together, and the means over the labels."""
         together = self._counts(totals).at(self._area_rows)
         of_labels = [self._counts(totals, label).at(self._area_rows) for label in range(len(self.label_names))]
         return {

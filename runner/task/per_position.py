@@ -63,10 +63,6 @@ class PerPosition(Supervised):
     def find_label_weight(self, name: str | None, arrays: Mapping[str, ArraySpec]) -> None:
         """Adds the array of the labels' weights.
 
-        Args:
-          name: `task.label_weight`.
-          arrays: specs of the dataset's arrays.
-
         Raises:
           ConfigError: the dataset does not have it, or it does not have one number per position.
         """

@@ -37,11 +37,7 @@ def confusion(
     more classes than have room for names, the most frequent errors are listed next to the matrix.
 
     Args:
-      path: PNG file to write.
       matrix: int (C, C), rows are labels, columns predictions.
-      class_names: C names.
-      split: the split's name, for the title.
-      unit: what is counted.
     """
     count = len(matrix)
     has_names = count <= _MOST_LABELED
@@ -100,10 +96,7 @@ def labels(
     """Draws F1, precision and recall of each label, the most frequent labels first.
 
     Args:
-      path: PNG file to write.
-      rows: (name, F1, precision, recall).
       counts: (L,), number of examples with each label.
-      split: the split's name, for the title.
     """
     order = np.argsort(-counts, kind="stable")[:_MOST_BARS]
     figure, axes = figures.subplots(1, 1, (8.0, 1.4 + 0.42 * len(order)))
@@ -125,16 +118,7 @@ def labels(
 def segmentation(
     path: Path, images: Array, labels: Array, predictions: Array, class_names: Sequence[str], split: str = "test"
 ) -> None:
-    """Draws images in columns, and below each its labels and its predictions.
-
-    Args:
-      path: PNG file to write.
-      images: (n, H, W, C).
-      labels: int (n, h, w), -1 where no label counts.
-      predictions: int (n, h, w).
-      class_names: in label order.
-      split: the split's name, for the title.
-    """
+    """Draws images in columns, and below each its labels and its predictions."""
     count = len(images)
     figure, panels = figures.subplots(3, count, (1.7 * count + 1.6, 6.0))
     grid = np.asarray(panels, object).reshape(3, count)
@@ -162,11 +146,8 @@ def predicted(path: Path, true: Array, predicted: Array, names: Sequence[str], s
     """Draws predictions against true values, one panel per column of the target; those on the dashed line are exact.
 
     Args:
-      path: PNG file to write.
       true: float64 (N, K).
       predicted: float64 (N, K).
-      names: the names of the columns.
-      split: the split's name, for the title.
     """
     shown = min(len(names), _MOST_PANELS)
     across = min(shown, 3)

@@ -72,7 +72,6 @@ def check(options: PositionsOptions) -> None:
 
 
 def _check_loss_of_examples(options: PositionsOptions) -> None:
-    """Checks that a loss of whole examples has no weights of their positions."""
     if options.loss not in losses.OF_EXAMPLES:
         return
     for key in ("label_weight", "class_weights"):
@@ -140,7 +139,6 @@ class Positions(PerPosition):
             self.constants |= class_weights.constants(options.class_weights, weights)
 
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
-        """Returns the name of the target, an array of one integer per position."""
         name = self._sole_target("needs one array of classes, one per position")
         spec = arrays[name]
         if not spatial_shape(spec) or spec.shape == (1,) or np.dtype(spec.dtype).kind not in "biu":
@@ -168,7 +166,6 @@ class Positions(PerPosition):
         return spec
 
     def _count_classes(self, train: DataSource | None) -> int:
-        """Returns the number of classes that the labels of the train split need."""
         labels = class_names.known_labels(train, self.label, example=21)
         count = max(int(self._counted(labels).max(initial=0)) + 1, 2)
         if count > _MOST_CLASSES:
@@ -181,7 +178,6 @@ class Positions(PerPosition):
         return count
 
     def _counted(self, labels: Array) -> Array:
-        """Returns the labels that count, in one dim."""
         flat: Array = labels.reshape(-1)
         if self._options.ignore_index is None:
             return flat
@@ -355,7 +351,6 @@ def _without_label_weight(config: TaskConfig, options: PositionsOptions, data: T
 
 
 def _fix_of_label(label: int) -> str:
-    """Returns the fix for a label that is out of range."""
     return f"set task.ignore_index={label} if it means no class, or task.classes to the number of classes"
 
 

@@ -36,24 +36,13 @@ def logits_of_softmax(ops: Arrays, probabilities: Tensor) -> Tensor:
 
 
 def cross_entropy(ops: Arrays, target: Tensor, probabilities: Tensor) -> Tensor:
-    """Returns the cross-entropy (...) in nats of outputs (..., C), which are scaled to a sum of 1 first, as in Keras.
-
-    Args:
-      ops: the engine's.
-      target: probabilities (..., C).
-      probabilities: the model's.
-    """
+    """Returns the cross-entropy (...) in nats of outputs (..., C), scaled to a sum of 1 first, as in Keras."""
     share = probabilities / ops.sum(probabilities, axis=-1, keepdims=True)
     return -ops.sum(target * ops.log(clipped(ops, share)), axis=-1)
 
 
 def sigmoid_warnings(outputs: Array, *, from_logits: bool) -> list[str]:
-    """Returns a warning if the outputs of an untrained model contradict `task.from_logits`.
-
-    Args:
-      outputs: float32 (examples, ...), one output per label.
-      from_logits: the key's value.
-    """
+    """Returns a warning if the outputs of an untrained model contradict `task.from_logits`."""
     if not from_logits:
         return outside_warnings(outputs)
     if len(outputs) < _ENOUGH or not ((outputs > 0) & (outputs < 1)).all():

@@ -103,12 +103,7 @@ TASKS: dict[str, TaskEntry] = {}
 
 
 def register(name: str, entry: TaskEntry) -> None:
-    """Adds a task.
-
-    Args:
-      name: value of `task.name`.
-      entry: the task's.
-    """
+    """Adds a task."""
     TASKS[name] = entry
     # `runner.config` converts the options of a task to their types, and can't import this package, which is above it.
     schema_task.OPTIONS[name] = entry.options
@@ -235,8 +230,6 @@ def make_task(
     """Returns a run's task.
 
     Args:
-      config: checked.
-      arrays: specs of the dataset's arrays by name.
       train: split that class weights and similar constants are computed from if the config asks for them; None: they
         must be in `constants`.
       constants: `Task.constants` of the run that is resumed or evaluated; None: a new run.

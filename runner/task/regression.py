@@ -114,7 +114,6 @@ class Regression(Supervised):
         self._deviation = np.asarray(self.constants.get("deviation", 1.0), np.float32)
 
     def _find_columns(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Returns the names of the target's columns, and its shape."""
         specs = [self.arrays[name] for name in self.target_names]
         if any(np.dtype(spec.dtype).kind not in "biuf" for spec in specs):
             raise invalid(
@@ -149,7 +148,6 @@ class Regression(Supervised):
         return tuple(specs[0].names) or numbers, shape
 
     def _statistics(self, train: DataSource | None) -> dict[str, list[float]]:
-        """Returns the mean and the standard deviation of each column over the train split."""
         targets = self._read(required_train_split("task.standardize", True, train), None)
         flat = targets.reshape(-1, targets.shape[-1])
         deviation = flat.std(0)
@@ -243,7 +241,6 @@ class Regression(Supervised):
         }
 
     def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
-        """Returns what Keras's metrics compare, in the target's own units."""
         target = self._own_target(ops, batch)
         has_logits = self._options.from_logits
         weight = ops.cast(is_real(ops, batch, len(self._shape)), "float32")

@@ -82,7 +82,6 @@ class SequenceToSequence(PerPosition):
             self.check_split(data.train, "train")
 
     def _check_arrays(self) -> str:
-        """Checks that source and target are arrays of tokens, and returns the target's name."""
         name = self._sole_target("task=sequence_to_sequence needs one array of tokens")
         spec = self.arrays[name]
         if len(spec.shape) != 1 or spec.shape[0] < 2 or np.dtype(spec.dtype).kind not in "iu":

@@ -108,14 +108,12 @@ def make(config: TaskConfig, options: SeveralOptions, data: TaskData) -> Task:
 
 
 def _other_task(name: str) -> str:
-    """Returns the fix for a task that can't judge an output."""
     if registry.TASKS[name].predicts == "token":
         return "set positions, with the next tokens as its target"
     return "set another task, such as regression or custom"
 
 
 def _configs(options: SeveralOptions) -> dict[str, TaskConfig]:
-    """Returns the config of each output's task, without the keys of the whole task."""
     configs = {}
     for name, output in options.outputs.items():
         configs[name] = TaskConfig(output.name, output.target, None, output.example_weight, output.options)
@@ -138,7 +136,6 @@ def _predictions(output: str, config: TaskConfig) -> list[str]:
 
 @contextmanager
 def _named(output: str) -> Iterator[None]:
-    """Turns an error of an output's task into one that names the output's keys."""
     try:
         yield
     except ConfigError as error:
@@ -146,7 +143,6 @@ def _named(output: str) -> Iterator[None]:
 
 
 def _of_output(message: str, output: str) -> str:
-    """Returns a message of an output's task with the output's keys and name."""
     key = f"task.outputs.{output}"
     own_keys = {"_target_", *fields_of(OutputConfig), *(name for kind in OPTIONS.values() for name in fields_of(kind))}
     # A key of the whole task.
@@ -162,7 +158,6 @@ def _of_output(message: str, output: str) -> str:
 
 
 def _part(values_by_name: Mapping[str, Value], output: str) -> dict[str, Value]:
-    """Returns the entries of one output, by their names without the output's."""
     prefix = f"{output}{_OF}"
     return {name.removeprefix(prefix): value for name, value in values_by_name.items() if name.startswith(prefix)}
 
@@ -304,7 +299,6 @@ class Several(Task):
         return joined
 
     def _mean_losses(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns each output's mean loss over all batches, without its weight."""
         means = {}
         for name in self.tasks:
             own = _part(totals, name)

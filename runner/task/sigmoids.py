@@ -23,14 +23,7 @@ class OfSigmoids(Supervised):
         *,
         from_logits: bool,
     ) -> None:
-        """Sets what all such tasks have; see `Supervised`.
-
-        Args:
-          array_roles: roles of the arrays.
-          arrays: specs of the dataset's arrays.
-          metrics: the task's metrics except the loss, with the better direction of each.
-          from_logits: whether the model returns logits.
-        """
+        """Sets what all such tasks have; see `Supervised`."""
         super().__init__(array_roles, arrays, metrics)
         self._from_logits = from_logits
 

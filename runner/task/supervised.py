@@ -51,11 +51,6 @@ def default_target(arrays: Mapping[str, ArraySpec]) -> tuple[str, ...]:
 def roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], *, needs_target: bool = True) -> Roles:
     """Returns the roles of a dataset's arrays.
 
-    Args:
-      config: the task's.
-      arrays: specs by name.
-      needs_target: whether a dataset without a target is rejected.
-
     Raises:
       ConfigError: the dataset does not have an array that the config names, or has none for a role.
     """
@@ -116,13 +111,6 @@ class Supervised(Task):
     """A task with a target, inputs to predict it from, and perhaps sample weights."""
 
     def __init__(self, array_roles: Roles, arrays: Mapping[str, ArraySpec], metrics: Mapping[str, str]) -> None:
-        """Sets what all supervised tasks have.
-
-        Args:
-          array_roles: roles of the arrays.
-          arrays: specs of the dataset's arrays.
-          metrics: the task's metrics except the loss, with the better direction of each.
-        """
         self.arrays = {name: arrays[name] for name in array_roles.all}
         self.input_names = array_roles.inputs
         self.target_names = array_roles.target
@@ -131,15 +119,6 @@ class Supervised(Task):
         self._example_weight = array_roles.example_weight
 
     def _sole_target(self, problem: str, fix: str = "name one array") -> str:
-        """Returns the name of the only target.
-
-        Args:
-          problem: what the task needs instead, in words.
-          fix: what to do about it.
-
-        Raises:
-          ConfigError: there are several.
-        """
         if len(self.target_names) != 1:
             raise invalid("task.target", list(self.target_names), problem=problem, fix=fix)
         return self.target_names[0]
@@ -176,10 +155,7 @@ def counted(ops: Arrays, batch: Mapping[str, Tensor], values: Tensor, axis: Sequ
     """Returns float32 sums over the examples and perhaps other dims, without padding.
 
     Args:
-      ops: the engine's.
-      batch: batch of the values.
       values: (B, ...), bool or numbers.
-      axis: dims to sum over.
     """
     values = ops.cast(values, "float32")
     # Selected, not multiplied by the weight: the model's outputs for padding may be NaN, and NaN * 0 is NaN.
@@ -196,8 +172,6 @@ def read_columns(source: DataSource, names: Sequence[str], count: int | None = N
     """Returns whole arrays of a split, in its order.
 
     Args:
-      source: the split. An array that it has as a whole is not read example by example.
-      names: the names of its arrays.
       count: number of examples, from the first; None: all.
     """
     size = source.size if count is None else min(count, source.size)

@@ -24,9 +24,6 @@ def of_area(count: int) -> list[float]:
     """Returns the thresholds of an area: below every probability, evenly between 0 and 1, and above every one.
 
     https://keras.io/api/metrics/classification_metrics/#auc-class
-
-    Args:
-      count: number of thresholds, at least 3.
     """
     between = [index / (count - 1) for index in range(1, count - 1)]
     return [-math.inf, *between, math.inf]

@@ -24,9 +24,6 @@ def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> Non
 
     Args:
       weight: (N, T).
-      name: the array's.
-      split: name of the split.
-      of_text: whether the dataset has computed the weights, from the ends of documents that it has encoded.
 
     Raises:
       ConfigError: they are not.
@@ -54,12 +51,7 @@ def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> Non
 
 
 def tags_fix(name: str, count: int) -> str:
-    """Returns how to train on one class per token, as in named entity recognition.
-
-    Args:
-      name: the name of the array with the classes.
-      count: number of classes.
-    """
+    """Returns how to train on one class per token, as in named entity recognition."""
     return f"for a class per token (tags), set task=positions task.target={name} task.classes={count}"
 
 
@@ -89,12 +81,7 @@ def check_tokens(
 
     Args:
       tokens: integers (N, T).
-      key: key of the task's config that names the array.
-      name: the array's.
-      units: V.
-      split: name of the split.
       tags: the fix if the labels are tags, see `tags_fix`; empty: they are tokens.
-      is_whole: whether these are all tokens of the split.
 
     Raises:
       ConfigError: one is not.
@@ -119,7 +106,6 @@ def check_tokens(
 
 
 def _outside(key: str, name: str, units: int, split: str, token: int, fix: str) -> ConfigError:
-    """Returns the error for a token that is not in the vocabulary."""
     problem = f"tokens must be from 0 to {units - 1}, but the {split} split has {token}"
     return invalid(f"task.{key}", name, problem=problem, fix=fix)
 
@@ -128,13 +114,6 @@ def encode_prompt(
     sample: SampleOptions, key: str, vocabulary: Vocabulary, length: int, *, ends_are_inputs: bool
 ) -> Array:
     """Returns the tokens (n,) that samples start with.
-
-    Args:
-      sample: options.
-      key: the config key of the prompt.
-      vocabulary: encodes it.
-      length: of a row, T.
-      ends_are_inputs: whether the model learns what follows the end of a document, which is then the default prompt.
 
     Raises:
       ConfigError: the vocabulary can't encode the prompt, or a row has no room for it and the sample.

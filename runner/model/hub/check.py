@@ -27,10 +27,6 @@ _LARGEST_BYTE_VOCABULARY = 512
 def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
     """Checks the group `model` if its builder is that of KerasHub.
 
-    Args:
-      config: its engine is checked.
-      keras_3_engines: names of the engines that train models of Keras 3.
-
     Raises:
       ConfigError: another engine, no KerasHub, an unknown class or option, or a folder that is not a preset.
     """
@@ -74,7 +70,6 @@ def _check_rank(rank: object) -> None:
 
 
 def _check_source(backbone: str | None, preset: str | None) -> None:
-    """Checks that the config has either a class or a preset."""
     if backbone is None and preset is None:
         raise ConfigError(
             "model.backbone: a class or a preset is required; set model.backbone=GPT2Backbone or "
@@ -92,7 +87,6 @@ def _check_source(backbone: str | None, preset: str | None) -> None:
 
 
 def _check_keys(config: ModelConfig) -> None:
-    """Checks that no option of the class is set twice."""
     further_options = config.options.get("config") or {}
     if not isinstance(further_options, Mapping):
         raise invalid(
@@ -115,10 +109,6 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
 
     A preset that has a tokenizer needs that one. If it has none, a vocabulary that is too large for bytes shows that
     its tokens are not bytes. What `kaggle://...` and the like contain is known only after the download.
-
-    Args:
-      value: the value of `model.preset`.
-      dataset: of text.
     """
     tokenizer = dataset.tokenizer or checks_text.BYTES
     if tokenizer not in (checks_text.BYTES, checks_text.BPE):

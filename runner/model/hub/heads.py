@@ -44,11 +44,8 @@ def choose(hub: Any, backbone: Any, task: str | None, *, per_token: bool) -> Any
     """Returns KerasHub's task class for a backbone; None: a head of this package.
 
     Args:
-      hub: the module `keras_hub`.
-      backbone: built.
       task: the config's: one of `KINDS`, or a class's name; None: the class that the run's task needs, if KerasHub has
         it.
-      per_token: the run's task wants an output per token.
 
     Raises:
       ValueError: there is no such class for this backbone.
@@ -90,9 +87,6 @@ def attach(keras: Any, task_class: Any, backbone: Any, units: int | None, tokens
     """Returns a function of a backbone's inputs to logits.
 
     Args:
-      keras: the module.
-      task_class: the task class of `choose`.
-      backbone: built.
       units: of the task's outputs; None: the task takes any, and gets the backbone's outputs.
       tokens: T of logits (B, T, units); 0: they are (B, units).
     """
@@ -114,12 +108,6 @@ def fuse(keras: Any, task_class: Any, backbone: Any, task_model: Any) -> Head:
     """Returns a head that leaves the logits to the loss.
 
     The loss of a causal language model computes them in chunks.
-
-    Args:
-      keras: the module.
-      task_class: the task class of `choose`.
-      backbone: built.
-      task_model: the model of `task_class` around it.
 
     Returns:
       A function to {"hidden": (B, T, D), "head": (D, V)}.
@@ -163,9 +151,6 @@ def _pooled(keras: Any, outputs: Any) -> Tensor:
     """Returns one vector per example, from all outputs of the backbone.
 
     These are the means over all dims but the last, concatenated.
-
-    Raises:
-      ValueError: no output is of one example only; CLIP, for example, returns similarities between examples.
     """
     tensors = _tensors(outputs)
     vectors = []
@@ -185,7 +170,6 @@ def _pooled(keras: Any, outputs: Any) -> Tensor:
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
-    """Returns the tensors in nested mappings and sequences."""
     if isinstance(outputs, Mapping):
         outputs = list(outputs.values())
     if not isinstance(outputs, list | tuple):

@@ -22,12 +22,6 @@ def connected(keras: Any, name: str, backbone_inputs: Any, specs: Mapping[str, A
     where `segments` is 0; without segments all 1), the positions, the segment ids (all 0), and for an encoder-decoder
     model the same tokens on both sides.
 
-    Args:
-      keras: the module.
-      name: the backbone's class, for messages.
-      backbone_inputs: the backbone's `input`: a symbolic tensor, tensors by name, or a list of named ones.
-      specs: of the arrays that the model is called with, by name.
-
     Raises:
       ValueError: an input that no array can be used for.
     """
@@ -44,7 +38,6 @@ def connected(keras: Any, name: str, backbone_inputs: Any, specs: Mapping[str, A
 
 
 def _by_name(keras: Any, name: str, backbone_inputs: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a tensor for each named input."""
     tensors = {}
     missing = []
     for key, backbone_input in backbone_inputs.items():
@@ -60,10 +53,6 @@ def _by_name(keras: Any, name: str, backbone_inputs: Mapping[str, Any], arrays: 
 
 
 def _only_input(name: str, backbone_inputs: Any, arrays: Mapping[str, Any]) -> Any:
-    """Returns the tensor for a backbone's only input.
-
-    It is the only array, if its rank is right.
-    """
     rank = len(backbone_inputs.shape)
     tensor = next(iter(arrays.values()))
     if len(arrays) != 1 or len(tensor.shape) != rank:

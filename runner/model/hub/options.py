@@ -26,9 +26,6 @@ def with_data(
     """Returns a class's options, with the size of the vocabulary and the shape of an image from the data.
 
     Args:
-      described_class: a backbone of KerasHub.
-      config: options in the config.
-      inputs: specs of the model's inputs.
       vocabulary: number of tokens; None: the data does not determine it.
 
     Raises:
@@ -55,12 +52,6 @@ def _check(described_class: Any, options: Mapping[str, Any], key: str) -> None:
 def find(hub: Any, name: object, key: str, base: Any) -> Any:
     """Returns a model or layer of KerasHub.
 
-    Args:
-      hub: the module `keras_hub`.
-      name: its public name.
-      key: of the config that has the name.
-      base: the class that it must inherit from.
-
     Raises:
       ConfigError: there is none.
     """
@@ -83,10 +74,6 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool, preset: st
     A model that is not tied to its vocabulary may have more.
 
     Args:
-      name: the backbone's class.
-      size: the size of its vocabulary.
-      units: of the task, which is the size of the run's vocabulary.
-      tied: the model computes logits for its whole vocabulary.
       preset: value of `model.preset`, which determines the size; None: there is no preset.
 
     Raises:
@@ -111,11 +98,6 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool, preset: st
 def check_positions(backbone: Any, layer_class: Any, length: int) -> None:
     """Checks that a text is no longer than the learned positions of a backbone.
 
-    Args:
-      backbone: built.
-      layer_class: KerasHub's embedding of positions.
-      length: of a row of tokens.
-
     Raises:
       ConfigError: it is longer.
     """
@@ -132,12 +114,6 @@ def instantiated(hub: Any, keras: Any, value: Any, key: str = "model") -> Any:
     """Returns an option's value, with its described objects created.
 
     Each mapping that has a `class` is replaced by an object of that KerasHub class.
-
-    Args:
-      hub: the module `keras_hub`.
-      keras: the module `keras`.
-      value: plain, as in the config.
-      key: of the config that has the value.
 
     Raises:
       ConfigError: there is no such class, or it does not take the options.

@@ -79,12 +79,7 @@ class Preset:
         return None
 
     def backbone(self, keras: Any, options: Mapping[str, Any]) -> Any:
-        """Returns the backbone with random weights.
-
-        Args:
-          keras: the module; KerasHub is loaded.
-          options: of the class, which override the preset's own.
-        """
+        """Returns the backbone with random weights."""
         # The run's precision decides, not the dtype that was saved.
         content = _without(dict(self.config), "dtype")
         overridden = {**content["config"], **options}
@@ -92,10 +87,6 @@ class Preset:
 
     def values(self, backbone: Any, task_model: Any) -> Mapping[int, StoredValue]:
         """Returns id of a variable -> its value in the preset's files; none is read yet.
-
-        Args:
-          backbone: built.
-          task_model: KerasHub's model around it, or None.
 
         Raises:
           ConfigError: the weights can't be read, or are not those of this backbone.
@@ -114,7 +105,6 @@ class Preset:
         return values
 
     def _has_head_of(self, task_model: Any) -> bool:
-        """Returns whether the preset has the weights of a task model's head."""
         if self.task is None or not (self.folder / TASK_WEIGHTS).is_file():
             return False
         if self.task.get("class_name") != type(task_model).__name__:
@@ -124,10 +114,6 @@ class Preset:
 
 def check(value: str, key: str = KEY) -> None:
     """Checks the content of a preset's folder before anything is imported; only KerasHub knows the names.
-
-    Args:
-      value: a folder or a name.
-      key: the config key whose value it is, for messages.
 
     Raises:
       ConfigError: no folder, or one that would import modules other than Keras's.
@@ -160,7 +146,6 @@ def opened(value: str) -> Preset:
 
 
 def _downloaded(value: str) -> Path:
-    """Downloads a preset and returns its folder in KerasHub's cache."""
     models: Any = late("keras_hub.models")
     names = models.Backbone.presets
     if value not in names and not value.startswith(SCHEMES):
@@ -200,7 +185,6 @@ def _weight_paths(folder: Path) -> list[Path]:
 
 
 def _files_of(index: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the files that an index of sharded weights lists."""
     names: set[str] = set()
     for files in index["weight_map"].values():
         # A variable is in one file or in several.
@@ -212,16 +196,6 @@ def _files_of(index: Mapping[str, Any]) -> list[str]:
 
 
 def _read(value: str, folder: Path, key: str) -> Preset:
-    """Reads and checks a preset's folder.
-
-    Args:
-      value: the value of the key, for messages.
-      folder: exists.
-      key: of the config, for messages.
-
-    Raises:
-      ConfigError: it is not a preset, or names modules other than Keras's.
-    """
     try:
         config_content = _json(folder / CONFIG)
         task_content = _json(folder / TASK)
@@ -257,14 +231,12 @@ def _json(path: Path) -> Any:
 
 
 def _serialized_object(key: str, value: str, name: str, content: Any) -> Mapping[str, Any]:
-    """Returns a file's content if it is a serialized Keras object."""
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         return content
     raise invalid(key, value, problem=f"the folder has no valid {name} of KerasHub", fix=_FIX)
 
 
 def _check_files(key: str, value: str, folder: Path, index: Any) -> None:
-    """Checks that the weight files that an index lists exist."""
     try:
         missing = [name for name in _files_of(index) if not (folder / name).is_file()]
     except (AttributeError, KeyError, TypeError) as error:
@@ -295,7 +267,6 @@ def _untrusted(content: Any) -> Iterator[str]:
 
 
 def _without(content: Any, key: str) -> Any:
-    """Returns nested content without a key, at any depth."""
     if isinstance(content, Mapping):
         return {name: _without(item, key) for name, item in content.items() if name != key}
     if isinstance(content, list):

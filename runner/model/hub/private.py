@@ -49,7 +49,6 @@ class FileValue:
         return part
 
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray[Any, Any]:
-        """Returns the whole value, for loaders that compute with it."""
         del dtype, copy
         return self.read((slice(None),) * len(self.shape))
 
