@@ -37,12 +37,8 @@ _OUTPUT_FORMS = ("HKD", "DHK", _FLAT_OUTPUT)
 
 @dataclass(frozen=True)
 class Attention:
-    """One recognized attention.
-
-    Attributes:
-      owner: the path that contains its projections.
-      width: the width of the model.
-      roles: path of a variable to its role.
+    """One recognized attention: the path that contains its projections, the model's width, and variables' roles by
+    path.
     """
 
     owner: str
@@ -54,14 +50,9 @@ class Attention:
 class _Projections:
     """The projections of one attention, as their names tell.
 
-    Attributes:
-      query: None if the projections are fused.
-      key: None if it shares another layer's, as some layers of Gemma 4 do.
-      value: None if it shares another layer's or is the key.
-      fused: one kernel of query, key and value; None: they are separate.
-      outputs: layers that may be the output, the most plausible first.
-      is_output_unique: only one layer has the name of an output.
-      others: layers without such a name.
+    `key` is None if it shares another layer's, as some layers of Gemma 4 do; `value` too, or if it is the key; `query`
+    if all three are `fused` in one kernel. `outputs` may be the output, the most plausible first; `others` have no
+    such name.
     """
 
     query: Layer | None
@@ -78,10 +69,8 @@ def attentions(
 ) -> Iterator[Attention]:
     """Yields the attentions among layers.
 
-    Args:
-      layers: the layers of the model.
-      variables: path to shape, without dims of stacked layers; the norm of a query has the width of a head.
-      norms: sizes of the model's norms, one of which is the model width.
+    `variables` are shapes without dims of stacked layers; the norm of a query has the width of a head. `norms` are the
+    sizes of the model's norms, one of which is the model width.
     """
     by_path = {layer.path: layer for layer in layers}
     head_widths = _head_widths(variables)
@@ -119,9 +108,7 @@ def _recognized(
 def _projections(members: Sequence[Layer], nested_output: Layer | None) -> _Projections | None:
     """Sorts the layers of one owner by their names; None if two have the same role.
 
-    Args:
-      members: layers of the owner.
-      nested_output: is the output if no member has the name of one.
+    `nested_output` is the output if no member has the name of one.
     """
     by_kind: dict[str, list[Layer]] = {}
     for layer in members:
@@ -165,9 +152,7 @@ def _ordered_outputs(named: Sequence[Layer]) -> list[Layer]:
 
 
 def _by_owner(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
-    """Returns path -> layers directly below it.
-
-    Those of one owner that Keras built in two scopes are joined.
+    """Returns the layers directly below each path, those of one owner that Keras built in two scopes joined.
 
     The path of a layer that is built in its first call starts with the names of the models around it; that of its
     sibling that was built earlier does not (KerasHub's SmolLM3).
@@ -206,12 +191,7 @@ def _suffixes(path: str) -> Iterator[str]:
 class _Fit:
     """One way to read the dims of the query's and the output's kernels.
 
-    Attributes:
-      implausible: facts against it, the strongest first; readings are compared by these in order.
-      query_form: dims of the query's kernel.
-      output_form: dims of the output's kernel.
-      width: D.
-      heads: H.
+    `implausible` are facts against it, the strongest first: readings are compared by these in order.
     """
 
     implausible: tuple[bool, ...]
@@ -224,10 +204,7 @@ class _Fit:
 def _by_heads(
     owner: str, query: Layer, projections: _Projections, output: Layer, norms: Collection[int]
 ) -> Attention | None:
-    """Reads kernels (D, H, K) or (H, D, K), and the output's.
-
-    That is (H, K, D), (D, H, K) or (N, D).
-    """
+    """Reads kernels (D, H, K) or (H, D, K), and the output's (H, K, D), (D, H, K) or (N, D)."""
     key_and_value = list(filter(None, (projections.key, projections.value)))
     if any(len(layer.shape) != 3 for layer in (query, *key_and_value)):
         return None
@@ -282,19 +259,10 @@ def _fits(query: Layer, projections: _Projections, output: Layer, norms: Collect
 def _flat(
     owner: str, query: Layer, key: Layer | None, value: Layer | None, output: Layer, head_width: int | None
 ) -> Attention | None:
-    """Reads kernels (D, N) of plain dense layers, and the output's.
+    """Reads kernels (D, N) of plain dense layers, and the output's (N, D) or (H, K, D).
 
-    That is (N, D) or (H, K, D).
-
-    Such shapes tell the number of heads only if the output's kernel has them, or if each head's queries have a norm.
-
-    Args:
-      owner: the owner of the projections.
-      query: its kernel has two dims.
-      key: or None.
-      value: or None.
-      output: the output of the attention.
-      head_width: as the norm of the queries has it; None: unknown.
+    Such shapes tell the number of heads only if the output's kernel has them, or if each head's queries have a norm,
+    whose size is `head_width`.
     """
     key_and_value = list(filter(None, (key, value)))
     width, columns = query.shape
@@ -333,10 +301,7 @@ def _flat(
 
 
 def _fused(owner: str, fused: Layer, output: Layer) -> Attention | None:
-    """Reads one kernel of query, key and value.
-
-    It is (D, H, 3 K), (D, 3, H, K) or (3, D, H, K); one of (D, 3 N) is replicated.
-    """
+    """Reads a kernel (D, H, 3 K), (D, 3, H, K) or (3, D, H, K); one of (D, 3 N) is replicated."""
     shape = fused.shape
     output_shape = output.shape
     output_rows = output_shape[:-1]
@@ -370,10 +335,7 @@ def _fused(owner: str, fused: Layer, output: Layer) -> Attention | None:
 
 
 def _input_roles(layer: Layer, role: Role) -> dict[str, Role]:
-    """Returns the roles of a projection to heads, of its kernel and its bias.
-
-    Both are sharded alike.
-    """
+    """Returns the roles of a projection to heads, of its kernel and its bias, which are sharded alike."""
     assert role.dim is not None
     roles = {layer.kernel: role}
     if layer.bias is not None and layer.shape[role.dim] in layer.bias:
@@ -382,10 +344,7 @@ def _input_roles(layer: Layer, role: Role) -> dict[str, Role]:
 
 
 def _head_widths(variables: Mapping[str, Shape]) -> dict[str, int | None]:
-    """Returns owner of an attention -> width of a head.
-
-    The width is read from the first norm of its queries.
-    """
+    """Returns the width of a head by owner of an attention, read from the first norm of its queries."""
     widths: dict[str, int | None] = {}
     for path, shape in variables.items():
         layer = path.rpartition("/")[0]

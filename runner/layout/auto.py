@@ -43,13 +43,7 @@ SMALL = 1024
 
 @dataclass(frozen=True)
 class Proposal:
-    """A rule for exactly one variable, and its reason.
-
-    Attributes:
-      path: the variable.
-      rule: matches that path only.
-      reason: one line.
-    """
+    """A rule that matches exactly one variable, and its reason in one line."""
 
     path: str
     rule: RuleConfig
@@ -57,15 +51,9 @@ class Proposal:
 
 
 def propose(variables: Mapping[str, Shape], config: LayoutConfig, axes: Mapping[str, int]) -> list[Proposal]:
-    """Proposes a rule for every variable that no rule matches.
+    """Proposes a rule for every variable that no rule of the checked config matches; each fits its variable.
 
-    Args:
-      variables: canonical path to shape, in the model's order, which tells which layer follows which.
-      config: checked; variables that its rules match are left out.
-      axes: mesh axis to size.
-
-    Returns:
-      One proposal per variable, in the variables' order. Each fits its variable.
+    `variables` are in the model's order, which tells which layer follows which.
     """
     structure = transformers.read(variables)
     table = RuleTable(config.rules)
@@ -102,13 +90,8 @@ def propose(variables: Mapping[str, Shape], config: LayoutConfig, axes: Mapping[
 class _Plan:
     """Decisions so far.
 
-    Attributes:
-      variables: all of the model's, in order.
-      free: paths of the variables to decide, in order.
-      model_axes: axis to size, without that of experts.
-      layers: layer to its variables' names to shapes, in order.
-      specs: decided specs by path.
-      reasons: their reasons.
+    `free` are the variables to decide, in order; `model_axes` leave out that of experts; `layers` are shapes by layer
+    and name of a variable, in order; `specs` and `reasons` are by path.
     """
 
     variables: Mapping[str, Shape]
@@ -128,10 +111,7 @@ class _Plan:
         return path in self.free and path not in self.specs
 
     def is_fixed(self, path: str) -> bool:
-        """Returns whether a rule of the config places a variable.
-
-        A variable that does not exist is not fixed.
-        """
+        """Returns whether a rule of the config places a variable; one that does not exist is not fixed."""
         return path in self.variables and path not in self.free
 
     def decide(self, path: str, spec: Spec, reason: str) -> None:
@@ -150,10 +130,7 @@ class _Plan:
         return " or ".join(f"{axis} of size {size}" for axis, size in self.model_axes.items())
 
     def dense_layers(self) -> list[str]:
-        """Returns the dense layers in order.
-
-        They have a kernel of two dims, perhaps a bias, and nothing else.
-        """
+        """Returns, in order, the layers of a kernel of two dims, perhaps a bias, and nothing else."""
         return [layer for layer, shapes in self.layers.items() if _has_only_kernel_and_bias(shapes, rank=2)]
 
     def kernel_elements(self, layer: str) -> int:
@@ -186,10 +163,7 @@ def _shard_transformers(plan: _Plan, structure: transformers.Structure, axes: Ma
 
 
 def _shard_attention(plan: _Plan) -> None:
-    """Decides kernels of three dims with the shapes of attention.
-
-    Their names don't matter.
-    """
+    """Decides kernels of three dims with the shapes of attention, whatever their names."""
     by_parent: dict[str, list[str]] = {}
     for layer, shapes in plan.layers.items():
         if _has_only_kernel_and_bias(shapes, rank=3):
@@ -218,9 +192,7 @@ def _shard_attention(plan: _Plan) -> None:
 
 
 def _output_projection(plan: _Plan, layers: Sequence[str]) -> str | None:
-    """Returns the layer whose kernel (heads, head_width, dim) is the output's.
-
-    Another one's (dim, heads, head_width) must lead to it.
+    """Returns the layer whose kernel (heads, head_width, dim) another one's (dim, heads, head_width) leads to.
 
     If several fit, the last: the output is computed after the projections to heads.
     """
@@ -368,15 +340,9 @@ def _count(shape: Shape) -> str:
 
 
 def to_yaml(proposals: Iterable[Proposal], config: LayoutConfig) -> str:
-    """Returns the config's rules and the proposals as the YAML of a layout option.
+    """Returns the config's rules and the proposals as the YAML of a layout option, each rule below its reason.
 
-    Args:
-      proposals: of `propose` for that config.
-      config: its rules come first, its inputs are kept.
-
-    Returns:
-      YAML with the keys of every layout option, each rule on one line below its reason. `auto` is false, so the option
-      no longer depends on the model.
+    `auto` is false in it, so the option no longer depends on the model.
     """
     lines = [
         "# Rules that layout=auto proposed for one model on one mesh.",

@@ -20,11 +20,8 @@ SEQUENCE = "sequence"
 def batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | None:
     """Returns the axis that shards the examples, or several joined by `+`.
 
-    It is the first entry of `layout.inputs`, else the axis `batch`, together with an axis `replica`.
-
-    Args:
-      config: checked, so that all its inputs have the same first entry.
-      axes: mesh axis to size.
+    It is the first entry of `layout.inputs`, the same in all inputs of a checked config; else the axis `batch`,
+    together with an axis `replica`.
     """
     for spec in config.inputs.values():
         if spec:
@@ -46,10 +43,7 @@ def inner_batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | Non
 
 
 def data_axes(config: LayoutConfig, axes: Mapping[str, int]) -> set[str]:
-    """Returns the axes that shard any dim of a batch's arrays.
-
-    Gradients are summed over these.
-    """
+    """Returns the axes that shard any dim of a batch's arrays, over which gradients are summed."""
     others = (batch_axis(config, axes), config.sequence)
     candidates = itertools.chain(others, *config.inputs.values())
     return {name for axis in candidates for name in names_of(axis)}

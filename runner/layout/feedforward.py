@@ -27,13 +27,10 @@ _EXPERTS = "experts"
 
 
 def beside(owners: Iterable[tuple[str, int]], dense_below: Mapping[str, Sequence[Layer]]) -> dict[str, Role]:
-    """Returns the roles of the feed-forwards that belong to attentions.
+    """Returns the roles of the feed-forwards in the nearest level above each attention that has any.
 
-    They are in the nearest level above each attention that has any.
-
-    Args:
-      owners: path and model width of each attention; the first that finds a variable gives its role.
-      dense_below: path to the dense layers below it, in order, without those of attentions.
+    `owners` are path and model width of each attention; the first that finds a variable gives its role.
+    `dense_below` has the dense layers below a path, in order, without those of attentions.
     """
     roles: dict[str, Role] = {}
     # If no block has a feed-forward, as with a mixture of experts, all attentions get to the path that contains the
@@ -52,13 +49,9 @@ def beside(owners: Iterable[tuple[str, int]], dense_below: Mapping[str, Sequence
 
 
 def alone(layers: Sequence[Layer], widths: Collection[int]) -> dict[str, Role]:
-    """Returns the roles of feed-forwards in blocks without attention.
+    """Returns the roles of feed-forwards in blocks that mix tokens in another way, as those of FNet and RWKV.
 
-    Such blocks mix tokens in another way, as those of FNet and RWKV.
-
-    Args:
-      layers: without a role yet, in order.
-      widths: possible model widths, the most plausible first.
+    `widths` are possible model widths, the most plausible first.
     """
     by_block: dict[str, list[Layer]] = {}
     for layer in layers:
@@ -78,13 +71,7 @@ def alone(layers: Sequence[Layer], widths: Collection[int]) -> dict[str, Role]:
 
 
 def _feedforwards(block: str, width: int, dense: Sequence[Layer]) -> Iterator[tuple[str, Role]]:
-    """Yields path and role of the variables of the feed-forwards among dense layers.
-
-    Args:
-      block: their owner, for the reasons of specs.
-      width: the width of the model.
-      dense: layers whose kernels have two dims.
-    """
+    """Yields path and role of the variables of the feed-forwards among layers whose kernels have two dims."""
     widths_in = dict.fromkeys(layer.shape[0] for layer in dense if layer.shape[1] == width)
     for hidden in widths_in:
         if hidden == width:
@@ -114,10 +101,7 @@ def _of_shape(dense: Sequence[Layer], shape: Shape) -> list[Layer]:
 
 
 def _square_ups_and_downs(dense: Sequence[Layer]) -> tuple[list[Layer], list[Layer]]:
-    """Returns which of two or three square kernels are up or gate, and down.
-
-    Down is known by its name, else it is the last.
-    """
+    """Returns which of two or three square kernels are up or gate, and down: by its name, else the last."""
     parents = {layer.parent for layer in dense}
     is_one_feedforward = 2 <= len(dense) <= _MOST_UPS + 1 and len(parents) == 1
     if not is_one_feedforward:
@@ -132,13 +116,9 @@ def _square_ups_and_downs(dense: Sequence[Layer]) -> tuple[list[Layer], list[Lay
 
 
 def experts(variables: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
-    """Returns the roles of a mixture's kernels.
+    """Returns the roles of a mixture's kernels: (E, D, F), or (E, D, 2 F) with the gate in it, and (E, F, D).
 
-    These are (E, D, F), or (E, D, 2 F) with the gate in it, and (E, F, D).
-
-    Args:
-      variables: path to shape, without dims of stacked layers.
-      widths: possible model widths, the most plausible first.
+    `variables` are shapes without dims of stacked layers; `widths` possible model widths, the most plausible first.
     """
     mixtures: dict[str, dict[str, Shape]] = {}
     for path, shape in variables.items():
@@ -154,10 +134,7 @@ def experts(variables: Mapping[str, Shape], widths: Collection[int]) -> dict[str
 
 
 def _mixture(owner: str, shapes: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
-    """Returns the roles of one mixture's variables.
-
-    The result is empty if the shapes fit none of the widths.
-    """
+    """Returns the roles of one mixture's variables; none if the shapes fit none of the widths."""
     kernels: dict[str, Shape] = {}
     counts: set[int] = set()
     # Shape of one expert's kernel -> paths of the kernels.
@@ -199,12 +176,7 @@ def _mixture(owner: str, shapes: Mapping[str, Shape], widths: Collection[int]) -
 
 
 def _down_of_mixture(by_expert_shape: Mapping[Shape, Sequence[str]], width: int) -> str | None:
-    """Returns the path of the only kernel (E, F, D), or None.
-
-    Args:
-      by_expert_shape: shape of one expert's kernel, without E, to the paths of such kernels.
-      width: D.
-    """
+    """Returns the path of the only kernel (E, F, D), or None; shapes are those of one expert, without E."""
     downs: list[str] = []
     for (rows, columns), paths in by_expert_shape.items():
         if columns == width and rows != width:
@@ -219,17 +191,7 @@ def _down_of_mixture(by_expert_shape: Mapping[Shape, Sequence[str]], width: int)
 
 
 def _bias_role(path: str, shape: Shape, roles: Mapping[str, Role], count: int, width: int) -> Role | None:
-    """Returns the role of the bias (E, F) or (E, D) of a mixture's kernel.
-
-    Returns None if the variable is not such a bias.
-
-    Args:
-      path: the path of the variable.
-      shape: the shape of the variable.
-      roles: the roles of the mixture's kernels.
-      count: E.
-      width: D.
-    """
+    """Returns the role of the bias (E, F) or (E, D) of a mixture's kernel; None: the variable is no such bias."""
     kernel = re.sub(r"[/_]bias$", "", path)
     role = roles.get(kernel) or roles.get(f"{kernel}/kernel")
     if kernel == path or role is None or len(shape) != 2 or shape[0] != count:

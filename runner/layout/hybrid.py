@@ -41,13 +41,7 @@ class Split:
 
 
 def split(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> Split | None:
-    """Returns the mesh on which a device stores the least; None if it is the config's, and that shards most.
-
-    Args:
-      config: of the layout.
-      placed: the model's variables on the config's mesh.
-      axes: mesh axis to size.
-    """
+    """Returns the mesh on which a device stores the least; None if it is the config's, and that shards most."""
     size = axes.get(BATCH, 1)
     if size == 1 or BATCH not in names_of(batch_axis(config, axes)) or config.inputs:
         return None

@@ -11,16 +11,9 @@ from runner.layout.specs import Spec
 
 
 def input_specs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]) -> dict[str, Spec]:
-    """Returns the spec of every array of a batch and of `weight`.
-
-    The first entry is that of the examples.
+    """Returns the spec of every array of a batch and of `weight`; the first entry is that of the examples.
 
     An array that `layout.inputs` does not name is sharded over its first dim, and its sequence by `layout.sequence`.
-
-    Args:
-      config: checked.
-      arrays: specs by name.
-      axes: mesh axis to size.
     """
     examples_axis = batch_axis(config, axes)
     by_name: dict[str, Spec] = {}

@@ -11,24 +11,16 @@ from runner.layout.axes import names_of
 
 
 def device_kind(config: MeshConfig) -> str:
-    """Returns `cpu`, `gpu` or `tpu`.
-
-    `auto` means the CPU unless `runner.engine.devices` has resolved it.
-    """
+    """Returns `cpu`, `gpu` or `tpu`; `auto` means the CPU unless `runner.engine.devices` has resolved it."""
     if config.device == "auto":
         return "cpu"
     return config.device
 
 
 def resolve_axes(config: MeshConfig, devices: int | None = None) -> dict[str, int]:
-    """Returns the axes with a size of -1 resolved.
+    """Returns the sizes of the axes, in order, with a size of -1 resolved.
 
-    Args:
-      config: the mesh group, whose single values are checked.
-      devices: number of devices of its kind in all processes; None: as many as the CPU may be split into.
-
-    Returns:
-      Axis name to size, in order; all sizes are at least 1.
+    `devices` is their number in all processes; None: as many as the CPU may be split into.
 
     Raises:
       ConfigError: no axes, more devices than there are, or a size of -1 that can't be resolved.
@@ -99,13 +91,9 @@ def _too_few_devices(config: MeshConfig, needed: int, available: int) -> ConfigE
 
 
 def columns(axes: dict[str, int], axis: str, process: int, processes: int) -> list[int]:
-    """Returns the indexes along an axis that the devices of one process have.
+    """Returns the indexes along an axis, or several joined by `+`, that the devices of one process have.
 
-    Args:
-      axes: mesh axis to size; devices are numbered row-major, and divided among the processes in that order.
-      axis: one of them, or several joined by `+`.
-      process: its rank.
-      processes: the number of processes.
+    Devices are numbered row-major, and divided among the processes in that order.
     """
     own = size(axes) // processes
     indexes = set()
@@ -121,10 +109,7 @@ def columns(axes: dict[str, int], axis: str, process: int, processes: int) -> li
 
 
 def crossing(axes: dict[str, int], processes: int) -> list[str]:
-    """Returns the axes along which neighbors may be in different processes.
-
-    Devices are numbered as in `columns`.
-    """
+    """Returns the axes along which neighbors may be in different processes; devices are numbered as in `columns`."""
     own = size(axes) // processes
     crossing_axes = []
     inner = 1

@@ -17,17 +17,10 @@ _RULES_OVERRIDE = re.compile(r"\+{0,2}layout\.rules(?:(?:\.|\[)(\d+))?")
 
 
 def origins(choice: str, overrides: Sequence[str], folders: Sequence[Path], count: int) -> list[str]:
-    """Returns the origin of every rule of the composed layout.
+    """Returns the origin of every rule of the composed layout option `choice`, of which there are `count`.
 
-    Args:
-      choice: the composed layout option, for example `megatron`.
-      overrides: the overrides of the command line, as Hydra lists them.
-      folders: config folders; the first that has a file wins.
-      count: number of rules in the composed layout.
-
-    Returns:
-      One origin per rule: "layout/megatron.yaml:12" or "experiment/NAME.yaml:9", relative to its config folder, or
-      "override layout.rules=...". The line is left out if the file is not in a folder or does not have all rules.
+    It is `layout/megatron.yaml:12` or `experiment/NAME.yaml:9`, relative to the first config folder that has the file,
+    or `override layout.rules=...`. The line is left out if the file is in no folder or does not have all rules.
     """
     file = f"layout/{choice}.yaml"
     lines = _rule_lines(folders, file, ("rules",))
@@ -63,13 +56,7 @@ def _shortened(text: str) -> str:
 
 
 def _rule_lines(folders: Sequence[Path], file: str, keys: Sequence[str]) -> list[int]:
-    """Returns the line numbers, from 1, of the items of a list in a YAML file.
-
-    Args:
-      folders: config folders; the first that has the file wins.
-      file: relative to a folder.
-      keys: nested keys that lead to the list.
-    """
+    """Returns the line numbers, from 1, of the items of the list to which nested keys lead in a YAML file."""
     path = next((folder / file for folder in folders if (folder / file).is_file()), None)
     if path is None:
         return []

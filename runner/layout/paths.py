@@ -39,9 +39,8 @@ def is_variable(path: str) -> bool:
 
 
 def owner_of(path: str) -> str:
-    """Returns the path of the variable that a slot or an average belongs to.
-
-    A variable's path is returned as it is. State of the whole optimizer belongs to none: its owner is empty.
+    """Returns the variable that a slot or an average belongs to; of a variable itself, and '' of the whole optimizer's
+    state.
 
     Example:
       >>> owner_of("optimizer/m/d1/kernel"), owner_of("ema/d1/kernel"), owner_of("d1/kernel")

@@ -25,10 +25,7 @@ _MOST_PATHS = 12
 
 
 def expand(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> LayoutConfig:
-    """Returns the config with the proposals of `auto` appended to its rules.
-
-    Unchanged if `auto` is false.
-    """
+    """Returns the config with the proposals of `auto`, if that is set, appended to its rules."""
     if not config.auto:
         return config
     proposed = [proposal.rule for proposal in propose(variables, config, axes)]
@@ -36,16 +33,9 @@ def expand(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[s
 
 
 def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> dict[str, Placement]:
-    """Resolves the exact spec of every variable.
+    """Resolves the exact spec of every variable, by the first rule whose pattern matches the whole path.
 
-    Args:
-      config: rules in order; the first whose pattern matches the whole path wins. With `auto`, proposals place the
-        variables that no rule matches.
-      variables: canonical path to shape.
-      axes: mesh axis to size.
-
-    Returns:
-      Canonical path to placement; a variable that no rule matches is replicated.
+    With `auto`, proposals place the variables that no rule matches; else these are replicated.
 
     Raises:
       ConfigError: a spec of another rank, a dim that the axis does not divide, or a rule that matches nothing. The
@@ -132,19 +122,10 @@ def lint(
 
     These are a `shard` rule that shards nothing, and large variables (1,024 elements or more) that are replicated on a
     mesh with a model axis, an axis of more than one device that shards no dim of the inputs. Of the largest quarter of
-    all variables each is reported, of the others each kernel for whose replication no rule has a reason.
+    all variables each is reported, of the others each kernel for whose replication no rule has a reason. Variables
+    that differ only in the number of their block share a line.
 
-    Args:
-      config: as for `resolve`.
-      variables: canonical path to shape.
-      axes: mesh axis to size.
-      placed: as the engine placed them, if `from_model` adds to the config; None: as `resolve` does.
-
-    Returns:
-      One line per warning; variables that differ only in the number of their block share a line.
-
-    Raises:
-      ConfigError: as `resolve`.
+    `placed` is as the engine placed them, if `from_model` adds to the config; None: as `resolve` does.
     """
     if placed is None:
         placed = resolve(config, variables, axes)
@@ -152,10 +133,7 @@ def lint(
 
 
 def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
-    """Returns a warning for each large replicated variable.
-
-    The result is empty if no model axis is free.
-    """
+    """Returns a warning for each large replicated variable; none if no model axis is free."""
     free_axes = model_axes(config, axes)
     if not free_axes:
         return []

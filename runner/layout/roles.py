@@ -17,7 +17,7 @@ class Role:
       noun: the units that are distributed, for example "heads".
       owner: the layer or block that the variable belongs to.
       units: number of units; a model axis must divide it.
-      dim: the dim of the variable that counts the units; None: it is replicated over a model axis.
+      dim: of the variable, which counts the units; None: it is replicated over a model axis.
       why_replicated: the reason, if `dim` is None.
       width: the dim of the model width, which FSDP may shard.
       experts: the dim of a mixture's experts.
@@ -49,10 +49,7 @@ class Role:
         return f"{self.count} of {self.owner or 'the model'}"
 
     def below_stack(self) -> Role:
-        """Returns the role of the same variable of stacked layers.
-
-        Its dims are shifted by one.
-        """
+        """Returns the role of the same variable of stacked layers, its dims shifted by one."""
         # Dim 0 of stacked variables counts the layers, so each dim of the single variable comes one later.
         return replace(
             self,
@@ -71,14 +68,7 @@ def _next_dim(dim: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer with a kernel.
-
-    Attributes:
-      path: the path of the layer.
-      kernel: path of the kernel.
-      shape: the shape of the kernel, without a dim of stacked layers.
-      bias: shape of the bias, without a dim of stacked layers; None: there is none.
-    """
+    """A layer: its path, and path and shape of its kernel and bias, without a dim of stacked layers."""
 
     path: str
     kernel: str
@@ -112,19 +102,13 @@ def layers(variables: Mapping[str, Shape]) -> list[Layer]:
 
 
 def words_of(name: str) -> set[str]:
-    """Returns the words of a layer's name.
-
-    For example {"query", "dense"} of `query_dense`.
-    """
+    """Returns the words of a layer's name: {"query", "dense"} of `query_dense`."""
     # Numbers are left out: `query_1` is a query too.
     return set(re.findall(r"[a-z]+", name.lower()))
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """Yields the paths that contain a path, from the nearest.
-
-    The model itself is left out.
-    """
+    """Yields the paths that contain a path, from the nearest, without the model itself."""
     parent = path.rpartition("/")[0]
     while parent:
         yield parent

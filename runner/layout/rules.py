@@ -27,8 +27,8 @@ class Placement:
     """Sharding of one variable.
 
     Attributes:
-      path: canonical path, `layer/variable`.
-      shape: the whole variable's shape.
+      path: canonical, `layer/variable`.
+      shape: the whole variable's.
       spec: one entry per dim, an axis name or None.
       rule: index of the rule that matched, None if none did; proposals of `auto` are numbered after the config's.
       passed: reasons of the optional rules that were skipped, for example "layout.rules[2] skipped: axis 'model' of
@@ -50,12 +50,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Misfit:
-    """Reason why a spec does not fit a variable.
-
-    Attributes:
-      problem: for example "axis 'model' of size 4 does not divide dim 1 (10)".
-      fix: an imperative.
-    """
+    """Why a spec does not fit a variable ("axis 'model' of size 4 does not divide dim 1 (10)"), and an imperative."""
 
     problem: str
     fix: str
@@ -63,11 +58,8 @@ class Misfit:
 
 @dataclass(frozen=True)
 class RuleMatch:
-    """Placement of a variable by its first rule.
-
-    Attributes:
-      placement: replicated if the rule does not fit.
-      misfits: of a rule that is not optional and does not fit.
+    """Placement of a variable by its first rule: replicated, with misfits, if the rule neither fits nor is
+    optional.
     """
 
     placement: Placement
@@ -75,22 +67,14 @@ class RuleMatch:
 
 
 class RuleTable:
-    """The rules of a layout, indexed by the paths that they can match.
+    """The checked rules of a layout in order, indexed by the paths that they can match.
 
     The rules that `layout=auto` proposes and writes match one path each and are looked up by it, so that n of them
     place n variables in n steps. Other patterns are compiled once: `re` caches 512 of them only, and would compile all
     of them again for every variable if there are more.
-
-    Attributes:
-      rules: in order.
     """
 
     def __init__(self, rules: Sequence[RuleConfig]) -> None:
-        """Indexes rules.
-
-        Args:
-          rules: in order, checked.
-        """
         self.rules = rules
         # Both lists of indexes are in order.
         self._by_path: dict[str, list[int]] = {}
@@ -132,15 +116,7 @@ def first_match(
 ) -> RuleMatch:
     """Places a variable by the first rule that matches it and does not skip it.
 
-    Args:
-      table: of the checked rules.
-      path: canonical path.
-      shape: the shape of the whole variable.
-      axes: mesh axis to size.
-      structure: of the variable's model; None: unknown.
-
-    Returns:
-      The placement; replicated if no rule matches, or if the one that does is not optional and does not fit.
+    It is replicated if no rule matches, or if the one that does is not optional and does not fit.
     """
     structure = structure or Structure()
     skipped: list[str] = []
@@ -197,10 +173,7 @@ def _fix_of_rank(spec: Sequence[str | None], shape: Shape, axes: Mapping[str, in
 
 
 def divisibility_fix(dim: int, shape: Shape, spec: Sequence[str | None], axes: Mapping[str, int]) -> str:
-    """Returns the fix for a dim that its axis does not divide.
-
-    It offers null, another dim, or another size of the axis.
-    """
+    """Returns the fix for a dim that its axis does not divide: null, another dim, or another size of the axis."""
     axis = spec[dim]
     assert axis is not None
     ways = [f"put null at dim {dim}"]
@@ -217,10 +190,7 @@ def divisibility_fix(dim: int, shape: Shape, spec: Sequence[str | None], axes: M
 
 
 def _near_divisors(number: int, size: int) -> list[int]:
-    """Returns the divisors above 1 of a number that are nearest to a size.
-
-    In ascending order.
-    """
+    """Returns the divisors above 1 of a number that are nearest to a size, in ascending order."""
     divisors = [divisor for divisor in range(2, number + 1) if number % divisor == 0]
     nearest = sorted(divisors, key=lambda divisor: (abs(divisor - size), divisor))
     return sorted(nearest[:_SHOWN_DIVISORS])
@@ -232,10 +202,7 @@ def show(spec: Iterable[str | None]) -> str:
 
 
 def alike_once(lines: Iterable[str]) -> list[str]:
-    """Returns the first of lines that differ only in the numbers of blocks.
-
-    It ends with the number of lines like it.
-    """
+    """Returns the first of lines that differ only in the numbers of blocks, with the number of lines like it."""
     alike: dict[str, list[str]] = {}
     for line in lines:
         alike.setdefault(_BLOCK_NUMBER.sub("", line), []).append(line)
@@ -249,9 +216,6 @@ def alike_once(lines: Iterable[str]) -> list[str]:
 
 
 def model_axes(config: LayoutConfig, axes: Mapping[str, int]) -> dict[str, int]:
-    """Returns the axes of several devices that are free to shard weights.
-
-    They shard no dim of a batch.
-    """
+    """Returns the axes of several devices that shard no dim of a batch, and so are free to shard weights."""
     taken = data_axes(config, axes)
     return {axis: size for axis, size in axes.items() if size > 1 and axis not in taken}

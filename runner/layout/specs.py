@@ -23,17 +23,9 @@ def axis_size(axes: Mapping[str, int], axis: str | None) -> int:
 
 
 def shard_spec(shape: Shape, axis: str, size: int, min_elements: int = 0, first: int = 0) -> Spec:
-    """Shards the largest dim that an axis divides, the last of equal ones.
+    """Shards the largest dim that an axis divides, the last of equal ones; none before `first`.
 
-    Args:
-      shape: the whole variable's.
-      axis: mesh axis.
-      size: its size.
-      min_elements: a variable of fewer elements is replicated.
-      first: dims before this one are not sharded.
-
-    Returns:
-      The spec; all None if the variable is too small or the axis divides no dim.
+    A variable of fewer than `min_elements` is replicated, and one of which the axis divides no dim.
 
     Example:
       >>> shard_spec((3, 3, 24, 32), "batch", 8)

@@ -33,12 +33,7 @@ _NORM_NAME = re.compile(r"norm|(^|_)ln(_|\d|$)")
 
 @dataclass(frozen=True)
 class Structure:
-    """Recognized parts of a model.
-
-    Attributes:
-      roles: path of a variable to its role; a variable without one is replicated.
-      stacked: paths of variables whose dim 0 counts the layers of a scan.
-    """
+    """Recognized parts of a model: roles by path, and the variables whose dim 0 counts the layers of a scan."""
 
     roles: Mapping[str, Role] = field(default_factory=dict)
     stacked: frozenset[str] = frozenset()
@@ -52,11 +47,7 @@ class Structure:
 
 
 def read(variables: Mapping[str, Shape]) -> Structure:
-    """Returns the parts that paths and shapes indicate.
-
-    Args:
-      variables: canonical path to shape, in the model's order.
-    """
+    """Returns the parts that paths and shapes, in the model's order, indicate."""
     return _read(tuple((path, tuple(shape)) for path, shape in variables.items()))
 
 
@@ -100,18 +91,11 @@ def _without_role(candidates: Iterable[Layer], roles: Mapping[str, Role]) -> lis
 
 
 def place(role: Role, shape: Shape, axis: str, axes: Mapping[str, int], store: str | None = None) -> tuple[Spec, str]:
-    """Shards a variable over the axes of its units, of experts and of FSDP.
+    """Shards a variable over the axes of its units, of experts and of FSDP; returns the spec and its reason in one
+    line.
 
-    Args:
-      role: the role of the variable.
-      shape: the shape of the whole variable.
-      axis: shards heads, hidden units and vocabulary; `experts` shards a mixture's experts only.
-      axes: mesh axis to size.
-      store: the axis of FSDP, which shards the model width or else another dim; devices gather it where they use the
-        variable. None: no FSDP.
-
-    Returns:
-      The spec, and its reason in one line.
+    `axis` shards heads, hidden units and vocabulary; the axis `experts` shards a mixture's experts only. `store` is
+    that of FSDP, which shards the model width or else another dim; devices gather it where they use the variable.
     """
     spec: list[str | None] = list(replicated(shape))
     reasons = []
@@ -143,10 +127,7 @@ def place(role: Role, shape: Shape, axis: str, axes: Mapping[str, int], store: s
 
 
 def _fsdp_dim(role: Role, shape: Shape, axis: str, size: int, spec: list[str | None]) -> int | None:
-    """Returns the dim that FSDP shards.
-
-    It is the model width if the axis divides it, else the largest free dim.
-    """
+    """Returns the dim that FSDP shards: the model width if the axis divides it, else the largest free dim."""
     if role.width is None:
         return None
     if spec[role.width] is None and shape[role.width] % size == 0:
@@ -179,11 +160,6 @@ def _is_stack(owner: str, paths: Sequence[str], variables: Mapping[str, Shape]) 
     """Returns whether the variables below a path are those of stacked layers.
 
     They have the same first dim, and are a norm and a nested kernel at least.
-
-    Args:
-      owner: the path.
-      paths: the paths of the variables below it.
-      variables: path to shape.
     """
     first_dims = set()
     has_stacked_norm = False
@@ -207,12 +183,7 @@ def _is_norm(path: str) -> bool:
 
 
 def _dense_below(dense: Iterable[Layer], owners: Iterable[str]) -> dict[str, list[Layer]]:
-    """Returns path -> dense layers below it, without those inside an attention.
-
-    Args:
-      dense: layers without a role.
-      owners: of the attentions.
-    """
+    """Returns the dense layers without a role below each path, without those inside an attention."""
     attention_owners = set(owners)
     below: dict[str, list[Layer]] = {}
     for layer in dense:
@@ -224,10 +195,7 @@ def _dense_below(dense: Iterable[Layer], owners: Iterable[str]) -> dict[str, lis
 
 
 def _vocabulary(variables: Mapping[str, Shape], dense: Iterable[Layer]) -> dict[str, Role]:
-    """Returns the roles of the variables whose dims count the vocabulary.
-
-    These are token embeddings (V, D), their reverse (D, V), and a head (D, V).
-    """
+    """Returns the roles of token embeddings (V, D), their reverse (D, V), and a head (D, V)."""
     roles: dict[str, Role] = {}
     vocabulary_sizes = set()
     for path, shape in variables.items():
@@ -249,10 +217,7 @@ def _vocabulary(variables: Mapping[str, Shape], dense: Iterable[Layer]) -> dict[
 
 
 def _embeds_tokens(layer_name: str) -> bool:
-    """Returns whether the name of a layer says that it embeds tokens.
-
-    GPT-2's is `wte`.
-    """
+    """Returns whether the name of a layer says that it embeds tokens; GPT-2's is `wte`."""
     words = words_of(layer_name)
     if words & _OTHER_TABLES:
         return False
@@ -260,10 +225,7 @@ def _embeds_tokens(layer_name: str) -> bool:
 
 
 def _adapters(variables: Mapping[str, Shape], roles: Mapping[str, Role]) -> dict[str, Role]:
-    """Returns the roles of LoRA's kernels (arXiv:2106.09685).
-
-    A has a kernel's dims except the last, B the last.
-    """
+    """Returns the roles of LoRA's kernels (arXiv:2106.09685): A has a kernel's dims except the last, B the last."""
     adapter_roles = {}
     for path, shape in variables.items():
         layer, _, name = path.rpartition("/")
@@ -286,15 +248,8 @@ def _adapters(variables: Mapping[str, Shape], roles: Mapping[str, Role]) -> dict
 
 
 def _adapter_dim(dim: int | None, last_dim: int, rank: int, *, is_b: bool) -> int | None:
-    """Returns the dim of an adapter that is a given dim of the kernel.
-
-    Returns None if the other adapter has it.
-
-    Args:
-      dim: the dim of the kernel.
-      last_dim: the last dim of the kernel.
-      rank: the rank of the adapter.
-      is_b: the adapter is B, else A.
+    """Returns the dim of an adapter, B or else A, that is a given dim of the kernel; None: the other adapter has
+    it.
     """
     if dim is None or (dim == last_dim) != is_b:
         return None

@@ -30,11 +30,7 @@ _EVERYTHING = (".*", ".+")
 
 
 def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
-    """Checks rules and inputs against the mesh, before any variable is known.
-
-    Args:
-      config: whose single values are checked.
-      axes: mesh axis to size.
+    """Checks rules and inputs, whose single values are checked, against the mesh, before any variable is known.
 
     Raises:
       ConfigError: a rule without exactly one of spec, shard and transformer, an axis that the mesh lacks or that one
@@ -67,13 +63,7 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
 
 
 def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: int, axes: Mapping[str, int]) -> None:
-    """Checks that the arrays of a batch can be sharded as the layout says.
-
-    Args:
-      config: checked.
-      arrays: specs by name.
-      batch: examples per microbatch.
-      axes: mesh axis to size.
+    """Checks that the arrays of a microbatch of `batch` examples can be sharded as the layout says.
 
     Raises:
       ConfigError: an unknown array, a spec of a wrong rank, a dim that its axis does not divide, or tokens sharded
@@ -115,10 +105,7 @@ def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) ->
 
 
 def _check_heads(key: str, value: str, axis: str, rules: Sequence[RuleConfig]) -> None:
-    """Rejects tokens on the axis of a rule that shards heads.
-
-    DTensor may compute wrong numbers without an error.
-    """
+    """Rejects tokens on the axis of a rule that shards heads: DTensor may compute wrong numbers without an error."""
     for index, rule in enumerate(rules):
         if rule.transformer == axis:
             axis_of_heads = axis
@@ -251,11 +238,7 @@ def _keeps_all(rule: RuleConfig) -> bool:
 def _check_reached(key: str, rule: RuleConfig, earlier: Iterable[int], rules: Sequence[RuleConfig]) -> None:
     """Rejects a rule that no variable can reach, whatever the model is.
 
-    Args:
-      key: the key of the rule.
-      rule: to check.
-      earlier: indexes of the earlier rules with the same match, or that match everything.
-      rules: all of them.
+    `earlier` are the indexes of the earlier rules with the same match, or that match everything.
     """
     for index in sorted(earlier):
         before = rules[index]
@@ -319,15 +302,7 @@ def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -
 
 
 def _no_axis(key: str, value: str, axis: str, axes: Mapping[str, int], others: Collection[str] = ()) -> ConfigError:
-    """Returns the error for an axis that the mesh lacks.
-
-    Args:
-      key: that names the axis.
-      value: the value of the key, as it is typed.
-      axis: missing.
-      axes: the axes of the mesh.
-      others: axes that the layout needs too.
-    """
+    """Returns the error for an axis that the mesh lacks; the layout needs the `others` too."""
     needed = list(dict.fromkeys([axis, *others]))
     options = meshes_with(axis)
     fitting = options

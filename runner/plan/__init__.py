@@ -1,4 +1,1 @@
-"""The plan of a run.
-
-Every variable's place, bytes per device, and what one step communicates and computes.
-"""
+"""The plan of a run: variables' places, bytes per device, and what one step communicates and computes."""

@@ -83,12 +83,8 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Total:
-    """Bytes of one kind of array.
-
-    Attributes:
-      bytes: of the whole arrays.
-      bytes_per_device: of one device's shards.
-      source: `counted` from the arrays on the mesh, or `estimated`.
+    """Bytes of whole arrays of one kind and of one device's shards, `counted` from those on the mesh or
+    `estimated`.
     """
 
     bytes: int
@@ -317,10 +313,7 @@ class Plan:
         return sorted(self.layers, key=lambda layer: -layer.bytes_per_device)
 
     def metrics(self) -> dict[str, float]:
-        """Returns the figures that runs are compared by.
-
-        These are memory, communication and FLOPs per device and step.
-        """
+        """Returns the figures that runs are compared by: memory, communication and FLOPs per device and step."""
         # Without activations, whose bytes are estimated: these figures compare runs, and are equal where runs are.
         state_bytes = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
         collective_bytes = sum(group.bytes for group in self.traffic)

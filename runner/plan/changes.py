@@ -53,10 +53,7 @@ def smallest(
 def candidates(config: RunConfig, overrides: Sequence[str], *, keeps_layout: bool) -> Iterator[tuple[str, RunConfig]]:
     """Yields changes as overrides, with the changed configs, which are not checked.
 
-    Args:
-      config: checked, its depth settled.
-      overrides: of the command line.
-      keeps_layout: also yield changes that leave the layout as it is.
+    With `keeps_layout`, also those that leave the layout as it is.
     """
     if keeps_layout:
         options = config.model.options

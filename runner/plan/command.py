@@ -24,12 +24,10 @@ from runner.task.registry import make_task
 
 
 def plan_config(config: RunConfig) -> Plan:
-    """Plans a run without training.
+    """Plans a run without training: builds its engine on virtual CPU devices, and compiles one step if it counts
+    costs.
 
-    Builds the engine. If that counts the cost of its program, its step is compiled for one batch.
-
-    Any kind of mesh is planned on virtual CPU devices. So a plan needs no accelerator and takes none of its memory;
-    the rates are still those of the mesh's own kind of device.
+    So a plan needs no accelerator and takes none of its memory; the rates are still those of the mesh's own devices.
 
     Raises:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
@@ -115,10 +113,7 @@ def plan_engine(
     total_steps: int = 0,
     hardware: HardwareConfig | None = None,
 ) -> Plan:
-    """Returns the plan of an engine.
-
-    It is named after Hydra's choices.
-    """
+    """Returns the plan of an engine, named after Hydra's choices."""
     chosen = choices()
     overrides = list(HydraConfig.get().overrides.task)
     rule_places = layout.origins(chosen["layout"], overrides, search_path.folders(), len(config.layout.rules))

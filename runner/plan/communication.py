@@ -23,10 +23,8 @@ BACKWARD = "backward"
 def collectives(model: estimate.PlacedModel, *, compute_width: int, recomputes: bool) -> list[Collective]:
     """Returns the collectives of one microbatch.
 
-    Args:
-      model: the model on its mesh.
-      compute_width: bytes per number that layers compute in.
-      recomputes: activation checkpointing computes the forward pass of each block a second time.
+    `compute_width` is the bytes per number that layers compute in; with `recomputes`, activation checkpointing
+    computes the forward pass of each block a second time.
     """
     return [*_of_variables(model, compute_width), *_of_activations(model, compute_width, recomputes=recomputes)]
 
@@ -74,10 +72,7 @@ def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomput
 
 
 def _summed_axis(model: estimate.PlacedModel, output: LayerOutput, kernel: Placement) -> str | None:
-    """Returns the axis over which products with a kernel are summed, or several joined by `+`; None: there is none.
-
-    It shards a dim of the kernel that is none of the output's.
-    """
+    """Returns the axes, joined by `+`, over which products with a kernel are summed: those of no dim of the output."""
     if kernel.shape[-1] != output.shape[-1]:
         return None
     own_dims = estimate.output_dims(model, output, kernel)

@@ -144,17 +144,13 @@ class PlacedModel:
         return by_owner
 
     def inner_kernels(self, layer: str) -> list[Placement]:
-        """Returns the kernels of layers inside a layer that is known as one.
-
-        These are, for example, an attention's projections.
+        """Returns the kernels of layers inside a layer that is known as one, for example an attention's
+        projections.
         """
         return self._inner_kernels.get(layer, [])
 
     def used_spec(self, variable: Placement) -> Spec:
-        """Returns a variable's spec where layers use it.
-
-        There it is gathered over data axes and sharded over the others.
-        """
+        """Returns a variable's spec where layers use it: gathered over data axes and sharded over the others."""
         if variable.path in self.whole:
             return (None,) * len(variable.spec)
         return without_axes(variable.spec, self.data_axes)
@@ -177,16 +173,11 @@ class PlacedModel:
         return tuple(entries)
 
     def followed(self, output: LayerOutput, ends: Callable[[LayerOutput], bool], question: str) -> LayerOutput:
-        """Follows an output back through the first inputs of layers.
+        """Follows an output back through the first inputs of layers, to the first that `ends`, or whose input is not
+        known.
 
-        Args:
-          output: where to begin.
-          ends: whether a layer's output is the last to follow.
-          question: a name for `ends`. The end that is reached from a layer's first output is cached under it, so that
-            following all outputs of a deep model takes as many steps as it has layers.
-
-        Returns:
-          The first output that ends, or the last whose input is known.
+        The end that is reached from a layer's first output is cached under `question`, a name for `ends`, so that
+        following all outputs of a deep model takes as many steps as it has layers.
         """
         ends_by_layer = self._ends.setdefault(question, {})
         passed: dict[str, None] = {}
@@ -208,10 +199,7 @@ class PlacedModel:
         return output
 
     def has_trained_inputs(self, output: LayerOutput) -> bool:
-        """Returns whether a layer's inputs depend on trained variables.
-
-        The layer then computes their gradient.
-        """
+        """Returns whether a layer's inputs depend on trained variables, so that it computes their gradient."""
         providers = {layer_input.layer for layer_input in output.inputs}
         if not providers or "" in providers:
             # Most likely the inputs of all layers but the first depend on trained variables.
@@ -257,10 +245,7 @@ def _kernels(variables: Iterable[Placement]) -> list[Placement]:
 
 
 def features(output: LayerOutput, kernel: Placement) -> int:
-    """Returns how many of a kernel's last dims are dims of the output.
-
-    There are two for (dim, heads, head dim), else one.
-    """
+    """Returns how many of a kernel's last dims are dims of the output: two for (dim, heads, head dim), else one."""
     if len(kernel.shape) == 3 and len(output.shape) == 4 and "Conv" not in output.kind:
         return 2
     return 1
@@ -279,10 +264,7 @@ def output_dims(model: PlacedModel, output: LayerOutput, kernel: Placement) -> t
 
 
 def input_of(model: PlacedModel, layer_input: LayerInput) -> Spec | None:
-    """Returns the spec of the model's input that a layer reads.
-
-    Returns None if it reads something else.
-    """
+    """Returns the spec of the model's input that a layer reads; None: it reads something else."""
     if layer_input.layer == INPUTS:
         return next(iter(model.inputs.values()))
     prefix, _, name = layer_input.layer.partition("/")
@@ -292,11 +274,10 @@ def input_of(model: PlacedModel, layer_input: LayerInput) -> Spec | None:
 
 
 def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
-    """Returns the spec of an output's dims between the first and the last.
+    """Returns the spec of an output's dims between the first and the last, as of the input that it is computed from.
 
-    Returns:
-      The entries of the model's input that the output is computed from by layers that keep the rank. None if there is
-      no such input, as for tokens that are computed from an image, or heads that are computed from tokens.
+    It is None where no layers that keep the rank lead to an input, as for tokens that are computed from an image, or
+    heads that are computed from tokens.
     """
     rank = len(output.shape)
 
@@ -323,10 +304,7 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
 
 
 def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
-    """Returns the spec of a layer's output.
-
-    The last dims are sharded as its kernel's, the others as its input's.
-    """
+    """Returns the spec of a layer's output: the last dims are sharded as its kernel's, the others as its input's."""
     if not output.shape:
         # A number, such as the soft cap of a head.
         return ()
@@ -354,10 +332,7 @@ def has_examples(output: LayerOutput) -> bool:
 
 
 def output_bytes(model: PlacedModel, output: LayerOutput, width: int) -> int:
-    """Returns the bytes of one device's part of a layer's output.
-
-    A number has `width` bytes.
-    """
+    """Returns the bytes of one device's part of a layer's output, of `width` bytes per number."""
     return math.prod(output.shape) * width // model.shards(output_spec(model, output))
 
 
@@ -433,9 +408,7 @@ def _experts(model: PlacedModel, output: LayerOutput) -> int:
 
 
 def _tied(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the FLOPs of one product with an embedding table.
-
-    A head that is tied to the embeddings computes it.
+    """Returns the FLOPs of one product with an embedding table, of a head that is tied to the embeddings.
 
     Either the layer turns vectors (batch, tokens, dim) into logits by its own table, (vocabulary, dim) or (dim,
     vocabulary); or it has no variables and takes the table of another layer as its second input.
@@ -452,10 +425,7 @@ def _tied(model: PlacedModel, output: LayerOutput) -> int:
 
 
 def _own_table(model: PlacedModel, output: LayerOutput) -> Placement | None:
-    """Returns a layer's own table that turns vectors into logits.
-
-    Returns None if it has none.
-    """
+    """Returns a layer's own table that turns vectors into logits, if it has one."""
     sizes = {output.inputs[0].shape[-1], output.shape[-1]}
     tables = []
     for variable in model.variables(output.layer):
@@ -483,9 +453,7 @@ def _positions(model: PlacedModel, output: LayerOutput) -> int:
 
 
 def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[Placement]) -> int:
-    """Returns the FLOPs of attention scores and their product with the values.
-
-    They are those of the forward pass and of both gradients.
+    """Returns the FLOPs of attention scores and their product with the values, of the forward pass and both gradients.
 
     The layer is one of three kinds: one that takes queries, keys and values (batch, tokens, heads, head dim), and
     perhaps documents (batch, tokens); a block that holds an attention, or a scanned stack of such, (depth, ...); or a
@@ -527,10 +495,7 @@ def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[
 
 
 def _query_kernel(kind: str, kernels: Sequence[Placement]) -> Placement | None:
-    """Returns the kernel that makes queries, (..., dim, heads, head dim).
-
-    Returns None if the layer holds no attention.
-    """
+    """Returns the kernel that makes queries, (..., dim, heads, head dim); None: the layer holds no attention."""
     first = None
     for kernel in kernels:
         if len(kernel.shape) < 3:

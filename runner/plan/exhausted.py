@@ -43,13 +43,8 @@ _DOCS = "docs/memory.md"
 
 @dataclass
 class Attempt:
-    """What is known of a run that may run out of memory.
-
-    Attributes:
-      config: checked.
-      data: what its engine is built for.
-      overrides: of the command line.
-      plan: of the run; None: the memory was too small even to make it.
+    """What is known of a run that may run out of memory; without a plan, the memory was too small even to make
+    that.
     """
 
     config: RunConfig
@@ -60,11 +55,7 @@ class Attempt:
 
 @contextmanager
 def explained(attempt: Attempt) -> Iterator[None]:
-    """Turns an out-of-memory error of the body into one with the plan's table.
-
-    Raises:
-      OutOfMemoryError: the body ran out of memory.
-    """
+    """Turns an out-of-memory error of the body into an `OutOfMemoryError` with the plan's table."""
     try:
         yield
     except Exception as error:

@@ -23,13 +23,7 @@ _PROPOSED = "layout.yaml"
 
 
 def write_files(plan: Plan, folder: Path) -> list[Path]:
-    """Writes the plan and its picture.
-
-    A file that can't be written prints a warning and is left out.
-
-    Returns:
-      The files that were written.
-    """
+    """Writes the plan and its picture, and returns the files; one that can't be written is left out with a warning."""
     texts = {"plan.json": lambda: json.dumps(plan.to_dict(), indent=2) + "\n", "plan.md": lambda: markdown(plan)}
     names = list(NAMES)
     if plan.proposed:

@@ -102,10 +102,7 @@ def times(compute_seconds: tuple[float, float], memory_seconds: float, link_seco
 
 
 def _compute_seconds(config: RunConfig, flops: float) -> tuple[float, float]:
-    """Returns the time of a step's products at the largest and the smallest attained share of the peak rate.
-
-    The peak is `plan.gflops` if it is set.
-    """
+    """Returns the time of a step's products at the largest and the smallest attained share of the peak rate."""
     low, high = config.hardware.efficiency
     if config.plan.gflops is not None:
         stated = config.plan.gflops * 1e9

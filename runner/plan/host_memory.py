@@ -21,10 +21,7 @@ def total() -> int:
 
 
 def of_virtual_device(devices: int, machines: int) -> int:
-    """Returns the bytes of this machine's memory that one of its virtual devices can use.
-
-    Args:
-      devices: of the mesh.
-      machines: that have the mesh's devices, an equal number each; 1 if all its processes are on this one.
+    """Returns the bytes of this machine's memory for one virtual device, of `devices` on a number of equal
+    `machines`.
     """
     return total() * machines // devices

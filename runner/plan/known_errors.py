@@ -16,14 +16,10 @@ STEP_TIME = "step time"
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors of one figure.
+    """Relative errors of one figure: the median, and what 90% of them are at most.
 
-    Attributes:
-      runs: compared with the figure.
-      median: of the errors.
-      p90: 90% of the errors are at most this.
-      of: what was compared, such as `published runs`.
-      cards: how many of the runs are of each option of `hardware`.
+    `of` says what was compared, such as `published runs`; `cards` how many of the runs are of each option of
+    `hardware`.
     """
 
     runs: int

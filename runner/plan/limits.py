@@ -18,12 +18,8 @@ def share(kind: str | None, needed_bytes: int, memory_bytes: int) -> float:
     """Returns the share of a device's memory that a program can use; 0: JAX reserves none of it.
 
     It is the one that `XLA_PYTHON_CLIENT_MEM_FRACTION` sets. If it is not set: JAX's default, or the largest share if
-    the program needs more than the default.
-
-    Args:
-      kind: of the device. The memory of others is what their compilers leave to programs.
-      needed_bytes: at the peak.
-      memory_bytes: of the device.
+    the program needs more than the default. Devices that are no GPUs have the memory that their compilers leave to
+    programs.
 
     Raises:
       ConfigError: the variable is no share.

@@ -53,17 +53,17 @@ def make_plan(
     total_steps: int = 0,
     hardware: HardwareConfig | None = None,
 ) -> Plan:
-    """Returns the plan of a run.
+    """Returns the plan of a run on a built engine, whose step is compiled if that counts the cost of its program.
 
     Args:
       config: checked.
-      engine: built; its step is compiled if it counts the cost of its program.
+      engine: built.
       data: what the engine is built for.
       choices: option by group, as Hydra composed them.
       places: where each of the layout's rules is written.
       total_steps: of the run; 0: not known.
-      hardware: whose rates and links the plan has; None: the config's. Differs from the config's if the step is
-        compiled for this machine's CPU.
+      hardware: whose rates and links the plan has, if not the config's: the step may be compiled for this machine's
+        CPU.
     """
     axes = config.mesh.axes
     model = placed_model(config, engine, data)
@@ -241,9 +241,8 @@ class _Accounts:
 
 
 def memory_parts(config: RunConfig, engine: Engine, data: DataSpec) -> tuple[MemoryPart, ...]:
-    """Returns one device's memory at the peak of a step by kind, by arithmetic.
-
-    It is empty if the engine does not know what its forward pass keeps.
+    """Returns one device's memory at a step's peak by kind, by arithmetic; none if what the forward pass keeps is
+    unknown.
     """
     if not isinstance(engine, KnowsSaved):
         return ()
@@ -251,10 +250,7 @@ def memory_parts(config: RunConfig, engine: Engine, data: DataSpec) -> tuple[Mem
 
 
 def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.PlacedModel:
-    """Returns the model's variables and layers on the mesh.
-
-    Memory and FLOPs are estimated from them.
-    """
+    """Returns the model's variables and layers on the mesh, from which memory and FLOPs are estimated."""
     variables = engine.variables()
     inputs = input_specs(config.layout, data.arrays, config.mesh.axes)
     roles = transformers.read(shapes_of(engine.placements)).roles
@@ -336,10 +332,7 @@ def _sharded_tokens(config: RunConfig, data: DataSpec) -> tuple[int, str] | None
 
 
 def _rule_of(placement: Placement, places: Sequence[str], auto_reasons: Mapping[str, str]) -> str:
-    """Returns where the rule that matched a variable is written.
-
-    If there is none, returns what placed the variable instead; empty if nothing did.
-    """
+    """Returns where the rule that matched a variable is written, or what placed it instead; empty if nothing did."""
     if placement.rule is None:
         return ""
     if placement.rule < len(places):
@@ -381,10 +374,7 @@ def _whole_bytes(info: VariableInfo) -> int:
 
 
 def _layer(model: estimate.PlacedModel, output: LayerOutput, microbatches: int) -> LayerPlan:
-    """Returns a layer's activations and FLOPs.
-
-    The layer is called once per microbatch of a step.
-    """
+    """Returns the activations and FLOPs of a layer, which is called once per microbatch of a step."""
     return LayerPlan(
         layer=output.layer,
         kind=output.kind,

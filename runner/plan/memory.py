@@ -91,19 +91,13 @@ def parts(
 def _moments(
     model: estimate.PlacedModel, saved: Saved, gradients: int, *, examples: int, compute_width: int, scores: int = 0
 ) -> list[tuple[MemoryPart, ...]]:
-    """Returns what a step adds to the state at each moment that may be its peak.
+    """Returns what a step adds to the state at each moment that may be its peak; arguments as for `parts`.
 
     These are the loss, which holds all activations, the logits and their gradient; the backward pass of the last
     block, when the logits are gone; and that of the first block, when nearly all gradients are there and nearly all
     activations are gone. A scan holds the activations and the gradients of all its blocks from its start to its end.
-
-    Args:
-      model: the model on its mesh.
-      saved: as that of `parts`.
-      gradients: bytes of all of them on one device.
-      examples: of a microbatch.
-      compute_width: bytes per number that layers compute in.
-      scores: bytes of a block's scores on one device that its backward pass computes again.
+    `gradients` are bytes of all of them on one device, `scores` those of a block that its backward pass computes
+    again.
     """
     logits = 0
     others = 0
@@ -255,10 +249,7 @@ def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
 
 
 def depths(model: estimate.PlacedModel) -> dict[str, int]:
-    """Returns the number of layers in each block's stack; 1 if it is not stacked.
-
-    All variables of a scanned stack have the depth as their first dim.
-    """
+    """Returns the layers in each block's stack, the first dim of all its variables; 1 if it is not stacked."""
     stacked = model.structure.stacked
     counts = {}
     for name, variables in blocks(model).items():

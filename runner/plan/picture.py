@@ -128,10 +128,7 @@ def _colored(parts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 
 def link_seconds(plan: Plan) -> dict[str, float]:
-    """Returns the time of a step's collectives by axis.
-
-    A forecast divides by LINK_EFFICIENCY, the share of the bandwidth that links reach.
-    """
+    """Returns the time of a step's collectives by axis, at the share of the bandwidth that links reach."""
     share = 1.0 if plan.forecast is None else LINK_EFFICIENCY
     seconds: dict[str, float] = {}
     for group in plan.traffic:

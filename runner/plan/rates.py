@@ -1,7 +1,4 @@
-"""Time estimates from bytes and FLOPs.
-
-Stated rates, ring algorithms, no latency and no overlap.
-"""
+"""Time estimates from bytes and FLOPs: stated rates, ring algorithms, no latency and no overlap."""
 
 from __future__ import annotations
 
@@ -32,14 +29,9 @@ CPU_GFLOPS_PER_CORE = 30.0
 
 
 def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Rates:
-    """Returns the rates that times are estimated with.
+    """Returns the rates that times are estimated with: the config's, else those of the mesh's kind of device.
 
-    They are the config's, else those of the mesh's kind of device.
-
-    Args:
-      config: a rate that is set is the rate of one device.
-      mesh_config: axes resolved; the virtual devices of a CPU share its rates.
-      processes: number of processes that share the mesh.
+    A rate that is set is the rate of one device; the virtual devices of a CPU share its rates.
     """
     kind = mesh.device_kind(mesh_config)
     if kind == "cpu":
@@ -77,13 +69,7 @@ def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Ra
 
 
 def hardware_rates(config: PlanConfig, hardware: HardwareConfig, precision: str) -> Rates:
-    """Returns the rates of hardware that is not here.
-
-    Args:
-      config: a rate that is set is the rate of one device.
-      hardware: with all its figures.
-      precision: that layers compute in.
-    """
+    """Returns the rates of hardware that is not here, for layers that compute in `precision`."""
     peak = hardware.peak_tflops.get(precision) or max(hardware.peak_tflops.values())
     network = config.network_gb_s or hardware.network_gb_s
     note = f"hardware={hardware.name}"
@@ -106,13 +92,7 @@ def hardware_rates(config: PlanConfig, hardware: HardwareConfig, precision: str)
 
 
 def unpriced_network(config: PlanConfig, hardware: HardwareConfig, axes: Mapping[str, int]) -> str | None:
-    """Returns a warning if a mesh has several nodes, and the bandwidth between them is not known.
-
-    Args:
-      config: of the plan.
-      hardware: that is not here.
-      axes: size by mesh axis.
-    """
+    """Returns a warning if a mesh has several nodes, and the bandwidth between them is not known."""
     node = hardware.node_devices
     devices = math.prod(axes.values())
     if node is None or devices <= node or config.network_gb_s or hardware.network_gb_s:
@@ -126,12 +106,9 @@ def unpriced_network(config: PlanConfig, hardware: HardwareConfig, axes: Mapping
 
 
 def node_members(hardware: HardwareConfig, axes: Mapping[str, int], axis: str) -> int | None:
-    """Returns how many devices of a collective's group are in one node; None: all of them.
+    """Returns how many devices of a group along an axis (or several, `+`) are in one node; None: all of them.
 
-    Args:
-      hardware: its nodes have `node_devices` consecutive devices of the mesh, which is numbered row-major.
-      axes: size by mesh axis.
-      axis: over which the collective runs, or several joined by `+`.
+    A node has `node_devices` consecutive devices of the mesh, which is numbered row-major.
     """
     node = hardware.node_devices
     names = axis.split("+")
@@ -151,14 +128,10 @@ def node_members(hardware: HardwareConfig, axes: Mapping[str, int], axis: str) -
 
 
 def group_gb_s(rates: Rates, members: int | None) -> float:
-    """Returns the bandwidth of a ring that has so many devices in each node.
+    """Returns the bandwidth of a ring that has so many devices in each node; None: it is inside one.
 
     All of them send to the next node at the same time, each over its own adapter, so that a group that has whole nodes
     is nearly as fast as the links inside.
-
-    Args:
-      rates: of the devices.
-      members: of the group in one node; None: it is inside one node.
     """
     if members is None or not rates.network_gb_s:
         return rates.bandwidth_gb_s
@@ -166,20 +139,11 @@ def group_gb_s(rates: Rates, members: int | None) -> float:
 
 
 def utilization(config: PlanConfig, measures: Mapping[str, float], steps_per_second: float) -> float | None:
-    """Returns the model FLOPs utilization (MFU).
+    """Returns the model FLOPs utilization (MFU), from 0 to 1; None if no peak is stated.
 
-    It is the share of a device's peak rate that the model's FLOPs take.
-
-    The peak is `plan.gflops`, since it depends on the device's make and on the precision. The FLOPs are the plan's: of
-    kernels, forward and backward, without recomputation (PaLM, arXiv:2204.02311, appendix B).
-
-    Args:
-      config: the plan's.
-      measures: `Plan.metrics()`.
-      steps_per_second: training steps.
-
-    Returns:
-      The share, from 0 to 1; None if no peak is stated.
+    It is the share of a device's peak rate that the model's FLOPs take. The peak is `plan.gflops`, since it depends on
+    the device's make and on the precision. The FLOPs are those of `Plan.metrics`: of kernels, forward and backward,
+    without recomputation (PaLM, arXiv:2204.02311, appendix B).
     """
     flops = measures.get("plan/flops_per_device")
     if not config.gflops or flops is None:
@@ -192,11 +156,6 @@ def ring_factor(kind: str, devices: int, device: str) -> float:
 
     An all-reduce over n devices is a reduce-scatter and an all-gather: 2 (n - 1) / n. Each of the two alone, and an
     all-to-all, is half of that (Thakur, Rabenseifner and Gropp, 2005).
-
-    Args:
-      kind: as in `Collective`.
-      devices: number that take part.
-      device: `cpu`, `gpu` or `tpu`.
     """
     one_pass = (devices - 1) / devices
     # On CPUs, DTensor computes an all-gather as an all-reduce of zero-padded parts.
@@ -212,14 +171,10 @@ def traffic(
     crossing: Collection[str] = (),
     hardware: HardwareConfig | None = None,
 ) -> tuple[Traffic, ...]:
-    """Groups collectives by phase, kind and axis, with the time that they would take.
+    """Groups the collectives of one step by phase, kind and axis, with the time that they would take.
 
-    Args:
-      collectives: of one step.
-      axes: size by mesh axis.
-      rates: a ring is as fast as its slowest link.
-      crossing: axes whose devices are in several processes.
-      hardware: whose nodes the mesh spans; None: the processes say which links a collective crosses.
+    `crossing` are axes whose devices are in several processes; for hardware elsewhere, its nodes say which links a
+    collective crosses. A ring is as fast as its slowest link.
     """
     groups: dict[tuple[int, str, str], list[Collective]] = {}
     for collective in collectives:

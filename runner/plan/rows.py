@@ -30,14 +30,8 @@ NODES = "between nodes"
 
 @dataclass(frozen=True)
 class Rows:
-    """One table.
-
-    Attributes:
-      title: what it shows.
-      columns: their headings.
-      numbers: how many of the columns, from the right, have numbers.
-      rows: one text per column.
-      has_sum: whether the last row is the sum of the others.
+    """One table; `numbers` columns from the right have numbers, and with `has_sum` the last row is the sum of the
+    others.
     """
 
     title: str
@@ -115,13 +109,9 @@ def alike_joined(variables: Sequence[VariablePlan]) -> list[VariablePlan]:
 
 
 def variables(plan: Plan, *, join: bool = False) -> Rows:
-    """Returns every variable's sharding, bytes and communication.
+    """Returns every variable's sharding, and its bytes and communication per device and step.
 
-    The latter two are per device and step.
-
-    Args:
-      plan: of the run.
-      join: show those of equal blocks as one. Without it, the table also has the rules' reasons.
+    With `join`, those of equal blocks are shown as one; without it, the table also has the rules' reasons.
     """
     shown = alike_joined(plan.variables) if join else plan.variables
     dtypes = sorted({variable.dtype for variable in plan.variables})
@@ -249,10 +239,7 @@ def totals(plan: Plan) -> Rows:
 
 
 def program(plan: Plan) -> Rows:
-    """Returns the memory and operations of the step's program.
-
-    There are no rows if its compiler does not count them.
-    """
+    """Returns the memory and operations of the step's program; no rows if its compiler does not count them."""
     cost = plan.program
     rows: list[tuple[str, str]] = []
     if cost is not None:
@@ -273,10 +260,7 @@ def program(plan: Plan) -> Rows:
 
 
 def traffic(plan: Plan) -> Rows:
-    """Returns the collectives of one step by phase, kind and axis.
-
-    With several processes, they are also grouped by link.
-    """
+    """Returns the collectives of one step by phase, kind and axis; with several processes, by link too."""
     has_link = plan.processes > 1 or any(group.crosses for group in plan.traffic)
     rows: list[tuple[str, ...]] = []
     for group in plan.traffic:
@@ -320,10 +304,7 @@ def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:
 
 
 def in_a_line(plan: Plan) -> str:
-    """Returns the plan's summary.
-
-    Memory per device, whether it fits if that is known, and communication per step.
-    """
+    """Returns memory per device, whether it fits if that is known, and communication per step."""
     state = 0
     activations = 0
     for kind, total in plan.totals.items():
@@ -348,10 +329,7 @@ def in_a_line(plan: Plan) -> str:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Returns what the tables leave out.
-
-    Times and how they are estimated, and rules that did not fit a variable.
-    """
+    """Returns what the tables leave out: how times are estimated, and rules that did not fit a variable."""
     _, _, communication = traffic_sum(plan.traffic)
     rates = plan.rates
     between = ""

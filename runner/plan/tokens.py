@@ -28,9 +28,7 @@ _ATTENTION = 12.0
 
 
 def peak_gflops(config: RunConfig) -> float | None:
-    """Returns the peak rate of one device in 1e9 operations per second.
-
-    Returns None if it is not known.
+    """Returns the peak rate of one device in 1e9 operations per second, if it is known.
 
     It is `plan.gflops`, else the data sheet's rate of a known GPU in bfloat16.
     """
@@ -53,9 +51,7 @@ def step_flops(
     attended: float = 1.0,
     used_experts: float = 1.0,
 ) -> float:
-    """Returns the FLOPs of a step on all devices, without recomputation.
-
-    They are those of the forward and the backward pass.
+    """Returns the FLOPs of a step's forward and backward pass on all devices, without recomputation.
 
     Six per parameter and token, without tables that are only looked up, and twelve per token, position and unit of
     attention (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B). A table that is tied to the head counts as the
@@ -103,20 +99,14 @@ def step_flops(
 
 
 def _is_head(path: str, shape: Sequence[int], role: Role | None, vocabulary: int) -> bool:
-    """Returns whether a matrix (D, V) is the head.
-
-    Another part of a transformer may have the width V too.
-    """
+    """Returns whether a matrix (D, V) is the head: another part of a transformer may have the width V too."""
     is_other_part = role is not None and role.noun != VOCABULARY
     is_matrix = len(shape) == 2 and shape[1] == vocabulary
     return is_matrix and not is_other_part and not _ADAPTER.search(path)
 
 
 def _input_features(shape: Sequence[int], role: Role | None) -> int:
-    """Returns D of a query's kernel, by its role, else by shape.
-
-    The kernel is (D, H, K), (L, D, H, K) or (D, H K).
-    """
+    """Returns D of a query's kernel (D, H, K), (L, D, H, K) or (D, H K), by its role, else by shape."""
     if role is not None and role.width is not None:
         return shape[role.width]
     if len(shape) >= 3:

@@ -18,10 +18,7 @@ from runner.layout.roles import Role
 class Units:
     """Dims that an activation has together, in this order but not always one after the other.
 
-    Attributes:
-      sizes: of the dims.
-      axes: the mesh axis that shards each dim; None: no axis does.
-      is_last: the last of them is the last dim of the activation; False: it is not; None: it may be.
+    An axis shards each dim, or None. The last of them is the last dim of the activation, is not, or may be (None).
     """
 
     sizes: tuple[int, ...]

@@ -117,9 +117,8 @@ class TracedModel:
     def scaled(self, second: TracedModel, microbatches: tuple[int, int, int]) -> TracedModel | None:
         """Returns the model for microbatches of another size, or None if its arrays do not grow with the examples.
 
-        Args:
-          second: the same model, traced for another number of microbatches. The dims that differ count examples.
-          microbatches: of a step: of this model, of the second one and of the new one.
+        `second` is the same model, traced for another number of microbatches: the dims that differ count examples.
+        `microbatches` are those of a step: of this model, of the second one and of the new one.
         """
         arrays = [*self.saved, *self.offloaded, *itertools.chain(*self.scores)]
         second_arrays = [*second.saved, *second.offloaded, *itertools.chain(*second.scores)]
@@ -159,9 +158,7 @@ def _output_shapes(outputs: Sequence[LayerOutput]) -> list[tuple[int, ...]]:
 def _scaled_shapes(
     first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]], microbatches: tuple[int, int, int]
 ) -> list[tuple[int, ...]] | None:
-    """Returns shapes for a third number of microbatches, from those for two numbers.
-
-    Returns None if a dim is not proportional.
+    """Returns shapes for a third number of microbatches from those for two; None if a dim is not proportional.
 
     Example:
       >>> _scaled_shapes([(8, 4)], [(4, 4)], (1, 2, 8))
@@ -240,11 +237,7 @@ class Arithmetic:
         return changed
 
     def placed(self, candidate: Candidate) -> dict[str, Placement]:
-        """Returns the placements of a candidate's variables.
-
-        Raises:
-          ConfigError: the candidate is invalid.
-        """
+        """Returns the placements of a candidate's variables; raises as `changed` does."""
         changed = self.changed(candidate)
         return layout.resolve(changed.layout, self.shapes(), changed.mesh.axes)
 
@@ -272,11 +265,7 @@ class Arithmetic:
         return None
 
     def planned(self, candidate: Candidate, placements: Mapping[str, Placement]) -> ranking.Planned:
-        """Returns the plan of a candidate whose placements are known.
-
-        Raises:
-          ConfigError: the candidate is invalid.
-        """
+        """Returns the plan of a candidate whose placements are known; raises as `changed` does."""
         changed = self.changed(candidate)
         remat = changed.model.options.get("remat")
         traced = self._trace(remat, candidate.accumulate, candidate.state, _parts(candidate))

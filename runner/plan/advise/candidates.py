@@ -100,14 +100,7 @@ class Allowed:
 
 
 def allowed(config: RunConfig, typed: Sequence[str], choices: Mapping[str, str], axes: Sequence[str]) -> Allowed:
-    """Returns what is left open by a command line: whatever it sets itself stays as it is.
-
-    Args:
-      config: checked.
-      typed: dotted keys that the command line sets, and names of groups.
-      choices: option by group.
-      axes: names of the axes that suit the model.
-    """
+    """Returns what a command line leaves open: the keys and groups that it has `typed` stay as they are."""
     layouts: tuple[str, ...] = ()
     if "layout" in typed:
         layouts = (choices["layout"],)
@@ -125,12 +118,7 @@ def allowed(config: RunConfig, typed: Sequence[str], choices: Mapping[str, str],
 
 
 def _divisors(batch_size: int) -> tuple[int, ...]:
-    """Returns the powers of two that divide a batch.
-
-    Example:
-      >>> _divisors(24), _divisors(7)
-      ((1, 2, 4, 8), (1,))
-    """
+    """Returns the powers of two that divide a batch: 1, 2, 4 and 8 of 24, 1 of 7."""
     divisors = [1]
     while batch_size % (2 * divisors[-1]) == 0:
         divisors.append(2 * divisors[-1])
@@ -138,11 +126,10 @@ def _divisors(batch_size: int) -> tuple[int, ...]:
 
 
 def meshes(devices: int, axes: Sequence[str]) -> list[tuple[tuple[str, int], ...]]:
-    """Returns every mesh of so many devices: each way to write their number as a product over the axes.
+    """Returns every mesh of so many devices: each way to write their number as a product over the axes, outermost
+    first.
 
-    Args:
-      devices: their number.
-      axes: names, the outermost first; the batch axis is always in the mesh, others if they have several devices.
+    The batch axis is always in the mesh, others if they have several devices.
 
     Example:
       >>> meshes(4, ["batch", "model"])
@@ -171,12 +158,7 @@ def _factorizations(number: int, others: int) -> Iterator[tuple[int, ...]]:
 
 
 def layouts_of(sizes: Mapping[str, int], layouts: Sequence[str] = ()) -> list[str]:
-    """Returns the layouts that use every axis of a mesh.
-
-    Args:
-      sizes: by axis; the sequence axis suits every layout.
-      layouts: of which to choose; empty: the presets for transformers.
-    """
+    """Returns which of some layouts, or of the presets for transformers, use every axis of a mesh but `sequence`."""
     if layouts:
         return list(layouts)
     if MODEL in sizes:
@@ -209,9 +191,8 @@ def placements(devices: int, options: Allowed) -> list[Candidate]:
 
 
 def savers(options: Allowed) -> list[tuple[str, str | None, int]]:
-    """Returns the combinations of state, remat and accumulation, each after all that save less memory.
-
-    Of two combinations, one comes first if it saves no more in any of the three.
+    """Returns the combinations of state, remat and accumulation, each after all that save no more in any of the
+    three.
     """
     combinations = []
     for state_index, state in enumerate(options.states):
@@ -227,7 +208,7 @@ def savers(options: Allowed) -> list[tuple[str, str | None, int]]:
 
 
 def is_beyond(options: Allowed, saver: tuple[str, str | None, int], other: tuple[str, str | None, int]) -> bool:
-    """Returns whether a combination saves as much as another in all of state, remat and accumulation, or more.
+    """Returns whether a combination saves as much as another in state, remat and accumulation, or more.
 
     If the other fits, such a combination only costs time or precision.
     """

@@ -71,13 +71,7 @@ _SLOW_S = 60.0
 
 @dataclass(frozen=True)
 class _Advice:
-    """What the files contain.
-
-    Attributes:
-      entries: planned candidates, the best first.
-      dropped: the others.
-      seconds: time that the search took.
-    """
+    """Planned candidates, the best first, the others, and the time that the search took."""
 
     entries: list[ranking.Planned]
     dropped: list[ranking.Dropped]

@@ -41,11 +41,8 @@ _CHILD_BYTES = 3 << 30
 
 @dataclass(frozen=True)
 class Children:
-    """Processes that plan candidates.
-
-    Attributes:
-      arguments: of the command line, beside overrides, such as `--config-dir=mine`.
-      overrides: of the command line, without those that candidates replace.
+    """Processes that plan candidates: a command's arguments, and its overrides without those that candidates
+    replace.
     """
 
     arguments: tuple[str, ...]

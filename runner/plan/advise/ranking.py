@@ -74,13 +74,7 @@ def of_forecast(candidate: Candidate, verdict: Forecast) -> Planned:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A candidate that was not planned.
-
-    Attributes:
-      candidate: the options.
-      reason: such as `lint`.
-      detail: in words.
-    """
+    """A candidate that was not planned, the reason, such as `lint`, and the same in words."""
 
     candidate: Candidate
     reason: str

@@ -20,12 +20,8 @@ def moved(
 ) -> list[Array] | None:
     """Returns the arrays that a forward pass keeps on another mesh; None if it is not clear which are the losses'.
 
-    Args:
-      saved: shape and dtype of each array, as traced on the old mesh.
-      losses: of the model.
-      examples: B, of a microbatch.
-      old: how the old mesh splits the losses.
-      new: how the new one does. A loss that one of the two computes whole, the other one computes whole too.
+    `saved` are those of the old mesh, `examples` a microbatch's B. A loss that one of the two meshes computes whole,
+    the other one computes whole too.
     """
     counts = Counter(shape for shape, _ in saved)
     new_shapes: dict[tuple[int, ...], tuple[int, ...]] = {}

@@ -21,13 +21,7 @@ OmegaConf.register_new_resolver("default_epochs", default_epochs, replace=True)
 
 
 def convert(composed: DictConfig) -> RunConfig:
-    """Converts the composed config to dataclasses and checks it.
-
-    Args:
-      composed: by Hydra; interpolations are resolved.
-
-    Returns:
-      The run config, which has passed every check that needs no TensorFlow.
+    """Converts the composed config to dataclasses that have passed every check that needs no TensorFlow.
 
     Raises:
       ConfigError: an unknown key, a wrong type, a value out of range, or keys that don't fit together.

@@ -85,11 +85,7 @@ def check(config: RunConfig) -> None:
 
 
 def check_command(config: RunConfig, module: str) -> None:
-    """Checks that a command may be given hardware, and that advice has what it needs.
-
-    Args:
-      config: checked.
-      module: of the command, such as `runner.plan`.
+    """Checks that a command, such as `runner.plan`, may be given hardware, and that advice has what it needs.
 
     Raises:
       ConfigError: the hardware is elsewhere, and the command plans nothing; or there is no advice on this config.
@@ -130,9 +126,7 @@ def _check_advise(config: RunConfig) -> None:
 
 
 def check_figures(config: RunConfig) -> None:
-    """Checks that hardware elsewhere has every figure that a plan reads, and this machine none.
-
-    The mesh need not be settled.
+    """Checks that hardware elsewhere has every figure that a plan reads, and this machine none; for any mesh.
 
     Raises:
       ConfigError: a figure is missing or has no effect, or `mesh.device` is of another kind.

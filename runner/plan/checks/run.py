@@ -35,13 +35,7 @@ else:
 
 
 def check(config: RunConfig) -> RunConfig:
-    """Checks a config.
-
-    Args:
-      config: whose types are checked.
-
-    Returns:
-      The config with its devices and the sizes of its mesh axes settled.
+    """Returns a config whose types are checked, checked, with its devices and the sizes of its mesh axes settled.
 
     Raises:
       ConfigError: the first problem.
@@ -148,10 +142,7 @@ def _check_packing(config: RunConfig) -> None:
 
 
 def _check_batches(config: RunConfig) -> None:
-    """Checks that the batch axis divides every batch.
-
-    It must divide every microbatch of a training batch too.
-    """
+    """Checks that the batch axis divides every batch, of a training batch every microbatch."""
     axis = batch_axis(config.layout, config.mesh.axes)
     if REPLICA in names_of(axis) and not registry.has_keras_3(config.engine.name):
         raise invalid(

@@ -12,11 +12,7 @@ from runner.task import registry as task
 
 
 def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:
-    """Returns the group with a metric and a direction, not `auto` or null.
-
-    Args:
-      config: whose single values are checked.
-      of: the task of the jobs, checked.
+    """Returns the group with a metric and a direction of the jobs' task, not `auto` or null.
 
     Raises:
       ConfigError: no run logs that metric, or the direction would select the worst job.

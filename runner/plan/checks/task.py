@@ -17,9 +17,6 @@ from runner.task.losses import OF_EVERY_ENGINE
 def check(config: RunConfig) -> None:
     """Checks that dataset and model have the targets and outputs of the task.
 
-    Args:
-      config: whose groups are checked.
-
     Raises:
       ConfigError: they don't fit.
     """

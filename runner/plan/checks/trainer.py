@@ -19,15 +19,8 @@ _RUN_LENGTHS = ("epochs", "steps", "tokens")
 
 
 def default_epochs(steps: object, tokens: object) -> int | None:
-    """Returns the default of `trainer.epochs`; conf/trainer/default.yaml refers to it.
-
-    Args:
-      steps: `trainer.steps`.
-      tokens: `trainer.tokens`.
-
-    Example:
-      >>> default_epochs(None, None), default_epochs(1000, None)
-      (3, None)
+    """Returns the default of `trainer.epochs` by `trainer.steps` and `trainer.tokens`, for
+    conf/trainer/default.yaml.
     """
     if steps is None and tokens is None:
         return TrainerConfig.epochs
@@ -45,10 +38,8 @@ def auto_if_any(*values: object) -> str | None:
 def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> None:
     """Checks the keys of the group against each other and the task's metrics.
 
-    Args:
-      config: whose single values are checked.
-      directions: the task's evaluation metrics, `loss` first, to `maximize` or `minimize`.
-      steps: the task's metrics of a training step except the loss.
+    `directions` are the task's evaluation metrics, `loss` first, to `maximize` or `minimize`; `steps` the metrics of a
+    training step except the loss.
 
     Raises:
       ConfigError: the first problem.
@@ -70,11 +61,6 @@ def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[
 
 def check_length(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
     """Checks the keys that set the length of the run and the steps between evaluations.
-
-    Args:
-      config: whose single values are checked.
-      task: name of the task.
-      counts_tokens: whether the task's examples may consist of tokens.
 
     Raises:
       ConfigError: the run has no length or two, or one that its task can't count.
@@ -157,14 +143,9 @@ def _check_restore(config: TrainerConfig) -> None:
 
 
 def with_metrics(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> TrainerConfig:
-    """Returns the group with `auto` replaced by the metric that it selects.
+    """Returns the group with `auto` replaced by the metric that it selects; arguments as for `check`.
 
     By default the best checkpoint uses the metric of early stopping, and both use the task's first choice.
-
-    Args:
-      config: whose single values are checked.
-      directions: the task's evaluation metrics, `loss` first, to `maximize` or `minimize`.
-      steps: the task's metrics of a training step except the loss.
 
     Raises:
       ConfigError: a key names a metric that the task does not have, or that has no better direction.
@@ -190,13 +171,9 @@ def with_metrics(config: TrainerConfig, directions: Mapping[str, str], steps: Se
 def with_plateau_metric(
     config: OptimizerConfig, trainer: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()
 ) -> OptimizerConfig:
-    """Returns the group with `auto` replaced by the metric that reduces the learning rate.
+    """Returns the group with `auto` replaced by the metric that reduces the learning rate; arguments as for `check`.
 
-    Args:
-      config: whose single values are checked.
-      trainer: with the metrics that `with_metrics` has selected; `auto` is that of early stopping, if there is one.
-      directions: as for `with_metrics`.
-      steps: as for `with_metrics`.
+    That is the metric of early stopping, if `trainer`, as `with_metrics` returns it, has one.
 
     Raises:
       ConfigError: the task has no such metric.

@@ -21,11 +21,7 @@ _LITTLE_MEMORY = 4 << 30
 
 
 def of_config(config: RunConfig) -> list[str]:
-    """Returns the warnings that need the config only.
-
-    Args:
-      config: checked.
-    """
+    """Returns the warnings that need a checked config only."""
     warnings = []
     devices = mesh.size(config.mesh.axes)
     available = cores.available()
@@ -83,14 +79,7 @@ def _no_effect(prefix: str, group: PlateauConfig | EarlyStoppingConfig) -> list[
 
 
 def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
-    """Returns a warning for a schedule that does not fit the length of the run.
-
-    The run does not reach it, or it ends training early.
-
-    Args:
-      config: checked.
-      total_steps: of the whole run.
-    """
+    """Returns a warning for a schedule that the run does not reach, or that ends training early."""
     schedule = config.schedule
     key = "optimizer.schedule"
     if schedule.warmup_steps >= total_steps:
@@ -116,16 +105,9 @@ def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
 
 
 def of_crossing(config: LayoutConfig, axes: dict[str, int], processes: int) -> list[str]:
-    """Returns a warning if another order of the mesh axes is better.
-
-    It needs less communication between processes.
+    """Returns a warning if another order of the mesh axes needs less communication between processes.
 
     Gradients are summed over the batch axis once per step, while layers wait for communication over the other axes.
-
-    Args:
-      config: checked.
-      axes: mesh axis to size.
-      processes: number of processes.
     """
     first = batch_axis(config, axes)
     if first is None:
