@@ -49,20 +49,9 @@ _IN_TENSORFLOW = (
 
 
 class Keras3Factory:
-    """Calls a config's builder with Keras 3.
-
-    Weights and dropout seeds depend on the config's seed alone.
-    """
+    """Calls a config's builder with Keras 3. Weights and dropout seeds depend on the config's seed alone."""
 
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int, precision: str = "float32") -> None:
-        """Loads the builder.
-
-        Args:
-          config: the model's.
-          data: specs of the inputs, and the task.
-          seed: of the initial weights and of the layers' random generators.
-          precision: `engine.precision`, in which layers compute.
-        """
         self._config = config
         self._data = data
         self._seed = seed
@@ -90,9 +79,6 @@ class Keras3Factory:
         The build is traced, so that no value is computed. A builder that needs values as it builds, or layers that
         keep what they computed then, are built eagerly on one device; each value is released when it is placed.
 
-        Args:
-          eager: don't try to trace; the build is known to need values.
-
         Raises:
           ConfigError: as `build`.
         """
@@ -111,12 +97,7 @@ class Keras3Factory:
         return model, Initial(initial)
 
     def build_with(self, values: Mapping[str, Array]) -> keras.Model:
-        """Returns the model, replicated on one device, with the given values.
-
-        No initial value is drawn.
-
-        Args:
-          values: whole arrays by canonical path; each is read after the one before it is set.
+        """Returns the model, replicated on one device, with the given values. No initial value is drawn.
 
         Raises:
           ConfigError: as `build`.
@@ -136,12 +117,7 @@ class Keras3Factory:
         return model
 
     def build_abstract(self, *, eager: bool = False) -> keras.Model:
-        """Returns the model with variables that have shapes and no values.
-
-        None is drawn or kept.
-
-        Args:
-          eager: as for `build_for_mesh`; the variables then have values.
+        """Returns the model with variables that have shapes and no values. None is drawn or kept.
 
         Raises:
           ConfigError: as `build`.
@@ -238,12 +214,7 @@ class Keras3Factory:
     def _with_sources(
         model: keras.Model, trace: ClosedJaxpr
     ) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]]:
-        """Returns a model and how its variables' values are computed, by id.
-
-        Args:
-          model: its variables may have values of the trace.
-          trace: returns the values of `model.variables`.
-        """
+        """Returns a model and how its variables' values are computed, by id."""
         slices = dict(zip(map(id, model.variables), trace_slices(trace), strict=True))
         weights = set(map(id, model.weights))
         for variable in model.variables:
@@ -260,10 +231,7 @@ class Keras3Factory:
         return model, {id(variable): HostValue(variable.value) for variable in model.weights}
 
     def call_builder(self) -> keras.Model:
-        """Returns the built and checked model.
-
-        All values that its builder draws are computed.
-        """
+        """Returns the built and checked model. All values that its builder draws are computed."""
         arguments = builder.data_arguments(self._builder, self._config, self._data)
         if target.LAYOUTS in parameters(self._builder):
             # Layouts by variable are DTensor's; here the sharding of the step's state says all.
@@ -319,10 +287,7 @@ class Keras3Factory:
 
 
 def model_inputs(data: DataSpec, make: Callable[[ArraySpec], T]) -> T | dict[str, T]:
-    """Returns a model's argument, the only input or all by name.
-
-    Each input is `make` of its spec.
-    """
+    """Returns a model's argument, the only input or all by name. Each input is `make` of its spec."""
     return as_called(map_values(make, data.inputs))
 
 
@@ -345,11 +310,6 @@ def under_policy(name: str) -> Iterator[None]:
 
 def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
     """Checks what a model must fulfill on any mesh.
-
-    Args:
-      model: built.
-      config: the run's.
-      data: specs of the inputs, and the task.
 
     Raises:
       ConfigError: inputs that the model does not take; outputs that the task does not take; features that only Keras's
@@ -449,10 +409,6 @@ def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
 
     A frozen batch normalization then computes with its moving averages, as Keras's does. One without variables to
     train is frozen unless a pattern matches its averages.
-
-    Args:
-      model: built.
-      patterns: regular expressions that match whole canonical paths.
 
     Raises:
       ConfigError: a pattern matches no trainable variable.

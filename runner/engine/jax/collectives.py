@@ -76,15 +76,6 @@ def collectives(
 ) -> list[Collective]:
     """Counts the collectives of one training step.
 
-    Args:
-      text: the compiled program, as XLA prints it.
-      axes: mesh axis to size, in the mesh's order; devices are numbered row-major over it.
-      placements: the placements of every variable, by canonical path; a collective's origin is one of these.
-      layers: canonical paths of the layers; an origin may be one of these too.
-      trainable: paths of the variables that have gradients.
-      data_axes: axes that split the inputs; gradients are summed over these, and activations over the others.
-      looped: the step is the body of a loop, so that the entry computation runs once per call and is left out.
-
     Returns:
       One entry per tensor that is communicated. A merged collective is counted at its first tensor, the others have a
       count of 0. One in the body of a loop of known length, such as a scan's, counts once per turn. A bfloat16 tensor
@@ -210,10 +201,7 @@ def _merged_names(name: str) -> list[str]:
 
 
 def _width(element_type: str) -> int:
-    """Returns the bytes of an element: `bf16` has 2, `pred` 1.
-
-    Those of fewer than 8 bits are stored in a byte.
-    """
+    """Returns the bytes of an element: `bf16` has 2, `pred` 1. Those of fewer than 8 bits are stored in a byte."""
     bits = re.match(r"[a-z]+(\d+)", element_type)
     if bits is None:
         return 1

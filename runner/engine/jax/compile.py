@@ -74,10 +74,6 @@ def choose(
     The gradients are checked to reach every variable.
 
     Args:
-      step: the model's functions.
-      state: as the step reads it.
-      trainable: paths of its trainable variables.
-      config: the run's.
       batch: arrays (B, ...) of a micro-batch by name.
 
     Raises:
@@ -89,12 +85,7 @@ def choose(
 
 
 def mode_of(trace: jax.core.Jaxpr, config: RunConfig) -> ExecutionMode:
-    """Returns how steps run, by their operations.
-
-    Args:
-      trace: of a step's gradients, or of a step.
-      config: the run's.
-    """
+    """Returns how steps run, by their operations."""
     device = mesh.device_kind(config.mesh)
     on_cpus = device == "cpu"
     slow = slow_in_loops(trace)
@@ -137,16 +128,7 @@ def _traced_gradients(
 
 
 def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: ModelConfig) -> None:
-    """Checks that gradients and loss are computed from every trainable variable.
-
-    Args:
-      trace: its first inputs are the trainable variables.
-      trainable: their paths.
-      config: the run's.
-
-    Raises:
-      ConfigError: names the variables that they are not computed from.
-    """
+    """Checks that gradients and loss are computed from every trainable variable."""
     _, is_read = private.remove_unused(trace)
     # Not strict: the inputs after the trainable variables are the rest of the state and the batch.
     unused = []
@@ -169,9 +151,6 @@ def slow_in_loops(trace: jax.core.Jaxpr) -> int:
     """Returns the number of convolutions that are slow in loops on a CPU.
 
     XLA brings them to a fast form outside of loops only.
-
-    Args:
-      trace: traces that it calls are counted too.
     """
     slow = 0
     for equation in equations(trace.eqns):
@@ -195,7 +174,6 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
 
     Args:
       lowered: what `jax.jit(...).lower(...)` returned.
-      options: `FOR_CPUS`, `TO_READ`, or none.
     """
     try:
         return lowered.compile(compiler_options=dict(options) or None)
@@ -210,14 +188,7 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
 
 
 def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
-    """Returns what XLA counts of a compiled program on one device.
-
-    Returns None if it counts nothing.
-
-    Args:
-      program: one round of it computes one micro-batch. Of a loop, XLA counts the body once.
-      microbatches: of a step.
-    """
+    """Returns what XLA counts of a compiled program on one device. Returns None if it counts nothing."""
     memory = program.memory_analysis()
     costs = program.cost_analysis()
     if memory is None:

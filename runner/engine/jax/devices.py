@@ -26,9 +26,6 @@ def prepare_devices(config: RunConfig) -> None:
     """Sets how many CPU devices JAX makes when the first array is made.
 
     A layer with a random generator makes an array as it is made, which may be when a user's module is imported.
-
-    Args:
-      config: a checked config.
     """
     if not config.hardware.is_here:
         return

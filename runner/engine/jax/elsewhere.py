@@ -40,9 +40,6 @@ _LARGEST_FUSED_HEAD = 128
 def make_mesh(config: RunConfig) -> Mesh:
     """Returns the mesh of a plan, whose devices need not exist.
 
-    Args:
-      config: `plan.compiler` is `arithmetic` or `target`.
-
     Raises:
       ConfigError: the target's compiler is not installed, or has no such number of devices.
     """
@@ -202,9 +199,6 @@ def saved_arrays(
 
     Args:
       function: weights and the others -> (loss, anything).
-      weights: shapes of what is differentiated.
-      *others: shapes of its other arguments.
-      offloaded: return those in host memory, instead of those in device memory.
     """
 
     def forward(weights: Any, *others: Any) -> Any:

@@ -123,10 +123,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         return with_own_map(config, self._model, self._names.variables, self._axes)
 
     def _make_state(self) -> None:
-        """Orders the variables as Keras wants them, and draws initial values.
-
-        Each shard is computed on its device.
-        """
+        """Orders the variables as Keras wants them, and draws initial values. Each shard is computed on its device."""
         variables = self._names.variables
         paths = keys_by_id(variables)
         generator_states = randomness.seed_indices(self._model)
@@ -235,10 +232,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         return self._split is not None
 
     def cache_on_device(self, source: DataSource) -> None:
-        """Keeps a split's arrays on every device.
-
-        All examples, their dims split as a batch's are.
-        """
+        """Keeps a split's arrays on every device. All examples, their dims split as a batch's are."""
         shardings = {}
         for name in self._data.arrays:
             _, *example_spec = self._array_specs[name]
@@ -254,10 +248,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         return PlacedBatches(arrays, batches.weights, batches.steps)
 
     def _arguments(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> tuple[object, ...]:
-        """Returns a step's arguments after the state.
-
-        These are what the devices keep, the arrays, and the numbers.
-        """
+        """Returns a step's arguments after the state. These are what the devices keep, the arrays, and the numbers."""
         split = None
         if ROW in batches.arrays:
             split = self._split
@@ -293,10 +284,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         return {}
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[jax.Array]:
-        """Runs the steps in one program, or one after another.
-
-        It does not wait for the last program to end.
-        """
+        """Runs the steps in one program, or one after another. It does not wait for the last program to end."""
         program = self._compiled(batches)
         arguments = self._arguments(batches, first_step, rate_factor)
         if self._mode.loop_on_device:
@@ -340,10 +328,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         return self._run(self._stack, [*rows, *padding])
 
     def _run(self, program: Callable[..., T], *arguments: object) -> T:
-        """Starts a program.
-
-        If several devices share a CPU's threads, after the one before has ended.
-        """
+        """Starts a program. If several devices share a CPU's threads, after the one before has ended."""
         if not self._mode.on_cpus or self._mesh.size == 1:
             return program(*arguments)
         with current().waiting():
@@ -353,18 +338,12 @@ class JaxEngine(MeshEngine[jax.Array]):
         return results
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Traces what runs in the context.
-
-        An XSpace for TensorBoard, and JSON for Perfetto.
-        """
+        """Traces what runs in the context. An XSpace for TensorBoard, and JSON for Perfetto."""
         traced: AbstractContextManager[None] = jax.profiler.trace(folder)
         return traced
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns the first batch's whole gradients.
-
-        Batch statistics are put back as they were.
-        """
+        """Returns the first batch's whole gradients. Batch statistics are put back as they were."""
         before = self._state
         try:
             return super().gradients(batches, step)
@@ -394,10 +373,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     @property
     def _weights(self) -> Weights:
-        """Returns the weights that an evaluation uses.
-
-        Moving averages if the run keeps them, and the others.
-        """
+        """Returns the weights that an evaluation uses. Moving averages if the run keeps them, and the others."""
         return self._state.ema or self._state.trainable, self._state.non_trainable
 
     def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[jax.Array]:
@@ -450,9 +426,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     @property
     def program(self) -> Compiled:
-        """Returns the compiled training program.
-
-        Its memory, cost analysis and text are those of one device.
+        """Returns the compiled training program. Its memory, cost analysis and text are those of one device.
 
         Raises:
           EngineError: nothing was compiled yet.
@@ -503,10 +477,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         return map_values(shards, self._tree.by_path(self._state))
 
     def plain_model(self) -> keras.Model:
-        """Returns the plain Keras 3 model in the host's memory.
-
-        It has the present weights or their moving averages.
-        """
+        """Returns the plain Keras 3 model in the host's memory, with the present weights or their averages."""
         model, _ = self._factory.build_for_mesh(eager=self._builds_eagerly)
         arrays = self._tree.by_path(self._state)
         for path, variable in Names(model).variables.items():

@@ -35,9 +35,6 @@ def threads(devices: int) -> int:
     parts of an operation it would wait for ever, and XLA then aborts the process. Two programs at a time would hold
     twice as many, so the engine starts one when the one before has ended. More threads than needed cost time: an
     operation has as many parts, and the system switches between them.
-
-    Args:
-      devices: of the mesh, in this process.
     """
     available = cores.available()
     if devices <= 1:
@@ -48,11 +45,7 @@ def threads(devices: int) -> int:
 
 
 def prepare_environment(config: RunConfig) -> None:
-    """Sets the process's environment; must run before JAX's and Keras's first import.
-
-    Args:
-      config: a checked config. What the environment says already is kept, except for too few threads.
-    """
+    """Sets the process's environment; must run before JAX's and Keras's first import."""
     os.environ["KERAS_BACKEND"] = "jax"
     # XLA's C++ log goes by this name too.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

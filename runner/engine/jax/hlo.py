@@ -55,9 +55,6 @@ def lines(text: str) -> Iterator[Line]:
 
     The body of a loop of known length, such as a scan's, runs once per turn. A loop whose length the program does not
     know counts once: a call's loop over its steps is one.
-
-    Args:
-      text: the compiled program, as XLA prints it.
     """
     limits = _loop_limits(text)
     # Computation -> the computations that call it, and how often each call runs it.
@@ -79,9 +76,6 @@ def calling_operations(text: str) -> dict[str, str]:
     """Returns the name of each computation -> the JAX operation of an instruction that calls it.
 
     The instructions inside a fusion may name none.
-
-    Args:
-      text: the compiled program, as XLA prints it.
     """
     operations: dict[str, str] = {}
     for line in text.splitlines():
@@ -146,10 +140,7 @@ def _called(line: str) -> list[str]:
 
 
 def _run_count(name: str, callers: Mapping[str, list[tuple[str, int]]], known: dict[str, int]) -> int:
-    """Returns how often a computation runs.
-
-    The recursion ends: XLA has no computation that calls itself.
-    """
+    """Returns how often a computation runs. The recursion ends: XLA has no computation that calls itself."""
     if name not in known:
         counts = []
         for caller, trips in callers.get(name, []):
@@ -163,9 +154,6 @@ def widened_bf16(text: str) -> set[str]:
 
     CPUs don't compute in bfloat16, so a program for CPUs communicates in 32 bits what other devices communicate in 16:
     it is converted first, or its reduction has a name that ends in `promoted` (`reduces_bf16`).
-
-    Args:
-      text: the compiled program, as XLA prints it; an operand is defined above the instructions that use it.
     """
     bf16_names = set[str]()
     widened = set[str]()
@@ -198,10 +186,7 @@ def reduces_bf16(attributes: str) -> bool:
 
 
 def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:
-    """Returns a collective-permute's pairs of devices.
-
-    Returns None for a collective that has groups.
-    """
+    """Returns a collective-permute's pairs of devices. Returns None for a collective that has groups."""
     listed = re.search(r"source_target_pairs=\{(.*?)\}\}?(?:,|$)", attributes)
     if listed is None:
         return None
@@ -212,13 +197,7 @@ def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:
 
 
 def replica_groups(attributes: str, devices: int) -> list[list[int]]:
-    """Returns the devices of each group of a collective.
-
-    XLA prints them in three forms.
-
-    Args:
-      attributes: the attributes of the instruction.
-      devices: the devices of the mesh; an empty list of groups means one group of all.
+    """Returns the devices of each group of a collective. XLA prints them in three forms.
 
     Raises:
       EngineError: a fourth form.
@@ -244,10 +223,7 @@ def integers(text: str) -> list[int]:
 
 
 def _device_ids(text: str) -> npt.NDArray[np.int64]:
-    """Returns device numbers (N,) of `[2,4]T(1,0)`.
-
-    Counted row-major over 2 x 4, then read with the dims swapped.
-    """
+    """Returns device numbers (N,) of `[2,4]T(1,0)`. Counted row-major over 2 x 4, then read with the dims swapped."""
     matched = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     if matched is None:
         raise EngineError(f"XLA's device numbers have an unknown form: {text[:200]}")
@@ -259,13 +235,7 @@ def _device_ids(text: str) -> npt.NDArray[np.int64]:
 
 
 def _mesh_groups(shape: str, order: str, chosen: str) -> list[list[int]]:
-    """Returns the groups of a mesh of XLA's own, along some of its axes.
-
-    Args:
-      shape: the mesh, as `'axis_0'=2,'axis_1'=4`.
-      order: its devices, in the form of `_device_ids`; empty if they are in order.
-      chosen: axes along which a group runs, as `'axis_0'`; `'axis_1':(1)2` is the first factor of 2 of an axis.
-    """
+    """Returns the groups of a mesh of XLA's own, along some of its axes."""
     sizes: dict[str, int] = {}
     # An axis of 8 whose factor (2)2 is chosen is cut at 1, 2, 4 and 8: into factors of 2, 2 and 2.
     cuts: dict[str, list[int]] = {}

@@ -59,10 +59,7 @@ class TraceSlice:
 
     @property
     def has_sums(self) -> bool:
-        """Returns whether it adds up.
-
-        Only an untraced build's operations, one by one, give those bits.
-        """
+        """Returns whether it adds up. Only an untraced build's operations, one by one, give those bits."""
         return any(equation.primitive.name in _SUMS for equation in equations(self.equations))
 
     def key(self) -> Key:
@@ -84,12 +81,9 @@ class TraceSlice:
         return tuple(key)
 
     def compute(self, constants: Sequence[jax.Array], zero: jax.Array) -> jax.Array:
-        """Computes the value in a traced function.
-
-        Each equation is computed on its own, as an untraced build does.
+        """Computes the value in a traced function. Each equation is computed on its own, as an untraced build does.
 
         Args:
-          constants: in the order of `constants`.
           zero: uint32, 0, see `_unmerged`.
         """
         values: dict[Var, jax.Array] = dict(zip(self.constants, constants, strict=True))
@@ -117,10 +111,7 @@ class TraceSlice:
 
 
 def _parameters(equation: JaxprEqn) -> Key:
-    """Returns an equation's parameters in a comparable form.
-
-    Objects that are not plain values compare by identity.
-    """
+    """Returns an equation's parameters in a comparable form. Objects that are not plain values compare by identity."""
 
     def comparable(value: object) -> object:
         if isinstance(value, tuple):
@@ -191,27 +182,13 @@ class HostValue:
 
 
 class Initial:
-    """Initial values of a model's variables.
-
-    Those that can be drawn on the devices are not computed yet.
-    """
+    """Initial values of a model's variables. Those that can be drawn on the devices are not computed yet."""
 
     def __init__(self, values: dict[str, TraceSlice | StoredValue]) -> None:
-        """Takes ownership of the values.
-
-        Args:
-          values: by canonical path, how the value is computed, or where it is stored.
-        """
         self._values = values
 
     def place(self, kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-        """Returns the values on the devices.
-
-        May be called once, as values on the host are released.
-
-        Args:
-          kinds: shape, dtype and sharding of each variable by canonical path.
-        """
+        """Returns the values on the devices. May be called once, as values on the host are released."""
         drawn: dict[str, TraceSlice] = {}
         for path in kinds:
             value = self._values.get(path)
@@ -275,10 +252,7 @@ def _placed_constants(part: TraceSlice, kind: jax.ShapeDtypeStruct) -> list[Any]
 
 
 def _placed_constant(value: Any, kind: jax.ShapeDtypeStruct) -> Any:
-    """Returns a constant as a program takes it.
-
-    One of the variable's shape is sharded as the variable is.
-    """
+    """Returns a constant as a program takes it. One of the variable's shape is sharded as the variable is."""
     if jnp.issubdtype(value.dtype, jax.dtypes.extended):
         # A random generator's key, which NumPy has no type for.
         return value

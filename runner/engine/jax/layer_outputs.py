@@ -16,23 +16,12 @@ from runner.task.base import DataSpec
 
 
 def layer_outputs(model: keras.Model, batch: int, data: DataSpec) -> list[LayerOutput]:
-    """Returns each layer's output for a batch by tracing one call.
-
-    Args:
-      model: built.
-      batch: examples.
-      data: specs of the inputs.
-    """
+    """Returns each layer's output for a batch by tracing one call."""
     return outputs_of(model, model_inputs(data, lambda spec: jax.ShapeDtypeStruct((batch, *spec.shape), spec.dtype)))
 
 
 def outputs_of(model: keras.Model, inputs: Any) -> list[LayerOutput]:
-    """Returns each layer's output by tracing one call.
-
-    Args:
-      model: built.
-      inputs: its argument, as shapes.
-    """
+    """Returns each layer's output by tracing one call."""
     notes = Outputs(Names(model).layers, lambda tree: filter(_is_tensor, jax.tree.leaves(tree)))
     training = private.training_argument(model, training=False)
 

@@ -15,12 +15,7 @@ from runner.layout.mesh import device_kind, size
 
 
 def configure(config: MeshConfig) -> Mesh:
-    """Makes this process's devices and the mesh of all processes' devices.
-
-    Must be JAX's first use of devices.
-
-    Args:
-      config: the mesh group, axes resolved.
+    """Makes this process's devices and the mesh of all processes' devices. Must be JAX's first use of devices.
 
     Returns:
       The mesh, its axes in the config's order, its devices numbered row-major.

@@ -31,12 +31,7 @@ class DividedMuon(keras.optimizers.Muon):  # type: ignore[misc]
     mesh: Mesh | None = None
 
     def zeropower_via_newtonschulz5(self, x: jax.Array, steps: int) -> jax.Array:
-        """Returns the nearest orthogonal matrix, by as many steps of Newton and Schulz's iteration.
-
-        Args:
-          x: (rows, columns) or (matrices, rows, columns).
-          steps: of the iteration.
-        """
+        """Returns the nearest orthogonal matrix, by as many steps of Newton and Schulz's iteration."""
         if x.shape[-2] > x.shape[-1]:
             return jnp.swapaxes(self.zeropower_via_newtonschulz5(jnp.swapaxes(x, -1, -2), steps), -1, -2)
         # The shorter dim is that of the rows: the square matrix of products is as small as it can be.

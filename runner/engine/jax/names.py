@@ -45,11 +45,6 @@ class Names:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        """Walks the model.
-
-        Raises:
-          ConfigError: two variables have one path, for example of two layers with one name.
-        """
         self._layers: dict[int, _Paths] = {}
         self._variables: dict[int, _Paths] = {}
         self._walked: set[int] = set()
@@ -80,13 +75,7 @@ class Names:
             self._variables[id(variable)] = _Paths(variable.path, walked.full)
 
     def _walk(self, owner: keras.Layer, short: str, full: str) -> None:
-        """Notes all that a layer or model holds.
-
-        Args:
-          owner: walked once, where it is met first.
-          short: prefix of its children's short paths, empty or with a slash at its end.
-          full: the same of full paths.
-        """
+        """Notes all that a layer or model holds."""
         if id(owner) in self._walked:
             return
         self._walked.add(id(owner))
@@ -122,10 +111,7 @@ class Names:
 
 
 def _without_underscore(paths: _Paths, name: str) -> _Paths:
-    """Returns a variable's paths with its name for `_<name>`.
-
-    Some layers hide a variable behind a property.
-    """
+    """Returns a variable's paths with its name for `_<name>`. Some layers hide a variable behind a property."""
     hidden = f"_{name}"
     if paths.short.rpartition("/")[2] != hidden:
         return paths

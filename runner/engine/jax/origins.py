@@ -22,9 +22,7 @@ _Size = tuple[int, ...] | int
 
 @dataclass(frozen=True)
 class CarriedTensor:
-    """One tensor that a collective carries.
-
-    XLA merges collectives, so that one instruction may carry several.
+    """One tensor that a collective carries. XLA merges collectives, so that one instruction may carry several.
 
     Attributes:
       shape: of what a device gets.
@@ -62,10 +60,7 @@ class Traffic:
 
 
 class Origins:
-    """Finds origins, one tensor after another.
-
-    A variable is the origin of one collective of each traffic.
-    """
+    """Finds origins, one tensor after another. A variable is the origin of one collective of each traffic."""
 
     def __init__(
         self,
@@ -75,10 +70,6 @@ class Origins:
         axes: Mapping[str, int],
         data_axes: Collection[str],
     ) -> None:
-        """Takes what a program is about.
-
-        The arguments are those of `runner.engine.jax.collectives.collectives`.
-        """
         self._placements = placements
         self._trainable = set(trainable)
         self._axes = axes
@@ -97,10 +88,7 @@ class Origins:
         self._next: Counter[tuple[str, Traffic, _Size]] = Counter()
 
     def of(self, tensor: CarriedTensor, traffic: Traffic) -> str:
-        """Returns the canonical path of a variable or layer.
-
-        It is empty if the operation's name has neither.
-        """
+        """Returns the canonical path of a variable or layer. It is empty if the operation's name has neither."""
         # Collectives of the update serve no layer.
         layer = None
         if traffic.phase != "update":
@@ -169,10 +157,7 @@ class Origins:
 
 
 def _sums_gradients(axis: str, data_axes: Collection[str]) -> bool:
-    """Returns whether a sum in the backward pass is one of gradients.
-
-    It runs over an axis that shards the inputs.
-    """
+    """Returns whether a sum in the backward pass is one of gradients. It runs over an axis that shards the inputs."""
     return not set(data_axes).isdisjoint(axis.split("+"))
 
 
@@ -180,11 +165,6 @@ def _device_shapes(placement: Placement, axis: str, axes: Mapping[str, int]) -> 
     """Returns the shapes that one device may hold of a variable.
 
     The first is that of the shard gathered over the collective's axes, the second that of the stored shard.
-
-    Args:
-      placement: the placement of the variable.
-      axis: the axis of the collective, several axes joined by `+`.
-      axes: mesh axis to size.
     """
     gathered = replace(placement, spec=without_axes(placement.spec, axis.split("+")))
     return [gathered.shard_shape(axes), placement.shard_shape(axes)]

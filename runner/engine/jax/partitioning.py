@@ -95,10 +95,7 @@ class MeshLayout:
 
 
 def sharding(mesh: Mesh, spec: Sequence[object]) -> NamedSharding:
-    """Returns the sharding of a spec, one entry per dim.
-
-    An axis, several joined by `+`, None, or UNCONSTRAINED.
-    """
+    """Returns the sharding of a spec, one entry per dim. An axis, several joined by `+`, None, or UNCONSTRAINED."""
     entries = [tuple(names_of(entry)) if isinstance(entry, str) and JOIN in entry else entry for entry in spec]
     return NamedSharding(mesh, PartitionSpec(*entries))
 
@@ -115,13 +112,7 @@ def partition(
     """Returns how a mesh splits what a step computes.
 
     Args:
-      on: mesh, layout and placements.
       model: built; None: a custom step has several, whose vocabularies XLA gathers by itself.
-      trainable: paths of its trainable variables, in its order.
-      data: specs of the inputs, and the task.
-      state: see `Partitioning`.
-      arrays: see `Partitioning`.
-      sums: see `Partitioning`.
     """
     roles = on.roles()
     gathered = {}
@@ -146,7 +137,6 @@ def unsplit(own: Partitioning, arrays: Mapping[str, NamedSharding]) -> Partition
     """Returns the partition of a batch whose examples are on every device.
 
     Args:
-      own: of the mesh's batches.
       arrays: shardings of the batch's arrays (B, ...), by name.
     """
     tokens = replace(own.tokens, examples=1, constrain=WHOLE.constrain)
@@ -179,10 +169,7 @@ def _example_parts(on: MeshLayout) -> Parts | None:
 
 
 def _gathered(on: MeshLayout, array: jax.Array) -> jax.Array:
-    """Constrains a traced array to be replicated along its first dim.
-
-    The other dims stay as they are.
-    """
+    """Constrains a traced array to be replicated along its first dim. The other dims stay as they are."""
     spec = [None] + [PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
     return jax.lax.with_sharding_constraint(array, on.sharding(spec))
 
@@ -211,10 +198,7 @@ def token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> To
 
 
 def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:
-    """Returns the axis that splits the heads of all attentions alike.
-
-    Returns None if they are replicated or differ.
-    """
+    """Returns the axis that splits the heads of all attentions alike; None: none does, or they differ."""
     axes_of_heads = set()
     for path, role in roles.items():
         if "heads" in role.noun and role.dim is not None and not role.adapter:
@@ -285,8 +269,6 @@ def result_shardings(
     Args:
       of_round: of a number per example, (B,).
       of_call: of a number per example and round, (K, B).
-      replicated: on all devices.
-      loops: whether a call is one program with a loop over its rounds.
     """
     losses = of_round
     losses_of_call = of_call

@@ -133,11 +133,7 @@ class PlannedEngine(JaxEngine):
         return {}
 
     def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps for the backward pass.
-
-        Args:
-          offloaded: those in host memory, instead of those in device memory.
-        """
+        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps for the backward pass."""
         count = jax.ShapeDtypeStruct((), np.float32)
         microstep = jax.ShapeDtypeStruct((), np.int32)
         step = self._functions

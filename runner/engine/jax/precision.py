@@ -42,8 +42,6 @@ def set_dtypes(
 
     Args:
       model: built under a policy with float32 variables.
-      variables: its weights by canonical path.
-      state: `engine.state`.
 
     Returns:
       Shape and dtype in which the state holds each variable.

@@ -59,9 +59,6 @@ def bind_gloo(address: str) -> None:
     """Makes gloo, which communicates between CPU processes, listen at an address.
 
     Without it gloo listens at the address that the machine's name resolves to, which may be the loopback device.
-
-    Args:
-      address: of this process, as the others reach it.
     """
     _jax.make_gloo_tcp_collectives = functools.partial(_make_gloo, hostname=address)
 
@@ -207,10 +204,6 @@ def build_abstractly(optimizer: keras.Optimizer, variables: Sequence[keras.Varia
     """Builds an optimizer for variables that may have no values; its own variables get none.
 
     Without it the whole optimizer state would be in the memory of one device before it is sharded.
-
-    Args:
-      optimizer: not yet built.
-      variables: the trainable ones.
     """
     before = [variable._value for variable in variables]
 
@@ -276,10 +269,6 @@ def evaluate_equation(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any
 
     Without it the value of one variable could not be computed separately from the others: `jax.core.eval_jaxpr`
     computes all equations.
-
-    Args:
-      equation: of a jaxpr.
-      values: of its inputs.
     """
     with equation.ctx.manager:
         results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
@@ -305,7 +294,6 @@ def calls_replaced(
     Without it the outputs of a subclassed model's layers could not be recorded.
 
     Args:
-      layers: of a model.
       make: (layer, its own call) -> the function that replaces it.
     """
     try:

@@ -32,9 +32,6 @@ def check_kept(
     variables. A call is computed only if something is kept, or if a user's code may mix examples.
 
     Args:
-      model: built.
-      config: the run's.
-      data: specs of the inputs, and the task.
       first: returns the variables' initial values by path. None: the values that they hold; a model whose variables
         hold none, as in a plan and before they are drawn, is not checked.
 
@@ -76,10 +73,7 @@ def _held_values(model: keras.Model) -> dict[str, jax.Array]:
 
 
 def _kept_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the variables by path that no gradient changes.
-
-    States of random generators are left out.
-    """
+    """Returns the variables by path that no gradient changes. States of random generators are left out."""
     return without(Names(model).variables, model.trainable_variables)
 
 
@@ -114,14 +108,7 @@ def _changed(model: keras.Model, data: DataSpec, kept: dict[str, keras.Variable]
 def _call(
     model: keras.Model, config: TrainerConfig, kept: Sequence[str], values: Mapping[str, jax.Array]
 ) -> padding.Call:
-    """Returns the training call that `runner.model.padding` tries.
-
-    Args:
-      model: built.
-      config: the run's.
-      kept: paths of the variables whose new values the call returns.
-      values: of the weights by path; random generators have their own.
-    """
+    """Returns the training call that `runner.model.padding` tries."""
     others = model.non_trainable_variables
     variables = Names(model).variables
     # A random generator's state has no path: it keeps its own value.

@@ -98,20 +98,14 @@ def _start_relay(host: str, port: int) -> int:
 
 
 def _forward(source: socket.socket, sink: socket.socket) -> None:
-    """Forwards bytes until the source ends.
-
-    The sink stays open, so that JAX does not notice a lost service.
-    """
+    """Forwards bytes until the source ends. The sink stays open, so that JAX does not notice a lost service."""
     with suppress(OSError):
         while data := source.recv(_CHUNK_BYTES):
             sink.sendall(data)
 
 
 def placed(array: Array, sharding: NamedSharding) -> jax.Array:
-    """Returns a host array on the mesh.
-
-    With several processes, each reads the shards of its own devices.
-    """
+    """Returns a host array on the mesh. With several processes, each reads the shards of its own devices."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
     # Not `device_put`: with several processes it compares the whole array by a collective, which would meet the
@@ -133,12 +127,7 @@ def is_readable(value: jax.Array) -> bool:
 
 
 def readable(arrays: dict[str, jax.Array], replicated: NamedSharding) -> dict[str, jax.Array]:
-    """Returns arrays that this process can compute with alone.
-
-    Args:
-      arrays: by name; if other processes hold parts of any, all are gathered onto each device.
-      replicated: on the mesh's devices.
-    """
+    """Returns arrays that this process can compute with alone."""
     if all(map(is_readable, arrays.values())):
         return arrays
     gathered = jax.jit(lambda values: values, out_shardings=replicated)(arrays)

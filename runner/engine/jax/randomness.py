@@ -38,10 +38,7 @@ class Randomness:
     draws: Sequence[int]
 
     def insert(self, weights: Sequence[jax.Array], done: jax.Array | int) -> list[jax.Array]:
-        """Returns the model's non-trainable variables.
-
-        Its weights, and the states after `done` micro-batches.
-        """
+        """Returns the model's non-trainable variables. Its weights, and the states after `done` micro-batches."""
         variables = list(weights)
         for index, (seed, counter), draws in zip(self.indices, self.seeds, self.draws, strict=True):
             moved = jnp.asarray(done, jnp.uint32) * jnp.uint32(draws)
@@ -56,11 +53,6 @@ class Randomness:
 
 def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
     """Returns a model's random generators, and how far a training step moves each.
-
-    Args:
-      model: built; its generators' states have values, its weights need none.
-      inputs: shapes of a batch of its inputs.
-      config: the model's.
 
     Raises:
       ConfigError: steps do not move a generator evenly, so that its state is not a function of the step.
@@ -86,10 +78,7 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
 
 
 def _compiled_move(model: keras.Model, inputs: Any, indices: Sequence[int]) -> Any:
-    """Returns a function that moves the generators' states by one step.
-
-    They are uint32 (len(indices), 2).
-    """
+    """Returns a function that moves the generators' states by one step. They are uint32 (len(indices), 2)."""
     trainable_count = len(model.trainable_variables)
 
     def step(values: list[jax.Array], inputs: Any) -> list[jax.Array]:
@@ -130,9 +119,6 @@ def seed_indices(model: keras.Model) -> list[int]:
 
 
 def unmoved(model: keras.Model) -> Randomness:
-    """Returns a model's generators when no number is drawn.
-
-    So it is in a plan, whose variables have no values.
-    """
+    """Returns a model's generators when no number is drawn. So it is in a plan, whose variables have no values."""
     indices = seed_indices(model)
     return Randomness(indices, np.zeros((len(indices), 2), np.uint32), [0] * len(indices))

@@ -109,10 +109,6 @@ class _Value:
 def held(jaxpr: Any, outputs: Iterable[Any]) -> list[Any]:
     """Returns the abstract values that are in memory so that some outputs can be computed again.
 
-    Args:
-      jaxpr: of the forward pass.
-      outputs: those of its output variables that the backward pass reads.
-
     Returns:
       One abstract value per array; arguments of the program are left out.
     """

@@ -39,9 +39,6 @@ def call_numbers(rounds: int, first_step: int, rate_factor: float, counts: Array
     would round them, and float32 can't hold a number of steps above 2**24.
 
     Args:
-      rounds: to do, at most K.
-      first_step: steps done before the call.
-      rate_factor: the learning rate is multiplied by it.
       counts: float32 (K,), what the examples of each round's whole step count for.
     """
     integers = np.asarray([rounds, first_step], np.int32)
@@ -82,13 +79,6 @@ class Rounds(ABC, Generic[StateT]):
     """Base class of a step's functions; all are traced, none holds an array."""
 
     def __init__(self, partitioning: Partitioning, microbatches: int, metrics: Sequence[str]) -> None:
-        """Takes what is the same for every step.
-
-        Args:
-          partitioning: how the mesh splits what a step computes.
-          microbatches: of a step.
-          metrics: names of the metrics of a step except the loss.
-        """
         self._partitioning = partitioning
         self._microbatches = microbatches
         self._metrics = tuple(metrics)
@@ -109,22 +99,16 @@ class Rounds(ABC, Generic[StateT]):
         """Returns one round's new state, losses and metrics (B,), and regularization.
 
         Args:
-          state: before.
           split: (N, ...) by name, the split's arrays if the devices keep them; None: a call has its examples.
-          arrays: as for `many`.
-          numbers: of the call, see `call_numbers`.
           index: int32 (), the round's number in the call.
         """
 
     def many(
         self, state: StateT, split: Arrays | None, arrays: Arrays, numbers: jax.Array
     ) -> tuple[StateT, Sums, jax.Array]:
-        """Runs a call's rounds as one program.
-
-        Their number is an input, so that it needs no compilation of its own.
+        """Runs a call's rounds as one program. Their number is an input, so that it needs no compilation of its own.
 
         Args:
-          state: before.
           split: (N, ...) by name, the split's arrays if the devices keep them; None: a call has its examples.
           arrays: (K, B, ...) by name; with a kept split, `row` int32 (K, B) in their place. `weight` is among them.
           numbers: int32 (3 + K,), see `call_numbers`.

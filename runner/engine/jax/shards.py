@@ -59,13 +59,7 @@ class _ShardData:
 def pieces(
     sharding: NamedSharding, shape: tuple[int, ...], numbers: Mapping[jax.Device, int]
 ) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Returns each device's part of an array, (start, stop) in each dim.
-
-    Args:
-      sharding: of the array.
-      shape: the shape of the whole.
-      numbers: of the mesh's devices.
-    """
+    """Returns each device's part of an array, (start, stop) in each dim."""
     spans_by_device = {}
     for device, index in sharding.devices_indices_map(shape).items():
         spans = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
@@ -96,10 +90,7 @@ def shards(array: jax.Array) -> list[Shard]:
 
 
 def host_memory() -> AbstractContextManager[None]:
-    """Makes arrays in the host's memory while the context lasts.
-
-    An accelerator's may be too small for them.
-    """
+    """Makes arrays in the host's memory while the context lasts. An accelerator's may be too small for them."""
     if jax.default_backend() == "cpu":
         return nullcontext()
     try:
@@ -112,14 +103,7 @@ def host_memory() -> AbstractContextManager[None]:
 
 
 def on_host(array: jax.Array, dtype: str) -> jax.Array:
-    """Returns a copy in the host's memory, made shard by shard.
-
-    No view of the whole stays with the array.
-
-    Args:
-      array: this process holds all of it.
-      dtype: the dtype of the copy.
-    """
+    """Returns a copy in the host's memory, made shard by shard. No view of the whole stays with the array."""
     copied = np.empty(array.shape, array.dtype)
     with current().waiting():
         # Replicas of a shard have one index: one of them is enough.
@@ -131,14 +115,11 @@ def on_host(array: jax.Array, dtype: str) -> jax.Array:
 
 
 def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeDtypeStruct) -> jax.Array:
-    """Returns an array on the mesh.
-
-    Of a large one, the host holds one part at a time.
+    """Returns an array on the mesh. Of a large one, the host holds one part at a time.
 
     Args:
       read: index, a slice per dim -> that part, of any dtype. The devices get copies: the first step donates their
         memory, and it must not be the host array's own.
-      like: shape, dtype and sharding.
     """
     sharding = like.sharding
     shape = like.shape
@@ -167,7 +148,6 @@ def fits(size: int, config: RunConfig) -> bool:
 
     Args:
       size: bytes of the arrays, which each device holds; virtual devices of the CPU share one memory.
-      config: `engine.data` decides, and with `auto` the size.
     """
     if config.engine.data != "auto":
         return config.engine.data == "device"
@@ -184,15 +164,7 @@ def fits(size: int, config: RunConfig) -> bool:
 def cached(
     source: DataSource, shardings: Mapping[str, NamedSharding], config: RunConfig, *, planning: bool
 ) -> dict[str, jax.Array] | None:
-    """Puts a split's arrays on the devices.
-
-    For a plan, returns shapes in their place.
-
-    Args:
-      source: the split.
-      shardings: the shardings of the arrays that steps read, by name.
-      config: the run's.
-      planning: no device memory is used.
+    """Puts a split's arrays on the devices. For a plan, returns shapes in their place.
 
     Returns:
       The arrays (N, ...), None if the split is to be streamed.

@@ -128,8 +128,6 @@ class StateTree:
         Slots have their initial values, averages are the variables' own values.
 
         Args:
-          initial: variables by path; the state takes them over.
-          variables: as for `shapes`.
           first_slots: returns the first slots from the trainable variables, float32, where they are more than their
             `initial` says.
         """
@@ -182,11 +180,6 @@ class StateTree:
         """Puts host arrays on the devices, by shards.
 
         An entry without a value gets that of a run's start: a slot its initial value, averages and sums zero.
-
-        Args:
-          values: by path; see `runner.engine.base.part_of`.
-          variables: as for `shapes`.
-          before: the present state. Each of its arrays is released before the new one is made.
         """
         released = _Released()
         initial_of_slots = {}
@@ -234,13 +227,7 @@ class _Released:
 def placed_values(
     values: Mapping[str, Array], kinds: Mapping[str, jax.ShapeDtypeStruct], before: Mapping[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    """Puts all arrays of a state without structure on the devices, as `StateTree.place` does.
-
-    Args:
-      values: of every path; see `runner.engine.base.part_of`.
-      kinds: shape, dtype and sharding by path.
-      before: the present state. Each of its arrays is released before the new one is made.
-    """
+    """Puts all arrays of a state without structure on the devices, as `StateTree.place` does."""
     released = _Released()
     placed = {}
     for path, kind in kinds.items():
@@ -266,14 +253,6 @@ def state_tree(
 
     Slots, averages and sums have the sharding of their variable. A slot that lacks a dim has that of the dims that
     remain.
-
-    Args:
-      trainable: paths, in the model's order.
-      non_trainable: paths, in the model's order.
-      shardings: by path.
-      slots: the slots of the optimizer.
-      keeps_ema: the run keeps moving averages of the weights.
-      accumulates: a step has several micro-batches.
     """
     ema_paths: list[str] = []
     ema_shardings: list[NamedSharding] = []

@@ -63,17 +63,6 @@ class Step(Rounds[State[jax.Array]]):
         partitioning: Partitioning,
         update_rule: UpdateRule,
     ) -> None:
-        """Takes what is the same for every step.
-
-        Args:
-          model: Keras 3 model.
-          config: optimizer, schedule, clipping, gradient accumulation and seed.
-          task: loss and metrics.
-          total_steps: of the whole training.
-          randomness: the model's random generators.
-          partitioning: how the mesh splits what a step computes.
-          update_rule: of the optimizer.
-        """
         super().__init__(partitioning, config.trainer.accumulate_steps, task.step_metrics)
         self._model = model
         self._config = config
@@ -106,8 +95,6 @@ class Step(Rounds[State[jax.Array]]):
         Of a step with several micro-batches it is one's share: their losses add up to the mean loss.
 
         Args:
-          trainable: weights as the model uses them.
-          non_trainable: the other weights.
           batch: arrays (B, ...) of a micro-batch by name.
           count: float32 (), what the examples of the whole step count for.
           microstep: int32 (), micro-batches done before.
@@ -196,17 +183,7 @@ class Step(Rounds[State[jax.Array]]):
         microbatch: jax.Array,
         rate_factor: jax.Array,
     ) -> State[jax.Array]:
-        """Returns the state after one round.
-
-        It is updated after a step's last micro-batch, else with a larger sum.
-
-        Args:
-          state: before; its non-trainable weights are the new ones already.
-          gradients: of the micro-batch, float32.
-          done: float32 (), steps done before.
-          microbatch: int32 (), number of the micro-batch in its step.
-          rate_factor: float32 (), the learning rate is multiplied by it.
-        """
+        """Returns the state after one round. It is updated after a step's last micro-batch, else with a larger sum."""
         config = self._config.optimizer
         rate = learning_rate(config, done, self._total_steps, jnp) * rate_factor
         if self._microbatches > 1:
@@ -298,9 +275,7 @@ class Step(Rounds[State[jax.Array]]):
         They are computed from what `outputs` returned for the same batch.
 
         Args:
-          outputs: of the batch.
           arrays: (1, B, ...) by name.
-          by_example: for each tensor of the outputs, whether it has a row per example; a head's kernel has not.
           examples: number of first examples that the task sees, so that no padding is among them. None: all.
         """
         batch = only_batch(arrays)

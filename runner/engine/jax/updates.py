@@ -93,12 +93,6 @@ class UpdateRule(ABC):
 def make(config: OptimizerConfig, paths: Sequence[str], variables: Sequence[keras.Variable], mesh: Mesh) -> UpdateRule:
     """Returns the update of a checked config.
 
-    Args:
-      config: of the optimizer.
-      paths: of the trainable variables.
-      variables: the trainable ones, which need no values.
-      mesh: that the variables are sharded by.
-
     Raises:
       ConfigError: a parameter group matches no variable.
     """
@@ -118,7 +112,6 @@ class OwnUpdate(UpdateRule):
     """Our rule, variable by variable."""
 
     def __init__(self, config: OptimizerConfig, trained: Trained) -> None:
-        """Makes the rule."""
         self.settings = trained.settings
         self._rule = rules.GroupedRule(config, trained.settings, jnp)
         self.slots = whole_slots(self._rule.rule.slots, _ranks(trained.variables))
@@ -154,7 +147,6 @@ class KerasUpdate(UpdateRule):
     """Optimizers of Keras 3: one per learning rate and step count, as Keras has them per optimizer."""
 
     def __init__(self, config: OptimizerConfig, trained: Trained, mesh: Mesh) -> None:
-        """Builds the optimizers."""
         self.settings = trained.settings
         self.slots = []
         self._parts = []
@@ -199,11 +191,6 @@ class TransformationUpdate(UpdateRule):
     """A transformation of Optax. Its updates are multiplied by the learning rate."""
 
     def __init__(self, config: OptimizerConfig, trained: Trained) -> None:
-        """Calls the user's function, and traces the first state for its shapes.
-
-        Raises:
-          ConfigError: the function raises, or returns something else.
-        """
         self.transformation = transformation.make(config)
         self.settings = trained.settings
         self._paths = list(trained.variables)
@@ -246,10 +233,6 @@ def slots_of_transformation(
     An array belongs to the variable whose path is a key of the tree on the way to it. It has those of the variable's
     dims that its shape shows: all, or all but some. If several choices of dims have the shape, as for a square kernel,
     the array is replicated.
-
-    Args:
-      state: tree of shapes.
-      variables: shapes of the trainable variables by path.
 
     Returns:
       The kinds, and for each the numbers of its arrays among the tree's leaves.
@@ -306,14 +289,6 @@ class _KerasOptimizer:
         excluded: Sequence[keras.Variable],
         mesh: Mesh,
     ) -> None:
-        """Builds the optimizer without values of its state.
-
-        Args:
-          config: of the optimizer.
-          variables: those that it updates, by path.
-          excluded: those of them without weight decay.
-          mesh: that the variables are sharded by.
-        """
         self._variables = list(variables.values())
         self._config = config
         self._rate = _TracedRate()

@@ -25,15 +25,7 @@ from runner.model import scope
 
 
 def adopt(model: keras.Model, *, on_cpu: bool = False, whole_images: bool = True) -> None:
-    """Replaces the classes of a model's stock layers.
-
-    Its variables, names and config stay as they are.
-
-    Args:
-      model: built.
-      on_cpu: also use the forms of `.dense` and `.convolution`, which are faster on a CPU.
-      whole_images: no mesh axis splits an image; convolutions of split images stay Keras's own.
-    """
+    """Replaces the classes of a model's stock layers. Its variables, names and config stay as they are."""
     classes: dict[type, type] = {keras.layers.BatchNormalization: BatchNormalization, keras.layers.Dropout: Dropout}
     if on_cpu:
         classes[keras.layers.Dense] = Dense
@@ -47,26 +39,17 @@ def adopt(model: keras.Model, *, on_cpu: bool = False, whole_images: bool = True
 
 
 class Dropout(keras.layers.Dropout):  # type: ignore[misc]
-    """Dropout whose masks depend on seed, layer name and step only.
-
-    They are the same in every engine.
-    """
+    """Dropout whose masks depend on seed, layer name and step only. They are the same in every engine."""
 
     def call(self, inputs: jax.Array, training: bool = False) -> jax.Array:
-        """Returns the inputs.
-
-        In training, they have a share of `rate` set to zero and the rest scaled up.
-        """
+        """Returns the inputs. In training, they have a share of `rate` set to zero and the rest scaled up."""
         if not training or not 0 < self.rate < 1 or not _is_training_step():
             return super().call(inputs, training=training)
         return _dropped(inputs, self.rate, self.noise_shape, self.name)
 
 
 def _is_training_step() -> bool:
-    """Returns whether an engine traces a training step.
-
-    Its scope then gives the masks.
-    """
+    """Returns whether an engine traces a training step. Its scope then gives the masks."""
     entered = scope.current()
     return entered is not None and entered.step is not None
 
@@ -96,9 +79,6 @@ def masks_from_scope(model: keras.Model) -> Iterator[None]:
 
     So a model on one device drops the same units as the one on a mesh, whose layers `adopt` replaced. Enter it around
     a traced call alone: the operation is replaced in the whole process.
-
-    Args:
-      model: of stock layers.
     """
     layer_names = {}
     for layer in private.all_layers(model):
@@ -123,10 +103,7 @@ def masks_from_scope(model: keras.Model) -> Iterator[None]:
 
 
 class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Batch normalization with fewer collectives.
-
-    Its moments are those of the global batch.
-    """
+    """Batch normalization with fewer collectives. Its moments are those of the global batch."""
 
     def call(self, inputs: jax.Array, training: bool | None = None, mask: jax.Array | None = None) -> jax.Array:
         """Returns the inputs, normalized over the batch in training."""
@@ -151,10 +128,7 @@ class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
 
 
 class Dense(keras.layers.Dense):  # type: ignore[misc]
-    """A dense layer that computes the same as Keras's.
-
-    One with few units trains faster on a CPU.
-    """
+    """A dense layer that computes the same as Keras's. One with few units trains faster on a CPU."""
 
     def call(self, inputs: jax.Array, training: bool | None = None) -> jax.Array:
         """Returns the activations (..., units) of inputs (..., features)."""
@@ -182,8 +156,5 @@ class Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
 
 
 def _are_float32(*arrays: object) -> bool:
-    """Returns whether all are dense float32 arrays.
-
-    Only those have a fast form.
-    """
+    """Returns whether all are dense float32 arrays. Only those have a fast form."""
     return all(isinstance(array, jax.Array) and array.dtype == jnp.float32 for array in arrays)

@@ -54,8 +54,6 @@ def normalize(
       x: float32 or float64.
       scale: (C,); None: 1.
       offset: (C,); None: 0.
-      axis: dim of the channels.
-      epsilon: added to the variance.
       parts: how the examples are split; None: they are not, or this is not known.
 
     Returns:
@@ -105,10 +103,7 @@ def _moments(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
 
 
 def _joined_moments(x: jax.Array, axis: int, parts: Parts) -> tuple[jax.Array, jax.Array]:
-    """Returns mean and variance (C,) of all examples, from those of each part.
-
-    Both take one collective.
-    """
+    """Returns mean and variance (C,) of all examples, from those of each part. Both take one collective."""
     x_parts = x.reshape(parts.count, -1, *x.shape[1:])
     moments_p2c = jax.vmap(lambda part: jnp.stack(_moments(part, axis)))(x_parts)
     means_pc, variances_pc = jnp.moveaxis(parts.gathered(moments_p2c), 1, 0)

@@ -83,8 +83,6 @@ def chunked(
     token's weight, as for a weighted sum; for anything else they are NaN.
 
     Args:
-      ops: of JAX.
-      parts: of the mesh.
       hidden: (B, T, D).
       head: (D, V).
       bias: (V,); None: none.
@@ -109,10 +107,7 @@ def chunked(
         return arrays.token_losses(ops, logits, label)
 
     def cut(x_bt: jax.Array) -> jax.Array:
-        """Returns (C, P, S, N, ...).
-
-        A chunk takes every C-th token, so that no part gives tokens to another.
-        """
+        """Returns (C, P, S, N, ...). A chunk takes every C-th token, so that no part gives tokens to another."""
         rest = x_bt.shape[2:]
         x = x_bt.reshape(p, examples // p, s, tokens // s // chunks, chunks, *rest)
         x = jnp.transpose(x, (4, 0, 2, 1, 3, *range(5, x.ndim)))
@@ -136,10 +131,7 @@ def chunked(
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]
 def _wide_product(x: jax.Array, head: jax.Array) -> jax.Array:
-    """Returns `x @ head` in float32 at least, as its sums are.
-
-    Gradients have the operands' own dtype.
-    """
+    """Returns `x @ head` in float32 at least, as its sums are. Gradients have the operands' own dtype."""
     return jnp.matmul(x, head, preferred_element_type=jnp.promote_types(x.dtype, jnp.float32))
 
 
@@ -166,10 +158,6 @@ def chunk_count(parts: TokenParts, examples: int, tokens: int, vocabulary: int, 
     with the head.
 
     Args:
-      parts: of the mesh.
-      examples: of all devices, in a micro-batch.
-      tokens: of a row.
-      vocabulary: logits of a token.
       most_bytes: of a chunk's logits, float32, on a device.
     """
     own_tokens = tokens // parts.sequence
@@ -258,10 +246,7 @@ def _forward(
 
 
 def _backward(ops: Arrays, residuals: tuple[jax.Array, ...], gradients: Pair) -> tuple[jax.Array | None, ...]:
-    """Returns the gradients times the factor of all tokens.
-
-    They are NaN if there is no such factor.
-    """
+    """Returns the gradients times the factor of all tokens. They are NaN if there is no such factor."""
     del ops
     of_x, of_head, of_bias, weight = residuals
     of_nats, _ = gradients

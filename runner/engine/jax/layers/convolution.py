@@ -33,15 +33,11 @@ Two = tuple[jax.Array, jax.Array]
 
 
 def convolution(x_bhwc: jax.Array, w_hwco: jax.Array, strides: Pair, padding: str) -> jax.Array:
-    """Returns the convolution of images and a kernel, float32 (B, H', W', O).
-
-    Any axes may split them.
+    """Returns the convolution of images and a kernel, float32 (B, H', W', O). Any axes may split them.
 
     Args:
       x_bhwc: float32 images.
       w_hwco: float32 kernel.
-      strides: by height and width.
-      padding: `SAME` or `VALID`.
     """
     y_bhwo: jax.Array = _convolution(x_bhwc, w_hwco, strides, padding)
     return y_bhwo
@@ -76,10 +72,7 @@ _convolution.defvjp(_forward, _backward)
 
 
 def _sum_of_shifted(x: jax.Array, w: jax.Array, padding: str) -> jax.Array:
-    """Returns the convolution as a sum of shifted images.
-
-    It is one pass if the kernel has few entries.
-    """
+    """Returns the convolution as a sum of shifted images. It is one pass if the kernel has few entries."""
     height, width, channels, _ = w.shape
     (top, bottom), (left, right) = lax.padtype_to_pads(x.shape[1:3], (height, width), (1, 1), padding)
     x = jnp.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
@@ -94,15 +87,7 @@ def _sum_of_shifted(x: jax.Array, w: jax.Array, padding: str) -> jax.Array:
 def _image_gradient(
     shape: tuple[int, ...], w: jax.Array, gradient: jax.Array, strides: Pair, before: Sequence[int]
 ) -> jax.Array:
-    """Returns (B, H, W, C), the gradient of images.
-
-    Args:
-      shape: the shape of the images.
-      w: kernel (H, W, C, O).
-      gradient: the gradient of the results, (B, H', W', O).
-      strides: the strides of the convolution.
-      before: zeros that the padding put before height and width.
-    """
+    """Returns (B, H, W, C), the gradient of images."""
     edges = []
     for dim in range(2):
         size, kernel, results = shape[1 + dim], w.shape[dim], gradient.shape[1 + dim]
@@ -118,15 +103,7 @@ def _image_gradient(
 def _kernel_gradient(
     x: jax.Array, shape: tuple[int, ...], gradient: jax.Array, strides: Pair, before: Sequence[int]
 ) -> jax.Array:
-    """Returns (H, W, C, O), the gradient of a kernel.
-
-    Args:
-      x: images (B, H, W, C).
-      shape: the shape of the kernel.
-      gradient: the gradient of the results, (B, H', W', O).
-      strides: the strides of the convolution.
-      before: zeros that the padding put before height and width.
-    """
+    """Returns (H, W, C, O), the gradient of a kernel."""
     after = []
     for dim in range(2):
         size, kernel, results = x.shape[1 + dim], shape[dim], gradient.shape[1 + dim]
@@ -186,10 +163,7 @@ def _grid_kernel_gradient(
 
 
 def _padded(x: jax.Array, edges_hw: Sequence[Pair]) -> jax.Array:
-    """Returns images with zeros added to height and width.
-
-    Negative edges are cut off.
-    """
+    """Returns images with zeros added to height and width. Negative edges are cut off."""
     no_edge = (0, 0, 0)
     edges = [(low, high, 0) for low, high in edges_hw]
     return lax.pad(x, jnp.zeros((), x.dtype), (no_edge, *edges, no_edge))

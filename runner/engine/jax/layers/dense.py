@@ -22,10 +22,7 @@ Pair = tuple[jax.Array, jax.Array]
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]
 def narrow_product(x: jax.Array, w_io: jax.Array) -> jax.Array:
-    """Returns `x @ w_io`, (..., O), of inputs (..., I).
-
-    The same numbers as JAX's own up to rounding.
-    """
+    """Returns `x @ w_io`, (..., O), of inputs (..., I). The same numbers as JAX's own up to rounding."""
     return x @ w_io
 
 

@@ -35,8 +35,6 @@ def fused_where_alike(
     keeps its value.
 
     Args:
-      examples: sharding of a batch's examples; the mesh's other axes may split heads.
-      splits_tokens: an axis splits the tokens of an example.
       heads_axis: axis that splits the heads of queries, keys and values; None: they are replicated.
     """
     batch_axes = _batch_axes(examples)

@@ -23,12 +23,7 @@ Spread = Callable[[jax.Array, int], jax.Array]
 
 
 def unused_axes(axes: Mapping[str, int], image: Sequence[str | None]) -> list[str]:
-    """Returns the mesh axes that split devices but no dim of the images.
-
-    Args:
-      axes: name to size.
-      image: spec of a batch of images.
-    """
+    """Returns the mesh axes that split devices but no dim of the images."""
     unused = []
     used = {name for axis in image for name in names_of(axis)}
     for axis, size in axes.items():
@@ -59,9 +54,6 @@ def exact_kernel_gradients(spread: Spread | None) -> Iterator[None]:
     It does so for all convolutions that are traced inside.
 
     JAX's own rule computes the gradient, for all arguments of a convolution; its inputs are spread before.
-
-    Args:
-      spread: see `spread_over`; None changes nothing.
     """
     if spread is None:
         yield

@@ -35,7 +35,6 @@ def uniform(shape: Sequence[int], seed: tuple[int | jax.Array, int | jax.Array])
     """Returns float32 numbers in [0, 1) of a shape.
 
     Args:
-      shape: of at most 2**34 numbers.
       seed: two non-negative integers, Python's or scalar int32 arrays.
     """
     first, second = (jnp.asarray(part).astype(jnp.uint32) for part in seed)
@@ -80,10 +79,7 @@ def _philox(counter: Four, key: Two) -> Four:
 
 
 def _product(constant: int, x: jax.Array) -> Two:
-    """Returns the high and the low 32 bits of a product, by halves.
-
-    JAX has no 64-bit numbers by default.
-    """
+    """Returns the high and the low 32 bits of a product, by halves. JAX has no 64-bit numbers by default."""
     constant_high = jnp.uint32(constant >> 16)
     constant_low = jnp.uint32(constant & 0xFFFF)
     x_high = x >> 16

@@ -23,10 +23,7 @@ _HALF_PRECISION = (jnp.bfloat16, jnp.float16)
 
 @contextmanager
 def exact_row_gradients() -> Iterator[None]:
-    """Makes `keras.ops.take` add up gradients of rows in float32 in the context.
-
-    Values stay the same.
-    """
+    """Makes `keras.ops.take` add up gradients of rows in float32 in the context. Values stay the same."""
 
     def replaced(stock_take: private.ArrayFunction) -> private.ArrayFunction:
         def take(x: object, indices: object, axis: int | None = None) -> jax.Array:
@@ -43,10 +40,7 @@ def exact_row_gradients() -> Iterator[None]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _taken(axis: int, shape: tuple[int, ...], dtype: str, table: jax.Array, indices: jax.Array) -> jax.Array:
-    """Returns `jnp.take`.
-
-    The table's shape and dtype are arguments because the gradient keeps the indices alone.
-    """
+    """Returns `jnp.take`. The table's shape and dtype are arguments because the gradient keeps the indices alone."""
     del shape, dtype
     return jnp.take(table, indices, axis=axis)
 

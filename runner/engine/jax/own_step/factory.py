@@ -31,13 +31,6 @@ class OwnStepFactory:
     """Makes the user's class and calls its `build` with Keras 3."""
 
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int) -> None:
-        """Stores what `build` may ask for.
-
-        Args:
-          config: the run's.
-          data: specs of the arrays, and the task, a `StepTask`.
-          total_steps: of the whole training, for schedules of the config's optimizer.
-        """
         assert isinstance(data.task, StepTask)
         self._config = config
         self._data = data
@@ -55,9 +48,6 @@ class OwnStepFactory:
     def build_for_mesh(self, *, eager: bool = False) -> tuple[Parts, Initial]:
         """Returns the parts without values, and the initial values of their variables, not computed yet.
 
-        Args:
-          eager: don't try to trace the build; it is known to need values.
-
         Raises:
           ConfigError: as `build`.
         """
@@ -73,9 +63,6 @@ class OwnStepFactory:
 
     def build_abstract(self, *, eager: bool = False) -> Parts:
         """Returns the parts, whose variables need no values, for a plan.
-
-        Args:
-          eager: as for `build_for_mesh`; the variables then have values.
 
         Raises:
           ConfigError: as `build`.
@@ -93,9 +80,6 @@ class OwnStepFactory:
 
     def build_with(self, values: Mapping[str, Array]) -> Parts:
         """Returns the parts on one device, with the given values of the models' variables.
-
-        Args:
-          values: whole arrays by canonical path; other paths are ignored.
 
         Raises:
           ConfigError: as `build`.

@@ -37,13 +37,6 @@ class Functions:
     """A user's functions with the runner's forms of state and metrics around them."""
 
     def __init__(self, parts: Parts, task: StepTask, seed: int) -> None:
-        """Takes what is the same for every step.
-
-        Args:
-          parts: of the user's class.
-          task: the run's.
-          seed: the run's, which all random keys are derived from.
-        """
         self._parts = parts
         self._task = task
         self._seed = seed
@@ -53,7 +46,6 @@ class Functions:
         """Returns the new values of the variables, and each example's loss and metrics (B,).
 
         Args:
-          values: of all variables by canonical path.
           batch: arrays (B, ...) by name.
           done: int32 (), steps done before.
         """
@@ -70,7 +62,6 @@ class Functions:
         """Returns each example's loss and metrics (B,) of an evaluation.
 
         Args:
-          values: of all variables by canonical path.
           batch: arrays (B, ...) by name.
           number: int32 (), the batch's place in its evaluation.
         """
@@ -95,11 +86,7 @@ class Functions:
         return jax.random.fold_in(key, _FOR_USER), jax.random.fold_in(key, _FOR_LAYERS)
 
     def _called(self, name: str, state: dict[str, Any], batch: Arrays, rng: jax.Array) -> Any:
-        """Calls a user's function.
-
-        Raises:
-          ConfigError: it raised.
-        """
+        """Calls a user's function."""
         try:
             # A copy: the function may change its dict, and `Parts.flat` compares the result with the state as it was.
             return getattr(self._parts.step, name)(dict(state), self._task.scaled(self._ops, batch), rng)
@@ -140,15 +127,6 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         partitioning: Partitioning,
         shardings: Mapping[str, Any],
     ) -> None:
-        """Takes what is the same for every step.
-
-        Args:
-          functions: the user's.
-          parts: of the user's class.
-          task: the run's.
-          partitioning: how the mesh splits what a step computes.
-          shardings: the shardings of the state, by canonical path.
-        """
         super().__init__(partitioning, 1, task.step_metrics)
         self._functions = functions
         self._parts = parts

@@ -140,12 +140,7 @@ class Parts:
         return {name: seed_indices(model) for name, model in self.models.items()}
 
     def structured(self, values: Values, layers_key: jax.Array) -> StepState:
-        """Returns the state as a user's functions take it.
-
-        Args:
-          values: of all variables by canonical path.
-          layers_key: random key, from which the states of the layers' random generators are made.
-        """
+        """Returns the state as a user's functions take it."""
         state: StepState = {}
         count = 0
         for name, model in self.models.items():
@@ -165,9 +160,6 @@ class Parts:
 
     def flat(self, state: object) -> dict[str, jax.Array]:
         """Returns the values of the variables in a state that `train_step` returned, by canonical path.
-
-        Args:
-          state: that it returned.
 
         Raises:
           ConfigError: it has other entries or a value of another shape or dtype.
@@ -222,10 +214,6 @@ class Parts:
 
 def parts_of(step: Any, path: str) -> Parts:
     """Returns the parts of a user's class: the models and optimizers among its attributes.
-
-    Args:
-      step: instance whose `build` was called.
-      path: its import path, for messages.
 
     Raises:
       ConfigError: it has none, one in a list, two models share a variable, or a name is reserved.
@@ -301,13 +289,7 @@ def _slots(optimizer: keras.optimizers.Optimizer, owners: Sequence[str]) -> dict
 
 
 def slot_spec(shape: Sequence[int], owner_shape: Sequence[int], owner_spec: Spec) -> Spec:
-    """Returns the spec of an optimizer's variable: that of its owner's dims which it has.
-
-    Args:
-      shape: the shape of the optimizer's variable.
-      owner_shape: of the variable that it belongs to.
-      owner_spec: of that variable.
-    """
+    """Returns the spec of an optimizer's variable: that of its owner's dims which it has."""
     if tuple(shape) == tuple(owner_shape):
         return owner_spec
     # A factored moment, such as Adafactor's, lacks one dim: the last one where two dims have one size.
