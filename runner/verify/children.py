@@ -27,8 +27,7 @@ class SideResult(TypedDict, total=False):
     """Result of a side, which it writes when it ends.
 
     Attributes:
-      kind: `done`, `invalid` (the config) or `failed`.
-      text: the reason that the config is invalid or the side failed.
+      kind: `done`, `invalid` (the config) or `failed`, with the reason as `text`.
       terms: of the single device: length of the longest sum.
       noise: of the single device: relative, of its perturbed runs.
       precision: of the single device: the lowest that it computes in.
@@ -55,12 +54,9 @@ def run_children(
       sides: `reference`, `mesh` or `perturbed`.
       folder: contains the request, and gets the sides' arrays.
       logs: folder; `verify-<side>.log` gets what a process and its libraries print.
-      worker: module that is run; its main has the same interface as that of `runner.verify.worker`.
+      worker: module that is run, with a main like that of `runner.verify.worker`.
       concurrency: how many run at the same time; one that needs another's arrays waits for them.
       places: by side that computes in several processes, the place of this process's child among them.
-
-    Returns:
-      Each side's result, in the order of `sides`.
 
     Raises:
       ConfigError: the config is invalid for a side.
@@ -100,12 +96,7 @@ def _log(logs: Path, side: str) -> Path:
 
 
 def _result(side: str, code: int, folder: Path, logs: Path, place: Place | None) -> SideResult:
-    """Returns the result of a side whose process ended.
-
-    Raises:
-      ConfigError: the config is invalid for it.
-      EngineError: it failed, or left no result.
-    """
+    """Returns the result of a side whose process ended; raises as `run_children` does."""
     file = folder / result_file(side, place)
     log = _log(logs, side)
     if not file.exists():

@@ -141,13 +141,8 @@ class Check:
 
 @dataclass(frozen=True)
 class _Arrays:
-    """One array of each run.
-
-    Attributes:
-      spread: differences of one device from itself, see `runner.verify.spread.spread`.
-      actual: the array that is judged.
-      expected: the array that it is compared with.
-      moved: the expected array's change; of a parameter its movement.
+    """One array of each run: what is judged, what it is compared with, how that `moved`, and one device's own
+    differences.
     """
 
     spread: Array
@@ -360,7 +355,7 @@ def _ranked(
 
     Args:
       kind: of the check.
-      name: the name of the array.
+      name: of the array.
       variable: that the array belongs to.
       step: place in the order of computation.
       arrays: of each run.
@@ -424,11 +419,8 @@ def _ranked(
 
 
 def _resolution(sizes: Array, hidden: Array) -> float:
-    """Returns the smallest relative error that some rank detects.
-
-    Args:
-      sizes: at each rank, the size of what is compared: a relative error changes it by that share.
-      hidden: at each rank, the difference that may go undetected.
+    """Returns the smallest relative error that some rank detects: what may hide there over the size of what is
+    compared.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         detected = np.where(sizes > 0, hidden / sizes, math.inf)

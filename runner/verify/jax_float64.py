@@ -21,10 +21,8 @@ Values = list[jax.Array]
 
 
 def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function with the results of another one in float64, as arrays on the host.
-
-    Args:
-      function: of arrays and trees of them, with the same shapes at every call.
+    """Returns a function of arrays and trees of them, with the results of another one in float64, as arrays on the
+    host.
     """
     # The compiled program and the structure of its results, after the first call.
     compiled: list[tuple[Callable[..., Values], Any]] = []

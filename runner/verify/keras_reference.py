@@ -36,11 +36,7 @@ class KerasReference(Reference):
     """
 
     def __init__(self, request: Request, *, float64: bool = False) -> None:
-        """Builds the model from the config's seed.
-
-        Args:
-          request: config and batches.
-          float64: whether the model computes in float64; no run trains such a model, so it is not checked.
+        """Builds the model from the config's seed; one in float64, which no run trains, is not checked.
 
         Raises:
           ConfigError: the builder fails.

@@ -24,13 +24,9 @@ def train(
 ) -> dict[str, Array]:
     """Trains on the mesh from the single device's weights, then takes gradients and a step at each point.
 
-    Args:
-      request: config and batches.
-      wait_for_reference: waits for the single device's arrays: initial values of every variable, losses, and points.
-      compiles_first: whether to compile the programs before waiting.
-
-    Returns:
-      The run's arrays, see `runner.verify.compare.compare`; `initial/` has the engine's own initial weights.
+    `wait_for_reference` returns the single device's arrays: initial values of every variable, losses, and points. The
+    arrays that are returned are those of `runner.verify.compare.compare`; `initial/` has the engine's own initial
+    weights.
 
     Raises:
       ConfigError: the config is invalid for the engine.

@@ -35,10 +35,8 @@ _LEAST_SLOT = 0.5
 
 
 class OwnStepReference:
-    """The user's class on one device; it trains from the same initial values as often as needed.
-
-    Attributes:
-      initial: canonical path to initial value, of every weight of the models.
+    """The user's class on one device; it trains from the same initial values of the models' weights as often as
+    needed.
     """
 
     initial: Mapping[str, Array]
@@ -209,10 +207,7 @@ class OwnStepReference:
     def _evaluated(
         self, state: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
     ) -> dict[str, Array]:
-        """Returns the metrics of an evaluation at a state, whose batches have no padding here.
-
-        A result that is NaN or Inf is left out.
-        """
+        """Returns the finite metrics of an evaluation at a state, whose batches have no padding here."""
         used = dict(state)
         if noise:
             used |= weights_with_noise({path: state[path] for path in self._weights}, noise, rng)

@@ -45,14 +45,7 @@ _ORDER_KEYS = ("mesh.", "engine.", "cluster.", "layout.")
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the runs.
-
-    Attributes:
-      run: recorded.
-      steps: of its checkpoints.
-      last: its last checkpoint.
-      history: the metrics in it.
-    """
+    """One of the runs, with the steps of its checkpoints, the last of them, and the metrics in it."""
 
     run: SavedRun
     steps: list[int]
@@ -65,11 +58,7 @@ class _Side:
 
 
 def lines(config: RunConfig, run: SavedRun) -> Iterator[str]:
-    """Yields lines for the user, the result last.
-
-    Args:
-      config: checked, with `replay.against`.
-      run: the run that `run=` names.
+    """Yields lines for the user, the result last: where the run that `run=` names and that of `against=` part.
 
     Raises:
       ConfigError: there is no such run, or a run can't be computed again.
@@ -185,9 +174,6 @@ def _first_difference(
 def _computed(run: SavedRun, low: int, high: int) -> dict[int, State]:
     """Computes a run's steps from the checkpoint of `low` (0: its beginning) to `high` again, in a process of its own.
 
-    Returns:
-      The state after each step.
-
     Raises:
       ConfigError: the run can't be computed again.
       EngineError: it failed.
@@ -207,12 +193,8 @@ def _computed(run: SavedRun, low: int, high: int) -> dict[int, State]:
 
 
 def differing(one: State, other: State, tolerance: float) -> list[str]:
-    """Returns the variables in which two recorded states differ, those of the model first.
-
-    Args:
-      one: a state of step.json.
-      other: another one.
-      tolerance: relative to the norm of a variable; 0: bitwise.
+    """Returns the variables in which two states of step.json differ by more than a share of the norm, the model's
+    first.
     """
     paths = [path for path in one if path not in other or not _is_close(one[path], other[path], tolerance)]
     paths += [path for path in other if path not in one]

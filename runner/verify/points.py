@@ -71,11 +71,8 @@ def prefix(point: int, part: str) -> str:
 
 
 def parsed(key: str) -> tuple[int, str, str]:
-    """Returns the point, the part and the path of a key.
-
-    Example:
-      >>> parsed("point1/end/optimizer/m/d1/kernel")
-      (1, 'end', 'optimizer/m/d1/kernel')
+    """Returns the point, the part and the path of a key: 1, 'end', 'optimizer/m/d1/kernel' of
+    point1/end/optimizer/m/d1/kernel.
     """
     match = _KEY.match(key)
     assert match is not None
@@ -123,13 +120,7 @@ def steps(done: int) -> list[int]:
 
 
 def perturbed_weights(weights: Mapping[str, Array], share: float, rng: np.random.Generator) -> dict[str, Array]:
-    """Returns weights a normal step away, of a share of their layer's size.
-
-    Args:
-      weights: trainable variables by canonical path.
-      share: of the root mean square of their layer's weights.
-      rng: source of the step.
-    """
+    """Returns weights a normal step away, of a share of the root mean square of their layer's weights."""
     sizes = layer_sizes(weights)
     perturbed = {}
     for path, value in weights.items():
@@ -147,12 +138,8 @@ def slots(
 ) -> dict[str, Array]:
     """Returns an optimizer's slots as they may be after many steps with gradients like these.
 
-    Args:
-      kinds: of state; see `runner.engine.optim.keras_classes` for their names.
-      gradients: by canonical path.
-      weights: by canonical path.
-      rate: learning rate; SGD's momentum is a step, not a gradient.
-      rng: source of the values.
+    `runner.engine.optim.keras_classes` has their names. SGD's momentum is a step, not a gradient, so it has the
+    `rate`.
     """
     names = {slot.name for slot in kinds}
     sizes = layer_sizes(gradients)

@@ -113,15 +113,10 @@ def _record(
     tracker: Tracker,
     console: Console,
 ) -> None:
-    """Records a verification in an open run.
+    """Records a verification in an open run: verify.json, the figures, and the tags `runner.verified` and
+    `runner.verdict`.
 
-    Args:
-      report: of the verification; None in a process that is not the first of several.
-      failure: why the run must not train; empty if it may.
-      content: the config resolved, as plain values.
-      folder: gets verify.json.
-      tracker: gets that file, the figures, and the tags `runner.verified` and `runner.verdict`.
-      console: shows the table and the verdict.
+    There is no report in a process that is not the first of several. `failure` says why the run must not train.
 
     Raises:
       EngineError: a mismatch, or an inconclusive verdict that is not allowed.
@@ -152,16 +147,8 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
     """Trains the config's first steps on one device and on its mesh, in two processes, and compares them.
 
     If nothing but the training from the start differs, whose weights may be at a kink, one device runs several times
-    as many perturbed runs before the difference is reported.
-
-    Args:
-      config: checked.
-      data: the config's dataset.
-      folder: gets each process's output, `verify-reference.log`, `verify-mesh.log` and so on.
-      worker: module that the processes run.
-
-    Returns:
-      The comparison and its verdict; None in a process that is not the first of several, which takes part in it.
+    as many perturbed runs before the difference is reported. A process that is not the first of several only takes
+    part.
 
     Raises:
       ConfigError: the config is invalid for the model, the layout or the dataset.
@@ -190,12 +177,7 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
 
 
 def _shared_folder(team: Team, folder: Path | None = None) -> Path:
-    """Returns the folder of the verification, which all processes reach.
-
-    Args:
-      team: the processes.
-      folder: in process 0, the folder that it tells the others.
-    """
+    """Returns the folder of the verification, of which process 0 tells the others."""
     return Path(team.broadcast("verify's folder", lambda: str(folder)))
 
 

@@ -55,7 +55,7 @@ class RecordedStep:
 
     Attributes:
       run: the run.
-      step: the step, counted from 1: its result is the state after so many steps.
+      step: counted from 1: its result is the state after so many steps.
       start: checkpoint to start from; None: the beginning of the run.
       saved: checkpoint after the step; None: the run has none.
       history: the metrics in the run's last checkpoint.
@@ -98,13 +98,9 @@ class Recomputed:
 
 @dataclass(frozen=True)
 class Difference:
-    """A recorded value that was not computed again bit for bit.
+    """A recorded value that was not computed again bit for bit, and the largest absolute difference of two entries.
 
-    Attributes:
-      name: of the variable or the metric.
-      step: steps done.
-      largest: largest absolute difference of two entries; NaN if only one of them is finite.
-      relative: the same, relative to the largest recorded entry.
+    That is NaN if only one of them is finite; `relative` is it over the largest recorded entry.
     """
 
     name: str
@@ -115,13 +111,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was compared, and where it differs.
+    """How many recorded values were compared, and where they differ: metrics by step, variables by relative
+    difference.
 
-    Attributes:
-      points: number of recorded metrics that were compared.
-      variables: number of recorded variables that were compared; 0: there is no checkpoint of that step.
-      metric_differences: in the order of the steps.
-      variable_differences: the largest relative one first.
+    No variables are compared if there is no checkpoint of that step.
     """
 
     points: int
@@ -267,14 +260,7 @@ def _difference(name: str, step: int, expected: Array | np.float64, actual: Arra
 
 
 def lines(recorded: RecordedStep, result: Recomputed, comparison: Comparison, differences: Differences) -> list[str]:
-    """Returns the lines that are printed.
-
-    Args:
-      recorded: the step.
-      result: what was computed again.
-      comparison: of the two.
-      differences: keys and libraries that are not the recorded ones.
-    """
+    """Returns the lines that are printed; `differences` are keys and libraries that are not the recorded ones."""
     step = recorded.step
     start = "the beginning" if recorded.start is None else f"the checkpoint of step {recorded.first:,}"
     printed = [f"computed step {step:,} of run {recorded.run.id} again, from {start}"]

@@ -94,7 +94,7 @@ class Reference(ABC):
         return max(forward, backward)
 
     def train(self, steps: int, noise: float = 0.0, seed: int = 0, seconds: float = math.inf) -> dict[str, Array]:
-        """Trains from the initial weights.
+        """Trains from the initial weights, and returns the arrays of `runner.verify.compare.compare`.
 
         Args:
           steps: of training, at most.
@@ -102,9 +102,6 @@ class Reference(ABC):
             which a step's gradients are taken. The weights that a step updates have none.
           seed: of the noise.
           seconds: no step begins later than that, except for the first three.
-
-        Returns:
-          The run's arrays, see `runner.verify.compare.compare`.
         """
         self.reset()
         losses: list[float] = []
@@ -176,10 +173,8 @@ class Reference(ABC):
         return variables | slots | averages
 
     def at_points(self, states: Mapping[str, Array], noise: float = 0.0, seed: int = 0) -> dict[str, Array]:
-        """Evaluates and takes gradients at the points, and takes a step from each.
-
-        Returns:
-          Losses, metrics, gradients and end states, see `runner.verify.points`.
+        """Evaluates and takes gradients at the points, and takes a step from each; returns what
+        `runner.verify.points` lists.
         """
         arrays: dict[str, Array] = {}
         for number in points.numbers(states):
@@ -396,12 +391,10 @@ class Reference(ABC):
 
     @abstractmethod
     def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
-        """Loads a state.
+        """Loads a state of every variable, and of slots by path, `step` steps after the beginning of the first
+        training.
 
-        Args:
-          values: of every variable, by canonical path.
-          slots: by `runner.layout.paths.slot_path`; a slot that is missing gets its initial value.
-          step: steps done before, of those that the first training has done.
+        A slot that is missing gets its initial value.
         """
 
     @abstractmethod

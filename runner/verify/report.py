@@ -53,7 +53,7 @@ _WHEN = {
 
 @dataclass(frozen=True)
 class Verification:
-    """A comparison, its settings, and the reports of it.
+    """A comparison of at least one check, its settings, and the reports of it.
 
     Attributes:
       checks: at least one.
@@ -62,8 +62,7 @@ class Verification:
       terms: length of the longest sum.
       noise: relative, of the perturbed runs.
       precision: the lowest that one device computes in.
-      storage: difference that both sides' rounding of a stored weight or slot allows, see
-        `runner.verify.rounding.storage_rounding`.
+      storage: see `runner.verify.rounding.storage_rounding`.
       requested_steps: `verify.steps`, where `verify.seconds` left some of them out.
     """
 

@@ -44,7 +44,7 @@ _PREFIX = "array/"
 
 @dataclass(frozen=True)
 class Request:
-    """One verification.
+    """One verification of a checked config.
 
     Attributes:
       config: checked.

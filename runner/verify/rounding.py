@@ -23,9 +23,8 @@ HALF_ULPS: Mapping[str, float] = {"float32": 0.0, "bfloat16": 2.0**-8}
 def storage_rounding(state: str) -> float:
     """Returns how far two sides may differ because each rounds what it stores, relative to the stored value.
 
-    Args:
-      state: `engine.state`. With `bfloat16`, both sides round weights and slots by half an ulp each. Otherwise they
-        are stored in float32, whose rounding is counted in ulps: 0.
+    With `bfloat16` as `engine.state`, both sides round weights and slots by half an ulp each. Otherwise they are
+    stored in float32, whose rounding is counted in ulps: 0.
     """
     if state not in HALF_ULPS:
         return 0.0
@@ -82,11 +81,7 @@ def gradients_with_noise(
     weights and of the examples' losses cancels with them. What is left is the last bits of terms as large as those of
     the layer's other gradients, which another order of the sum draws at random.
 
-    Args:
-      gradients: by canonical path.
-      noise: relative.
-      rng: source of the noise.
-      sums: relative noise of what is not a kernel's, where that is larger: no matrix product adds it up.
+    `sums` is the noise of what is not a kernel's, where that is larger: no matrix product adds it up.
     """
     remainders = rounding_remainders(gradients, noise, sums)
     noisy = {}
@@ -101,14 +96,9 @@ def gradients_with_noise(
 
 
 def rounding_remainders(gradients: Mapping[str, Array], noise: float, sums: float = 0.0) -> dict[str, float]:
-    """Returns, by path, how large rounding alone may make a gradient whose terms cancel.
+    """Returns, by path, how large rounding alone may make a gradient whose terms cancel; arguments as above.
 
     That is the noise of the largest entry of its layer's gradients, which add up terms of the same size.
-
-    Args:
-      gradients: by canonical path.
-      noise: relative.
-      sums: relative noise of what is not a kernel's, where that is larger.
     """
     largest: dict[str, float] = {}
     for path, gradient in gradients.items():

@@ -19,15 +19,10 @@ Trajectory = Mapping[str, Array]
 
 
 def spread(single: Trajectory, runs: Iterable[Trajectory]) -> dict[str, Array]:
-    """Returns the largest differences of perturbed runs from the single device's run, by key.
+    """Returns the largest differences of perturbed runs, used one at a time, from the single device's run, by key.
 
-    Args:
-      single: arrays of a run, see `runner.verify.compare.compare`.
-      runs: the same with noise, used one at a time.
-
-    Returns:
-      Of losses the difference of each step (steps,); of any other array the difference at each rank and the relative
-      change of its size (5,).
+    Of losses that is the difference of each step (steps,); of any other array the difference at each rank and the
+    relative change of its size (5,).
     """
     widest: dict[str, Array] = {}
     for run in runs:

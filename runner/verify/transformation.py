@@ -21,11 +21,7 @@ from runner.engine.optim.schedules import learning_rate
 
 @dataclass(eq=False)
 class Variable:
-    """One array of the state.
-
-    Attributes:
-      value: at the start.
-    """
+    """One array of the state, at the start."""
 
     value: Any
 

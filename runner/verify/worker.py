@@ -99,16 +99,10 @@ def _end_with_parent() -> None:
 
 
 def run_side(side: str, folder: Path) -> dict[str, float | str]:
-    """Runs one side and writes its arrays.
+    """Runs one side, `reference`, `mesh` or `perturbed`, and writes its arrays beside the request.
 
-    Args:
-      side: `reference`; `mesh`, which waits for the reference's arrays; `perturbed`, which adds perturbed runs of the
-        single device to them.
-      folder: contains the request.
-
-    Returns:
-      Further results: of the reference, the length of the longest sum, the noise of its perturbed runs, and the
-      precision.
+    The mesh waits for the reference's arrays; perturbed runs of the single device are added to them. Returned are, of
+    the reference, the length of the longest sum, the noise of its perturbed runs, and the precision.
     """
     config = read_config(folder)
     if from_launcher() is not None:
