@@ -26,13 +26,7 @@ _EXAMPLES: dict[object, str] = {int: "1", float: "1.0", bool: "true", str: "text
 
 
 class _MisfitError(ValueError):
-    """A value that can't be converted to the type of its key.
-
-    Attributes:
-      key: dotted key of the value, which may be an entry of a list or mapping.
-      value: plain.
-      kind: type that it should have.
-    """
+    """A plain value, of a dotted key or of an entry of it, that can't be converted to its type."""
 
     def __init__(self, key: str, value: object, kind: Any) -> None:
         super().__init__(key)
@@ -42,15 +36,11 @@ class _MisfitError(ValueError):
 
 
 def build(kind: type[Typed], content: Mapping[str, object], key: str, *, strict: bool = False) -> Typed:
-    """Converts a mapping to a dataclass.
+    """Converts a mapping of plain values to a dataclass; only types are checked, see `runner.config.values` for the
+    rest.
 
-    Only types are checked; see `runner.config.values` for the rest.
-
-    Args:
-      kind: a dataclass of the schema.
-      content: key to plain value, interpolations resolved.
-      key: dotted key of the mapping, as `trainer` or `layout.rules[0]`.
-      strict: reject strings that could be converted, such as "5" for an integer.
+    `key` is the dotted key of the mapping, as `layout.rules[0]`. If it is strict, strings that could be converted,
+    such as "5" for an integer, are rejected.
 
     Raises:
       ConfigError: an unknown key, a missing key, or a value of a wrong type.
@@ -79,13 +69,7 @@ def fields_of(kind: type) -> dict[str, Field[Any]]:
 
 
 def unknown_key(key: str, known: Iterable[str], of: str = "") -> ConfigError:
-    """Returns the error for a key that a group lacks.
-
-    Args:
-      key: dotted key.
-      known: keys of its group.
-      of: whose keys they are; empty: the group's.
-    """
+    """Returns the error for a dotted key that a group, or what `of` names, lacks beside the known ones."""
     group, _, name = key.rpartition(".")
     names = list(known)
     return ConfigError(f"{key}: unknown key ({of or group} has {listed(names)}); {did_you_mean(name, names)}")
@@ -98,13 +82,7 @@ def _types_of(kind: Hashable) -> dict[str, Any]:
 
 
 def _converted(kind: Any, value: object, key: str, *, strict: bool) -> Any:
-    """Returns a value converted to a type.
-
-    Args:
-      kind: of the field, or of an entry of its value.
-      value: plain.
-      key: dotted key of the value.
-      strict: see `build`.
+    """Returns a plain value, or an entry of it, converted to a type; see `build`.
 
     Raises:
       ConfigError: a mapping has an unknown key or a wrong value.
@@ -186,13 +164,7 @@ def _boolean(value: object) -> bool:
 
 
 def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> ConfigError:
-    """Returns the error for a value of a wrong type.
-
-    Args:
-      misfit: of the value.
-      field_key: dotted key of the field that the value is, or is an entry of.
-      spec: the field.
-    """
+    """Returns the error for a value of a wrong type, of a field or of an entry of it."""
     fix = fix_of(None, spec, field_key, misfit.key)
     # A field without a default or an example gets an example of its type.
     if default_or_example(spec) is None and misfit.key == field_key:
@@ -217,10 +189,7 @@ def _no_keys(kind: type, value: object, key: str, *, is_optional: bool) -> Confi
 
 
 def type_in_words(kind: Any) -> str:
-    """Returns a type in words, as `a list of integers`.
-
-    Error messages and the reference name it so.
-    """
+    """Returns a type in words, as `a list of integers`, for error messages and the reference."""
     inner = get_args(kind)
     if get_origin(kind) is dict:
         return f"a mapping from names to {_plural(inner[1])}"

@@ -54,11 +54,10 @@ def each_composed(change: Callable[[DictConfig], None]) -> Iterator[None]:
 
 
 def compose(overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
-    """Composes a config from overrides, apart from any running application.
+    """Composes a config from overrides without flags, apart from any running application, perhaps with the `hydra`
+    node.
 
-    Args:
-      overrides: as on the command line, without flags; folders of options as `hydra.searchpath=[...]`.
-      with_hydra: whether the config keeps Hydra's own part, the `hydra` node.
+    Folders of options are given as `hydra.searchpath=[...]`.
 
     Raises:
       HydraException, OmegaConfBaseException, YAMLError: the config can't be composed; see `runner.cli.messages`.
@@ -68,21 +67,12 @@ def compose(overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig
 
 
 def compose_again(options: Sequence[str]) -> DictConfig:
-    """Composes the defaults and some options, as in the run in progress.
-
-    Its folders of options are used.
-
-    Args:
-      options: overrides of groups, as `mesh=batch8`.
-
-    Returns:
-      The config without Hydra's own part.
-    """
+    """Composes the defaults and some options, as `mesh=batch8`, with the folders of the run in progress."""
     return hydra.compose(HydraConfig.get().job.config_name, [*_search_path_overrides(), *options])
 
 
 def default_choices() -> Mapping[str, str | None]:
-    """Returns group -> option of the defaults, as in the run in progress.
+    """Returns the options of the defaults by group, as in the run in progress.
 
     Only the defaults lists are read: to compose the config takes twice as long.
     """
@@ -94,14 +84,7 @@ def default_choices() -> Mapping[str, str | None]:
 
 
 def compose_job(loader: ConfigLoader, multirun: DictConfig, overrides: Sequence[str], number: int) -> DictConfig:
-    """Composes the config of one job of a multirun, with Hydra's own part.
-
-    Args:
-      loader: the loader of the multirun.
-      multirun: the config of the multirun.
-      overrides: the job's.
-      number: the job's, from 0.
-    """
+    """Composes the config of one job of a multirun, with Hydra's own part; jobs are numbered from 0."""
     composed = loader.load_sweep_config(multirun, list(overrides))
     # As Hydra's own launcher does.
     with open_dict(composed):
@@ -117,10 +100,7 @@ def _search_path_overrides() -> list[str]:
 
 @contextmanager
 def _separate_hydra() -> Iterator[None]:
-    """Replaces Hydra's global state for the block, and restores it.
-
-    A notebook may be a Hydra program of its own.
-    """
+    """Replaces Hydra's global state for the block, and restores it: a notebook may be a Hydra program of its own."""
     surrounding_hydra = GlobalHydra.instance().hydra
     surrounding_version = VersionBase.instance().version_base
     GlobalHydra.instance().clear()

@@ -29,12 +29,7 @@ _MISSING = "???"
 
 
 def typed_config(composed: DictConfig) -> RunConfig:
-    """Converts the composed config to dataclasses.
-
-    Keys and types are checked, but no values.
-
-    Args:
-      composed: by Hydra; interpolations are resolved.
+    """Converts the composed config, whose interpolations are resolved, to dataclasses; no values are checked.
 
     Raises:
       ConfigError: an unknown key, a missing value or a wrong type.
@@ -77,17 +72,7 @@ def _unknown_group(key: str, composed: DictConfig) -> ConfigError:
 
 
 def _check_missing(content: object, prefix: str) -> None:
-    """Rejects a value that is still `???`.
-
-    The default of the dataclass would silently take its place.
-
-    Args:
-      content: plain values.
-      prefix: dotted key of the content, with a dot at its end.
-
-    Raises:
-      ConfigError: names the first missing value.
-    """
+    """Rejects a value that is still `???`: the default of the dataclass would silently take its place."""
     for key, value in leaves(content, prefix):
         if value == _MISSING:
             fix = f"set {key}=..."
@@ -97,14 +82,7 @@ def _check_missing(content: object, prefix: str) -> None:
 
 
 def convert_group(name: str, composed: DictConfig) -> Any:
-    """Converts one group of the composed config to its dataclass.
-
-    Args:
-      name: the name of the group.
-      composed: by Hydra.
-
-    Returns:
-      The dataclass; keys and types are checked, values are not.
+    """Converts one group of the composed config to its dataclass; values are not checked.
 
     Raises:
       ConfigError: an unknown key, a missing value or a wrong type.
@@ -150,14 +128,7 @@ def _plain(node: DictConfig) -> dict[str, Any]:
 
 
 def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
-    """Returns the composed config as plain values, as the checks settled it.
-
-    Devices and axis sizes are those of the checked config.
-
-    Args:
-      config: checked.
-      composed: the same as Hydra composed it.
-    """
+    """Returns the composed config as plain values, with the devices and axis sizes of the checked one."""
     content = _plain(composed)
     # These made the config, and are not part of what it computes.
     for key in ("experiment", "sweep", *_KEYS_WITHOUT_GROUP):
@@ -169,10 +140,7 @@ def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
 
 
 def choices() -> dict[str, str]:
-    """Returns group -> option of the config that this process composed.
-
-    Groups without an option are left out.
-    """
+    """Returns the options by group of the config that this process composed, without groups that have none."""
     chosen = {}
     for group, option in HydraConfig.get().runtime.choices.items():
         # A group without an option has the choice None.
@@ -182,10 +150,7 @@ def choices() -> dict[str, str]:
 
 
 def as_typed(overrides: Sequence[str]) -> list[str]:
-    """Returns overrides as Hydra lists them, with interpolations unresolved.
-
-    Resolved ones may be passwords.
-    """
+    """Returns overrides as Hydra lists them, with interpolations unresolved: resolved ones may be passwords."""
     unresolved = OmegaConf.to_container(overrides, resolve=False)
     assert isinstance(unresolved, list)
     return list(map(str, unresolved))

@@ -16,16 +16,10 @@ _PRESET = "experiment"
 
 
 def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
-    """Returns the overrides that make a config of the defaults.
+    """Returns the overrides that make a run's config of the defaults, whoever set them.
 
-    They may have been typed, recorded or set by a preset.
-
-    Args:
-      composed: the run's config, as Hydra composed it in this process.
-      content: the same resolved, as plain values and without secrets.
-
-    Returns:
-      The preset, groups whose option is not the default one, and keys whose value is not their option's.
+    They are the preset, groups whose option is not the default one, and keys whose value is not their option's.
+    `content` is the config resolved, as plain values and without secrets.
     """
     default = default_choices()
     preset = []

@@ -36,11 +36,7 @@ IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
 class Problem(str):
-    """What is wrong with a value, where the field's example would not be the right fix.
-
-    Attributes:
-      fix: what to do, as an imperative.
-    """
+    """What is wrong with a value, and as `fix` an imperative where the field's example would not be the right one."""
 
     fix: str
 
@@ -170,14 +166,8 @@ def integer(
     unit: str = "",
     example: int | None = None,
 ) -> Integer:
-    """Declares an integer.
-
-    Args:
-      default: of the key.
-      at_least: smallest value.
-      at_most: largest value; None: the largest of int32, which devices count in.
-      unit: such as `seconds`.
-      example: a value for error messages, where the default is null.
+    """Declares an integer, at most the largest of int32, which devices count in, with an example where the default
+    is null.
     """
     declared: Integer = _declare(default, Constraint(at_least=at_least, at_most=at_most, unit=unit, example=example))
     return declared
@@ -193,76 +183,38 @@ def number(
     unit: str = "",
     example: float | None = None,
 ) -> Number:
-    """Declares a number.
-
-    Bounds are compared with the nearest float32, which the devices compute in.
-
-    Args:
-      default: of the key.
-      at_least: smallest value.
-      above: what the value must exceed.
-      at_most: largest value.
-      below: what must exceed the value.
-      unit: such as `seconds`.
-      example: a value for error messages, where the default is null.
-    """
+    """Declares a number; bounds are compared with the nearest float32, which the devices compute in."""
     constraint = Constraint(at_least, above, at_most, below, unit=unit, example=example)
     declared: Number = _declare(default, constraint)
     return declared
 
 
 def choice(default: Value, *choices: object, example: object = None) -> Value:
-    """Declares one of several values.
-
-    Args:
-      default: of the key; None: null is allowed.
-      *choices: the allowed values.
-      example: a value for error messages, where the default is null.
-    """
+    """Declares one of several values; a default of None allows null."""
     declared: Value = _declare(default, Constraint(choices=choices, is_optional=default is None, example=example))
     return declared
 
 
 def text(default: Text, *, example: str) -> Text:
-    """Declares a string that is not blank.
-
-    Args:
-      default: of the key.
-      example: a value for error messages.
-    """
+    """Declares a string that is not blank."""
     declared: Text = _declare(default, Constraint(test=blank_problem, rule="not empty", example=example))
     return declared
 
 
 def file_path(default: Text, *, example: str) -> Text:
-    """Declares the path of a file or folder, which need not exist.
-
-    Args:
-      default: of the key.
-      example: a value for error messages.
-    """
+    """Declares the path of a file or folder, which need not exist."""
     declared: Text = _declare(default, Constraint(test=path_problem, rule="path", example=example))
     return declared
 
 
 def stored_path(default: Text, *, example: str) -> Text:
-    """Declares the path of a file or folder, or its URL in an object store; it need not exist.
-
-    Args:
-      default: of the key.
-      example: a value for error messages.
-    """
+    """Declares the path of a file or folder, or its URL in an object store; it need not exist."""
     declared: Text = _declare(default, Constraint(test=folder_problem, rule="path or URL", example=example))
     return declared
 
 
 def pattern(default: str, *, example: str) -> str:
-    """Declares a regular expression.
-
-    Args:
-      default: of the key.
-      example: a value for error messages.
-    """
+    """Declares a regular expression."""
     declared: str = _declare(default, Constraint(test=pattern_problem, rule="regular expression", example=example))
     return declared
 
@@ -278,17 +230,10 @@ def entries(
     rule: str = "",
     example: object = None,
 ) -> Any:
-    """Declares a list.
+    """Declares a list, required if the default is `dataclasses.MISSING`; bounds are those of every entry.
 
-    Args:
-      default: of the key; `dataclasses.MISSING`: the key is required.
-      entry_names: what each entry of a list of fixed length is; empty: the list may have any length.
-      at_least: smallest entry.
-      above: what every entry must exceed.
-      at_most: largest entry.
-      whole: returns what is wrong with a list, or None.
-      rule: that test in words.
-      example: a list for error messages.
+    `entry_names` says what each entry of a list of fixed length is. `whole` returns what is wrong with a list, or
+    None; `rule` is that test in words.
     """
     constraint = Constraint(
         at_least, above, at_most, entry_names=tuple(entry_names), whole=whole, rule=rule, example=example
@@ -305,15 +250,10 @@ def checked(
     example: object,
     key_pattern: re.Pattern[str] | None = None,
 ) -> Any:
-    """Declares a key whose values are tested by a function.
+    """Declares a key whose values are tested by functions, whose `rule` in words is shown.
 
-    Args:
-      default: of the key.
-      test: returns what is wrong with a value, or with an entry of a list or mapping, or None.
-      whole: returns what is wrong with a whole list or mapping, or None.
-      rule: the test in words.
-      example: a value for error messages.
-      key_pattern: of the keys of a mapping; None: any.
+    `test` returns what is wrong with a value, or with an entry of a list or mapping; `whole` with a whole one; else
+    None.
     """
     constraint = Constraint(test=test, whole=whole, rule=rule, example=example, key_pattern=key_pattern)
     return _declare(default, constraint)

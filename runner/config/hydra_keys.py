@@ -31,12 +31,7 @@ _OPEN_PREFIXES = (
 
 
 def check(text: str, override: Override, *, multirun: bool) -> None:
-    """Checks an override of Hydra's own config.
-
-    Args:
-      text: as typed.
-      override: the same, parsed.
-      multirun: -m is given.
+    """Checks an override of Hydra's own config, as typed and as parsed; -m is given or not.
 
     Raises:
       ConfigError: the key can't be set on the command line, or the value is invalid.

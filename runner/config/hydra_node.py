@@ -22,12 +22,7 @@ def without_hydra(composed: DictConfig) -> DictConfig:
 
 
 def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
-    """Returns the absolute path of a folder that Hydra writes into.
-
-    Args:
-      composed: by Hydra.
-      key: the key of the folder.
-      base: start of a relative path; None: the current directory.
+    """Returns the absolute path of a folder that Hydra writes into, relative to `base` or the current directory.
 
     Raises:
       ConfigError: the key has no path.
@@ -39,9 +34,6 @@ def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
 
 
 def say_replaced(composed: DictConfig) -> None:
-    """Prints which of the user's options replace built-in ones.
-
-    The next error may be about one of these.
-    """
+    """Prints which of the user's options replace built-in ones: the next error may be about one of these."""
     for line in search_path.replaced(composed):
         print(f"note: {line}", file=sys.stderr, flush=True)

@@ -36,11 +36,7 @@ _NOT_IN_YAML = ("target", "options")
 
 
 def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys of a group as its dataclass has them.
-
-    Args:
-      group: its name.
-      content: its keys and plain values.
+    """Returns the keys of a group, as plain values, as its dataclass has them.
 
     Raises:
       ConfigError: an unknown key of a task, or a value of a wrong type.
@@ -70,13 +66,8 @@ def task_options(config: TaskConfig) -> Any:
 def _with_options(
     key: str, kind: type, content: Mapping[str, Any], own: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Returns a mapping whose keys that are not the group's own are moved to `options`.
-
-    Args:
-      key: dotted key of the mapping.
-      kind: dataclass of the group.
-      content: the mapping.
-      own: keys of the group; None: all of the dataclass.
+    """Returns a mapping whose keys that are not the group's own, by default those of its dataclass, are below
+    `options`.
     """
     if own is None:
         own = _yaml_keys(kind)
@@ -119,10 +110,7 @@ def _dataset(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _step(index: int, step: object) -> object:
-    """Returns an augmentation step as its dataclass has it.
-
-    One that is not a mapping is rejected by its type later.
-    """
+    """Returns an augmentation step as its dataclass has it; one that is no mapping is rejected by its type later."""
     if not isinstance(step, Mapping):
         return step
     return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)
@@ -179,14 +167,7 @@ def _task(content: dict[str, Any]) -> dict[str, Any]:
 def _typed_options(
     name: str, content: Mapping[str, Any], own: Sequence[str], key: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the keys that every task has, and those of one task with their types.
-
-    Args:
-      name: of the task.
-      content: keys and plain values.
-      own: the keys that every task has.
-      key: dotted key of the content.
-    """
+    """Returns the plain values of the keys that every task has, and those of one task with their types."""
     check_name(f"{key}.name", name, schema_task.OPTIONS)
     kind = schema_task.OPTIONS[name]
     own_values, options = _divided(content, own)
@@ -233,12 +214,7 @@ def _outputs(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _target_of_outputs(target: object, outputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns the arrays that the outputs predict, each once.
-
-    Args:
-      target: `task.target`, which such a task does not have.
-      outputs: by name.
-    """
+    """Returns the arrays that the outputs, by name, predict, each once; such a task has no `task.target` itself."""
     if target:
         raise invalid(
             "task.target",

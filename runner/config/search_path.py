@@ -56,10 +56,7 @@ class OptionSource(FileConfigSource):
 
 
 class OwnSource(OptionSource):
-    """A user's folder of options.
-
-    A file that would hide the program's primary config is left out.
-    """
+    """A user's folder of options, without a file that would hide the program's primary config."""
 
     @staticmethod
     def scheme() -> str:
@@ -80,12 +77,8 @@ class OwnSource(OptionSource):
 
 
 def portable(argument: str) -> str:
-    """Returns an argument whose folder of options is relative to the project.
-
-    A folder that is not in the project is unchanged.
-
-    Args:
-      argument: the value of `--config-dir`, or an override.
+    """Returns a value of `--config-dir`, or an override, whose folder of options is relative to the project if it
+    is in it.
     """
     root = paths.project_root()
     if argument.startswith(f"{KEY}="):
@@ -97,19 +90,13 @@ def portable(argument: str) -> str:
 
 
 def is_ours(search_path: ConfigSearchPath) -> bool:
-    """Returns whether a search path is of this program.
-
-    Hydra loads plugins for other programs too.
-    """
+    """Returns whether a search path is of this program: Hydra loads plugins for other programs too."""
     built_in = (str(paths.conf_dir()), f"file://{paths.conf_dir()}")
     return any(element.provider == _MAIN and element.path in built_in for element in search_path.get_path())
 
 
 def extend(search_path: ConfigSearchPath) -> None:
-    """Puts the user's folders before the program's.
-
-    The program's files with shared keys are hidden from listings.
-    """
+    """Puts the user's folders before the program's, whose files with shared keys are hidden from listings."""
     for element in search_path.get_path():
         if element.provider == _MAIN:
             element.path = f"{_BUILT_IN}://{paths.conf_dir()}"
@@ -118,10 +105,7 @@ def extend(search_path: ConfigSearchPath) -> None:
 
 
 def own() -> list[Path]:
-    """Returns the user's folders, absolute; the first wins.
-
-    They depend on the command line and the current directory.
-    """
+    """Returns the user's folders by command line and current directory, absolute; the first wins."""
     user_folders = []
     named = _named_folder(session.current().arguments)
     if named is not None:
@@ -134,10 +118,7 @@ def own() -> list[Path]:
 
 
 def _named_folder(arguments: Sequence[str]) -> Path | None:
-    """Returns the folder of options that a command line names, absolute.
-
-    Of several the last one counts, as with Hydra.
-    """
+    """Returns the last folder of options that a command line names, absolute."""
     folder = None
     remaining = iter(arguments)
     for argument in remaining:
@@ -177,10 +158,7 @@ def options_in(folder: Path) -> list[str]:
 
 
 def file_of(config: str) -> Path:
-    """Returns the file of an option, as `model/mlp`.
-
-    If there is none, it is where a built-in one would be.
-    """
+    """Returns the file of an option, as `model/mlp`; if there is none, where a built-in one would be."""
     for folder in folders():
         file = folder / f"{config}.yaml"
         if file.is_file():
@@ -204,12 +182,7 @@ def readable_content_of(config: str) -> dict[str, Any]:
 
 
 def content_of(config: str) -> dict[str, Any]:
-    """Returns the keys of an option and those that it shares with others.
-
-    Interpolations are not resolved.
-
-    Args:
-      config: as `model/mlp`.
+    """Returns the keys of an option, as `model/mlp`, and those that it shares, with interpolations unresolved.
 
     Raises:
       OSError: there is no such file.
@@ -228,10 +201,7 @@ def content_of(config: str) -> dict[str, Any]:
 
 
 def _has_options(folder: Path) -> bool:
-    """Returns whether a folder named `conf` has options for this program.
-
-    Other programs have such folders too.
-    """
+    """Returns whether a folder named `conf` has options for this program: others have such folders too."""
     built_in = paths.conf_dir()
     if not folder.is_dir() or folder.resolve() == built_in.resolve():
         return False
@@ -254,13 +224,7 @@ def searchpath(arguments: Sequence[str]) -> list[str]:
 
 
 def replaced(composed: DictConfig) -> Iterator[str]:
-    """Yields a note for each of the user's options that hides a built-in one.
-
-    Another note is on a config that is not read.
-
-    Args:
-      composed: with Hydra's own part.
-    """
+    """Yields a note for each of the user's options that hides a built-in one, and for a config that is not read."""
     for folder in own():
         name = folder
         if folder.is_relative_to(Path.cwd()):

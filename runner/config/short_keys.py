@@ -11,13 +11,7 @@ from runner.errors import invalid
 
 @dataclass(frozen=True)
 class _ShortKey:
-    """A key that one command accepts beside the key itself.
-
-    Attributes:
-      key: the key itself.
-      module: the command.
-      elsewhere: what to type in another command.
-    """
+    """A key that one command, a module, accepts beside the key itself, and what to type elsewhere."""
 
     key: str
     module: str
@@ -43,12 +37,9 @@ _OF_RECORDS = ("experiment", "run_name", "tags")
 
 
 def check_read(arguments: Sequence[str], module: str, config: RunConfig) -> None:
-    """Checks that no key is typed that this command ignores. A preset and a recorded run may have any.
+    """Checks that no key is typed that this command, as `runner.generate`, ignores.
 
-    Args:
-      arguments: as typed, flags among them.
-      module: of the command, such as `runner.generate`; empty: it is not known.
-      config: of the arguments.
+    A preset and a recorded run may have any.
 
     Raises:
       ConfigError: there is such a key.
@@ -70,11 +61,7 @@ def check_read(arguments: Sequence[str], module: str, config: RunConfig) -> None
 
 
 def typed_argument(text: str, module: str) -> str:
-    """Returns an override of a command line with the full name of its key.
-
-    Args:
-      text: the override.
-      module: of the command, such as `runner.generate`.
+    """Returns an override of a command's line with the full name of its key.
 
     Raises:
       ConfigError: the key is short for one that only another command reads, so it would be ignored.

@@ -36,9 +36,6 @@ _OF_VALUES = ("choice", "shuffle", "sort", "tag")
 def kept(override: str) -> str:
     """Returns an override whose texts are in quotes where Hydra would read another type; others are unchanged.
 
-    Args:
-      override: which Hydra can parse, or not: it is then unchanged.
-
     Example:
       >>> kept("name=1.10"), kept("trainer.epochs=1"), kept("+tracking.tags.note=null")
       ("name='1.10'", 'trainer.epochs=1', "+tracking.tags.note='null'")
@@ -66,12 +63,9 @@ def kept(override: str) -> str:
 
 
 def _texts(node: Any, kind: Any, *, is_entry: bool) -> Iterator[tuple[int, int]]:
-    """Yields the first and last character of each text that Hydra would read as another type.
+    """Yields the first and last character of each text below a node that Hydra would read as another type.
 
-    Args:
-      node: of the syntax tree, a value or an element.
-      kind: type of the value.
-      is_entry: whether it is an entry of a list or mapping of texts, where null is a text too.
+    In an entry of a list or mapping of texts, null is a text too.
     """
     if isinstance(node, OverrideParser.PrimitiveContext):
         tokens = [child.symbol for child in node.getChildren() if child.symbol.type != OverrideLexer.WS]
@@ -100,10 +94,6 @@ def _texts(node: Any, kind: Any, *, is_entry: bool) -> Iterator[tuple[int, int]]
 
 def check(group: str, content: object) -> None:
     """Rejects numbers and booleans in place of texts: YAML has read them, and their texts are lost.
-
-    Args:
-      group: of the config, or a key without a group.
-      content: its values, interpolations unresolved.
 
     Raises:
       ConfigError: names the first such value.

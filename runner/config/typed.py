@@ -11,9 +11,8 @@ from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY, portable
 
 
 def composed_with() -> list[str]:
-    """Returns the arguments that a config was composed with, beside overrides.
-
-    Folders below the current directory are named from there.
+    """Returns the arguments that a config was composed with, beside overrides, with folders as seen from the
+    current one.
     """
     hydra = HydraConfig.get()
     arguments = []
@@ -31,9 +30,5 @@ def composed_with() -> list[str]:
 
 
 def command(module: str) -> str:
-    """Returns the command line in one text, as a shell takes it.
-
-    Args:
-      module: the module of the command, as `runner.verify`.
-    """
+    """Returns the command line of a module, as `runner.verify`, in one text, as a shell takes it."""
     return shlex.join(["python", "-m", module, *composed_with(), *as_typed(HydraConfig.get().overrides.task)])

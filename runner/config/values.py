@@ -21,11 +21,7 @@ _LARGEST_INT32 = 2**31 - 1
 
 
 def check(config: object, key: str = "") -> None:
-    """Checks every value of a config against its field.
-
-    Args:
-      config: a dataclass of the schema.
-      key: its dotted key; empty: it is the whole config.
+    """Checks every value of a dataclass of the schema; an empty key: it is the whole config.
 
     Raises:
       ConfigError: names the first invalid value.
@@ -36,12 +32,7 @@ def check(config: object, key: str = "") -> None:
 
 
 def problems(config: object, key: str = "") -> Iterator[ConfigError]:
-    """Yields an error for each invalid value of a config.
-
-    Args:
-      config: a dataclass of the schema.
-      key: its dotted key; empty: it is the whole config.
-    """
+    """Yields an error for each invalid value of a dataclass of the schema."""
     assert is_dataclass(config)
     for spec in fields(config):
         # `options` are the arguments of a callable that the schema does not know; see `check_finite`.
@@ -53,14 +44,7 @@ def problems(config: object, key: str = "") -> Iterator[ConfigError]:
 
 
 def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterator[ConfigError]:
-    """Yields an error for each invalid value of a field, or of an entry of it.
-
-    Args:
-      value: of the field, or of an entry.
-      spec: the field.
-      field_key: dotted key of the field.
-      key: dotted key of the value, as `layout.rules[0]`.
-    """
+    """Yields an error for each invalid value of a field, or of an entry of it with its own dotted key."""
     constraint = constraint_of(spec)
     # A test of a whole list or mapping applies to the field, not to its entries.
     if key == field_key and value is not None:
@@ -100,12 +84,7 @@ def _problem_of_whole(value: Any, constraint: Constraint) -> str | None:
 
 
 def problem_of(value: object, constraint: Constraint) -> str | None:
-    """Returns what is wrong with one value of the right type, or None.
-
-    Args:
-      value: no list, mapping or dataclass.
-      constraint: of its field.
-    """
+    """Returns what is wrong with one value of the right type, no list, mapping or dataclass; or None."""
     if constraint.choices and value not in constraint.choices:
         return f"must be {_either(constraint)}"
     if constraint.test is not None:
@@ -165,12 +144,7 @@ def _problem_of_float(value: float, constraint: Constraint) -> str | None:
 
 
 def check_value(key: str, value: object, constraint: Constraint) -> None:
-    """Checks a value that is not a field of the schema, such as an option of a builder.
-
-    Args:
-      key: its dotted key.
-      value: of the right type; None is allowed.
-      constraint: of the value.
+    """Checks a value, or None, that is not a field of the schema, such as an option of a builder.
 
     Raises:
       ConfigError: the value is invalid.
@@ -184,13 +158,8 @@ def check_value(key: str, value: object, constraint: Constraint) -> None:
 
 
 def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
-    """Returns a fix for an invalid value: the nearest choice, else an example that is valid.
-
-    Args:
-      value: invalid.
-      spec: its field.
-      field_key: dotted key of the field.
-      key: dotted key of the value, which may be an entry of the field's list or mapping.
+    """Returns a fix for an invalid value, of a field or of an entry: the nearest choice, else an example that is
+    valid.
     """
     example = default_or_example(spec)
     is_entry_of_mapping = key != field_key and "[" not in key[len(field_key) :]
@@ -213,12 +182,7 @@ def _fix(value: object, constraint: Constraint, example: object, key: str) -> st
 
 
 def _assignment(key: str, text: str) -> str:
-    """Returns a fix that gives a key another value.
-
-    Args:
-      key: dotted, possibly of a list's entry or of a key in it, neither of which an override can set.
-      text: the value, as it is typed.
-    """
+    """Returns a fix that gives a key a text, though an override can set no entry of a list, nor a key in one."""
     if key.endswith("]"):
         return f"write {text} there"
     entry, _, name = key.rpartition(".")
@@ -268,13 +232,7 @@ def check_name(key: str, value: str, known: Iterable[str]) -> None:
 
 
 def check_finite(content: Mapping[str, object], key: str) -> None:
-    """Checks the keyword arguments of a user's callable.
-
-    NaN and infinities are invalid anywhere in them.
-
-    Args:
-      content: argument to plain value.
-      key: dotted key of the group that they are in.
+    """Checks that no NaN or infinity is anywhere in the keyword arguments of a user's callable.
 
     Raises:
       ConfigError: names the first number that is not finite.
@@ -287,14 +245,7 @@ def check_finite(content: Mapping[str, object], key: str) -> None:
 
 
 def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:
-    """Yields (dotted key, value) of each value that contains no others.
-
-    Such a value is not a dataclass, mapping or list.
-
-    Args:
-      content: a dataclass, a mapping, a list or a value.
-      prefix: the content's own dotted key, with a dot at its end.
-    """
+    """Yields (dotted key, value) of each value that is no dataclass, mapping or list; the prefix ends with a dot."""
     if is_dataclass(content):
         for spec in fields(content):
             yield from leaves(getattr(content, spec.name), f"{prefix}{spec.name}.")
