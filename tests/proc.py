@@ -5,10 +5,10 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from runner.host.proc import is_of_own_namespace
+from runner.tracking.process import proc_has_own_ids
 
 # In a process namespace that has no /proc of its own, the runner takes no process that it can't see for ended.
-needs_own_proc = pytest.mark.skipif(not is_of_own_namespace(), reason="/proc shows another process namespace")
+needs_own_proc = pytest.mark.skipif(not proc_has_own_ids(), reason="/proc shows another process namespace")
 
 
 def is_there(pid: int) -> bool:

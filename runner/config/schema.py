@@ -405,7 +405,7 @@ class TrackingConfig:
     """
 
     name: str = choice("mlflow", "mlflow", "none")
-    # `runner.tracking.uri` checks it.
+    # `runner.tracking.location` checks it.
     uri: str | None = text(None, example="sqlite:///mlflow.db")
     experiment: str = text("runner", example="my_experiment")
     run_name: str | None = None

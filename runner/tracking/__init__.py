@@ -41,15 +41,15 @@ def open_tracker(
     root: Path | None = None,
     finish_timeout_s: float = 30.0,
 ) -> Tracker:
-    """Starts or resumes a run in the store that the config names.
+    """Starts or resumes a run in the store that the config names; the caller must `finish` the tracker.
 
     Before that, it marks runs of this machine as KILLED if their process is gone.
 
     Args:
-      config: the `tracking` group.
-      run_name: the run's name, unless `config.run_name` is set.
+      config: whose `run_name` and `tags` come before those given here.
+      run_name: the run's name.
       params: flat, dotted key to value, such as `dataset.batch_size: 128`.
-      tags: more tags; `config.tags` override them.
+      tags: more tags.
       listed: the params that the run's page lists; null: all.
       resume_run_id: a run to continue; its status becomes RUNNING again.
       parent_run_id: the run that the new one is nested in.
@@ -57,17 +57,11 @@ def open_tracker(
       root: folder whose `outputs` has the default store; null: the project's.
       finish_timeout_s: `finish` gives up if the store has accepted nothing for so long.
 
-    Returns:
-      A tracker that the caller must `finish`.
-
     Raises:
       TrackingError: the server or the store can't be used; one line.
-      ValueError: `config.name` is neither `mlflow` nor `none`.
     """
     if config.name == "none":
         return Tracker()
-    if config.name != "mlflow":
-        raise ValueError(f"tracking.name={config.name}: must be mlflow or none; set tracking=mlflow")
     with stages.stage("opening the run's record in MLflow"):
         return tracker.start_run(
             config,

@@ -37,28 +37,21 @@ class Attachment:
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Stores a point of each metric; an infinite value as NaN."""
-        with self._as_tracking_error():
-            for key, value in values.items():
-                if self._store is not None:
+        if self._store is not None:
+            with self._as_tracking_error():
+                for key, value in values.items():
                     stored = value if math.isfinite(value) else math.nan
                     self._store.client.log_metric(self._run_id, clean_key(key), stored, step=step)
 
     def log_artifacts(self, paths: Sequence[Path], folder: str) -> None:
         """Uploads files into a folder of the run's artifacts."""
-        with self._as_tracking_error():
-            for path in paths:
-                if self._store is not None:
+        if self._store is not None:
+            with self._as_tracking_error():
+                for path in paths:
                     self._store.client.log_artifact(self._run_id, str(path), folder)
 
     def log_model(self, save: Callable[[Store, str], str]) -> str | None:
-        """Stores a model.
-
-        Args:
-          save: (store, run id) -> the model's URI.
-
-        Returns:
-          The URI; None if nothing is recorded.
-        """
+        """Stores a model by `save(store, run id)`, and returns its URI; None if nothing is recorded."""
         if self._store is None:
             return None
         with self._as_tracking_error():
@@ -80,11 +73,7 @@ class Attachment:
 
 
 def attach(config: TrackingConfig, run_id: str | None) -> Attachment:
-    """Opens a recorded run.
-
-    Args:
-      config: the `tracking` group.
-      run_id: the run's id in the store; None for a run that was not tracked.
+    """Opens a recorded run; None: it was not tracked.
 
     Raises:
       TrackingError: the store can't be used, or has no such run; one line.

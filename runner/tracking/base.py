@@ -17,11 +17,9 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 class Tracker:
-    """Records one run.
+    """Records one run; this one records nothing (`tracking=none`).
 
-    Only `finish` and `flush` wait for a server, and no method raises if a server fails.
-
-    This one records nothing (`tracking=none`).
+    Only `finish` and `flush` wait for a server, and no method but `logged` raises if a server fails.
 
     Attributes:
       run_id: the run's id; None if nothing is recorded.
@@ -33,84 +31,51 @@ class Tracker:
 
     @cached_property
     def page(self) -> Page:
-        """Contents of the run's description.
-
-        It is stored by `show_page` and, if that was called, again at the end.
-        """
+        """The run's description, which `show_page` stores, and `finish` once more."""
         return Page()
 
     def show_page(self) -> None:
         """Queues the run's current description."""
 
     def watch_machine(self) -> None:
-        """Records the use of this machine's processors, memory, disks, network and GPUs until `finish`.
-
-        MLflow's own monitor does it, which stores its points itself and stops if the store fails.
-        """
+        """Records the use of processors, memory, disks, network and GPUs until `finish`, by MLflow's own monitor."""
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Queues a point of each metric, with the time of the call.
+        """Queues a point of each metric, with the time of the call and the number of training steps done.
 
         An infinite value is stored as NaN, because the store replaces it by the largest float, which ruins a chart.
         The tag `runner.nonfinite.<metric>` then says which value was the first, and at which step.
-
-        Args:
-          step: number of training steps done.
-          values: metric name to value.
         """
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Queues tags of the run."""
 
     def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
-        """Queues a dataset input.
+        """Queues a dataset input, whose context is `training` or `evaluation`.
 
-        Args:
-          name: dataset and split. Inputs with the same name and digest are stored once, so include the split.
-          digest: digest of its content, at most 36 characters.
-          source: a path, a URL, or any text.
-          context: `training` or `evaluation`.
+        Inputs with the same name and digest are stored once, so the name includes the split. The source is a path, a
+        URL, or any text.
         """
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
-        """Queues a file for upload; it must not change until `finish` or `flush` returns.
-
-        Args:
-          path: the file.
-          folder: folder in the run's artifacts; null: their root.
-        """
+        """Queues a file for upload into a folder; it must not change until `finish` or `flush` returns."""
 
     def log_model(self, save: Callable[[Store, str], object]) -> None:
-        """Stores a model without queueing it; a failure prints a line to stderr.
-
-        Args:
-          save: (store, run id) -> stores it.
-        """
+        """Stores a model at once by `save(store, run id)`; a failure prints a line to stderr."""
 
     def logged(self) -> dict[str, dict[int, float]]:
-        """Returns the stored points: metric name to step to value.
-
-        Raises:
-          TrackingError: the store can't be read.
-        """
+        """Returns the stored points: metric name to step to value; raises TrackingError if they can't be read."""
         return {}
 
     def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - subclasses wait
-        """Waits until everything queued is stored.
-
-        Returns:
-          False if the time was not enough; the rest stays queued.
-        """
+        """Waits until everything queued is stored; False: the time was not enough, and the rest stays queued."""
         return True
 
     def finish(self, status: Status, *, in_haste: bool = False) -> bool:  # noqa: ARG002 - subclasses store
         """Stores the remaining records and the run's status; a second call does nothing.
 
-        It waits as long as the store accepts records. The rest stays in the run's file, see `runner.runs sync`.
-
-        Args:
-          status: how the run ended.
-          in_haste: this process is about to be ended from outside, so wait only a few seconds.
+        It waits as long as the store accepts records, or only seconds if this process is about to be ended from
+        outside (`in_haste`). The rest stays in the run's file, see `runner.runs sync`.
 
         Returns:
           False if something is lost: neither the store nor the run's file accepted it, or the run itself has been

@@ -18,14 +18,7 @@ NOTE = "runner.note"
 
 
 def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
-    """Marks this machine's runs as KILLED if their process is gone.
-
-    Their last point is their end.
-
-    Args:
-      store: every active experiment in it is searched.
-      warn: shows one line to the user, for each run that is marked.
-    """
+    """Marks runs of this machine as KILLED at their last point if their process is gone, in any active experiment."""
     for run in search(store, None, "attributes.status = 'RUNNING'"):
         if is_gone(tags_of(run.data.tags)):
             # What it could not store may include its true status.
@@ -41,15 +34,12 @@ def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
 
 def _mark_killed(client: MlflowClient, run: Run) -> None:
     run_id = run.info.run_id
-    pid = tags_of(run.data.tags)[PID]
-    why = f"process {pid} on {platform.node()} ended without recording a status"
+    why = f"process {tags_of(run.data.tags)[PID]} on {platform.node()} ended without recording a status"
     client.set_tag(run_id, NOTE, why)
     description = page.killed(run.data.tags.get(page.TAG), why)
     if description is not None:
         client.set_tag(run_id, page.TAG, description)
-    end_time = run.info.start_time
     # The last point of each metric, which `run.data.metrics` has without its time. No history is read.
-    for point in run.data.to_proto().metrics:
-        end_time = max(end_time, point.timestamp)
+    times = [point.timestamp for point in run.data.to_proto().metrics]
     # Last, so that a run whose other changes fail is marked at the next start.
-    client.set_terminated(run_id, "KILLED", end_time)
+    client.set_terminated(run_id, "KILLED", max([run.info.start_time, *times]))

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from runner.tracking.records import TAG_LIMIT, clean_key
 
 _PREFIX = "mlflow."
+PARAMS = "runner.params"
 _BOOKKEEPING = frozenset(
     {
         "runner.host",
@@ -21,9 +22,8 @@ _BOOKKEEPING = frozenset(
         "runner.boot",
         "runner.machine",
         "runner.folder",
-        "runner.params",
+        PARAMS,
         "runner.metrics",
-        "runner.git.changed",
         "runner.checkpoints",
         # The params of the page say these where they matter.
         "runner.cluster",
@@ -40,8 +40,6 @@ _BOOKKEEPING = frozenset(
 )
 # A job's values of the keys that its sweep varies. Its name and params show them already.
 _VARIED = "varied."
-PARAMS = "runner.params"
-_HIDDEN_PREFIXES = (f"{_PREFIX}runner.", f"{_PREFIX}{_VARIED}")
 
 
 def tag_key(key: str) -> str:
@@ -50,53 +48,32 @@ def tag_key(key: str) -> str:
     >>> tag_key("runner.mesh"), tag_key("runner.pid")
     ('runner.mesh', 'mlflow.runner.pid')
     """
-    is_hidden = key in _BOOKKEEPING or key.startswith(_VARIED)
-    if is_hidden:
+    if key in _BOOKKEEPING or key.startswith(_VARIED):
         key = _PREFIX + key
     return clean_key(key)
 
 
 def tags_of(stored: Mapping[str, str]) -> dict[str, str]:
-    """Returns a run's tags by the names that `tag_key` was called with.
-
-    >>> tags_of({"mlflow.runner.pid": "7", "runner.mesh": "single"})
-    {'runner.pid': '7', 'runner.mesh': 'single'}
-    """
+    """Returns a run's tags by the names that `tag_key` was called with."""
     tags = {}
     for key, value in stored.items():
-        if key.startswith(_HIDDEN_PREFIXES):
+        if key.startswith((f"{_PREFIX}runner.", f"{_PREFIX}{_VARIED}")):
             key = key.removeprefix(_PREFIX)
         tags[key] = value
     return tags
 
 
 def packed(params: Mapping[str, str]) -> str | None:
-    """Returns a whole config as the value of one tag.
-
-    Returns None if it is too long for a tag.
-    """
-    compressed = zlib.compress(json.dumps(params).encode(), 9)
-    text = base64.b64encode(compressed).decode()
-    if len(text) > TAG_LIMIT:
-        return None
-    return text
+    """Returns a whole config as the value of one tag; None if it is too long for one."""
+    text = base64.b64encode(zlib.compress(json.dumps(params).encode(), 9)).decode()
+    return text if len(text) <= TAG_LIMIT else None
 
 
 def params_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
-    """Returns a run's whole config, flat, as text.
-
-    Args:
-      params: those that its page lists: all of them if they fit no tag.
-      tags: as returned by `tags_of`.
-    """
-    text = tags.get(PARAMS)
-    if text is None:
-        return dict(params)
+    """Returns a run's whole config, flat, as text: from its tag, else the params that its page lists."""
     try:
-        content = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
-    except (ValueError, zlib.error, RecursionError):
-        # Somebody changed the tag: the params of the page are better than none.
+        content = json.loads(zlib.decompress(base64.b64decode(tags.get(PARAMS, ""), validate=True)))
+        return {str(key): str(value) for key, value in content.items()}
+    except (ValueError, AttributeError, zlib.error, RecursionError):
+        # There is no tag, or somebody changed it: the params of the page are better than none.
         return dict(params)
-    if not isinstance(content, dict):
-        return dict(params)
-    return {str(key): str(value) for key, value in content.items()}

@@ -1,24 +1,31 @@
-"""Tracking URI: where runs are recorded, and the links that are printed for it.
-
-Imports no MLflow.
-"""
+"""Tracking URI: where runs are recorded, its check, and the links that are printed for it. Imports no MLflow."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import socket
 import sys
-from importlib.metadata import version
+from importlib.metadata import entry_points
 from pathlib import Path
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
+from runner.config.schema import TrackingConfig
+from runner.errors import ConfigError, invalid
 from runner.host.secrets import TRACKING, reveal, without_userinfo
 from runner.host.secrets import shown as shown  # exported: messages show a location without its secrets
 
+VARIABLE = "MLFLOW_TRACKING_URI"
+_FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
+_FORMS = "sqlite:///<file>, http(s)://<server>, or a database such as postgresql+psycopg://<user>@<host>/<name>"
+# The kinds of databases with the driver that SQLAlchemy takes if a URI names none.
+_DATABASES = {"postgresql": "psycopg", "mysql": "mysqldb", "mssql": "pyodbc"}
+# The modules of drivers that have another name.
+_MODULES = {"mysqldb": "MySQLdb", "mysqlconnector": "mysql"}
 _SQLITE = "sqlite:///"
 _SQLITE_WITH_DRIVER = "sqlite+pysqlite:///"
 # In a URI these begin a query or a quoted character, or look like a secret, which is masked.
@@ -33,109 +40,51 @@ _PORTS_TRIED = 100
 
 
 def default_uri(root: Path) -> str:
-    """Returns the tracking URI that applies if the config names none.
-
-    Args:
-      root: the project's folder.
-
-    Returns:
-      $MLFLOW_TRACKING_URI if set, else the URI of `<root>/outputs/mlflow.db`, absolute.
-    """
-    variable = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
+    """Returns $MLFLOW_TRACKING_URI if set, else the URI of `<root>/outputs/mlflow.db`, absolute."""
+    variable = os.environ.get(VARIABLE, "").strip()
     if variable:
         return absolute(variable)
     return sqlite_uri((root / "outputs" / "mlflow.db").absolute())
 
 
 def tracking_uri(configured: str | None, root: Path) -> str:
-    """Returns the URI to open, with its secret.
-
-    Args:
-      configured: `tracking.uri`, whose secret may be masked.
-      root: the project's folder.
-
-    Raises:
-      ConfigError: its secret is masked and not known to this process.
-    """
+    """Returns the URI to open, with its secret; raises ConfigError if that is masked and not known to this process."""
     if configured:
         return absolute(reveal(TRACKING, configured))
     return default_uri(root)
 
 
 def absolute(uri: str) -> str:
-    """Returns the URI with the path of a SQLite file made absolute.
-
-    So every process opens the same file.
-    """
+    """Returns the URI with the path of a SQLite file made absolute, so that every process opens the same file."""
     path = sqlite_path(uri)
     if path is None:
         return uri
-    query = uri.partition("?")[2]
-    options = "&".join(option for option in query.split("&") if option and not option.startswith("uri="))
-    if options and "uri=" in query:
-        # These are options of SQLite itself, which it reads from such a URI only.
-        return uri
-    absolute_uri = sqlite_uri(path)
-    if not options:
-        return absolute_uri
-    separator = "&" if "?" in absolute_uri else "?"
-    return f"{absolute_uri}{separator}{options}"
+    _, separator, query = uri.partition("?")
+    return sqlite_uri(path) + separator + query
 
 
 def sqlite_uri(path: Path) -> str:
-    """Returns the URI by which SQLAlchemy, MLflow and Optuna open a SQLite file.
-
-    Args:
-      path: absolute. It appears unchanged in the URI unless a character of it is special there.
-    """
+    """Returns the URI by which SQLAlchemy, MLflow and Optuna open a SQLite file, given its absolute path."""
     text = path.as_posix()
     if not _SPECIAL_CHARACTERS.search(text):
         return f"{_SQLITE}{text}"
-    quoted = quote(text, safe="/:")
     # The driver is named because MLflow would otherwise create the folder of the quoted path.
-    if _sqlalchemy_unquotes():
-        return f"{_SQLITE_WITH_DRIVER}{quoted}"
-    return f"{_SQLITE_WITH_DRIVER}file:{quoted}?uri=true"
+    return f"{_SQLITE_WITH_DRIVER}{quote(text, safe='/:')}"
 
 
 def sqlite_path(uri: str) -> Path | None:
     """Returns the absolute path of a SQLite URI's file; None for any other URI."""
     if not uri.startswith((_SQLITE, _SQLITE_WITH_DRIVER)):
         return None
-    name, _, query = uri.partition(":///")[2].partition("?")
-    if _sqlalchemy_unquotes():
-        name = unquote(name)
-    is_uri_option = parse_qs(query).get("uri", [""])[-1].lower()
-    if name.startswith("file:") and is_uri_option in ("true", "1", "yes", "on"):
-        # SQLite itself reads such a name as a URI.
-        name = unquote(name.removeprefix("file:"))
-        if name.startswith("///"):
-            name = name.removeprefix("//")
+    name = unquote(uri.partition(":///")[2].partition("?")[0])
     if name in ("", ":memory:"):
         return None
     return Path(os.path.abspath(name))  # noqa: PTH100 - resolve() would follow links
 
 
-def _sqlalchemy_unquotes() -> bool:
-    """Returns whether SQLAlchemy decodes `%3F` in a database's path: from 2.1 on."""
-    major, minor = version("sqlalchemy").split(".")[:2]
-    return (int(major), int(minor)) >= (2, 1)
-
-
 def is_http(uri: str) -> bool:
     """Returns whether the URI is that of a tracking server."""
     return uri.startswith(("http://", "https://"))
-
-
-def host_and_port(uri: str) -> tuple[str, str]:
-    """Returns the host and the port of a server's URI."""
-    authority = without_userinfo(uri).partition("://")[2].partition("/")[0]
-    host = authority
-    port = ""
-    if re.search(r":\d+$", authority):
-        host, _, port = authority.rpartition(":")
-    default_port = "443" if uri.startswith("https:") else "80"
-    return host.strip("[]"), port or default_port
 
 
 def is_database(uri: str) -> bool:
@@ -144,10 +93,7 @@ def is_database(uri: str) -> bool:
 
 
 def fingerprint(uri: str) -> str:
-    """Returns a digest by which a file can name a store.
-
-    A password can't be guessed from it, for it is left out.
-    """
+    """Returns a digest by which a file can name a store; no password can be guessed from it, as it is left out."""
     return hashlib.sha256(shown(uri).rstrip("/").encode()).hexdigest()[:16]
 
 
@@ -184,13 +130,60 @@ def _ui_command(uri: str, port: int) -> str:
     program = "mlflow"
     if shutil.which(program) is None:
         program = f"{shlex.quote(sys.executable)} -m mlflow"
-    is_from_variable = os.environ.get("MLFLOW_TRACKING_URI", "").strip() == uri
     store = shlex.quote(shown(uri))
-    if is_from_variable and shown(uri) != uri:
+    if shown(uri) != uri and os.environ.get(VARIABLE, "").strip() == uri:
         # The command works when pasted and still shows no secret.
-        store = '"$MLFLOW_TRACKING_URI"'
-    environment = _UI_ENVIRONMENT
-    if os.name == "nt":
-        # Windows has no such prefix of a command.
-        environment = ""
-    return f"{environment}{program} ui --backend-store-uri {store} --host 127.0.0.1 --port {port} --workers 1"
+        store = f'"${VARIABLE}"'
+    return f"{_UI_ENVIRONMENT}{program} ui --backend-store-uri {store} --host 127.0.0.1 --port {port} --workers 1"
+
+
+def check(config: TrackingConfig) -> None:
+    """Rejects a tracking URI, of the config or environment, that MLflow can't use.
+
+    Raises:
+      ConfigError: its form or its scheme is invalid, or a database's driver is not installed.
+    """
+    if config.name == "none":
+        return
+    variable = os.environ.get(VARIABLE, "").strip()
+    if config.uri is not None:
+        _check("tracking.uri", config.uri)
+    elif variable:
+        _check(VARIABLE, variable)
+
+
+def _check(key: str, uri: str) -> None:
+    scheme, _, rest = uri.partition("://")
+    kind, _, driver = scheme.partition("+")
+    plugins = {"databricks", *(entry_point.name for entry_point in entry_points(group="mlflow.tracking_store"))}
+    if uri == "databricks" or (rest and scheme in plugins):
+        return
+    if not rest or scheme == "file":
+        # `C:\\runs`, `./runs` and `host:5000` have no scheme.
+        if os.environ.get(_FILE_STORE, "").lower() not in ("true", "1") or not uri.strip():
+            raise _invalid(key, uri, f"needs a scheme, or {_FILE_STORE}=true for a folder of files")
+    elif kind == "sqlite":
+        # The usual driver is named in the URI of a path with special characters.
+        if driver not in ("", "pysqlite") or not rest.startswith("/") or sqlite_path(uri) is None:
+            raise _invalid(key, uri, "must be sqlite:/// and a file")
+    elif kind in _DATABASES:
+        name = driver or _DATABASES[kind]
+        if importlib.util.find_spec(_MODULES.get(name, name)) is None:
+            fix = f"install it, or write {kind}+<driver>://"
+            raise invalid(key, shown(uri), problem=f"its driver {name} is not installed", fix=fix)
+    elif scheme not in ("http", "https"):
+        raise _invalid(key, uri, f"unknown scheme '{scheme}'")
+    elif not _is_server(uri):
+        raise _invalid(key, uri, "needs a server and a port from 1 to 65535, as http://host:5000")
+
+
+def _is_server(uri: str) -> bool:
+    try:
+        parts = urlsplit(uri)
+        return bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", uri)
+    except ValueError:
+        return False
+
+
+def _invalid(key: str, uri: str, problem: str) -> ConfigError:
+    return invalid(key, shown(uri) or "''", problem=problem, fix=f"write {_FORMS}")

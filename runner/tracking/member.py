@@ -53,11 +53,7 @@ class Membership:
     parent_file: str | None = None
 
     def parent(self) -> str | None:
-        """Returns the id of the sweep's run, and waits for the launcher to make it.
-
-        Raises:
-          TrackingError: it could not be made.
-        """
+        """Returns the id of the sweep's run, once the launcher has made it; raises TrackingError if it could not."""
         if self.parent_file is None:
             return self.parent_run_id
         path = Path(self.parent_file)
@@ -92,26 +88,15 @@ def varied_tags(varied: Mapping[str, str]) -> dict[str, str]:
 
 
 def values_of(tags: Mapping[str, str]) -> Values:
-    """Returns what identifies a run in its sweep: short names of two jobs may be alike, their values are not.
-
-    Args:
-      tags: the tags of the run, as `varied_tags` returns them or as the store has them.
-    """
-    pairs: set[tuple[str, str]] = set()
-    for key, value in tags.items():
-        if key.startswith(_VARIED):
-            # As the store cuts them, so that both kinds of tags compare equal.
-            pairs.add((clean_key(key), cut(value, TAG_LIMIT)))
-    return frozenset(pairs)
+    """Returns what identifies a run in its sweep: short names of two jobs may be alike, their values are not."""
+    # As the store cuts them, so that its tags and those of `varied_tags` compare equal.
+    return frozenset((clean_key(key), cut(value, TAG_LIMIT)) for key, value in tags.items() if key.startswith(_VARIED))
 
 
 def join(environ: MutableMapping[str, str]) -> None:
-    """Reads, once, what a launcher told this process, and ends the process with it.
+    """Reads, once, what a launcher told this process; a job whose launcher is killed gets a SIGTERM.
 
-    A job whose launcher is killed gets a SIGTERM.
-
-    Args:
-      environ: `os.environ`; loses the launcher's variables, which are not for processes that this one starts.
+    The launcher's variables, which are not for processes that this one starts, are removed.
     """
     membership_json = environ.pop(_VARIABLE, "")
     launcher_pid = environ.pop(LAUNCHER_VARIABLE, "")
@@ -147,12 +132,7 @@ def write_parent(path: Path, **content: object) -> None:
 
 
 def reporting(log: LogPoints, folder: Path) -> LogPoints:
-    """Returns a log function that also writes the metric that the sweep asked for into the job's folder.
-
-    Args:
-      log: takes (step, points).
-      folder: the job's.
-    """
+    """Returns a log function that also writes the metric that the sweep asked for into the job's folder."""
     member = membership()
     if member is None or member.report is None or not current().is_first:
         return log

@@ -1,4 +1,4 @@
-"""Lazy import of MLflow, without telemetry or log noise, with short timeouts.
+"""MLflow without telemetry or log noise, with short timeouts.
 
 Importing `runner.tracking`, or any module in it, sets the variables that MLflow reads as it is imported.
 """
@@ -23,7 +23,6 @@ def quiet() -> None:
 
 
 def _mask_secrets(record: logging.LogRecord) -> bool:
-    """Removes secrets of URIs from what MLflow logs, which goes to stderr."""
     record.msg = scrub(record.getMessage())
     record.args = None
     if record.exc_info:
@@ -38,10 +37,7 @@ def warn(message: str) -> None:
 
 
 def set_environment() -> None:
-    """Sets the variables that MLflow reads as it is imported.
-
-    Those that only set a default can be overridden.
-    """
+    """Sets the variables that MLflow reads as it is imported; those that are only defaults can be overridden."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["DO_NOT_TRACK"] = "true"
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")

@@ -9,13 +9,9 @@ LATEST = "latest"
 
 
 def named(text: str, names: Mapping[str, str]) -> str:
-    """Returns the id of the run that a text names.
+    """Returns the id of the run that a text names, given run ids and names, newest first.
 
     A complete id comes before a name, of which the newest run counts, and a name before the start of an id.
-
-    Args:
-      text: as typed.
-      names: run id to run name, newest first.
 
     Raises:
       LookupError: no run matches, or several ids have this start; its text says which.
@@ -28,6 +24,4 @@ def named(text: str, names: Mapping[str, str]) -> str:
             return run_id
     if len(by_start) == 1:
         return by_start[0]
-    if by_start:
-        raise LookupError("several run ids start with this")
-    raise LookupError("no run has this id or name")
+    raise LookupError("several run ids start with this" if by_start else "no run has this id or name")

@@ -1,12 +1,9 @@
-"""Description on a run's page in MLflow, in Markdown.
-
-It says the same as the run's status at any time.
-"""
+"""Description on a run's page in MLflow, in Markdown. It says the same as the run's status at any time."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runner.task.metrics import EVAL, TEST
@@ -65,36 +62,18 @@ class Page:
         facts = dict(self.facts)
         if "mesh" in facts:
             paragraphs.append(f"mesh: {facts.pop('mesh')}")
-        rows = []
         if self.command:
-            rows.append(("command", f"`{self.command}`"))
-        rows += facts.items()
-        paragraphs.append(table(rows))
-        return "\n\n".join(paragraphs).strip() + "\n"
-
-
-def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Returns rows of a name and its text as a Markdown table with an empty header."""
-    if not rows:
-        return ""
-    lines = ["| | |", "|---|---|"]
-    for name, text in rows:
-        lines.append(f"| {name} | {_cell(text)} |")
-    return "\n".join(lines)
-
-
-def address_of(experiment_id: str, run_id: str) -> str:
-    """Returns the address of a run's page, as links on the same server write it."""
-    return f"#/experiments/{experiment_id}/runs/{run_id}"
+            facts = {"command": f"`{self.command}`", **facts}
+        rows = [f"| {name} | {_cell(text)} |" for name, text in facts.items()]
+        if rows:
+            paragraphs.append("\n".join(["| | |", "|---|---|", *rows]))
+        return "\n\n".join(paragraphs) + "\n"
 
 
 def merged(own: str, current: str | None) -> str:
-    """Returns a new description with what a person wrote into the current one.
+    """Returns a new description with what a person wrote into the stored one.
 
-    Args:
-      own: our new description.
-      current: the stored description. Text below the line that ends ours is a person's. A description without that
-        line was written in place of ours, and stays.
+    Text below the line that ends ours is a person's. A description without that line was written in place of ours.
     """
     if not current:
         return own + _END_OF_OURS
@@ -105,10 +84,7 @@ def merged(own: str, current: str | None) -> str:
 
 
 def killed(current: str | None, why: str) -> str | None:
-    """Returns the description of a run whose process is gone.
-
-    Returns None if the current one does not say that it runs.
-    """
+    """Returns the description of a run whose process is gone; None if the current one does not say that it runs."""
     running = f"**{_STATUS_WORDS['RUNNING']}**"
     if current is None or not current.startswith(running):
         return None

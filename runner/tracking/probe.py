@@ -1,12 +1,7 @@
-"""Probes a store before MLflow opens it.
-
-MLflow would retry for minutes and then print pages of SQL.
-"""
+"""Probes a store before MLflow opens it, which would retry for minutes and then print pages of SQL."""
 
 from __future__ import annotations
 
-import importlib.util
-import re
 import shlex
 import sqlite3
 from contextlib import closing
@@ -16,21 +11,17 @@ import sqlalchemy
 
 from runner.errors import TrackingError
 from runner.host.secrets import scrub
-from runner.tracking.location import host_and_port, is_database, is_http, shown, sqlite_path
+from runner.tracking.location import is_database, is_http, shown, sqlite_path
 from runner.tracking.reason import NOT_MLFLOW, http_code, reason
 
 # For the connection to a database server. One that responds at all does so within a second or two.
 _CONNECT_TIMEOUT_S = 5
 # Processes that start together make the tables of a new store one after another, which takes seconds each.
 _LOCK_TIMEOUT_S = 10.0
-_ALTERNATIVES = "or use tracking.uri=<another store> or tracking=none"
 
 
 def probe(uri: str) -> None:
-    """Connects to a database once; makes the folder of a SQLite file.
-
-    Args:
-      uri: absolute tracking URI. One that is not a database's is not probed.
+    """Connects to a database once, if the absolute URI is that of one; makes the folder of a SQLite file.
 
     Raises:
       TrackingError: it can't be used; one line.
@@ -62,57 +53,30 @@ def _probe_sqlite(uri: str, path: Path) -> None:
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
         fix = f"check {path}"
-        if path.is_dir():
-            fix = "choose a file in this folder"
-        elif "locked" in str(error):
+        if "locked" in str(error):
             fix = f"wait for the other program that holds {path}"
         raise unusable(uri, reason(error), fix) from error
-    if tables and "alembic_version" not in tables and "experiments" not in tables:
+    if tables and not tables & {"alembic_version", "experiments"}:
         raise unusable(uri, f"{path} is another program's database", "choose another file")
 
 
 def unusable(uri: str, problem: str, fix: str) -> TrackingError:
-    """Builds the error for a store that can't be used.
-
-    Args:
-      uri: absolute tracking URI.
-      problem: what is wrong with the store.
-      fix: the first thing to do about it, as an imperative.
-    """
-    return TrackingError(f"tracking.uri={shown(uri)} can't be used: {problem}; {fix}, {_ALTERNATIVES}")
+    """Returns the error for a store that can't be used, with the first thing to do about it."""
+    alternatives = "or use tracking.uri=<another store> or tracking=none"
+    return TrackingError(f"tracking.uri={shown(uri)} can't be used: {problem}; {fix}, {alternatives}")
 
 
 def unusable_by(uri: str, error: Exception) -> TrackingError:
-    """Builds the error for a store that MLflow, a server or a driver failed to open."""
-    match = re.search(r"out-of-date database schema \(found version (\w+)", str(error))
-    if match is None:
-        return unusable(uri, scrub(reason(error), uri), _fix(uri, error))
-    version = match.group(1)
-    if _is_known_schema(version):
-        fix = f"back it up and run `mlflow db upgrade {shlex.quote(shown(uri))}`"
-        return unusable(uri, "an older MLflow made its tables", fix)
-    return unusable(uri, f"a newer MLflow made its tables (schema {version})", "install that MLflow")
-
-
-def _is_known_schema(version: str) -> bool:
-    """Returns whether the installed MLflow has a migration from this version.
-
-    If it has one, the version is an older one.
-    """
-    spec = importlib.util.find_spec("mlflow")
-    if spec is None or spec.origin is None:
-        return False
-    migrations = Path(spec.origin).parent / "store" / "db_migrations" / "versions"
-    return any(migrations.glob(f"{version}_*.py"))
-
-
-def _fix(uri: str, error: Exception) -> str:
+    """Returns the error for a store that MLflow, a server or a driver failed to open."""
+    if "out-of-date database schema" in str(error):
+        fix = f"back it up and run `mlflow db upgrade {shlex.quote(shown(uri))}`, or install the newer MLflow"
+        return unusable(uri, "another version of MLflow made its tables", fix)
     code = http_code(error)
+    fix = "fix the cause"
     if code in (401, 403, 407) or "PERMISSION_DENIED" in str(error):
-        return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-    if code is not None or reason(error) == NOT_MLFLOW:
-        return "use the address of an MLflow server, or check its log"
-    if is_http(uri):
-        host, port = host_and_port(uri)
-        return f"start it (`mlflow server --host {host} --port {port}`)"
-    return "fix the cause"
+        fix = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+    elif code is not None or reason(error) == NOT_MLFLOW:
+        fix = "use the address of an MLflow server, or check its log"
+    elif is_http(uri):
+        fix = "start it (`mlflow server`), or check the address"
+    return unusable(uri, scrub(reason(error), uri), fix)

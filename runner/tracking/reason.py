@@ -1,7 +1,4 @@
-"""Short reasons for errors of MLflow, SQLAlchemy, requests or a driver.
-
-They have no SQL and no page of HTML.
-"""
+"""Short reasons for errors of MLflow, SQLAlchemy, requests or a driver, without SQL and pages of HTML."""
 
 from __future__ import annotations
 
@@ -48,22 +45,6 @@ def reason(error: BaseException) -> str:
         return f"the server responds with HTTP status {code}"
     if "not in a valid JSON format" in text:
         return NOT_MLFLOW
-    return _shortened(text) or type(error).__name__
-
-
-def http_code(error: BaseException) -> int | None:
-    """Returns the HTTP status of a response that is not MLflow's own.
-
-    Returns None for any other error.
-    """
-    match = re.search(r"failed with error code (\d{3}) |too many (\d{3}) error responses", str(error))
-    if match is None:
-        return None
-    return int(match.group(1) or match.group(2))
-
-
-def _shortened(text: str) -> str:
-    """Returns the first sentence or two of a library's error."""
     # SQLAlchemy appends the statement and a link; MLflow appends the body of the response.
     text = re.split(r" ?\[SQL: | ?\(Background on this error|\. Response body: ", text)[0]
     # requests and urllib3 wrap the cause.
@@ -71,5 +52,11 @@ def _shortened(text: str) -> str:
     # SQLAlchemy puts the driver's class in front, as `(sqlite3.OperationalError) `.
     text = re.sub(r"^(\([\w.]+\) )+", "", text)
     if len(text) > _MAX_LENGTH:
-        return text[:_MAX_LENGTH] + "..."
-    return text
+        text = text[:_MAX_LENGTH] + "..."
+    return text or type(error).__name__
+
+
+def http_code(error: BaseException) -> int | None:
+    """Returns the HTTP status of a response that is not MLflow's own; None for any other error."""
+    match = re.search(r"failed with error code (\d{3}) |too many (\d{3}) error responses", str(error))
+    return None if match is None else int(match[1] or match[2])

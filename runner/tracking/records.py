@@ -65,15 +65,10 @@ def to_json(record: Record) -> str:
 
 
 def from_json(line: str) -> Record:
-    """Returns the record of a line that `to_json` made.
-
-    Raises:
-      ValueError: the line is not such a record.
-    """
+    """Returns the record of a line that `to_json` made; raises ValueError for any other."""
     fields = json.loads(line)
     try:
-        kind = _KINDS[fields.pop("kind")]
-        return kind(**fields)
+        return _KINDS[fields.pop("kind")](**fields)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a record: {line.strip()[:80]}") from error
 
@@ -86,11 +81,7 @@ def clean_key(key: str) -> str:
     """
     safe = re.sub(r"[^\w.\- :/]", "_", key, flags=re.ASCII)
     # MLflow reads a key as a path: empty parts, `.` and `..` would make it another one.
-    parts = []
-    for part in filter(None, safe.split("/")):
-        if part in (".", ".."):
-            part = "_"
-        parts.append(part)
+    parts = ["_" if part in (".", "..") else part for part in safe.split("/") if part]
     return "/".join(parts)[:KEY_LIMIT] or "_"
 
 
@@ -118,10 +109,7 @@ def as_text(value: object) -> str:
         return value
     if isinstance(value, float) and not math.isfinite(value):
         return {"inf": ".inf", "-inf": "-.inf"}.get(str(value), ".nan")
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def cut(text: str, limit: int) -> str:

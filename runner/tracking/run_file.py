@@ -50,11 +50,7 @@ class RunFile:
         self._has_head = False
 
     def append(self, records: Sequence[Record], *, sync: bool = False) -> None:
-        """Appends records.
-
-        Args:
-          records: what to append.
-          sync: whether to return only when they are on the disk.
+        """Appends records; with `sync`, returns only when they are on the disk.
 
         Raises:
           OSError: the disk is full or can't be written, or the file is another user's; it is as before.

@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 from runner.tracking import page
 from runner.tracking.hidden import tag_key
 from runner.tracking.reason import http_code
-from runner.tracking.records import TAG_LIMIT, Artifact, Dataset, Point, Record, Tag, cut
+from runner.tracking.records import TAG_LIMIT, Artifact, Dataset, Ending, Point, Record, Tag, cut
 
 # MLflow rejects a `log_batch` of more points.
 POINTS_PER_CALL = 1000
@@ -35,16 +35,15 @@ class MlflowWriter:
         self._run_id = run_id
 
     def write(self, records: Sequence[Record], *, is_retry: bool) -> None:
-        """Stores points only, or one record of another kind.
-
-        Args:
-          records: what to store.
-          is_retry: some of it may be stored already; what the run has is not stored again.
-        """
+        """Stores points only, or one record of another kind; on a retry, only what the run does not have."""
         points = [record for record in records if isinstance(record, Point)]
         if points:
             assert len(points) == len(records)
-            self._write_points(points, is_retry=is_retry)
+            if is_retry:
+                points = self.missing(points)
+            if points:
+                metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
+                self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
             return
         (record,) = records
         if isinstance(record, Tag):
@@ -57,21 +56,17 @@ class MlflowWriter:
                 raise ValueError(f"{record.path} does not exist")
             self._client.log_artifact(self._run_id, record.path, record.folder or None)
         else:
-            assert not isinstance(record, Point)
+            assert isinstance(record, Ending)
             self._client.set_terminated(self._run_id, record.status, record.end_time)
 
     def missing(self, points: Sequence[Point], *, by_step: bool = False) -> list[Point]:
         """Returns the points that the run does not have, in order and without duplicates.
 
-        The whole history of each metric is read, so pass many points in one call.
-
-        Args:
-          points: to look for.
-          by_step: whether a point of another value at the same step counts too.
+        With `by_step`, a point of another value at the same step counts too. The whole history of each metric is
+        read, so pass many points in one call.
         """
         known = set()
-        keys = dict.fromkeys(point.key for point in points)
-        for key in keys:
+        for key in dict.fromkeys(point.key for point in points):
             for metric in self._client.get_metric_history(self._run_id, key):
                 stored = Point(metric.key, metric.value, metric.timestamp, metric.step)
                 known.add(_identity(stored, by_step=by_step))
@@ -83,33 +78,21 @@ class MlflowWriter:
                 missing.append(point)
         return missing
 
-    def _write_points(self, points: list[Point], *, is_retry: bool) -> None:
-        if is_retry:
-            points = self.missing(points)
-        if points:
-            metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
-            self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
-
     def _write_tag(self, tag: Tag) -> None:
+        text = tag.value
         if tag.key == page.TAG:
             # A person may have added to the description since it was last written.
-            current = self._client.get_run(self._run_id).data.tags.get(page.TAG)
-            text = page.merged(tag.value, current)
-            self._client.set_tag(self._run_id, page.TAG, cut(text, TAG_LIMIT))
-        else:
-            self._client.set_tag(self._run_id, tag_key(tag.key), cut(tag.value, TAG_LIMIT))
+            text = page.merged(text, self._client.get_run(self._run_id).data.tags.get(page.TAG))
+        self._client.set_tag(self._run_id, tag_key(tag.key), cut(text, TAG_LIMIT))
 
     def _write_dataset(self, dataset: Dataset, *, is_retry: bool) -> None:
-        if is_retry and (dataset.name, dataset.digest) in self._stored_datasets():
-            return
-        source_type, source = _dataset_source(dataset.source)
-        entity = MlflowDataset(dataset.name, dataset.digest, source_type, source)
+        if is_retry:
+            inputs = self._client.get_run(self._run_id).inputs.dataset_inputs
+            if (dataset.name, dataset.digest) in {(one.dataset.name, one.dataset.digest) for one in inputs}:
+                return
+        entity = MlflowDataset(dataset.name, dataset.digest, *_dataset_source(dataset.source))
         context = InputTag("mlflow.data.context", dataset.context)
         self._client.log_inputs(self._run_id, [DatasetInput(entity, [context])])
-
-    def _stored_datasets(self) -> set[tuple[str, str]]:
-        inputs = self._client.get_run(self._run_id).inputs.dataset_inputs
-        return {(item.dataset.name, item.dataset.digest) for item in inputs}
 
 
 def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
@@ -127,10 +110,7 @@ def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def is_retryable(error: Exception) -> bool:
-    """Returns whether storing the same record later may work.
-
-    The network, server, disk or a lock may recover.
-    """
+    """Returns whether storing the same record later may work: the network, server, disk or a lock may recover."""
     if isinstance(error, MlflowException):
         if error.error_code == _DATABASE_ERROR:
             message = str(error)

@@ -22,22 +22,18 @@ _LOCK_TIMEOUT_S = 10.0
 
 
 def create_tables(path: Path) -> None:
-    """Creates MLflow's tables in a SQLite file that has none; else does nothing.
+    """Creates MLflow's tables in a SQLite file that has none, whose folder exists; else does nothing.
 
     A failure is not reported here: MLflow, which opens the file next, meets its cause too.
-
-    Args:
-      path: the file, whose folder exists.
     """
     if not hasattr(utils, _INITIALIZE):
         return
     with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)) as connection:
         (count,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if count:
-            return
-        # The transaction fails if another process has created a table meanwhile, so nothing is overwritten.
-        with suppress(sqlite3.Error):
-            connection.executescript(_script())
+        if not count:
+            # The transaction fails if another process has created a table meanwhile, so nothing is overwritten.
+            with suppress(sqlite3.Error):
+                connection.executescript(_script())
 
 
 def _script() -> str:

@@ -29,7 +29,7 @@ _PARAMS_PER_CALL = 100
 _PARENT_TAG = "mlflow.parentRunId"
 _RESUMED = "resumed."
 _RUN_NAME = "tracking.run_name"
-# A file system that hangs must not keep a run from starting: the tags of git are only information.
+# A file system that hangs must not keep a run from starting: the tag of git is only information.
 _GIT_TIMEOUT_S = 5
 
 
@@ -52,32 +52,18 @@ class RunSpec:
     listed: Mapping[str, object] | None = None
 
     def stored(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns the params to store and the tag that has the whole config.
-
-        There is no tag if the params are all of it.
-        """
+        """Returns the params to store, and the tag with the whole config unless they are all of it."""
         params = clean_params(self.params)
-        if self.listed is None:
-            return params, {}
-        whole = packed(params)
-        if whole is None:
+        whole = None if self.listed is None else packed(params)
+        if self.listed is None or whole is None:
             return params, {}
         return clean_params(self.listed), {PARAMS: whole}
 
 
 def create(store: Store, spec: RunSpec, root: Path) -> str:
-    """Creates a run with its params and tags.
+    """Creates a run with its params and tags, and returns its id; raises TrackingError if the store fails.
 
-    Args:
-      store: the store and the experiment of the run.
-      spec: the run's name, params and tags.
-      root: the project's folder, for the git tags.
-
-    Returns:
-      The run's id.
-
-    Raises:
-      TrackingError: the store failed.
+    The commit of git in the project's folder `root` is among its tags.
     """
     params, whole_config = spec.stored()
     tags = {**_source_tags(root), **spec.tags, **process.identity()}
@@ -95,51 +81,36 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
 
 
 def resume(store: Store, run_id: str, spec: RunSpec) -> str:
-    """Resumes a run: its status becomes RUNNING and its process this one.
+    """Resumes a run: its status becomes RUNNING and its process this one. Returns the id of its experiment.
 
-    What an earlier process could not store is stored first. A param keeps its first value.
-
-    A param that has changed is recorded as the tag `resumed.<param>`, for as long as it is not the recorded one again.
-    A changed `tracking.run_name` renames the run.
-
-    Args:
-      store: the store of the run.
-      run_id: the run.
-      spec: its params and tags, and the name that it gets if `tracking.run_name` has changed.
-
-    Returns:
-      The id of the run's experiment.
+    What an earlier process could not store is stored first. A param keeps its first value; one that has changed is
+    recorded as the tag `resumed.<param>`, for as long as it is not the recorded one again. A changed
+    `tracking.run_name` renames the run.
 
     Raises:
       TrackingError: there is no such run, or the store failed.
     """
+    client = store.client
     params = clean_params(spec.params)
     try:
-        run = store.client.get_run(run_id)
+        run = client.get_run(run_id)
         send_of_run(store, run, warn)
-        listed, _ = spec.stored()
         tags = tags_of(run.data.tags)
         recorded = params_of(run.data.params, tags)
-        changed = {}
-        for key, value in params.items():
-            if recorded.get(key, value) != value:
-                changed[f"{_RESUMED}{key}"] = value
-        store.client.update_run(run_id, status="RUNNING")
+        changed = {f"{_RESUMED}{key}": value for key, value in params.items() if recorded.get(key, value) != value}
+        client.update_run(run_id, status="RUNNING")
         # Compared with the last start: a run that was renamed in MLflow keeps that name.
         last_name = tags.get(f"{_RESUMED}{_RUN_NAME}", recorded.get(_RUN_NAME))
         if _RUN_NAME in params and params[_RUN_NAME] != last_name:
-            store.client.update_run(run_id, name=spec.name)
+            client.update_run(run_id, name=spec.name)
         new_tags = _stored_tags({**spec.tags, **process.identity(), **changed})
         for key, value in new_tags.items():
-            store.client.set_tag(run_id, key, value)
+            client.set_tag(run_id, key, value)
         for key in run.data.tags:
             if key == NOTE or (key.startswith(_RESUMED) and key not in new_tags):
-                store.client.delete_tag(run_id, key)
-        new_params = {}
-        for key, value in listed.items():
-            if key not in run.data.params:
-                new_params[key] = value
-        _log_params(store.client, run_id, new_params)
+                client.delete_tag(run_id, key)
+        listed, _ = spec.stored()
+        _log_params(client, run_id, {key: value for key, value in listed.items() if key not in run.data.params})
     except Exception as error:
         raise _failed(store, f"run {run_id}", error) from error
     return str(run.info.experiment_id)
@@ -163,43 +134,27 @@ def _stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _source_tags(root: Path) -> dict[str, str]:
-    """Returns MLflow's own source tags, and whether git has uncommitted changes."""
+    """Returns MLflow's own source tags."""
     program = Path(session.current().program)
-    source = program.name
-    if source == "__main__.py":
-        # `python -m runner` is recorded as `runner`.
-        source = program.parent.name
-    tags = {
-        "mlflow.source.name": source,
-        "mlflow.source.type": "LOCAL",
-        "mlflow.user": _user(),
-    }
-    commit = None
-    if (root / ".git").exists():
-        commit = _git(root, "rev-parse", "HEAD")
-    if commit:
-        tags["mlflow.source.git.commit"] = commit
-        changes = _git(root, "status", "--porcelain", "-uno")
-        tags["runner.git.changed"] = "true" if changes else "false"
-    return tags
-
-
-def _user() -> str:
+    # `python -m runner` is recorded as `runner`.
+    source = program.parent.name if program.name == "__main__.py" else program.name
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     # In containers, a user id may have no name.
     except (OSError, KeyError, ImportError):
-        return "unknown"
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    """Returns what a git command prints; None if it fails."""
-    # A repository's own settings could make git start any program as its file monitor.
-    command = ["git", "-c", "core.fsmonitor=false", *arguments]
-    try:
-        result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if result.returncode != 0:
-        return None
-    return result.stdout.strip()
+        user = "unknown"
+    tags = {"mlflow.source.name": source, "mlflow.source.type": "LOCAL", "mlflow.user": user}
+    if (root / ".git").exists():
+        try:
+            result = subprocess.run(
+                ["git", "rev-parse", "HEAD"],
+                cwd=root,
+                capture_output=True,
+                text=True,
+                timeout=_GIT_TIMEOUT_S,
+                check=True,
+            )
+            tags["mlflow.source.git.commit"] = result.stdout.strip()
+        except (OSError, subprocess.SubprocessError):
+            pass  # no git, or no commit yet
+    return tags

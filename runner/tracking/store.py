@@ -1,16 +1,13 @@
-"""Opens a tracking store: probes it, creates it once, and finds the experiment."""
+"""Opens a tracking store: probes it, creates it once, and finds the experiment; searches its runs."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import mlflow
 from mlflow import MlflowClient
@@ -22,12 +19,10 @@ from runner.host.folders import user_folder
 from runner.host.late import late
 from runner.host.lock import locked
 from runner.host.signals import current
-from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
+from runner.tracking.location import VARIABLE, fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import quiet, warn
-from runner.tracking.paging import experiment_ids, pages
 from runner.tracking.probe import probe, unusable, unusable_by
 from runner.tracking.reason import NOT_MLFLOW
-from runner.tracking.uri import VARIABLE
 
 if TYPE_CHECKING:
     from runner.tracking import sqlite_tables
@@ -40,17 +35,13 @@ _KIND_TAG = "mlflow.experimentKind"
 _TRAINING = "custom_model_development"
 # Folder of the artifacts, next to a SQLite file.
 _ARTIFACTS = "mlartifacts"
+# Runs per request: MLflow's own default.
+_PAGE_SIZE = 1000
 
 
 @dataclass(frozen=True)
 class Store:
-    """An open store.
-
-    Attributes:
-      client: MLflow's client for `uri`.
-      uri: absolute tracking URI.
-      experiment_id: the experiment that runs are recorded in.
-    """
+    """An open store: MLflow's client, its absolute URI, and the experiment that runs are recorded in."""
 
     client: MlflowClient
     uri: str
@@ -69,21 +60,13 @@ class Store:
             yield
         finally:
             mlflow.set_tracking_uri(previous_uri)
-            if previous_variable is None:
-                os.environ.pop(VARIABLE, None)
-            else:
+            os.environ.pop(VARIABLE, None)
+            if previous_variable is not None:
                 os.environ[VARIABLE] = previous_variable
 
 
 def open_store(uri: str, experiment: str) -> Store:
-    """Opens the store and the experiment, and creates them if they don't exist.
-
-    Args:
-      uri: absolute tracking URI.
-      experiment: the experiment's name.
-
-    Returns:
-      The open store.
+    """Opens the store of an absolute URI and an experiment by name, and creates them if they don't exist.
 
     Raises:
       TrackingError: it can't be reached or used; raised within about ten seconds.
@@ -103,38 +86,42 @@ def open_store(uri: str, experiment: str) -> Store:
     except Exception as error:
         raise unusable_by(uri, error) from error
     if path is not None:
-        _check_artifacts(path, opened)
+        _check_artifacts(path.parent / _ARTIFACTS, opened)
     return Store(client, uri, str(opened.experiment_id))
 
 
-def search(store: Store, experiments: Sequence[str] | None, filter_string: str) -> list[Run]:
-    """Returns every run of some experiments that matches a filter, newest first.
+def experiment_ids(client: MlflowClient) -> dict[str, str]:
+    """Returns the id of every active experiment, by name."""
+    return {experiment.name: experiment.experiment_id for experiment in client.search_experiments()}
 
-    Args:
-      store: the store to search.
-      experiments: ids of the experiments; null: every active one.
-      filter_string: in MLflow's syntax; empty: every run.
-    """
-    if experiments is None:
-        experiments = list(experiment_ids(store.client).values())
-    return list(pages(store.client, experiments, filter_string))
+
+def search(store: Store, experiments: Sequence[str] | None, filter_string: str) -> list[Run]:
+    """Returns every run of some experiments (ids; None: every active one) that matches a filter, newest first."""
+    ids = list(experiment_ids(store.client).values()) if experiments is None else list(experiments)
+    runs: list[Run] = []
+    token = None
+    while ids:
+        page = store.client.search_runs(ids, filter_string, max_results=_PAGE_SIZE, page_token=token)
+        runs += page
+        token = page.token
+        if not token:
+            break
+    return runs
 
 
 @contextmanager
 def _exclusive(uri: str) -> Iterator[None]:
     """Keeps this user's other processes from creating the same store meanwhile."""
-    lock: AbstractContextManager[object] = contextlib.nullcontext()
-    signals: AbstractContextManager[object] = contextlib.nullcontext()
     path = sqlite_path(uri)
-    if path is not None:
-        lock = locked(path.with_name(path.name + ".lock"))
-        # A file whose tables are only half made can't be opened again, so a signal has to wait.
-        signals = current().deferring()
-    elif is_database(uri):
-        folder = user_folder()
-        if folder is not None:
-            lock = locked(folder / f"store-{fingerprint(uri)}.lock")
-    with lock, signals:
+    with ExitStack() as stack:
+        if path is not None:
+            stack.enter_context(locked(path.with_name(path.name + ".lock")))
+            # A file whose tables are only half made can't be opened again, so a signal has to wait.
+            stack.enter_context(current().deferring())
+        elif is_database(uri):
+            folder = user_folder()
+            if folder is not None:
+                stack.enter_context(locked(folder / f"store-{fingerprint(uri)}.lock"))
         yield
 
 
@@ -154,12 +141,9 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
 
 def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     path = sqlite_path(uri)
-    location = None
-    if path is not None:
-        location = (path.parent / _ARTIFACTS).as_uri()
+    location = None if path is None else (path.parent / _ARTIFACTS).as_uri()
     try:
-        experiment_id = client.create_experiment(name, location, tags={_KIND_TAG: _TRAINING})
-        return client.get_experiment(experiment_id)
+        return client.get_experiment(client.create_experiment(name, location, tags={_KIND_TAG: _TRAINING}))
     except MlflowException:
         # A process of another machine may have been faster.
         experiment = client.get_experiment_by_name(name)
@@ -168,30 +152,12 @@ def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
         return experiment
 
 
-def _check_artifacts(database: Path, experiment: Experiment) -> None:
-    """Warns if the project was moved or copied.
-
-    MLflow stores the absolute path of an experiment's artifacts.
-
-    Artifacts that somebody stores elsewhere on purpose are not meant: they are in a folder of another name, or nothing
-    is next to the store.
-    """
-    here = database.parent / _ARTIFACTS
-    location = urlsplit(experiment.artifact_location or "")
-    recorded = Path(url2pathname(location.path))
-    if location.scheme != "file" or recorded.name != _ARTIFACTS:
-        return
-    if not here.is_dir() or recorded == here or _is_same_folder(recorded, here):
-        return
-    warn(
-        f"artifacts of experiment {experiment.name} are stored in {recorded}, not in {here} (was the project moved or "
-        "copied?); set tracking.experiment=<new name> for new runs"
-    )
-
-
-def _is_same_folder(first: Path, second: Path) -> bool:
-    """Returns whether two paths lead to the same folder, such as one through a link."""
-    try:
-        return first.samefile(second)
-    except OSError:
-        return False
+def _check_artifacts(here: Path, experiment: Experiment) -> None:
+    """Warns if the project was moved or copied: MLflow stores the absolute path of an experiment's artifacts."""
+    recorded = str(experiment.artifact_location)
+    # In a folder of another name they are stored elsewhere on purpose.
+    if here.is_dir() and recorded.endswith(f"/{_ARTIFACTS}") and recorded not in (here.as_uri(), str(here)):
+        warn(
+            f"artifacts of experiment {experiment.name} are stored in {recorded}, not in {here} (was the project "
+            "moved or copied?); set tracking.experiment=<new name> for new runs"
+        )

@@ -19,27 +19,14 @@ _SUGGESTIONS = 3
 
 
 def open_tracking(config: TrackingConfig) -> Store:
-    """Opens the store that the `tracking` group names.
-
-    Raises:
-      TrackingError: it can't be used.
-    """
+    """Opens the store that the `tracking` group names; raises TrackingError."""
     return open_store(tracking_uri(config.uri, project_root()), config.experiment)
 
 
 def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Run:
-    """Finds a sweep's run.
+    """Finds the newest sweep of a run id, the start of one, a run name, or `latest`; raises ConfigError.
 
-    Args:
-      store: the store to search.
-      which: a run id, the start of one, a run name, or `latest`.
-      experiments: ids of the experiments to search; none: all of them.
-
-    Returns:
-      The run; the newest if several match.
-
-    Raises:
-      ConfigError: no sweep matches.
+    It searches the experiments of these ids; none: all of them.
     """
     runs = search(store, experiments or None, f"tags.`{KIND_TAG}` = 'sweep'")
     for run in runs:

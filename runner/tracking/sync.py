@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from runner.errors import TrackingError
@@ -24,13 +23,12 @@ from runner.tracking.store import Store
 FOLDER = "runner.folder"
 
 
-def send(store: Store, path: Path, warn: Callable[[str], None]) -> int | None:
-    """Sends what a run's file has and the store lacks.
+class _OtherStoreError(Exception):
+    """Keeps a file from being marked."""
 
-    Args:
-      store: the run's.
-      path: the file.
-      warn: shows one line to the user.
+
+def send(store: Store, path: Path, warn: Callable[[str], None]) -> int | None:
+    """Sends what a run's file has and the store lacks, with a line to `warn`.
 
     Returns:
       How many records were sent; None if the file is another store's, or its process still runs.
@@ -44,16 +42,12 @@ def send(store: Store, path: Path, warn: Callable[[str], None]) -> int | None:
         with run_file.opened(path) as unsent:
             if unsent.head["store"] != fingerprint(store.uri):
                 raise _OtherStoreError
-            sent = _send(store.client, unsent, path)
+            sent = _send(store, unsent, path)
     except (HeldError, _OtherStoreError):
         return None
     if sent:
         warn(f"stored {sent:,} records of run {unsent.head['run_id']} that its process could not send")
     return sent
-
-
-class _OtherStoreError(Exception):
-    """Keeps a file from being marked."""
 
 
 def send_of_run(store: Store, run: Run, warn: Callable[[str], None]) -> None:
@@ -70,15 +64,13 @@ def send_of_run(store: Store, run: Run, warn: Callable[[str], None]) -> None:
         warn(f"could not send {path}: {reason(error)}")
 
 
-def _send(client: MlflowClient, unsent: Unsent, path: Path) -> int:
-    run_id = unsent.head["run_id"]
-    writer = MlflowWriter(client, run_id)
+def _send(store: Store, unsent: Unsent, path: Path) -> int:
+    writer = MlflowWriter(store.client, unsent.head["run_id"])
     sent = 0
     rejected = 0
     why = ""
     try:
-        tags = tags_of(client.get_run(run_id).data.tags)
-        records = _missing(writer, unsent, tags)
+        records = _missing(store, writer, unsent)
     except Exception as error:
         raise TrackingError(f"could not send {path}: {reason(error)}") from error
     for batch in batches(records):
@@ -97,12 +89,12 @@ def _send(client: MlflowClient, unsent: Unsent, path: Path) -> int:
     return sent
 
 
-def _missing(writer: MlflowWriter, unsent: Unsent, tags: Mapping[str, str]) -> list[Record]:
+def _missing(store: Store, writer: MlflowWriter, unsent: Unsent) -> list[Record]:
     """Returns the records that the run lacks; other records than points may be stored again."""
+    tags = tags_of(store.client.get_run(unsent.head["run_id"]).data.tags)
     points = [record for record in unsent.records if isinstance(record, Point)]
-    others = [record for record in unsent.records if not isinstance(record, Point)]
-    is_latest = all(tags.get(key) == unsent.head.get(key) for key in (PID, BOOT))
-    if is_latest:
+    if all(tags.get(key) == unsent.head.get(key) for key in (PID, BOOT)):
+        others = [record for record in unsent.records if not isinstance(record, Point)]
         return [*writer.missing(points), *others]
     # Another process has continued the run: its tags and its status count, and it has trained some steps again.
     return list(writer.missing(points, by_step=True))

@@ -46,13 +46,9 @@ class MlflowTracker(Tracker):
     run_id: str
 
     def __init__(self, store: Store, run_id: str, *, folder: Path, finish_timeout_s: float) -> None:
-        """Starts the thread that stores what is logged.
+        """Starts the thread that stores what is logged, and appends it to a file in the run's own folder.
 
-        Args:
-          store: the run's store.
-          run_id: the run.
-          folder: the run's own, which gets the file of its records.
-          finish_timeout_s: `finish` gives up if the store has accepted nothing for so long.
+        `finish` gives up if the store has accepted nothing for `finish_timeout_s` seconds.
         """
         self._store = store
         self.run_id = run_id
@@ -81,16 +77,24 @@ class MlflowTracker(Tracker):
         """Queues a point of each metric; see `Tracker`."""
         now = _now_ms()
         self.page.log(values)
-        points = []
-        for name, value in values.items():
-            points.append(self._point(name, float(value), now, step))
-        self._writer.add(points)
+        self._writer.add([self._point(name, float(value), now, int(step)) for name, value in values.items()])
+
+    def _point(self, name: str, value: float, now: int, step: int) -> Point:
+        key = self._keys.get(name)
+        if key is None:
+            key = clean_key(name)
+            self._keys[name] = key
+        if math.isinf(value):
+            if key not in self._nonfinite:
+                self._nonfinite.add(key)
+                self._writer.add([Tag(f"runner.nonfinite.{key}", f"{value} at step {step}, stored as NaN")])
+            value = math.nan
+        return Point(key, value, now, step)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Queues tags of the run."""
         self.page.tag(tags)
-        for key, value in tags.items():
-            self._writer.add([Tag(key, str(value))])
+        self._writer.add([Tag(key, str(value)) for key, value in tags.items()])
 
     def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
         """Queues a dataset input; see `Tracker`."""
@@ -129,6 +133,18 @@ class MlflowTracker(Tracker):
         """Waits until everything queued is stored; see `Tracker`."""
         return self._writer.flush(timeout_s)
 
+    def describe(self) -> list[str]:
+        """Returns links to the run, and what could not be stored."""
+        return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id), *self._notes]
+
+    def show_page(self) -> None:
+        """Queues the description; see `Tracker`."""
+        self._writer.add([self._description("RUNNING")])
+
+    def _description(self, status: str) -> Tag:
+        self._described_status = status
+        return Tag(page.TAG, self.page.markdown(status))
+
     def finish(self, status: Status, *, in_haste: bool = False) -> bool:
         """Stores the remaining records and the status; see `Tracker`.
 
@@ -145,7 +161,9 @@ class MlflowTracker(Tracker):
             self._writer.add([self._description(status)])
         is_drained = False
         try:
-            is_drained = self._drain(status, in_haste=in_haste)
+            limit = min(self._finish_timeout_s, _HASTE_S) if in_haste else self._finish_timeout_s
+            # While somebody waits for the end (a scheduler, a person, another process) the limit is of the whole wait.
+            is_drained = self._writer.flush(limit, while_moving=not in_haste and status != "KILLED")
         except (Interrupted, KeyboardInterrupt):
             status = "KILLED"
             raise
@@ -159,56 +177,18 @@ class MlflowTracker(Tracker):
                     )
         return is_kept and not self.lost
 
-    def _drain(self, status: Status, *, in_haste: bool) -> bool:
-        """Waits for the remaining records, with a limit if somebody else is waiting.
-
-        That is a scheduler, a person or another process.
-        """
-        if in_haste:
-            return self._writer.flush(min(self._finish_timeout_s, _HASTE_S))
-        if status == "KILLED":
-            return self._writer.flush(self._finish_timeout_s)
-        return self._writer.flush(self._finish_timeout_s, while_moving=True)
-
-    def describe(self) -> list[str]:
-        """Returns links to the run, and what could not be stored."""
-        return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id), *self._notes]
-
-    def show_page(self) -> None:
-        """Queues the description; see `Tracker`."""
-        self._writer.add([self._description("RUNNING")])
-
-    def _description(self, status: str) -> Tag:
-        self._described_status = status
-        return Tag(page.TAG, self.page.markdown(status))
-
-    def _point(self, name: str, value: float, now: int, step: int) -> Point:
-        key = self._keys.get(name)
-        if key is None:
-            key = clean_key(name)
-            self._keys[name] = key
-        if math.isinf(value):
-            if key not in self._nonfinite:
-                self._nonfinite.add(key)
-                self._writer.add([Tag(f"runner.nonfinite.{key}", f"{value} at step {step}, stored as NaN")])
-            value = math.nan
-        return Point(key, value, now, int(step))
-
     def _end(self, status: Status, remaining: list[Record], *, attempts: int) -> bool:
         """Records the status, in the store if it has all points; returns whether nothing is lost."""
         has_all_points = not self._writer.unsent_points and not any(isinstance(one, Point) for one in remaining)
-        is_lost = bool(remaining) and bool(self._writer.unfiled)
-        if status == "FINISHED" and is_lost:
+        if status == "FINISHED" and remaining and self._writer.unfiled:
             # A run that has lost records has not finished.
             status = "FAILED"
         ending = Ending(status, _now_ms())
         self._writer.file(ending)
         is_stored = False
-        if has_all_points:
-            is_stored = self._store_ending(ending, attempts)
-        elif status == "KILLED":
-            # The wait was cut short, so the store may well respond.
-            self._store_ending(ending, 1)
+        # If the wait for a killed run was cut short, the store may well respond.
+        if has_all_points or status == "KILLED":
+            is_stored = self._store_ending(ending, attempts) and has_all_points
         is_complete = is_stored and not remaining and not self._writer.rejected
         self._file.close(sent=is_complete)
         if is_complete:
@@ -232,12 +212,11 @@ class MlflowTracker(Tracker):
             time.sleep(_STATUS_RETRY_DELAY_S * attempt)
             try:
                 self._run_writer.write([ending], is_retry=False)
+                return True
             except Exception as error:
                 if not is_retryable(error):
                     self._writer.rejected.append(ending)
-                    return False
-            else:
-                return True
+                    break
         return False
 
 
@@ -250,12 +229,8 @@ def start_run(
     resume_run_id: str | None,
     finish_timeout_s: float,
 ) -> Tracker:
-    """Starts or resumes a run.
-
-    See `runner.tracking.open_tracker`, whose name, params and tags are in `spec`.
-    """
-    uri = tracking_uri(config.uri, root)
-    store = open_store(uri, config.experiment)
+    """Starts or resumes a run; see `runner.tracking.open_tracker`."""
+    store = open_store(tracking_uri(config.uri, root), config.experiment)
     try:
         mark_dead_runs(store, warn)
     # Housekeeping must not keep a run from starting.

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.host.lock import HeldError
@@ -34,7 +33,6 @@ _MAX_WAITING = 1_000_000
 _NOTIFY_AFTER_S = 30.0
 
 
-@dataclass
 class _Lane:
     """Records that are stored one batch after another, in order.
 
@@ -42,19 +40,17 @@ class _Lane:
       batch_size: most records in a batch.
       waiting: records that are in no batch yet.
       batch: the batch that is being stored, until it is stored or rejected.
-      is_retry: an attempt to store the batch has raised.
-      retry_delay_s: seconds between the next failure and the retry.
-      retry_at: time of the retry; 0: at once.
-      failing_since: time of the first failure since the last success; null: no outage.
+      retry_at: time of the retry.
+      is_failing: the last attempt has raised, so the batch may be stored already.
     """
 
-    batch_size: int
-    waiting: deque[Record] = field(default_factory=deque)
-    batch: list[Record] = field(default_factory=list)
-    is_retry: bool = False
-    retry_delay_s: float = _FIRST_RETRY_DELAY_S
-    retry_at: float = 0.0
-    failing_since: float | None = None
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self.waiting: deque[Record] = deque()
+        self.batch: list[Record] = []
+        self.retry_at = 0.0
+        self.is_failing = False
+        self._retry_delay_s = _FIRST_RETRY_DELAY_S
 
     def fill_batch(self) -> bool:
         """Fills the batch if it is empty; returns whether there is one to store now."""
@@ -68,15 +64,15 @@ class _Lane:
     def drop_batch(self) -> None:
         """Removes the batch, which is stored or rejected."""
         self.batch = []
-        self.is_retry = False
-        self.retry_delay_s = _FIRST_RETRY_DELAY_S
+        self.is_failing = False
+        self._retry_delay_s = _FIRST_RETRY_DELAY_S
         self.retry_at = 0.0
 
     def schedule_retry(self) -> None:
         """Keeps the batch for a later attempt."""
-        self.is_retry = True
-        self.retry_at = time.monotonic() + self.retry_delay_s
-        self.retry_delay_s = min(2 * self.retry_delay_s, _LONGEST_RETRY_DELAY_S)
+        self.is_failing = True
+        self.retry_at = time.monotonic() + self._retry_delay_s
+        self._retry_delay_s = min(2 * self._retry_delay_s, _LONGEST_RETRY_DELAY_S)
 
 
 class AsyncWriter:
@@ -94,13 +90,9 @@ class AsyncWriter:
     def __init__(
         self, writer: MlflowWriter, file: RunFile, warn: Callable[[str], None], interval_s: float = 2.0
     ) -> None:
-        """Starts the thread.
+        """Starts the thread, which alone calls the writer, in rounds.
 
-        Args:
-          writer: stores the records; called from the thread only.
-          file: of the run.
-          warn: shows one line to the user.
-          interval_s: seconds between two rounds. A call costs the store about as much as 100 points do.
+        A call costs the store about as much as 100 points, so a round stores what `interval_s` seconds have brought.
         """
         self.rejected: list[Record] = []
         self.unsent_points = 0
@@ -128,19 +120,14 @@ class AsyncWriter:
         """Queues records. Takes no lock, so that a training step never waits."""
         self._added.extend(records)
         # A failing store is not asked again before its delay is over, however many points wait.
-        if len(self._added) >= self._points.batch_size and not self._points.is_retry:
+        if len(self._added) >= self._points.batch_size and not self._points.is_failing:
             self._wake.set()
 
     def flush(self, limit_s: float, *, while_moving: bool = False) -> bool:
-        """Waits until all records are stored.
+        """Waits until all records are stored; returns False if it gave up after `limit_s` seconds.
 
-        Args:
-          limit_s: longest wait.
-          while_moving: counts it from the last time that something was stored. An upload in progress gets one more
-            second per MB.
-
-        Returns:
-          False if it gave up.
+        With `while_moving` they are counted from the last time that something was stored. An upload in progress gets
+        one more second per MB.
         """
         started = time.monotonic()
         self._last_progress = started
@@ -162,11 +149,7 @@ class AsyncWriter:
     def abandon(self, wait_s: float = 0.5) -> list[Record]:
         """Ends the thread after its current call, and appends what is left to the file.
 
-        Args:
-          wait_s: longest wait for that call.
-
-        Returns:
-          The records that are not known to be stored, in order.
+        It waits at most `wait_s` seconds for that call. It returns the records that are not known to be stored.
         """
         self._abandoned.set()
         self._wake.set()
@@ -179,24 +162,24 @@ class AsyncWriter:
         self._append([record], sync=True)
 
     def _remaining(self) -> list[Record]:
-        remaining: list[Record] = []
         with self._lock:
-            for lane in (self._points, self._others):
-                remaining += [*lane.batch, *lane.waiting]
-            return [*remaining, *self._added]
+            lanes = (self._points, self._others)
+            return [*(record for lane in lanes for record in (*lane.batch, *lane.waiting)), *self._added]
 
     def _upload_allowance_s(self) -> float:
         """Returns how many seconds the upload in progress may take, by its size."""
         batch = self._others.batch
-        if not batch or self._others.is_retry or not isinstance(batch[0], Artifact):
-            return 0.0
-        with suppress(OSError):
-            return Path(batch[0].path).stat().st_size / _SLOWEST_UPLOAD
+        if batch and isinstance(batch[0], Artifact) and not self._others.is_failing:
+            with suppress(OSError):
+                return Path(batch[0].path).stat().st_size / _SLOWEST_UPLOAD
         return 0.0
 
     def _run(self) -> None:
         while not self._abandoned.is_set():
-            self._wake.wait(self._pause_s())
+            # Until the next round or retry, whichever is earlier.
+            now = time.monotonic()
+            retries = [lane.retry_at - now for lane in (self._points, self._others) if lane.is_failing]
+            self._wake.wait(max(0.0, min([self._interval_s, *retries])))
             self._wake.clear()
             self._file_added()
             while not self._abandoned.is_set():
@@ -204,14 +187,6 @@ class AsyncWriter:
                 if lane is None:
                     break
                 self._store_batch(lane)
-
-    def _pause_s(self) -> float:
-        """Returns the seconds until the next round or retry, whichever is earlier."""
-        pause = self._interval_s
-        for lane in (self._points, self._others):
-            if lane.is_retry:
-                pause = min(pause, lane.retry_at - time.monotonic())
-        return max(0.0, pause)
 
     def _file_added(self) -> None:
         """Appends the added records to the file, and moves them to their lanes."""
@@ -249,49 +224,33 @@ class AsyncWriter:
         with self._lock:
             if self._points.fill_batch():
                 return self._points
-            if self._points.is_retry:
-                # The store is unavailable, so other records would fail too.
-                return None
-            return self._others if self._others.fill_batch() else None
+            # If the store is unavailable for points, other records would fail too.
+            return self._others if not self._points.is_failing and self._others.fill_batch() else None
 
     def _store_batch(self, lane: _Lane) -> None:
         try:
-            self._writer.write(lane.batch, is_retry=lane.is_retry)
+            self._writer.write(lane.batch, is_retry=lane.is_failing)
         # Whatever the client raises: a thread that ends here would lose every later point.
         except Exception as error:
             if is_retryable(error):
-                self._report_outage(lane, error)
+                if not lane.is_failing:
+                    self._report_outage("metrics" if lane is self._points else "tags and files", error)
                 lane.schedule_retry()
                 return
-            self._reject(lane.batch, error)
+            if not self.rejected:
+                self._warn(f"the store rejects {type(lane.batch[0]).__name__.lower()} records: {reason(error)}")
+            self.rejected.extend(lane.batch)
         else:
-            self._report_recovery(lane)
+            if lane.is_failing and self._outages < _MAX_REPORTED_OUTAGES:
+                self._warn("store available again")
         with self._lock:
             lane.drop_batch()
         self._last_progress = time.monotonic()
 
-    def _reject(self, batch: list[Record], error: Exception) -> None:
-        if not self.rejected:
-            kind = type(batch[0]).__name__.lower()
-            self._warn(f"the store rejects {kind} records: {reason(error)}")
-        self.rejected.extend(batch)
-
-    def _report_outage(self, lane: _Lane, error: Exception) -> None:
-        if lane.failing_since is not None:
-            return
-        lane.failing_since = time.monotonic()
+    def _report_outage(self, what: str, error: Exception) -> None:
         self._outages += 1
-        if self._outages > _MAX_REPORTED_OUTAGES:
-            return
-        what = "metrics" if lane is self._points else "tags and files"
-        line = f"store unavailable ({reason(error)}); {what} are stored when it is back"
-        if self._outages == _MAX_REPORTED_OUTAGES:
-            line += f". This was outage {self._outages}; further ones are not reported"
-        self._warn(line)
-
-    def _report_recovery(self, lane: _Lane) -> None:
-        if lane.failing_since is None:
-            return
-        if self._outages < _MAX_REPORTED_OUTAGES:
-            self._warn(f"store available again after {time.monotonic() - lane.failing_since:.0f} s")
-        lane.failing_since = None
+        if self._outages <= _MAX_REPORTED_OUTAGES:
+            line = f"store unavailable ({reason(error)}); {what} are stored when it is back"
+            if self._outages == _MAX_REPORTED_OUTAGES:
+                line += ". Further outages are not reported"
+            self._warn(line)

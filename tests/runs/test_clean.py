@@ -199,7 +199,7 @@ def test_a_name_means_the_newest_and_a_beginning_only_one() -> None:
 
 
 def test_all_pages_of_a_store_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.tracking.paging._PAGE_SIZE", 2)
+    monkeypatch.setattr("runner.tracking.store._PAGE_SIZE", 2)
     client = MlflowClient(store_in(tmp_path))
     experiment = client.create_experiment("mine")
     made = [client.create_run(experiment, start_time=1000 + number).info.run_id for number in range(5)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from runner.tracking import default_uri, location
+from runner.tracking import default_uri
 from runner.tracking.location import absolute, fingerprint, free_port, shown, sqlite_path, sqlite_uri, ui_lines
 
 
@@ -42,10 +42,8 @@ SPECIAL = [
 ]
 
 
-@pytest.mark.parametrize("unquotes", [True, False], ids=["sqlalchemy 2.1", "before"])
 @pytest.mark.parametrize("name", SPECIAL)
-def test_the_path_of_a_project_is_the_path_of_its_store(tmp_path, monkeypatch, name, unquotes):
-    monkeypatch.setattr(location, "_sqlalchemy_unquotes", lambda: unquotes)
+def test_the_path_of_a_project_is_the_path_of_its_store(tmp_path, name):
     uri = default_uri(tmp_path / name)
     assert sqlite_path(uri) == tmp_path / name / "outputs" / "mlflow.db"
     assert absolute(uri) == uri

@@ -23,7 +23,7 @@ from runner.host.logs import MaskedFormatter
 from runner.host.paths import conf_dir
 from runner.host.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
 from runner.plan.checks.composed import convert
-from runner.tracking.location import fingerprint, host_and_port, tracking_uri, ui_lines
+from runner.tracking.location import fingerprint, tracking_uri, ui_lines
 from runner.tracking.reason import reason
 from runner.tracking.run_file import RunFile
 from tests.tracking.server import Server
@@ -171,8 +171,6 @@ def test_the_page_of_a_run_is_one_that_a_browser_opens() -> None:
         "run: http://host:5000/#/experiments/3/runs/abc?workflowType=machine_learning",
         "all runs: http://host:5000/#/experiments/3/runs?workflowType=machine_learning",
     ]
-    assert host_and_port(f"http://ann:{SECRET}@host:5000/x") == ("host", "5000")
-    assert host_and_port("https://[::1]") == ("::1", "443")
 
 
 def test_the_file_of_a_run_can_not_be_used_to_guess_a_password(tmp_path: Path) -> None:

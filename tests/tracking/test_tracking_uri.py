@@ -6,7 +6,7 @@ import pytest
 
 from runner.config.schema import TrackingConfig
 from runner.errors import ConfigError
-from runner.tracking import uri
+from runner.tracking import location
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def _no_outer_store(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_mlflow_can_not_take_is_refused_in_one_line(given: str, problem: str) -> None:
     with pytest.raises(ConfigError) as error:
-        uri.check(TrackingConfig(uri=given))
+        location.check(TrackingConfig(uri=given))
     text = str(error.value)
     assert text.startswith("tracking.uri=")
     assert problem in text
@@ -59,17 +59,17 @@ def test_what_mlflow_can_not_take_is_refused_in_one_line(given: str, problem: st
     ],
 )
 def test_what_mlflow_takes_passes(given: str) -> None:
-    uri.check(TrackingConfig(uri=given))
+    location.check(TrackingConfig(uri=given))
 
 
 def test_the_variable_is_named_where_it_gives_the_uri(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "ftp://ann:secret@host")
     with pytest.raises(ConfigError, match=r"^MLFLOW_TRACKING_URI=ftp://ann:\*\*\*@host:"):
-        uri.check(TrackingConfig())
-    uri.check(TrackingConfig(uri="sqlite:///runs.db"))
-    uri.check(TrackingConfig(name="none"))
+        location.check(TrackingConfig())
+    location.check(TrackingConfig(uri="sqlite:///runs.db"))
+    location.check(TrackingConfig(name="none"))
 
 
 def test_a_folder_of_files_passes_where_mlflow_is_told_to_take_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    uri.check(TrackingConfig(uri="./mlruns"))
+    location.check(TrackingConfig(uri="./mlruns"))

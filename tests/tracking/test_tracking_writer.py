@@ -195,14 +195,14 @@ def test_a_store_that_comes_and_goes_all_day_fills_no_log(writer, store, said):
     for step in range(40):
         store.error = OSError("Connection refused")
         writer.add(_points(step, step + 1))
-        while writer._points.failing_since is None:
+        while not writer._points.is_failing:
             time.sleep(0.001)
         store.error = None
         writer._points.retry_at = 0.0
         assert writer.flush(10)
     assert store.kept == _points(0, 40)
     assert len(said) < 20
-    assert said[-1].endswith("further ones are not reported")
+    assert said[-1].endswith("Further outages are not reported")
 
 
 def test_points_that_the_memory_does_not_hold_are_in_the_file(store, file, said, monkeypatch):

@@ -17,7 +17,6 @@ from runner.errors import ConfigError, DataError
 from runner.task import metrics
 from runner.tracking.hidden import params_of, tags_of
 from runner.tracking.named import LATEST, named
-from runner.tracking.paging import experiment_ids
 from runner.tracking.records import clean_params
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def find_run(client: MlflowClient, which: str, key: str = "run=") -> Run:
     Raises:
       ConfigError: no run matches, or an id's start matches several.
     """
-    experiments = list(experiment_ids(client).values())
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     order = ["attributes.start_time DESC"]
     if which == LATEST:
         # The newest runs may be the parents of sweeps, which trained nothing.

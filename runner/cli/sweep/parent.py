@@ -133,7 +133,7 @@ class Parent:
 
     def address(self, run_id: str) -> str:
         """Returns the address of a run's page, as links on that server write it."""
-        return page.address_of(self.store.experiment_id, run_id)
+        return f"#/experiments/{self.store.experiment_id}/runs/{run_id}"
 
     def describe(self) -> list[str]:
         """Returns the lines that say where the sweep can be seen."""

@@ -44,7 +44,7 @@ from runner.host.quoting import unquoted
 from runner.plan.checks import sweep as checks_sweep
 from runner.plan.checks.composed import convert
 from runner.task import metrics
-from runner.tracking import uri
+from runner.tracking import location
 from runner.tracking.hidden import tags_of
 from runner.tracking.member import (
     PARENT_FILE,
@@ -131,7 +131,7 @@ class Sweep:
         tracking = convert_group("tracking", config)
         assert isinstance(settings, SweepConfig)
         assert isinstance(tracking, TrackingConfig)
-        uri.check(tracking)
+        location.check(tracking)
         self.settings = checks_sweep.settled(settings, convert_group("task", config))
         self.direction: Direction = "minimize"
         if self.settings.direction == metrics.MAXIMIZE:

@@ -25,7 +25,7 @@ from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks import sweep as checks_sweep
 from runner.plan.checks import trainer as checks_trainer
 from runner.task import registry as task
-from runner.tracking import uri
+from runner.tracking import location
 
 if TYPE_CHECKING:
     from runner.model.hub import check as hub
@@ -111,7 +111,7 @@ def _check_tracking(config: TrackingConfig) -> None:
             problem="tracking=none records nothing, so it can't have a tracking URI",
             fix="remove tracking=none or tracking.uri",
         )
-    uri.check(config)
+    location.check(config)
     if config.uri is not None:
         # A recorded URI has `***` for its password; only a typed one reveals it.
         reveal(TRACKING, config.uri)
