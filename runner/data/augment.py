@@ -18,19 +18,10 @@ from runner.config.schema_augment import ON, STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data.augment_steps import STEPS as STEP_CLASSES
 from runner.data.augment_steps import Arrays, Specs, Step
-from runner.data.base import (
-    RESERVED,
-    Array,
-    ArraySpec,
-    DataSource,
-    ExampleSource,
-    Rows,
-    stack_examples,
-)
+from runner.data.base import RESERVED, Array, ArraySpec, DataSource, Draw, ExampleSource, Rows, stack_examples
 from runner.data.checks import options
 from runner.data.encode import check_example
-from runner.data.sampler import Draw, order_of
-from runner.errors import ConfigError, DataError, describe, invalid
+from runner.errors import DataError, describe, invalid
 from runner.host import import_path
 
 # Called with (arrays, rng, **options).
@@ -42,34 +33,24 @@ _UINT64_MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class CustomStep(Step[StepOptions]):
-    """A user's own step: `(arrays, rng, **options) -> arrays` of one example.
-
-    Attributes:
-      function: the user's.
-      keywords: its options.
-      in_evaluations: whether evaluations use it too.
-      result: specs of its result.
-    """
+    """A user's own step: `(arrays, rng, **options) -> arrays` of one example, which it may change in any way."""
 
     function: CustomFunction = dict
     keywords: Mapping[str, object] = field(default_factory=dict)
     in_evaluations: bool = False
-    result: Specs = field(default_factory=dict)
+    result: Specs = field(default_factory=dict)  # for the first example
 
     def check(self) -> None:
-        """Does nothing: a custom step may take any arrays."""
+        pass
 
     def after(self) -> dict[str, ArraySpec]:
-        """Returns the specs of its result for the first example."""
         return dict(self.result)
 
     def keeps(self, name: str) -> bool:
-        """Returns False: a custom step may change any array."""
         del name
         return False
 
     def train(self, arrays: Arrays, rng: np.random.Generator) -> Arrays:
-        """Calls the user's function."""
         result = self.function(dict(arrays), rng, **self.keywords)
         if not isinstance(result, Mapping):
             raise TypeError(f"it returned {type(result).__name__}, but must return a dict of arrays")
@@ -78,15 +59,7 @@ class CustomStep(Step[StepOptions]):
 
 @dataclass(frozen=True, eq=False)
 class Augmented(ExampleSource):
-    """A source whose examples pass through augmentation steps.
-
-    Attributes:
-      source: the source.
-      steps: in order.
-      seed: the run's.
-      training: whether the steps are random; False for evaluations.
-      specs: of the last step's result.
-    """
+    """A source whose examples pass through augmentation steps, which are random if `training`."""
 
     source: DataSource
     steps: Sequence[Step[StepOptions]]
@@ -104,7 +77,6 @@ class Augmented(ExampleSource):
         return any(step.options.sets_size for step in self.steps)
 
     def read(self, rows: Rows, epoch: int = 0) -> dict[str, Array]:
-        """Returns some examples, each array (len(rows), *shape), augmented for an epoch."""
         return stack_examples(self.specs, rows, lambda row: self.example(row, epoch))
 
     def column(self, name: str) -> Array | None:
@@ -114,8 +86,7 @@ class Augmented(ExampleSource):
         return None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        """Returns the arrays of one example, augmented for an epoch."""
-        arrays = self._after_steps(row, epoch)
+        arrays = self.after_steps(row, epoch)
         check_example(arrays, self.specs, f"{self.example_name(row)}, after dataset.augment")
         return {name: arrays[name] for name in self.specs}
 
@@ -123,24 +94,17 @@ class Augmented(ExampleSource):
         return self.source.example_name(row)
 
     def epoch_order(self, draw: Draw) -> Rows:
-        """Returns the order of the source."""
-        return order_of(self.source, draw)
+        return self.source.epoch_order(draw)
 
-    def _after_steps(self, row: int, epoch: int) -> Arrays:
+    def after_steps(self, row: int, epoch: int) -> Arrays:
         """Returns an example after all steps, unchecked."""
         arrays = self.source.original(row) if self._uses_original_images else self.source.example(row)
         # Evaluations always use the draws of epoch 0, so that their examples are the same in every epoch.
-        epoch_of_draws = 0
-        if self.training:
-            epoch_of_draws = epoch
-        rng = example_rng(self.seed, epoch_of_draws, row)
+        rng = example_rng(self.seed, epoch if self.training else 0, row)
         for step in self.steps:
             is_random = self.training or (isinstance(step, CustomStep) and step.in_evaluations)
             try:
-                if is_random:
-                    arrays = step.train(arrays, rng)
-                else:
-                    arrays = step.evaluate(arrays)
+                arrays = step.train(arrays, rng) if is_random else step.evaluate(arrays)
             except DataError:
                 raise
             # The user's code may raise errors of any type.
@@ -160,43 +124,23 @@ class _PhiloxKey(ISeedSequence):
         self._words = words
 
     def generate_state(self, n_words: int, dtype: type = np.uint64) -> Array:  # type: ignore[override]
-        """Returns the key."""
         del n_words
         return np.array(self._words, dtype)
 
 
 def example_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
-    """Returns the random number generator of one example in one epoch.
-
-    It is independent of all others.
-    """
+    """Returns the random number generator of one example in one epoch, independent of all others."""
     # The epoch has the upper 32 bits and the row the lower ones, so no two examples have the same key.
     key = _PhiloxKey(seed & _UINT64_MASK, (epoch << 32 | row) & _UINT64_MASK)
     return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type]
 
 
 def augmented(
-    source: DataSource,
-    config: DatasetConfig,
-    seed: int,
-    *,
-    train: bool,
-    masks: Mapping[str, int] | None = None,
+    source: DataSource, config: DatasetConfig, seed: int, *, train: bool, masks: Mapping[str, int] | None = None
 ) -> DataSource:
-    """Returns a source with the config's augmentation.
+    """Returns a source with the config's augmentation, random if `train`; the source itself if there is none.
 
-    It is the source itself if the config has none.
-
-    Args:
-      source: a split.
-      config: its `augment` lists the steps.
-      seed: the run's.
-      train: whether the steps are random; False for evaluations.
-      masks: names of the arrays whose numbers are not blended, see `runner.data.augment_steps.Step`; None: none.
-
-    Raises:
-      ConfigError: a step does not fit the arrays.
-      DataError: a custom step fails for the first example.
+    For `masks` see `runner.data.augment_steps.Step`.
     """
     if not config.augment:
         return source
@@ -208,8 +152,7 @@ def augmented(
         if step_config.target:
             step = _custom_step(key, step_config, Augmented(source, tuple(steps), seed, train, specs))
         else:
-            step_class = STEP_CLASSES[step_config.name]
-            step = step_class(options(step_config), key, specs, masks or {})
+            step = STEP_CLASSES[step_config.name](options(step_config), key, specs, masks or {})
         step.check()
         steps.append(step)
         specs = step.after()
@@ -226,29 +169,16 @@ def sizing(config: DatasetConfig) -> list[int] | None:
 
 
 def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomStep:
-    """Returns a user's step.
-
-    Calls it for the first example to learn the specs of its result.
-    """
+    """Returns a user's step, which is called for the first example to learn the specs of its result."""
     in_evaluations = config.options.get(ON) == "all"
-    keywords = dict(config.options)
-    keywords.pop(ON, None)
+    keywords = {name: value for name, value in config.options.items() if name != ON}
     function: CustomFunction = import_path.load(config.target, f"{key}._target_")
     passed = [*import_path.parameters(function)][: len(_ARGUMENTS)]
     import_path.check_options(key, config.target, function, keywords, passed, write="write {name}: ...")
     import_path.check_positional(f"{key}._target_", config.target, partial(function, **keywords), _ARGUMENTS)
-    step = CustomStep(
-        StepOptions(),
-        key,
-        before.specs,
-        function=function,
-        keywords=keywords,
-        in_evaluations=in_evaluations,
-    )
-    trial = Augmented(before.source, (*before.steps, step), before.seed, True, before.specs)
-    arrays = trial._after_steps(0, 0)
+    step = CustomStep(StepOptions(), key, before.specs, {}, function, keywords, in_evaluations)
     result = {}
-    for name, array in arrays.items():
+    for name, array in replace(before, steps=(*before.steps, step), training=True).after_steps(0, 0).items():
         if name in RESERVED or array.dtype.kind not in "biuf":
             raise invalid(
                 f"{key}._target_",
@@ -269,33 +199,10 @@ def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomSt
 
 
 def _result_spec(array: Array, spec: ArraySpec | None) -> ArraySpec:
-    """Returns the spec of a custom step's array.
-
-    Dims keep their names if their number is unchanged.
-    """
-    if spec is None:
-        return ArraySpec(tuple(array.shape), str(array.dtype))
-    if (spec.shape, spec.dtype) == (array.shape, str(array.dtype)):
+    """Returns the spec of a custom step's array, whose dims keep their names if their number is unchanged."""
+    if spec is not None and (spec.shape, spec.dtype) == (array.shape, str(array.dtype)):
         return spec
     dims: tuple[str, ...] = ()
-    if len(spec.dims) == array.ndim:
+    if spec is not None and len(spec.dims) == array.ndim:
         dims = spec.dims
     return ArraySpec(tuple(array.shape), str(array.dtype), dims)
-
-
-def write_examples(source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array]) -> None:
-    """Writes examples into arrays (len(rows), *shape), in the calling process.
-
-    Raises:
-      DataError: an example can't be made; the message names it.
-    """
-    for index, row in enumerate(rows):
-        try:
-            example = source.example(int(row), epoch)
-        except (ConfigError, DataError):
-            raise
-        # The user's code may raise errors of any type.
-        except Exception as error:
-            raise DataError(f"{source.example_name(int(row))} can't be made ({describe(error)})") from error
-        for name, values in example.items():
-            arrays[name][index] = values

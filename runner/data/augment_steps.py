@@ -31,14 +31,10 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class Step(Generic[Options]):
-    """One step. It never modifies the arrays it receives.
+    """One step. It never modifies the arrays it receives, whose specs are `specs`.
 
-    Attributes:
-      options: from the config.
-      key: of the step, for messages.
-      specs: of the arrays it receives.
-      masks: names of arrays whose numbers must not be blended, such as class numbers of pixels, each with its number
-        for pixels from outside of the image.
+    `masks` are the arrays whose numbers must not be blended, such as class numbers of pixels, each with its number for
+    pixels from outside of the image.
     """
 
     options: Options
@@ -47,17 +43,12 @@ class Step(Generic[Options]):
     masks: Mapping[str, int] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Checks that the step supports these arrays.
-
-        Raises:
-          ConfigError: it does not.
-        """
+        """Checks that the step supports these arrays."""
         self._require(bool(self._images), "arrays with the dims height and width, and the dataset has none")
 
-    def _require(self, is_met: bool, requirement: str, fix: str = "remove the step") -> None:
+    def _require(self, is_met: bool, requirement: str) -> None:
         if not is_met:
-            name = self.options.name or "a step"
-            raise invalid(f"{self.key}.name", name, problem=f"needs {requirement}", fix=fix)
+            raise invalid(f"{self.key}.name", self.options.name, problem=f"needs {requirement}", fix="remove the step")
 
     @cached_property
     def _images(self) -> list[str]:
@@ -108,7 +99,6 @@ class Step(Generic[Options]):
         return arrays
 
     def _on_pixels(self, arrays: Arrays, change: Change) -> Arrays:
-        """Returns an example whose images and masks are changed alike."""
         changed = dict(arrays)
         for name in self._pixels:
             outside = self._outside(name)
@@ -119,7 +109,6 @@ class Step(Generic[Options]):
         return changed
 
     def _with_image_size(self, size: list[int]) -> dict[str, ArraySpec]:
-        """Returns the specs with images and masks of another height and width."""
         specs = dict(self.specs)
         for name in self._pixels:
             spec = self.specs[name]
@@ -275,7 +264,6 @@ class Color(Step[schema.Color]):
 
     @cached_property
     def _colored(self) -> list[str]:
-        """Names of the images that are not masks."""
         return [name for name in self._images if name not in self.masks]
 
     def keeps(self, name: str) -> bool:
@@ -300,7 +288,6 @@ class Color(Step[schema.Color]):
 
 
 def _symmetric(rng: np.random.Generator) -> float:
-    """Returns a uniform draw from [-1, 1)."""
     return 2 * rng.random() - 1
 
 

@@ -1,8 +1,5 @@
 # ruff: noqa: D102 - a source overrides what DataSource documents
-"""The data interface of the runner: named arrays, specs, sources and datasets.
-
-Imports NumPy only.
-"""
+"""The data interface of the runner: named arrays, specs, sources and datasets. Imports NumPy only."""
 
 from __future__ import annotations
 
@@ -35,13 +32,10 @@ IMAGE_DIMS = ("height", "width", "channel")
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One named array of a dataset.
+    """One named array of a dataset; `shape` is that of one example, without the batch dim.
 
-    Attributes:
-      shape: of one example, without the batch dim.
-      dtype: such as `uint8`.
-      dims: one name per dim of `shape`, such as `height`, `width`, `channel` or `sequence`; empty if unnamed.
-      names: of the categories that an integer array counts, or of the columns of its last dim; empty if it has none.
+    `dims` has one name per dim, such as `height` or `sequence`, or is empty. `names` are those of the categories that
+    an integer array counts, or of the columns of its last dim.
     """
 
     shape: tuple[int, ...]
@@ -60,8 +54,29 @@ class ArraySpec:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
+@dataclass(frozen=True)
+class Draw:
+    """What the order of an epoch depends on; `stream` distinguishes the orders of the parts of a mixture."""
+
+    seed: int
+    epoch: int
+    shuffle: bool = True
+    stream: tuple[int, ...] = ()
+
+    def generator(self) -> np.random.Generator:
+        """Returns the epoch's generator, which depends on nothing else: a resumed run need not replay others."""
+        return np.random.default_rng([self.seed, self.epoch, *self.stream])
+
+
+def shuffled(draw: Draw, size: int) -> Rows:
+    """Returns int64 (size,), a permutation of the examples; every one is equally likely."""
+    if not draw.shuffle:
+        return np.arange(size, dtype=np.int64)
+    return draw.generator().permutation(size).astype(np.int64, copy=False)
+
+
 class DataSource:
-    """Random access to examples; the order is the sampler's."""
+    """Random access to examples."""
 
     if TYPE_CHECKING:
 
@@ -81,10 +96,7 @@ class DataSource:
         return False
 
     def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some examples, each `(len(rows), *shape)`.
-
-        Args:
-          rows: int64 (n,), each from 0 to `size` - 1, in any order, repeats allowed.
+        """Returns the arrays of some examples, each `(len(rows), *shape)`; the rows are in any order, also repeated.
 
         Raises:
           DataError: an example can't be read; the message names the file.
@@ -97,15 +109,7 @@ class DataSource:
         return None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        """Returns the arrays of one example.
-
-        Args:
-          row: from 0 to `size` - 1.
-          epoch: selects the random augmentation; ignored by sources without randomness.
-
-        Raises:
-          DataError: the example can't be made; the message names the file.
-        """
+        """Returns the arrays of one example; the epoch selects the random augmentation."""
         del epoch
         return take(self.read(np.array([row])), 0)
 
@@ -117,10 +121,9 @@ class DataSource:
         """Returns the example's name for messages, such as its file name."""
         return f"example {row:,}"
 
-    def step_lengths(self, rows: Rows) -> Rows | None:
-        """Returns the numbers of steps of some sequences, int64; None if it knows them only by reading."""
-        del rows
-        return None
+    def epoch_order(self, draw: Draw) -> Rows:
+        """Returns the order of an epoch, int64 (size,): a permutation, unless the source is a mixture."""
+        return shuffled(draw, self.size)
 
 
 class ExampleSource(DataSource):
@@ -133,12 +136,7 @@ class ExampleSource(DataSource):
 
 @dataclass(frozen=True, eq=False)
 class ArraySource(DataSource):
-    """Examples as complete arrays, in RAM or memory-mapped.
-
-    Attributes:
-      arrays: by name, each (N, ...), read-only.
-      specs: of the same names.
-    """
+    """Examples as complete read-only arrays (N, ...), in RAM or memory-mapped."""
 
     arrays: Mapping[str, Array]
     specs: Mapping[str, ArraySpec]
@@ -160,13 +158,7 @@ class ArraySource(DataSource):
             return take(self.arrays, rows)
         # Memory-mapped rows are read in the order of the file, each once, because shuffled reads make the disk seek.
         sorted_rows, positions = np.unique(rows, return_inverse=True)
-        examples = {}
-        for name, array in self.arrays.items():
-            if isinstance(array, np.memmap):
-                examples[name] = array[sorted_rows][positions]
-            else:
-                examples[name] = array[rows]
-        return examples
+        return {name: array[sorted_rows][positions] for name, array in self.arrays.items()}
 
 
 def column(source: DataSource, name: str) -> Array | None:
@@ -184,14 +176,8 @@ def empty_arrays(specs: Mapping[str, ArraySpec], count: int) -> dict[str, Array]
     return {name: np.empty((count, *spec.shape), spec.dtype) for name, spec in specs.items()}
 
 
-def in_memory(source: DataSource, most_bytes: int, count: int) -> DataSource:
-    """Returns a source as arrays, if these take at most `most_bytes`, else the source itself.
-
-    Args:
-      source: the source.
-      most_bytes: limit of the arrays.
-      count: examples that are read at a time.
-    """
+def in_memory(source: DataSource, most_bytes: float, count: int) -> DataSource:
+    """Returns a source as arrays, read `count` examples at a time, if these take at most `most_bytes`, else itself."""
     if source.size * sum(spec.bytes for spec in source.specs.values()) > most_bytes:
         return source
     arrays = empty_arrays(source.specs, source.size)
@@ -217,25 +203,18 @@ def ordered_splits(splits: Iterable[str]) -> list[str]:
     """Returns the names of splits with train, validation and test first."""
 
     def position(name: str) -> int:
-        if name in SPLITS:
-            return SPLITS.index(name)
-        return len(SPLITS)
+        return SPLITS.index(name) if name in SPLITS else len(SPLITS)
 
     return sorted(splits, key=position)
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """The mapping from values of the data to numbers.
+    """How the data became numbers; it is recorded with a run, so that later data is read the same way.
 
-    It is recorded with a run, so that later data is read the same way.
-
-    Attributes:
-      categories: integer array -> names of its categories, if it was read from strings.
-      mean: float array -> the mean that was subtracted, one number per column (one if the array has no dims).
-      deviation: float array -> the standard deviation that it was then divided by, in the same form.
-      vocabulary: of text; None for other data.
-      lengths: array of sequences -> the steps that it was padded to.
+    `categories` are the names of an integer array that was read from strings. `mean` was subtracted from a float array
+    and the result divided by `deviation`: one number per column, or one if the array has no dims. `lengths` are the
+    steps that an array of sequences was padded to.
     """
 
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -282,13 +261,7 @@ def _as_tuples(values: Mapping[str, Sequence[Any]], kind: Callable[[Any], Value]
 
 @dataclass(frozen=True)
 class TextSize:
-    """Size of a text.
-
-    Attributes:
-      documents: number of non-empty documents.
-      tokens: number of their tokens, end tokens included.
-      bytes: their size as UTF-8.
-    """
+    """Non-empty documents of a text, their tokens with end tokens, and their bytes as UTF-8."""
 
     documents: int
     tokens: int
@@ -297,56 +270,32 @@ class TextSize:
 
 @dataclass(frozen=True, eq=False)
 class FullDataset:
-    """All splits of a source, before the config's split expressions are applied.
+    """All splits of a source, before the config's split expressions are applied; all have the same specs."""
 
-    Attributes:
-      name: such as `mnist` or `emnist/letters`, or the name of a file or folder.
-      version: the builder's; empty if there is none.
-      splits: by name, in the data's order; all have the same specs.
-      digest: sha256 (hex) of all splits.
-      source: where the data came from, for the record.
-      encoding: the mapping from strings to numbers.
-      about: split -> description, if its name does not say enough.
-      texts: of text: split -> its size.
-    """
-
-    name: str
-    version: str
+    name: str  # such as `mnist` or `emnist/letters`, or the name of a file or folder
+    version: str  # the builder's; empty if there is none
     splits: Mapping[str, DataSource]
-    digest: str
-    source: str
+    digest: str  # sha256 (hex) of all splits
+    source: str  # where the data came from, for the record
     encoding: Encoding = field(default_factory=Encoding)
-    about: Mapping[str, str] = field(default_factory=dict)
-    texts: Mapping[str, TextSize] = field(default_factory=dict)
+    about: Mapping[str, str] = field(default_factory=dict)  # split -> description, if its name does not say enough
+    texts: Mapping[str, TextSize] = field(default_factory=dict)  # split -> its size, of text
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """The train, validation and test examples that the config selects.
-
-    Attributes:
-      name: such as `mnist` or `emnist/letters`, or the name of a file or folder.
-      version: the builder's; empty if there is none.
-      train: training examples.
-      validation: examples for evaluations during training; None: those use `test`.
-      test: examples for the final evaluation and for runner.evaluate.
-      digest: sha256 (hex) of the full dataset, independent of the selection.
-      source: where the data came from, for the record.
-      selection: `train`, `validation` and `test` -> description, such as `train without the 144 of validation`.
-      encoding: the mapping from values to numbers, which a run records.
-      texts: of text: the source's own splits -> their sizes.
-    """
+    """The train, validation and test examples that the config selects; other fields are those of `FullDataset`."""
 
     name: str
     version: str
     train: DataSource
-    test: DataSource
-    validation: DataSource | None
-    digest: str
+    test: DataSource  # for the final evaluation and for runner.evaluate
+    validation: DataSource | None  # for evaluations during training; None: those use `test`
+    digest: str  # of the full dataset, independent of the selection
     source: str
-    selection: Mapping[str, str] = field(default_factory=dict)
+    selection: Mapping[str, str] = field(default_factory=dict)  # split -> such as `train without the 144 of test`
     encoding: Encoding = field(default_factory=Encoding)
-    texts: Mapping[str, TextSize] = field(default_factory=dict)
+    texts: Mapping[str, TextSize] = field(default_factory=dict)  # of the source's own splits
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
@@ -361,13 +310,9 @@ class Dataset:
     @property
     def selecting(self) -> DataSource:
         """Examples for evaluations during training and for selecting the best checkpoint."""
-        if self.validation is None:
-            return self.test
-        return self.validation
+        return self.test if self.validation is None else self.validation
 
     @property
     def selecting_name(self) -> str:
         """`validation` or `test`."""
-        if self.validation is None:
-            return "test"
-        return "validation"
+        return "test" if self.validation is None else "validation"

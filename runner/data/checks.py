@@ -1,7 +1,4 @@
-"""Checks between keys of `dataset`, before a data library is imported.
-
-See `runner.plan.checks.run`.
-"""
+"""Checks between keys of `dataset`, before a data library is imported; each raises the first problem."""
 
 from __future__ import annotations
 
@@ -42,12 +39,7 @@ _YAML_KEYS = {"target": "_target_"}
 def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     """Checks the keys of the group against each other, and that its files exist.
 
-    Args:
-      config: whose single values are checked.
-      recorded: a recorded run is resumed or read, whose tokenizer is used.
-
-    Raises:
-      ConfigError: the first problem.
+    A run that is resumed or read (`recorded`) has its tokenizer.
     """
     if not config.name.strip() and config.builder is None:
         raise invalid(
@@ -97,7 +89,6 @@ def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
 
 
 def _check_pack(config: DatasetConfig) -> None:
-    """Checks what sequence packing needs and excludes."""
     if not config.pack:
         return
     if checks_text.is_text(config):
@@ -121,7 +112,6 @@ def _check_pack(config: DatasetConfig) -> None:
 
 
 def _check_standardized_sequences(config: DatasetConfig) -> None:
-    """Rejects statistics of arrays that are padded."""
     if not isinstance(config.standardize, list):
         return
     for name in config.standardize:
@@ -131,7 +121,6 @@ def _check_standardized_sequences(config: DatasetConfig) -> None:
 
 
 def _check_splits(config: DatasetConfig) -> None:
-    """Checks that split expressions can be parsed, and that only one key makes a validation split."""
     for key in ("train", "validation", "test"):
         expression = getattr(config, key)
         try:
@@ -168,11 +157,7 @@ def _check_keys(config: DatasetConfig) -> None:
 
 
 def check_augment(config: DatasetConfig) -> None:
-    """Checks the augmentation steps, and that worker processes can be started.
-
-    Raises:
-      ConfigError: an unknown step or option, an invalid value, a missing callable, or no worker processes.
-    """
+    """Checks the augmentation steps, and that worker processes can be started."""
     for index, step in enumerate(config.augment):
         key = f"dataset.augment[{index}]"
         if bool(step.name) == bool(step.target):
@@ -198,7 +183,6 @@ def options(step: AugmentConfig) -> StepOptions:
 
 
 def _check_custom(key: str, step: AugmentConfig) -> None:
-    """Checks what is known of a custom step before it is imported."""
     import_path.check(f"{key}._target_", step.target)
     splits = step.options.get(ON, ON_CHOICES[0])
     if splits not in ON_CHOICES:

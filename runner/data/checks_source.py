@@ -1,7 +1,4 @@
-"""Checks of single data sources, for their entries in `runner.data.registry`.
-
-Imports no data library.
-"""
+"""Checks of single data sources, for their entries in `runner.data.registry`. Imports no data library."""
 
 from __future__ import annotations
 
@@ -26,21 +23,13 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True)
 class PathRule:
-    """What `dataset.path` of a source names: a file, a folder or a glob.
-
-    Attributes:
-      content: in words.
-      example: a value.
-      suffixes: of a file, in lower case; empty: only a folder; None: any.
-      fix: for a file with another suffix.
-      is_on_hub: whether a name that does not exist may be that of a dataset on Hugging Face's Hub.
-    """
+    """What `dataset.path` of a source names: a file, a folder or a glob."""
 
     content: str
     example: str
-    suffixes: tuple[str, ...] | None = None
-    fix: str = ""
-    is_on_hub: bool = False
+    suffixes: tuple[str, ...] | None = None  # of a file, in lower case; empty: only a folder; None: any
+    fix: str = ""  # for a file with another suffix
+    is_on_hub: bool = False  # whether a name that does not exist may be that of a dataset on Hugging Face's Hub
 
 
 TABLES = PathRule(
@@ -69,11 +58,7 @@ PARQUET = PathRule(
 
 
 def check_path(rule: PathRule, config: DatasetConfig) -> None:
-    """Checks that `dataset.path` names what the source reads.
-
-    Raises:
-      ConfigError: it is missing or something else, or can't be read.
-    """
+    """Checks that `dataset.path` names what the source reads."""
     path = config.path
     if path is None:
         raise invalid("dataset.path", None, problem=f"needs {rule.content}", fix=f"set dataset.path={rule.example}")
@@ -90,21 +75,13 @@ def check_path(rule: PathRule, config: DatasetConfig) -> None:
 
 
 def check_custom(config: DatasetConfig) -> None:
-    """Checks the path and the values of `dataset=custom`.
-
-    Raises:
-      ConfigError: it does not.
-    """
+    """Checks the path and the values of `dataset=custom`."""
     check_finite(config.options, "dataset")
     import_path.check("dataset._target_", config.target)
 
 
 def check_builder(config: DatasetConfig) -> None:
-    """Checks the path of the user's own TFDS builder, where the config names one.
-
-    Raises:
-      ConfigError: it does not exist.
-    """
+    """Checks the path of the user's own TFDS builder, where the config names one."""
     if config.builder is not None:
         import_path.check("dataset.builder", config.builder)
 
@@ -125,7 +102,6 @@ def matches(path: str) -> Sequence[Path]:
 
 
 def _missing(path: str, rule: PathRule) -> ConfigError:
-    """Returns the error for data that does not exist."""
     if rule.is_on_hub and _HUB_NAME.fullmatch(path):
         folder = path.rpartition("/")[2]
         return invalid(

@@ -1,7 +1,4 @@
-"""Checks between the keys of `dataset` that concern text.
-
-See `runner.data.checks`.
-"""
+"""Checks between the keys of `dataset` that concern text; see `runner.data.checks`."""
 
 from __future__ import annotations
 
@@ -42,21 +39,12 @@ def bytes_vocabulary(config: DatasetConfig) -> int | None:
 
 
 def _single_tokens(config: DatasetConfig) -> int:
-    """Returns the number of single bytes and end tokens at the start of a vocabulary."""
     has_end_token = config.end_token is not None
     return SINGLE_BYTES + has_end_token
 
 
 def check(config: DatasetConfig, *, recorded: bool = False) -> None:
-    """Checks the keys of text.
-
-    Args:
-      config: whose single values are checked.
-      recorded: a recorded run has the tokenizer, so its file may be gone.
-
-    Raises:
-      ConfigError: the first problem.
-    """
+    """Checks the keys of text."""
     if not is_text(config):
         for key in changed(config, _KEYS_OF_TOKENS):
             fix = f"set dataset.tokenizer=bytes too, or remove dataset.{key}"

@@ -24,13 +24,7 @@ _SHOWN_NAMES = 4  # of classes or columns in a cell
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text.
-
-    Attributes:
-      title: above it.
-      columns: their titles.
-      rows: one cell per column; the first one is a name, the others are numbers or short.
-    """
+    """A table of text; the first cell of a row is a name."""
 
     title: str
     columns: tuple[str, ...]
@@ -48,12 +42,9 @@ def splits(data: Dataset) -> dict[str, DataSource]:
 
 
 def tables(data: Dataset, targets: Sequence[str], *, measures: bool = False) -> list[Table]:
-    """Returns all tables of a dataset.
+    """Returns all tables of a dataset that is neither standardized nor augmented.
 
-    Args:
-      data: neither standardized nor augmented.
-      targets: names of the arrays that are predicted.
-      measures: whether the targets are quantities, however few values they have.
+    The targets are quantities if `measures`, however few values they have.
     """
     sources = splits(data)
     values: dict[str, dict[str, Array]] = {}
@@ -139,7 +130,6 @@ def _is_counted(spec: ArraySpec, values: Array) -> bool:
 
 
 def _counts(name: str, spec: ArraySpec, values: Mapping[str, Array], sources: Mapping[str, DataSource]) -> Table:
-    """Returns how many examples of each split are of each class, or have each label."""
     counts: dict[str, Array] = {}
     if spec.shape:
         labels = list(spec.names)

@@ -31,14 +31,7 @@ _CLOCK_TICK_NS = 3_000_000_000
 
 
 def digest(splits: Iterable[tuple[str, Mapping[str, Array]]]) -> str:
-    """Hashes splits: names, dtypes, shapes and bytes.
-
-    Args:
-      splits: (name, its arrays), in any order; hashed in the order of the names.
-
-    Returns:
-      sha256 as hex.
-    """
+    """Hashes splits, in the order of their names: names, dtypes, shapes and bytes of the arrays; sha256 as hex."""
     total = hashlib.sha256()
     for split, arrays in sorted(splits, key=lambda entry: entry[0]):
         is_unnamed = list(arrays) == _UNNAMED_ARRAYS
@@ -55,11 +48,7 @@ def digest(splits: Iterable[tuple[str, Mapping[str, Array]]]) -> str:
 
 
 def of_files(splits: Mapping[str, Sequence[Path]]) -> str:
-    """Hashes the content of files, by split and in their order; only the name of a .npy file matters.
-
-    Raises:
-      DataError: a file can't be read.
-    """
+    """Hashes the content of files, by split and in their order; only the name of a .npy file matters."""
     files = list(chain.from_iterable(splits.values()))
     with ThreadPoolExecutor(cores.available()) as pool:
         digests = dict(zip(files, pool.map(_of_file, files), strict=True))
@@ -73,10 +62,7 @@ def of_files(splits: Mapping[str, Sequence[Path]]) -> str:
 
 
 def _of_file(path: Path) -> str:
-    """Returns the sha256 of a file, which is recorded by its size and the time of its last change.
-
-    The time is ctime, which no program can set back.
-    """
+    """Returns a file's sha256, which is recorded by its size and ctime, which no program can set back."""
     try:
         stat = path.stat()
         key = f"{path.resolve()}\0{stat.st_size}\0{stat.st_ctime_ns}"

@@ -1,6 +1,6 @@
 """Encoding of user data as arrays: float32, int32, bool, and uint8 for images.
 
-Nothing is guessed: a value that is missing, not finite, too large or not a number is an error that names its place.
+Nothing is guessed: a value that is missing, not finite, too large or not a number is a DataError that names its place.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _MIN_ROWS_FOR_SHARE = 20
 # Rows per block of the search for NaN and Inf, which bounds its temporary arrays.
 _BLOCK_ROWS = 1 << 16
 _INT32 = np.iinfo(np.int32)
+_KINDS = {
+    "O": "Python objects, which are never unpickled",
+    "c": "complex numbers",
+    "M": "dates",
+    "m": "time differences",
+}
 
 
 @dataclass(frozen=True, eq=False)
 class StringColumn:
-    """A dictionary-encoded column of strings.
-
-    Attributes:
-      values: the distinct strings.
-      codes: integers (N,), the index in `values` of each row.
-    """
+    """A dictionary-encoded column of strings: `codes` (N,) are indices into the distinct `values`."""
 
     values: Sequence[str]
     codes: Array
@@ -50,47 +51,27 @@ Value = TypeVar("Value")
 def cleaned(text: str) -> str:
     """Returns a name with `_` for each character that config keys don't accept."""
     name = re.sub(r"\W+", "_", text.strip()).strip("_")
-    if name[:1].isdigit():
-        return f"_{name}"
-    return name
-
-
-def clean_name(text: str, where: str) -> str:
-    """Returns the name of a column or array; see `cleaned`.
-
-    Args:
-      text: the user's name.
-      where: the file, for the error.
-
-    Raises:
-      DataError: the name has no usable character, or is reserved.
-    """
-    name = cleaned(text)
-    if not name:
-        raise DataError(
-            f"{where}: a column has the name {text!r}; give it a name with letters and digits (pandas writes an "
-            "unnamed index column unless index=False)"
-        )
-    if name in RESERVED:
-        shown = repr(text)
-        if name != text:
-            shown = f"{text!r}, which is read as {name!r},"
-        fix = "rename that array or column"
-        if name == WEIGHT:
-            fix += ", for example to example_weight; if it has sample weights, set task.example_weight=example_weight"
-        raise DataError(f"{where}: {shown} is a reserved name; {fix}")
-    return name
+    return f"_{name}" if name[:1].isdigit() else name
 
 
 def by_clean_name(columns: Iterable[tuple[object, Value]], where: str) -> dict[str, Value]:
-    """Returns columns by their names; see `clean_name`.
-
-    Raises:
-      DataError: two columns have the same name, or a name can't be used.
-    """
+    """Returns columns by their cleaned names, each of which must be usable, free and once."""
     named: dict[str, Value] = {}
     for text, column in columns:
-        name = clean_name(str(text), where)
+        name = cleaned(str(text))
+        if not name:
+            raise DataError(
+                f"{where}: a column has the name {text!r}; give it a name with letters and digits (pandas writes an "
+                "unnamed index column unless index=False)"
+            )
+        if name in RESERVED:
+            shown = repr(text) if name == text else f"{text!r}, which is read as {name!r},"
+            fix = "rename that array or column"
+            if name == WEIGHT:
+                fix += (
+                    ", for example to example_weight; if it has sample weights, set task.example_weight=example_weight"
+                )
+            raise DataError(f"{where}: {shown} is a reserved name; {fix}")
         if name in named:
             raise DataError(f"{where}: two columns are called {name!r}; rename one of them")
         named[name] = column
@@ -98,11 +79,7 @@ def by_clean_name(columns: Iterable[tuple[object, Value]], where: str) -> dict[s
 
 
 def as_column(place: str, array: Array) -> Column:
-    """Returns an array; strings become a `StringColumn`.
-
-    Raises:
-      DataError: it is a single value, or has strings in several dims, or a string is missing.
-    """
+    """Returns an array; strings become a `StringColumn`."""
     if array.ndim == 0:
         raise DataError(f"{place} is a single value; an array needs one entry per example, (N, ...)")
     if array.dtype.kind not in "US":
@@ -114,11 +91,7 @@ def as_column(place: str, array: Array) -> Column:
 
 
 def string_column(place: str, values: Sequence[str], codes: Array) -> StringColumn:
-    """Returns a column of strings; see `StringColumn`.
-
-    Raises:
-      DataError: a string is empty, which means that it is missing.
-    """
+    """Returns a column of strings, of which none may be empty: that means that it is missing."""
     empty_codes = [code for code, value in enumerate(values) if not value.strip()]
     if empty_codes:
         rows = np.flatnonzero(np.isin(codes, empty_codes))
@@ -132,11 +105,7 @@ def missing_value(place: str, row: int, what: str = " is missing") -> DataError:
 
 
 def check_lengths(columns: Mapping[str, Sized], where: str) -> None:
-    """Checks that all columns have the same number of examples, at least one.
-
-    Raises:
-      DataError: two columns differ, or there are no examples.
-    """
+    """Checks that all columns have the same number of examples, at least one."""
     first, *others = columns
     for name in others:
         if len(columns[name]) != len(columns[first]):
@@ -149,51 +118,31 @@ def check_lengths(columns: Mapping[str, Sized], where: str) -> None:
 
 
 def encode(
-    splits: Mapping[str, Mapping[str, Column]],
-    where: Mapping[str, str],
-    encoding: Encoding | None,
+    splits: Mapping[str, Mapping[str, Column]], where: Mapping[str, str], encoding: Encoding | None
 ) -> tuple[dict[str, ArraySource], Encoding]:
-    """Encodes the columns of every split as arrays.
+    """Returns the columns of every split as arrays, and their encoding; `where` names each split in errors.
 
-    Args:
-      splits: name -> its columns by name.
-      where: split -> its file or callable, for errors.
-      encoding: of a recorded run, whose categories are used; None: the sorted strings of all splits become categories.
-
-    Returns:
-      The splits, and their encoding.
-
-    Raises:
-      DataError: splits have different columns, or values that no array can represent.
+    Strings get the numbers of a recorded run's categories, else of the sorted strings of all splits.
     """
     _check_same_names(splits, where)
     encoding = encoding or Encoding()
-    first = next(iter(splits))
     categories: dict[str, tuple[str, ...]] = {}
-    for name in splits[first]:
-        columns = {split: columns_of_split[name] for split, columns_of_split in splits.items()}
-        recorded = encoding.categories.get(name, ())
-        are_strings = [isinstance(column, StringColumn) for column in columns.values()]
-        if recorded and not all(are_strings):
-            raise DataError(f"{where[first]}, {name} has numbers, but the run's data had strings: {listed(recorded)}")
-        if any(are_strings):
-            categories[name] = tuple(recorded) or _categories(name, columns, where)
-
-    arrays: dict[str, dict[str, Array]] = {}
-    for split, split_columns in splits.items():
-        arrays[split] = {}
-        for name, column in split_columns.items():
-            place = f"{where[split]}, {name}"
+    specs: dict[str, ArraySpec] = {}
+    arrays: dict[str, dict[str, Array]] = {split: {} for split in splits}
+    for name in next(iter(splits.values())):
+        columns = {f"{where[split]}, {name}": columns_of_split[name] for split, columns_of_split in splits.items()}
+        recorded = encoding.categories.get(name)
+        if are_strings(columns, recorded):
+            categories[name] = recorded or _categories(columns)
+        converted = {}
+        for place, column in columns.items():
             if isinstance(column, StringColumn):
-                arrays[split][name] = category_numbers(place, column, categories[name])
+                converted[place] = category_numbers(place, column, categories[name])
             else:
-                arrays[split][name] = numeric_array(place, column)
-
-    specs = _common_specs(arrays, where, categories)
-    for split_arrays in arrays.values():
-        for name, array in split_arrays.items():
-            if array.dtype != specs[name].dtype:
-                split_arrays[name] = array.astype(specs[name].dtype)
+                converted[place] = numeric_array(place, column)
+        specs[name] = common_spec(converted, categories.get(name, ()))
+        for split, array in zip(splits, converted.values(), strict=True):
+            arrays[split][name] = array.astype(specs[name].dtype, copy=False)
     sources = {split: ArraySource(split_arrays, specs) for split, split_arrays in arrays.items()}
     return sources, replace(encoding, categories=categories)
 
@@ -201,48 +150,39 @@ def encode(
 def _check_same_names(splits: Mapping[str, Mapping[str, Column]], where: Mapping[str, str]) -> None:
     first, *others = splits
     for split in others:
-        for name in [*splits[first], *splits[split]]:
-            if (name in splits[first]) == (name in splits[split]):
-                continue
-            has = split
-            lacks = first
-            if name in splits[first]:
-                has = first
-                lacks = split
+        for name in sorted(set(splits[first]) ^ set(splits[split])):
+            has, lacks = (first, split) if name in splits[first] else (split, first)
             raise DataError(
                 f"{where[lacks]} has no {name!r}, but {where[has]} has; add it to all splits, or remove it from all"
             )
 
 
-def _common_specs(
-    arrays: Mapping[str, Mapping[str, Array]], where: Mapping[str, str], categories: Mapping[str, Sequence[str]]
-) -> dict[str, ArraySpec]:
-    """Returns the specs that fit the arrays of every split."""
-    first, *others = arrays
-    specs = {name: infer_spec(array, categories.get(name, ())) for name, array in arrays[first].items()}
-    for split in others:
-        for name, array in arrays[split].items():
-            spec = specs[name]
-            if array.shape[1:] != spec.shape:
-                raise DataError(
-                    f"{where[split]}, {name}: shape {list(array.shape[1:])} per example, but {list(spec.shape)} in "
-                    f"{where[first]}; all splits need one shape"
-                )
-            if array.dtype != spec.dtype:
-                # One file has integers and another one has floats; together they are floats.
-                common = np.result_type(array.dtype, spec.dtype)
-                dtype = str(common)
-                if common.kind == "f":
-                    dtype = "float32"
-                specs[name] = replace(spec, dtype=dtype)
-    return specs
+def are_strings(columns: Mapping[str, Column], recorded: Sequence[str] | None) -> bool:
+    """Returns whether the columns of all places are strings, which those of a recorded run's categories must be."""
+    strings = [place for place, column in columns.items() if isinstance(column, StringColumn)]
+    numbers = [place for place in columns if place not in strings]
+    if strings and numbers:
+        raise DataError(f"{strings[0]} has strings, but {numbers[0]} has numbers; use one kind in both")
+    if recorded and numbers:
+        raise DataError(f"{numbers[0]} has numbers, but the run's data had strings: {listed(recorded)}")
+    return bool(strings)
+
+
+def common_spec(arrays: Mapping[str, Array], names: Sequence[str] = ()) -> ArraySpec:
+    """Returns the spec that fits the arrays (N, ...) of all places: integers and floats together are floats."""
+    where, first = next(iter(arrays.items()))
+    for place, array in arrays.items():
+        if array.shape[1:] != first.shape[1:]:
+            raise DataError(
+                f"{place}: shape {list(array.shape[1:])} per example, but {list(first.shape[1:])} in {where}; all "
+                "splits need one shape"
+            )
+    dtype = np.result_type(*(array.dtype for array in arrays.values()))
+    return infer_spec(first[:0].astype(np.float32 if dtype.kind == "f" else dtype), names)
 
 
 def infer_spec(array: Array, names: Sequence[str] = ()) -> ArraySpec:
-    """Returns the spec of an array (N, ...).
-
-    Arrays with the shape of images get their dims.
-    """
+    """Returns the spec of an array (N, ...); arrays with the shape of images get their dims."""
     shape = array.shape[1:]
     has_image_shape = len(shape) == 3 and shape[-1] in _IMAGE_CHANNELS
     dims: tuple[str, ...] = ()
@@ -252,52 +192,32 @@ def infer_spec(array: Array, names: Sequence[str] = ()) -> ArraySpec:
 
 
 def numeric_array(place: str, values: Array) -> Array:
-    """Returns numbers as float32, int32 or bool, or images as uint8.
+    """Returns numbers (N, ...) as float32, int32 or bool, or images as uint8.
 
-    Args:
-      place: file and column, for errors.
-      values: (N, ...); uint8 of three dims (N, H, W) are gray images and get a channel dim.
-
-    Raises:
-      DataError: the values are not numbers, or are outside the range of the dtype.
+    uint8 (N, H, W) are gray images and get a channel dim.
     """
     kind = values.dtype.kind
     if kind not in "biuf":
+        described = _KINDS.get(kind, f"values of type {values.dtype}")
         raise DataError(
-            f"{place} has {_describe_dtype(values.dtype)}; store numbers, or leave it out (in a file, by naming the "
-            "other columns in dataset.features)"
+            f"{place} has {described}; store numbers, or leave it out (in a file, by naming the other columns in "
+            "dataset.features)"
         )
     if values.dtype == np.uint8 and values.ndim in (3, 4):
-        image = values
-        if values.ndim == 3:
-            # Gray images may be stored without the dim of channels.
-            image = values[..., None]
+        image = values[..., None] if values.ndim == 3 else values
         if image.shape[-1] in _IMAGE_CHANNELS:
             return image
     if kind == "b":
         return values
     if kind == "f":
         return _float32(place, values)
-    if len(values) and values.size:
-        least = int(values.min())
-        largest = int(values.max())
-        if least < _INT32.min or largest > _INT32.max:
-            # As float32, ids that differ in their last digits only would be one number.
-            raise DataError(
-                f"{place} has integers outside the int32 range used on devices; store ids as strings, which become "
-                "categories (in a CSV file with a letter before the digits), and quantities as floats"
-            )
+    if values.size and (values.min() < _INT32.min or values.max() > _INT32.max):
+        # As float32, ids that differ in their last digits only would be one number.
+        raise DataError(
+            f"{place} has integers outside the int32 range used on devices; store ids as strings, which become "
+            "categories (in a CSV file with a letter before the digits), and quantities as floats"
+        )
     return values.astype(np.int32, copy=False)
-
-
-def _describe_dtype(dtype: np.dtype) -> str:
-    descriptions = {
-        "O": "Python objects, which are never unpickled",
-        "c": "complex numbers",
-        "M": "dates",
-        "m": "time differences",
-    }
-    return descriptions.get(dtype.kind, f"values of type {dtype}")
 
 
 def _float32(place: str, values: Array) -> Array:
@@ -329,32 +249,16 @@ def _check_finite(place: str, values: Array) -> None:
         raise missing_value(place, start + row, f"{position} {problem}")
 
 
-def _categories(name: str, columns: Mapping[str, Column], where: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns all strings of a column, sorted."""
+def _categories(columns: Mapping[str, Column]) -> tuple[str, ...]:
     strings: set[str] = set()
-    rows = 0
-    for split, column in columns.items():
-        if not isinstance(column, StringColumn):
-            other = next(other for other, values in columns.items() if isinstance(values, StringColumn))
-            raise DataError(
-                f"{where[other]}, {name} has strings, but {where[split]}, {name} has numbers; use one kind in both"
-            )
+    for column in columns.values():
+        assert isinstance(column, StringColumn), "are_strings has checked it"
         strings.update(column.values)
-        rows += len(column)
-    return categories_of(f"{next(iter(where.values()))}, {name}", strings, rows)
+    return categories_of(next(iter(columns)), strings, sum(map(len, columns.values())))
 
 
 def categories_of(place: str, strings: Collection[str], rows: int) -> tuple[str, ...]:
-    """Returns the categories of a column of strings: its distinct strings, sorted.
-
-    Args:
-      place: file and column, for the error.
-      strings: the distinct ones.
-      rows: of the column.
-
-    Raises:
-      DataError: some of the strings are numbers, or too many are distinct.
-    """
+    """Returns the distinct strings of a column of some rows, sorted; too many, or numbers among them, are an error."""
     numbers = set(filter(is_number, strings))
     if numbers and len(numbers) < len(strings):
         other = min(set(strings) - numbers)
@@ -380,11 +284,7 @@ def is_number(text: str) -> bool:
 
 
 def category_numbers(place: str, column: StringColumn, categories: Sequence[str]) -> Array:
-    """Returns the category of each row, int32 (N,).
-
-    Raises:
-      DataError: a string is none of the categories.
-    """
+    """Returns the category of each row, int32 (N,)."""
     number_of = dict(zip(categories, range(len(categories)), strict=True))
     number_of_code = np.array([number_of.get(string, -1) for string in column.values], np.int32)
     numbers: Array = number_of_code[column.codes]
@@ -406,11 +306,7 @@ def describe_spec(spec: ArraySpec | None) -> str:
 
 
 def check_example(arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec], where: str) -> None:
-    """Checks that an example has the arrays of the first one.
-
-    Raises:
-      DataError: it has others, or another shape or dtype.
-    """
+    """Checks that an example has the arrays of the first one, with their shapes and dtypes."""
     for name in {**specs, **arrays}:
         array = arrays.get(name)
         spec = specs.get(name)

@@ -13,13 +13,10 @@ from runner.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class ImageDecoder:
-    """Decodes and resizes images.
+    """Decodes and resizes images to `size`; a ValueError says why it can't.
 
-    Attributes:
-      size: height and width.
-      channels: 1, 3 or 4.
-      is_resized: whether the config has the size; else every image must have it.
-      has_colors: whether the config has the channels, or the first image has colors; else every image must be gray.
+    Unless the config has the size, every image must have it already. Unless it has the channels or the first image has
+    colors, every image must be gray.
     """
 
     size: tuple[int, int]
@@ -33,21 +30,13 @@ class ImageDecoder:
         return ArraySpec((*self.size, self.channels), "uint8", IMAGE_DIMS)
 
     def original(self, data: bytes) -> Array:
-        """Returns an image in its own size.
-
-        Raises:
-          ValueError: it can't be decoded, or has colors.
-        """
+        """Returns an image in its own size."""
         if not self.has_colors and not images.read_header(data).gray:
             raise ValueError("it has colors, but the first image is gray; set dataset.channels=3")
         return images.decode(data, self.channels)
 
     def resized(self, data: bytes) -> Array:
-        """Returns an image in the size of the dataset.
-
-        Raises:
-          ValueError: it can't be decoded, or has another size than the first one.
-        """
+        """Returns an image in the size of the dataset."""
         pixels = self.original(data)
         if not self.is_resized and pixels.shape[:2] != self.size:
             height, width = self.size
@@ -59,16 +48,7 @@ class ImageDecoder:
 
 
 def decoder_of(config: DatasetConfig, first: bytes, where: str) -> ImageDecoder:
-    """Returns the decoder of a dataset.
-
-    Args:
-      config: size and channels, if it has them.
-      first: the first image.
-      where: its name in messages.
-
-    Raises:
-      DataError: the image can't be read.
-    """
+    """Returns the decoder of a dataset, whose first image decides what the config leaves open."""
     try:
         header = images.read_header(first)
     except ValueError as error:

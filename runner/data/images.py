@@ -1,11 +1,9 @@
-"""Image decoding and the pixel operations of augmentation.
-
-Every function gives identical bits on every machine.
+"""Image decoding and the pixel operations of augmentation; every function gives identical bits on every machine.
 
 JPEG files are decoded by libjpeg-turbo (simplejpeg) with its accurate DCT and smooth upsampling, which gives the
 pixels of TensorFlow's `INTEGER_ACCURATE` bit for bit; Pillow decodes everything else. uint8 images are enlarged and
 mirrored by OpenCV and downscaled by Pillow, both in integer arithmetic. All of them release the GIL. An image is
-(height, width, channels), uint8 or float32.
+(height, width, channels), uint8 or float32. A file that can't be read is a ValueError that says why.
 """
 
 from __future__ import annotations
@@ -52,13 +50,7 @@ cv2.setNumThreads(0)
 
 @dataclass(frozen=True)
 class Header:
-    """The header of an image file.
-
-    Attributes:
-      height: in pixels, after the EXIF orientation.
-      width: in pixels, after the EXIF orientation.
-      gray: whether the image has no colors.
-    """
+    """Size in pixels after the EXIF orientation, and whether the image has no colors."""
 
     height: int
     width: int
@@ -66,11 +58,7 @@ class Header:
 
 
 def read_header(data: bytes) -> Header:
-    """Reads an image file's header.
-
-    Raises:
-      ValueError: it is not a readable image; the message says why.
-    """
+    """Reads an image file's header."""
     try:
         with _open(data) as image:
             _check_bits(image)
@@ -88,27 +76,15 @@ def _open(data: bytes) -> Image.Image:
 
 
 def _check_bits(image: Image.Image) -> None:
-    """Rejects pixels of more than 8 bits, whose files don't all say which value is white.
-
-    Raises:
-      ValueError: it has such pixels.
-    """
+    """Rejects pixels of more than 8 bits, whose files don't all say which value is white."""
     if image.mode in _WIDE_MODES:
         raise ValueError("its pixels have more than 8 bits; save it with 8, or read the values with dataset=arrays")
 
 
 def decode(data: bytes, channels: int) -> Pixels:
-    """Decodes an image file and applies its EXIF orientation.
+    """Decodes an image file and applies its EXIF orientation: uint8 (height, width, channels).
 
-    Args:
-      data: the file's bytes.
-      channels: 1 gray, 3 colors, 4 colors and alpha. With 1 or 3, an alpha channel is dropped.
-
-    Returns:
-      uint8 (height, width, channels); of an animation the first image.
-
-    Raises:
-      ValueError: it is not a readable image; the message says why.
+    Of an animation it is the first image. With 1 or 3 channels, alpha is dropped.
     """
     is_jpeg = data[:2] == b"\xff\xd8"
     pixels = None
@@ -120,10 +96,7 @@ def decode(data: bytes, channels: int) -> Pixels:
 
 
 def _decode_jpeg(data: bytes, channels: int) -> Pixels | None:
-    """Decodes a JPEG file.
-
-    Returns None if only Pillow may succeed: a CMYK file, or one with errors that Pillow tolerates.
-    """
+    """Decodes a JPEG file; None if only Pillow may succeed: CMYK, or errors that Pillow tolerates."""
     try:
         if simplejpeg.decode_jpeg_header(data)[2] in ("CMYK", "YCCK"):
             return None
@@ -169,7 +142,6 @@ def _decode_with_pillow(data: bytes, channels: int) -> Pixels:
 
 
 def _oriented(pixels: Pixels, orientation: int) -> Pixels:
-    """Applies an EXIF orientation, 1 to 8."""
     if orientation in _TRANSPOSED:
         pixels = pixels.transpose(1, 0, 2)
     if orientation in _FLIPPED_VERTICALLY:
@@ -189,19 +161,9 @@ def _reason(error: Exception) -> str:
 def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array:
     """Resizes an image or a window of it, bilinear and antialiased.
 
-    Every pixel under the filter contributes.
-
     The filter is as wide as an output pixel when downscaling and as an input pixel when enlarging. When enlarging,
-    antialiasing changes nothing, and for uint8 OpenCV needs a quarter of Pillow's time. The two round differently and
-    differ by at most 2 of 255, but which one runs depends on the dtype and the sizes only.
-
-    Args:
-      image: uint8 or float32 (H, W, C).
-      size: target height and width.
-      box: window to cut out first; None: the whole image.
-
-    Returns:
-      The same dtype, (*size, C).
+    antialiasing changes nothing, and for uint8 OpenCV needs a quarter of Pillow's time. The two differ by at most 2 of
+    255, but which one runs depends on the dtype and the sizes only.
     """
     if box is not None:
         left, top, right, bottom = box
@@ -218,13 +180,7 @@ def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array
 
 
 def resize_nearest(image: Array, size: tuple[int, int], box: Box | None = None) -> Array:
-    """Resizes a mask or a window of it: each pixel is the one at its center, so that no numbers are blended.
-
-    Args:
-      image: (H, W, C) of any dtype.
-      size: target height and width.
-      box: window to cut out first; None: the whole mask.
-    """
+    """Resizes a mask or a window of it: each pixel is the one at its center, so that no numbers are blended."""
     if box is not None:
         left, top, right, bottom = box
         image = image[top:bottom, left:right]
@@ -247,15 +203,7 @@ def flip(image: Array, *, vertical: bool = False) -> Array:
 
 
 def crop(image: Array, top: int, left: int, size: tuple[int, int], outside: int = 0) -> Array:
-    """Cuts out a window.
-
-    Args:
-      image: (H, W, C).
-      top: first row of the window, may be negative.
-      left: first column of the window, may be negative.
-      size: height and width of the window.
-      outside: number of its pixels outside of the image.
-    """
+    """Cuts out a window, which may begin at negative rows and columns and end past the image."""
     height, width = image.shape[:2]
     bottom = top + size[0]
     right = left + size[1]
@@ -280,14 +228,10 @@ def center_box(height: int, width: int, size: tuple[int, int], share: float) -> 
 
 
 def color(image: Pixels, brightness: float, contrast: float, saturation: float, hue: float) -> Pixels:
-    """Changes brightness, contrast, saturation and hue, in this order.
+    """Changes a uint8 image (H, W, 1 or 3): three factors, of which 1 changes nothing, and a turn of the hue.
 
-    Args:
-      image: uint8 (H, W, 1 or 3); saturation and hue have no effect on one channel.
-      brightness: factor; 1 changes nothing.
-      contrast: factor around the mean gray value; 1 changes nothing.
-      saturation: factor around each pixel's gray value; 1 changes nothing.
-      hue: fraction of the color circle to rotate by; 0 changes nothing.
+    Contrast is around the mean gray value, saturation around each pixel's. Saturation and hue leave one channel as it
+    is. The hue is a fraction of the color circle.
     """
     (pillow,) = _as_pillow(image)
     if brightness != 1:
@@ -313,10 +257,7 @@ def color(image: Pixels, brightness: float, contrast: float, saturation: float, 
 
 
 def _as_pillow(image: Array) -> list[Image.Image]:
-    """Returns an image as Pillow images.
-
-    There is one image for 1 or 3 channels of uint8, else one per channel.
-    """
+    """Returns one Pillow image for 1 or 3 channels of uint8, else one per channel."""
     if image.dtype == np.uint8 and image.shape[2] in _RAW_MODES:
         mode = _RAW_MODES[image.shape[2]]
         height, width = image.shape[:2]
@@ -326,7 +267,6 @@ def _as_pillow(image: Array) -> list[Image.Image]:
 
 
 def _joined(bands: list[Array], original: Array) -> Array:
-    """Returns the bands of `_as_pillow` as an array with the original's channels."""
     if len(bands) == 1:
         return bands[0].reshape(*bands[0].shape[:2], original.shape[2])
     return np.stack(bands, axis=2)

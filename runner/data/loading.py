@@ -20,18 +20,9 @@ from runner.host import stages
 
 __all__ = ["Dataset", "load", "load_run"]
 
-# Options of tasks that name arrays of integers.
-_ARRAYS = ("input_length", "candidate_id")
-
 
 def load_run(config: RunConfig, encoding: Encoding | None = None, evaluated: str | None = None) -> Dataset:
-    """Loads the dataset of a run; see `load`.
-
-    Args:
-      config: the run's.
-      encoding: of the recorded run that other data is read for; None: the data gets an encoding of its own.
-      evaluated: split expression whose examples take the place of `test`; None: the config's.
-    """
+    """Loads the dataset of a run; see `load`."""
     task = config.task
     # Targets and weights are not inputs, so `dataset.standardize=true` leaves them unchanged.
     unscaled = list(task.target or TARGETS)
@@ -50,24 +41,20 @@ def load_run(config: RunConfig, encoding: Encoding | None = None, evaluated: str
 
 
 def _read_as_they_are(task: TaskConfig) -> list[str]:
-    """Returns the arrays that a task reads beside inputs and target: weights, numbers of steps and IDs."""
+    """Returns the weights that a task reads beside inputs and target."""
     names = []
     if task.example_weight:
         names.append(task.example_weight)
     # Tasks of tokens have this option; null means the array of this name.
     if "label_weight" in task.options:
         names.append(task.options["label_weight"] or LABEL_WEIGHT)
-    for option in _ARRAYS:
-        if task.options.get(option):
-            names.append(task.options[option])
     return names
 
 
 def _masks(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
     """Returns the arrays that augmentation does not blend, with the value outside of an image.
 
-    Tasks of class numbers per position have the option `ignore_index`. A label from outside of an image is one that is
-    not counted, if there is one.
+    Tasks of class numbers per position have `ignore_index`: a label from outside of an image is not counted.
     """
     if "ignore_index" not in task.options:
         return {}
@@ -86,43 +73,26 @@ def load(
     masks: Mapping[str, int] | None = None,
     evaluated: str | None = None,
 ) -> Dataset:
-    """Loads a dataset and selects its splits.
+    """Loads a dataset and selects its splits; fetches and decodes it first if necessary.
 
-    Fetches and decodes it first if necessary.
-
-    Args:
-      config: the dataset's config.
-      seed: the run's, which chooses the held-out examples.
-      encoding: of the run that other data is read for; None: the data gets an encoding of its own.
-      unscaled: arrays that `dataset.standardize=true` leaves unchanged.
-      masks: arrays that augmentation does not blend, see `runner.data.augment_steps.Step`; None: none.
-      evaluated: split expression whose examples take the place of `test`; None: the config's.
-
-    Returns:
-      The dataset.
+    With the `encoding` of a recorded run, other data is read as that run's was. `dataset.standardize=true` leaves the
+    arrays `unscaled` as they are, and augmentation does not blend `masks`. The examples of the split expression
+    `evaluated` take the place of `test`.
 
     Raises:
       ConfigError: the value of a key does not fit this dataset.
-      DataError: the data is missing and can't be fetched, or is broken. The message is one line.
+      DataError: the data is missing and can't be fetched, or is broken.
 
-    Example:
-      >>> digits = load(DatasetConfig(name="digits"))
-      >>> digits.train.specs["image"].shape
-      (8, 8, 1)
+    >>> load(DatasetConfig(name="digits")).train.specs["image"].shape
+    (8, 8, 1)
     """
     full = registry.entry(config).load(config, encoding)
     dataset = make_dataset(full, config, seed, evaluated)
     # Padding would count in the statistics. Runs that were recorded earlier may have such statistics.
     padded = [name for name in config.pad or () if encoding is None or name not in encoding.mean]
-    unscaled = [*unscaled, *padded]
-    names = columns_to_standardize(config.standardize, dataset.specs, unscaled)
+    names = columns_to_standardize(config.standardize, dataset.specs, [*unscaled, *padded])
     if names:
-        # The statistics are those of the train split, which exists only after the selection. All splits are then
-        # standardized with them and selected once more.
-        statistics = encoding
-        if statistics is None:
-            statistics = measure(dataset.train, names)
-        dataset = make_dataset(standardized(full, statistics, names), config, seed, evaluated)
+        dataset = standardized(dataset, encoding or measure(dataset.train, names), names)
     # After the selection, so that splits are parts of the examples and not of the rows.
     dataset = packed_dataset(dataset, config)
     validation = dataset.validation

@@ -10,28 +10,16 @@ Legend of the shape suffixes: N examples, R rows, T steps of a row, M examples o
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import (
-    TARGETS,
-    Array,
-    ArraySource,
-    ArraySpec,
-    Dataset,
-    DataSource,
-    Rows,
-    empty_arrays,
-    in_memory,
-)
+from runner.data.base import TARGETS, Array, ArraySource, ArraySpec, Dataset, DataSource, Rows, empty_arrays, in_memory
 from runner.data.packing import LABEL, LABEL_WEIGHT, POSITIONS, SEGMENTS, WholeDocuments
 from runner.errors import DataError, listed
 
-KEY = "dataset.pack"
 _DIMS = ("sequence",)
 # Packed rows of up to 1 GiB are made once and kept as arrays, which an engine may in turn keep on its devices. Larger
 # splits are packed batch by batch.
@@ -40,17 +28,11 @@ _RAM_BYTES = 1 << 30
 _EXAMPLES_PER_READ = 1 << 12
 
 
-def best_fit(lengths: npt.NDArray[np.int64], row_length: int) -> list[list[int]]:
-    """Returns the examples of each row, by best-fit decreasing.
+def best_fit(lengths: Rows, row_length: int) -> list[list[int]]:
+    """Returns the examples of each row by best-fit decreasing, a function of the lengths (N,), each at least 1.
 
-    The longest example comes first. Each goes into the fullest row that has room for it, or into a new one. Of rows
-    with the same room it is the one that got an example last, and of equally long examples the first comes first, so
-    the result is a function of the arguments. The rows and their examples are then put into the order of the examples,
-    so that neighbors in a file stay near each other.
-
-    Args:
-      lengths: (N,), each from 1 to `row_length`.
-      row_length: T.
+    The longest example comes first. Each goes into the fullest row that has room for it, or into a new one. The rows
+    and their examples are then put into the order of the examples, so that neighbors in a file stay near each other.
     """
     rows: list[list[int]] = []
     # Room -> rows with that much room, and all rooms that some row has, in increasing order.
@@ -89,22 +71,14 @@ class PackedExamples(DataSource):
     - `label_weight`: 1, or what the dataset has; 0 for padding;
     - `label`, if the dataset has one array of tokens and no target: the next token, with weight 0 at the end of an
       example.
-
-    Attributes:
-      source: padded examples, with `segments`: 1 for a step and 0 for the padding after it.
-      specs: of the rows.
-      padding: array -> its value in padding.
-      members: int64 (N,), the examples of all rows, row by row.
-      starts: int64 (R + 1,), where the members of each row start and end.
-      tokens: the array that the label is made of; None: the dataset has a target.
     """
 
-    source: DataSource
+    source: DataSource  # padded examples, with `segments`: 1 for a step and 0 for the padding after it
     specs: Mapping[str, ArraySpec]
-    padding: Mapping[str, float]
-    members: Rows
-    starts: Rows
-    tokens: str | None
+    padding: Mapping[str, float]  # array -> its value in padding
+    members: Rows  # (N,), the examples of all rows, row by row
+    starts: Rows  # (R + 1,), where the members of each row start and end
+    tokens: str | None  # the array that the label is made of; None: the dataset has a target
 
     @property
     def size(self) -> int:
@@ -144,29 +118,27 @@ class PackedExamples(DataSource):
 
 
 def packed_dataset(dataset: Dataset, config: DatasetConfig) -> Dataset:
-    """Returns the dataset with several examples per row, if the config asks for it.
-
-    Args:
-      dataset: selected splits of padded examples.
-      config: its `pack` and `pad`.
-
-    Raises:
-      DataError: an array has no number per step, or no example has a step.
-    """
+    """Returns the dataset, of padded examples, with several examples per row, if the config asks for it."""
     if not config.pack:
         return dataset
-    selection = dict(dataset.selection)
-    train, selection["train"] = _packed(dataset.train, config, selection, "train")
-    test, selection["test"] = _packed(dataset.test, config, selection, "test")
-    validation = None
+    sources = {"train": dataset.train, "test": dataset.test}
     if dataset.validation is not None:
-        validation, selection["validation"] = _packed(dataset.validation, config, selection, "validation")
-    return replace(dataset, train=train, test=test, validation=validation, selection=selection)
+        sources["validation"] = dataset.validation
+    selection = dict(dataset.selection)
+    packed = {}
+    for split, source in sources.items():
+        packed[split], about = _packed(source, config, split)
+        selection[split] = f"{selection.get(split, split)}: {about}"
+    return replace(
+        dataset,
+        train=packed["train"],
+        test=packed["test"],
+        validation=packed.get("validation"),
+        selection=selection,
+    )
 
 
-def _packed(
-    source: DataSource, config: DatasetConfig, selection: Mapping[str, str], split: str
-) -> tuple[DataSource, str]:
+def _packed(source: DataSource, config: DatasetConfig, split: str) -> tuple[DataSource, str]:
     """Returns a split with several examples per row, and its description."""
     # The arrays of a text are all padded with 0.
     padding = config.pad or dict.fromkeys(source.specs, 0.0)
@@ -177,34 +149,27 @@ def _packed(
     examples = np.flatnonzero(lengths)
     members = [examples[row] for row in best_fit(lengths[examples], length)]
     if not members:
-        raise DataError(f"{KEY}: no example of split {split} has a step; fix the data, or select other examples")
-    counts = [len(row) for row in members]
-    starts = np.cumsum([0, *counts]).astype(np.int64)
+        raise DataError(
+            f"dataset.pack: no example of split {split} has a step; fix the data, or select other examples"
+        )
+    starts = np.cumsum([0, *map(len, members)]).astype(np.int64)
     rows_of_split: DataSource = PackedExamples(source, specs, padding, np.concatenate(members), starts, tokens)
-    steps = int(lengths.sum())
-    about = (
-        f"{selection.get(split, split)}: {source.size:,} examples in {len(members):,} rows of {length:,} steps, "
-        f"{steps / (len(members) * length):.1%} full"
-    )
     if isinstance(source, ArraySource | WholeDocuments):
         # In memory, or mapped.
         rows_of_split = in_memory(rows_of_split, _RAM_BYTES, _EXAMPLES_PER_READ)
-    return rows_of_split, about
+    share = int(lengths.sum()) / (len(members) * length)
+    return rows_of_split, f"{source.size:,} examples in {len(members):,} rows of {length:,} steps, {share:.1%} full"
 
 
 def _row_specs(
     specs: Mapping[str, ArraySpec], padding: Mapping[str, float]
 ) -> tuple[dict[str, ArraySpec], str | None]:
-    """Returns the specs of packed rows, and the array that the label is made of, if there is no target.
-
-    Raises:
-      DataError: an array has no number per step.
-    """
+    """Returns the specs of packed rows, and the array that the label is made of, if there is no target."""
     shape = specs[SEGMENTS].shape
     whole = [name for name in specs if name not in padding and name != SEGMENTS]
     if whole:
         raise DataError(
-            f"{KEY}: the dataset has {listed(whole)} with one value per example, but a packed row has several "
+            f"dataset.pack: the dataset has {listed(whole)} with one value per example, but a packed row has several "
             "examples; name only arrays of sequences in dataset.features, or remove dataset.pack"
         )
     rows = {}
@@ -218,19 +183,18 @@ def _row_specs(
         (tokens, *others) = [name for name in specs if name != SEGMENTS and name != LABEL_WEIGHT]
         if others or np.dtype(specs[tokens].dtype).kind not in "iu" or specs[tokens].shape != shape:
             raise DataError(
-                f"{KEY}: the dataset has {listed([tokens, *others])} and no label; add an array called label, or name "
-                "only the array of tokens, whose label is the next token"
+                f"dataset.pack: the dataset has {listed([tokens, *others])} and no label; add an array called label, "
+                "or name only the array of tokens, whose label is the next token"
             )
         rows[LABEL] = rows[tokens]
     rows[LABEL_WEIGHT] = ArraySpec(shape, "float32", _DIMS)
     return rows, tokens
 
 
-def _lengths(source: DataSource) -> npt.NDArray[np.int64]:
+def _lengths(source: DataSource) -> Rows:
     """Returns the number of steps of each example, (N,)."""
-    known = source.step_lengths(np.arange(source.size))
-    if known is not None:
-        return known
+    if isinstance(source, WholeDocuments):
+        return source.lengths
     lengths = []
     for start in range(0, source.size, _EXAMPLES_PER_READ):
         rows = np.arange(start, min(start + _EXAMPLES_PER_READ, source.size))
@@ -238,7 +202,6 @@ def _lengths(source: DataSource) -> npt.NDArray[np.int64]:
     return np.concatenate(lengths)
 
 
-def _within(counts: Sequence[int] | Rows) -> Rows:
+def _within(counts: Rows) -> Rows:
     """Returns 0, 1, ... for each group of a number of entries, one group after the other."""
-    counts = np.asarray(counts, np.int64)
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -28,14 +28,10 @@ ROWS_PER_READ = 1 << 12
 
 
 def specs(length: int, *, apart: bool) -> dict[str, ArraySpec]:
-    """Returns `tokens`, `label` and, with `apart`, the document masks of an example.
+    """Returns `tokens`, `label` (the next token) and, with `apart`, the document masks, each (length,).
 
-    The label of a token is the next one.
-
-    Args:
-      length: T, tokens per sequence.
-      apart: adds `segments`, the document within the sequence from 1 (0: padding), and `label_weight`, 1 if the label
-        is in the same document.
+    The masks are `segments`, the document within the sequence from 1 (0: padding), and `label_weight`, 1 if the label
+    is in the same document.
     """
     integers = ArraySpec((length,), "int32", _DIMS)
     arrays = {TOKENS: integers, LABEL: integers}
@@ -51,10 +47,7 @@ def is_of_packing(arrays: Mapping[str, ArraySpec], name: str) -> bool:
 
 
 def no_label_counts(split: str) -> ConfigError:
-    """Returns the error for one-token documents that are kept apart.
-
-    No token of such a split has a next one.
-    """
+    """Returns the error for documents of one token that are kept apart: none of them has a next one."""
     return invalid(
         "dataset.documents",
         "apart",
@@ -65,14 +58,10 @@ def no_label_counts(split: str) -> ConfigError:
 
 @dataclass(frozen=True, eq=False)
 class PackedSequences(DataSource):
-    """Concatenated documents, cut every T tokens.
+    """Concatenated documents, cut every `length` tokens.
 
-    Attributes:
-      stream: tokens (n,) of all documents.
-      starts: int64 (documents,), the first token of each document; the first is 0, and no document is empty.
-      length: T, tokens per sequence.
-      apart: whether sequences have document masks; see `specs`. If so, the remainder at the end becomes a padded
-        sequence. If not, it is dropped, because nothing could mark the padding.
+    `stream` has the tokens of all documents, `starts` the first of each. With `apart` the remainder at the end becomes
+    a padded sequence; else it is dropped, because nothing could mark the padding.
     """
 
     stream: Array
@@ -94,7 +83,6 @@ class PackedSequences(DataSource):
         return inputs // self.length
 
     def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some sequences, each (len(rows), T)."""
         first_tokens = np.asarray(rows, np.int64) * self.length
         # T + 1 tokens per sequence: the inputs, and one more for the label of the last input.
         positions = first_tokens[:, None] + np.arange(self.length + 1)
@@ -129,15 +117,10 @@ class PackedSequences(DataSource):
 
 @dataclass(frozen=True, eq=False)
 class WholeDocuments(DataSource):
-    """Documents as examples that are padded to T tokens, which `runner.data.packed_examples` puts into rows.
+    """Documents padded to `length` tokens, which `runner.data.packed_examples` puts into rows.
 
-    A document of more than T inputs is several examples. Its last token is not an input, because no token follows it.
-    So every input has a label, and a document of one token has no example.
-
-    Attributes:
-      stream: tokens (n,) of all documents.
-      starts: int64 (documents,), the first token of each document; the first is 0, and no document is empty.
-      length: T.
+    A document of more inputs is several examples. Its last token is not an input, because no token follows it. So
+    every input has a label, and a document of one token has no example.
     """
 
     stream: Array
@@ -164,11 +147,12 @@ class WholeDocuments(DataSource):
     def size(self) -> int:
         return len(self._pieces[0])
 
-    def step_lengths(self, rows: Rows) -> Rows:
-        return self._pieces[1][rows]
+    @property
+    def lengths(self) -> Rows:
+        """Number of inputs of each example, int64 (N,)."""
+        return self._pieces[1]
 
     def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some examples, each (len(rows), T)."""
         first_tokens, lengths = (piece[rows] for piece in self._pieces)
         positions = first_tokens[:, None] + np.arange(self.length + 1)
         window = np.asarray(self.stream[np.minimum(positions, len(self.stream) - 1)], np.int32)

@@ -1,7 +1,4 @@
-"""The parts of a mixture: their configs and weights, from `dataset.parts`.
-
-Imports no NumPy.
-"""
+"""The parts of a mixture: their configs and weights, from `dataset.parts`. Imports no NumPy."""
 
 from __future__ import annotations
 
@@ -32,14 +29,7 @@ _KEYS = (
 
 @dataclass(frozen=True)
 class Part:
-    """One dataset of a mixture.
-
-    Attributes:
-      key: of its mapping, such as `dataset.parts[0]`.
-      name: for messages and the record: the path, the import path or the name of its data.
-      weight: above 0; its share of the training examples is relative to the sum of all weights.
-      config: of its data.
-    """
+    """One dataset of a mixture: its key in the config, its name for messages, its weight and its own config."""
 
     key: str
     name: str
@@ -48,14 +38,7 @@ class Part:
 
 
 def parts_of(config: DatasetConfig) -> list[Part]:
-    """Returns the parts of a mixture, whose single values are checked.
-
-    Args:
-      config: of the mixture.
-
-    Raises:
-      ConfigError: a part has an unknown key, or an invalid value.
-    """
+    """Returns the parts of a mixture, whose single values are checked."""
     parts = []
     for index, content in enumerate(config.parts):
         parts.append(_part(f"{_KEY}[{index}]", content, config))
@@ -93,11 +76,7 @@ def _part(key: str, content: Mapping[str, object], mixture: DatasetConfig) -> Pa
 
 
 def in_part(key: str, run: Callable[[], Value]) -> Value:
-    """Returns the result of a function, whose errors name the keys of a part instead of those of `dataset`.
-
-    Raises:
-      ConfigError: the function does.
-    """
+    """Calls a function whose errors name the keys of a part instead of those of `dataset`."""
     try:
         return run()
     except ConfigError as error:

@@ -18,27 +18,18 @@ _POLL_SECONDS = 0.1
 
 
 class Prefetcher(Generic[Item, Placed]):
-    """Iterates over `place(item)` of each item, computed up to `depth` ahead.
-
-    A background thread computes them.
+    """Iterates over `place(item)` of each item, computed by a thread up to `depth` ahead.
 
     The thread starts with the `with` block, or earlier with `start`. It ends with the items, with an exception, with
     the block or with `close`. An exception of the items or of `place` is raised in the loop, in place of the item.
 
-    Example:
-      >>> with Prefetcher(range(3), place=str, depth=2) as ready:
-      ...     list(ready)
-      ['0', '1', '2']
+    >>> with Prefetcher(range(3), place=str, depth=2) as ready:
+    ...     list(ready)
+    ['0', '1', '2']
     """
 
     def __init__(self, items: Iterable[Item], place: Callable[[Item], Placed], depth: int = 2) -> None:
-        """Prepares; draws no item yet.
-
-        Args:
-          items: iterated in the thread.
-          place: applied in the thread, such as a copy to the devices.
-          depth: items prepared ahead, at least 1.
-        """
+        """Prepares; draws no item yet."""
         self._items = items
         self._place = place
         # An item comes wrapped in a tuple, so that it can't be mistaken for the end (None) or for an exception.

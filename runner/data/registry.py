@@ -1,6 +1,4 @@
-"""The table of data sources: one entry per kind of data.
-
-Imports neither NumPy nor a source's libraries.
+"""The table of data sources: one entry per kind of data. Imports neither NumPy nor a source's libraries.
 
 To add a source, write a module `runner/data/sources/<name>.py` (or a package), add its entry to `SOURCES` and write
 `conf/dataset/<name>.yaml`. The module has the function
@@ -39,36 +37,19 @@ _FOLDER = "runner.data.sources"
 
 @dataclass(frozen=True)
 class SourceEntry:
-    """One data source.
-
-    Attributes:
-      module: import path of its module. It is imported when the source is loaded, because an
-        invalid config is reported before a source's libraries are imported.
-      keys: keys of the group `dataset` that this source has and not every source.
-      tokens: whether its examples are sequences of tokens: `always`, `never`, or `tokenizer`, with
-        `dataset.tokenizer`; `maybe` if only the data shows it.
-      is_users_data: the data is the user's own. Its split `validation` is then used without being named; a published
-        dataset's is not, so that results compare with those in the literature.
-      check: checks that what the config names exists and fits, without importing a library; None: nothing to check.
-    """
+    """One data source; its module is imported when it is loaded, after the config is checked."""
 
     module: str
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()  # of the group `dataset` that this source has and not every source
+    # Whether its examples are sequences of tokens: with `dataset.tokenizer`, or `maybe` if only the data shows it.
     tokens: Literal["always", "never", "tokenizer", "maybe"] = "never"
+    # The split `validation` of users' data is used without being named; a published dataset's is not, so that results
+    # compare with those in the literature.
     is_users_data: bool = False
     check: Callable[[DatasetConfig], None] | None = None
 
     def load(self, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
-        """Imports the source's module, with its libraries, and reads all splits.
-
-        Args:
-          config: the dataset's.
-          encoding: of the recorded run that the data is read for; None: the data gets an encoding of its own.
-
-        Raises:
-          ConfigError: the value of a key does not fit the data.
-          DataError: the data is missing or broken.
-        """
+        """Reads all splits, with the encoding of the recorded run that the data is read for, if any."""
         full: FullDataset = import_module(self.module).load(config, encoding)
         return full
 

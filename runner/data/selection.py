@@ -40,12 +40,7 @@ _TEST_STREAM = (0, 2)
 
 @dataclass(frozen=True, eq=False)
 class Selection(DataSource):
-    """Some examples of one or more sources, in an order of their own.
-
-    Attributes:
-      pieces: pairs of a source and int64 rows of it.
-      specs: of the arrays.
-    """
+    """Some rows of one or more sources, in an order of their own."""
 
     pieces: Sequence[tuple[DataSource, Rows]]
     specs: Mapping[str, ArraySpec]
@@ -82,29 +77,15 @@ class Selection(DataSource):
         if len(self.pieces) == 1:
             source, source_rows = self.pieces[0]
             return source.read(source_rows[rows])
-        lengths = [len(source_rows) for _, source_rows in self.pieces]
-        starts = np.cumsum([0, *lengths])
+        starts = np.cumsum([0, *(len(source_rows) for _, source_rows in self.pieces)])
         piece_of_row = np.searchsorted(starts, rows, side="right") - 1
         arrays = empty_arrays(self.specs, len(rows))
         for piece, (source, source_rows) in enumerate(self.pieces):
             positions = np.flatnonzero(piece_of_row == piece)
-            if not len(positions):
-                continue
-            examples = source.read(source_rows[rows[positions] - starts[piece]])
-            for name, array in examples.items():
-                arrays[name][positions] = array
+            if len(positions):
+                for name, array in source.read(source_rows[rows[positions] - starts[piece]]).items():
+                    arrays[name][positions] = array
         return arrays
-
-    def step_lengths(self, rows: Rows) -> Rows | None:
-        """Returns the numbers of steps of some examples, or None unless every source knows them."""
-        lengths = []
-        for source, source_rows in self.pieces:
-            piece = source.step_lengths(source_rows)
-            if piece is None:
-                return None
-            lengths.append(piece)
-        steps: Rows = np.concatenate(lengths)[rows]
-        return steps
 
     def column(self, name: str) -> Array | None:
         """Returns one complete array, or None unless every source has it."""
@@ -120,29 +101,16 @@ class Selection(DataSource):
 def make_dataset(full: FullDataset, config: DatasetConfig, seed: int, evaluated: str | None = None) -> Dataset:
     """Selects the train, validation and test examples of a config.
 
-    Args:
-      full: all splits of the source.
-      config: its split expressions and the share to hold out.
-      seed: the run's, at least 0, which chooses the held-out examples.
-      evaluated: split expression whose examples take the place of `test`; it may name the splits that are chosen here
-        at random too. None: the config's.
-
-    Returns:
-      The dataset. The splits that are chosen here at random share no example.
-
-    Raises:
-      ConfigError: an expression does not fit the splits, or selects examples without labels.
+    The seed chooses the held-out examples, and the splits that are chosen here at random share no example. The
+    examples of the split expression `evaluated`, which may name these splits too, take the place of `test`.
     """
     train = select("train", config.train, full)
     about = {"train": config.train}
     held_out: dict[str, DataSource] = {}
 
-    if config.test is not None:
-        test = select("test", config.test, full)
-        about["test"] = config.test
-    elif "test" in full.splits:
-        test = select("test", "test", full)
-        about["test"] = "test"
+    if config.test is not None or "test" in full.splits:
+        about["test"] = config.test or "test"
+        test = select("test", about["test"], full)
     else:
         train, test = _random_parts(train, TEST_SHARE, (_TEST_SEED, *_TEST_STREAM), "test")
         held_out["test"] = test
@@ -162,25 +130,19 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int, evaluated:
         if "validation" not in full.splits:
             held_out["validation"] = validation
         about["validation"] = f"{validation.size:,} of {config.train}, chosen by seed {seed}"
-        joint = "without"
-        if joint in about["train"]:
-            # It already lacks the examples of test.
-            joint = "and"
+        # It may already lack the examples of test.
+        joint = "and" if "without" in about["train"] else "without"
         about["train"] += f" {joint} the {validation.size:,} of validation"
 
     if evaluated is not None:
-        named = {term.name for term in _parse_key("test", evaluated)}
-        if "all" in named:
+        if "all" in {term.name for term in _parse_key("test", evaluated)}:
             # The examples that are held out are in the source's own splits.
             held_out = {}
         test = select("test", evaluated, replace(full, splits={**full.splits, **held_out}))
         about["test"] = evaluated
 
-    selection = {}
-    for split in SPLITS:
-        if split in about:
-            # The source's own description wins, such as "the last 12 of 120 documents" for a text's test split.
-            selection[split] = full.about.get(about[split], about[split])
+    # The source's own description wins, such as "the last 12 of 120 documents" for a text's test split.
+    selection = {split: full.about.get(about[split], about[split]) for split in SPLITS if split in about}
     return Dataset(
         name=full.name,
         version=full.version,
@@ -196,11 +158,6 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int, evaluated:
 
 
 def _parse_key(key: str, text: str) -> tuple[Slice, ...]:
-    """Parses the split expression of a key.
-
-    Raises:
-      ConfigError: it is not a split expression.
-    """
     try:
         return parse_split(text)
     except ValueError as error:
@@ -208,26 +165,16 @@ def _parse_key(key: str, text: str) -> tuple[Slice, ...]:
 
 
 def select(key: str, text: str, full: FullDataset) -> DataSource:
-    """Returns the examples that a split expression selects.
+    """Returns the examples that the split expression of `dataset.<key>` selects.
 
-    Args:
-      key: `train`, `validation` or `test`.
-      text: the expression.
-      full: all splits of the source.
-
-    Returns:
-      Arrays if the source has arrays. A single range of 1 GiB or more stays memory-mapped; anything else is in RAM.
-
-    Raises:
-      ConfigError: a term does not fit the splits, or selects examples without labels.
+    They are arrays if the source has arrays. A single range of 1 GiB or more stays memory-mapped.
     """
     slices = _parse_key(key, text)
     sizes = {name: source.size for name, source in full.splits.items()}
     try:
         ranges = resolve(slices, sizes)
     except ValueError as error:
-        fix = _other_split(key, full)
-        raise invalid(f"dataset.{key}", text, problem=str(error), fix=fix) from error
+        raise invalid(f"dataset.{key}", text, problem=str(error), fix=_other_split(key, full)) from error
 
     sources = [full.splits[name] for name, _, _ in ranges]
     specs = sources[0].specs
@@ -236,9 +183,7 @@ def select(key: str, text: str, full: FullDataset) -> DataSource:
         if isinstance(source, ArraySource):
             pieces_of_arrays.append(take(source.arrays, slice(start, stop)))
     if len(pieces_of_arrays) == len(ranges):
-        arrays = {}
-        for name in specs:
-            arrays[name] = _joined([piece[name] for piece in pieces_of_arrays])
+        arrays = {name: _joined([piece[name] for piece in pieces_of_arrays]) for name in specs}
         _check_labels(key, text, full, arrays, specs)
         return ArraySource(arrays, specs)
 
@@ -291,30 +236,17 @@ def _check_labels(
 
 
 def _random_parts(source: DataSource, share: float, entropy: Sequence[int], key: str) -> tuple[DataSource, DataSource]:
-    """Splits a source at random into two; both keep the order of the source.
-
-    Args:
-      source: at least two examples.
-      share: of the second part, above 0 and below 1.
-      entropy: seed of the choice, which also depends on the source's size.
-      key: `holdout` or `test`, for the error.
-
-    Raises:
-      ConfigError: one of the two would be empty.
-    """
+    """Splits a source at random into two, of which the second has the share; both keep the order of the source."""
     count = round(source.size * share)
     if not 0 < count < source.size:
-        value = None
         fix = "use more examples"
-        if key == "holdout":
-            value = share
         if source.size > 1 and key == "holdout":
             fix += ", or set dataset.holdout=0.5"
         elif source.size > 1:
             fix += ", or name two ranges: \"dataset.train='train[:1]'\" \"dataset.test='train[1:]'\""
         raise invalid(
             f"dataset.{key}",
-            value,
+            share if key == "holdout" else None,
             problem=f"can't split {source.size} examples: {share:g} of them is {count}, which leaves one part empty",
             fix=fix,
         )

@@ -1,7 +1,4 @@
-"""TFDS split expressions, parsed without TFDS.
-
-Examples are `train`, `train[:5000]` and `train[10%:]+test[-1000:]`.
-"""
+"""TFDS split expressions such as `train`, `train[:5000]` and `train[10%:]+test[-1000:]`, parsed without TFDS."""
 
 from __future__ import annotations
 
@@ -16,14 +13,7 @@ _PERCENT = re.compile(r"(-?\d+(?:\.\d*)?)%")
 
 @dataclass(frozen=True)
 class Slice:
-    """One term of a split expression.
-
-    Attributes:
-      name: the split's name; `all` means every split.
-      start: first example, or None for the beginning; negative counts from the end.
-      stop: one past the last example, or None for the end; negative counts from the end.
-      percent: whether `start` and `stop` are percents of the split rather than counts.
-    """
+    """One term: a split, or `all`, and its bounds, counts or percents, of which negative ones count from the end."""
 
     name: str
     start: float | None = None
@@ -34,18 +24,11 @@ class Slice:
 def parse_split(text: str) -> tuple[Slice, ...]:
     """Parses a split expression as TFDS does, except for its shard units.
 
-    Args:
-      text: the expression, such as `train[:50%]+test[20:40]`.
-
-    Returns:
-      The terms of the sum, in order.
-
     Raises:
-      ValueError: the text is not a split expression; the message is the problem, without a fix.
+      ValueError: the text is not one; the message is the problem, without a fix.
 
-    Example:
-      >>> parse_split("train[:5000]")
-      (Slice(name='train', start=None, stop=5000, percent=False),)
+    >>> parse_split("train[:5000]")
+    (Slice(name='train', start=None, stop=5000, percent=False),)
     """
     return tuple(_parse_term(term.strip()) for term in text.split("+"))
 
@@ -58,16 +41,9 @@ def fix_of(key: str) -> str:
 
 
 def resolve(slices: Sequence[Slice], sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """Resolves terms to ranges of examples.
+    """Returns `(split, start, stop)` per term, with 0 <= start < stop <= size; `all` is one range per split.
 
     Percents are rounded to the closest example, TFDS's default.
-
-    Args:
-      slices: terms from `parse_split`.
-      sizes: number of examples of each split, in the dataset's order.
-
-    Returns:
-      `(split, start, stop)` per term, with 0 <= start < stop <= size; `all` becomes one range per split.
 
     Raises:
       ValueError: a split does not exist, or a term is outside its split or selects nothing.

@@ -1,8 +1,5 @@
 # ruff: noqa: D102 - a source overrides what DataSource documents
-"""Standardization of numeric inputs: (x - mean) / standard deviation, per column.
-
-Both are of the train split.
-"""
+"""Standardization of numeric inputs: (x - mean) / standard deviation, per column; both are of the train split."""
 
 from __future__ import annotations
 
@@ -11,16 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.data.base import (
-    Array,
-    ArraySource,
-    ArraySpec,
-    DataSource,
-    Encoding,
-    FullDataset,
-    Rows,
-)
-from runner.data.selection import Selection
+from runner.data.base import Array, ArraySource, ArraySpec, Dataset, DataSource, Draw, Encoding, Rows
 from runner.errors import invalid
 
 _KEY = "dataset.standardize"
@@ -33,16 +21,7 @@ Statistics = tuple[Array, Array]
 
 
 def columns_to_standardize(setting: object, specs: Mapping[str, ArraySpec], unscaled: Collection[str]) -> list[str]:
-    """Returns the names of the arrays to standardize.
-
-    Args:
-      setting: `dataset.standardize`, checked: true, false, or names.
-      specs: of the dataset.
-      unscaled: names that `true` leaves unchanged, such as the target's.
-
-    Raises:
-      ConfigError: a name is unknown, or its array is not numeric.
-    """
+    """Returns the names of the arrays to standardize; `true` leaves the `unscaled` unchanged, such as the target."""
     if isinstance(setting, list):
         numeric = [name for name, spec in specs.items() if _is_numeric(spec)]
         for name in setting:
@@ -54,7 +33,9 @@ def columns_to_standardize(setting: object, specs: Mapping[str, ArraySpec], unsc
         return []
     names = []
     for name, spec in specs.items():
-        if name not in unscaled and _is_standardized_by_default(spec):
+        # An integer vector may hold indices, such as the tokens of a text, so only its name in the config selects it.
+        is_integer_vector = spec.dtype != "float32" and bool(spec.shape)
+        if name not in unscaled and _is_numeric(spec) and not is_integer_vector:
             names.append(name)
     return names
 
@@ -64,18 +45,10 @@ def _is_numeric(spec: ArraySpec) -> bool:
     return spec.dtype in ("float32", "int32") and not spec.is_image and not counts_categories
 
 
-def _is_standardized_by_default(spec: ArraySpec) -> bool:
-    # An integer vector may hold indices, such as the tokens of a text, so only its name in the config selects it.
-    is_integer_vector = spec.dtype != "float32" and bool(spec.shape)
-    return _is_numeric(spec) and not is_integer_vector
-
-
 def measure(source: DataSource, names: Collection[str]) -> Encoding:
-    """Returns the mean and standard deviation of a split's arrays, in float64.
+    """Returns the mean and standard deviation of arrays of the train split, in float64.
 
-    Args:
-      source: the train split.
-      names: of the arrays; a column is an entry of the last dim, or the whole array if it has no dims.
+    A column is an entry of the last dim, or the whole array if it has no dims.
     """
     moments = {name: _Moments() for name in names}
     # The arrays that are read with all others of their examples.
@@ -101,10 +74,7 @@ def measure(source: DataSource, names: Collection[str]) -> Encoding:
 
 
 class _Moments:
-    """Running mean and sum of squared distances to it, merged per block.
-
-    Source: Chan, Golub and LeVeque, 1979.
-    """
+    """Running mean and sum of squared distances to it, merged per block (Chan, Golub and LeVeque, 1979)."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -112,9 +82,7 @@ class _Moments:
         self._squares: Array = np.zeros(1)
 
     def add(self, array: Array) -> None:
-        """Adds a block of examples, (n, ...)."""
-        columns = _columns(array.shape[1:])
-        values = array.astype(np.float64).reshape(-1, columns)
+        values = array.astype(np.float64).reshape(-1, _columns(array.shape[1:]))
         block_mean = values.mean(0)
         block_squares = ((values - block_mean) ** 2).sum(0)
         count_before = self._count
@@ -125,35 +93,20 @@ class _Moments:
         self._count = count
 
     def deviation(self) -> Array:
-        """Returns the standard deviation of each column.
-
-        It is 1 for a constant column, which then becomes 0.
-        """
+        """Returns the standard deviation of each column; 1 for a constant one, which then becomes 0."""
         deviation = np.sqrt(self._squares / self._count)
         return np.where(deviation > 0, deviation, 1.0)
 
 
-def standardized(full: FullDataset, encoding: Encoding, names: Collection[str]) -> FullDataset:
-    """Returns a dataset with standardized arrays, float32.
-
-    Args:
-      full: from its source.
-      encoding: holds the mean and standard deviation.
-      names: of the arrays.
-
-    Raises:
-      ConfigError: the statistics are of other columns.
-    """
-    specs = next(iter(full.splits.values())).specs
+def standardized(dataset: Dataset, encoding: Encoding, names: Collection[str]) -> Dataset:
+    """Returns a dataset with standardized arrays, float32, by the mean and deviation of an encoding."""
     statistics = {}
     for name in names:
-        columns = _columns(specs[name].shape)
+        columns = _columns(dataset.specs[name].shape)
         mean = encoding.mean.get(name)
         deviation = encoding.deviation.get(name)
         if mean is None or deviation is None or len(mean) != columns:
-            recorded = "no statistics of it"
-            if mean is not None:
-                recorded = f"statistics of {len(mean)} columns"
+            recorded = "no statistics of it" if mean is None else f"statistics of {len(mean)} columns"
             raise invalid(
                 _KEY,
                 name,
@@ -161,46 +114,41 @@ def standardized(full: FullDataset, encoding: Encoding, names: Collection[str]) 
                 fix="use data with the columns that the run had",
             )
         statistics[name] = (np.array(mean), np.array(deviation))
+    validation = dataset.validation
     return replace(
-        full,
-        splits={split: _standardized_source(source, statistics) for split, source in full.splits.items()},
-        encoding=replace(full.encoding, mean=dict(encoding.mean), deviation=dict(encoding.deviation)),
+        dataset,
+        train=_standardized(dataset.train, statistics),
+        test=_standardized(dataset.test, statistics),
+        validation=None if validation is None else _standardized(validation, statistics),
+        encoding=replace(dataset.encoding, mean=dict(encoding.mean), deviation=dict(encoding.deviation)),
     )
 
 
-def _standardized_source(source: DataSource, statistics: Mapping[str, Statistics]) -> DataSource:
+def _standardized(source: DataSource, statistics: Mapping[str, Statistics]) -> DataSource:
     specs = dict(source.specs)
     for name in statistics:
         specs[name] = replace(specs[name], dtype="float32")
     if isinstance(source, ArraySource):
-        return ArraySource(_scaled(source.arrays, statistics), specs)
-    if isinstance(source, Selection):
-        pieces = [(_standardized_source(piece, statistics), rows) for piece, rows in source.pieces]
-        return replace(source, pieces=pieces, specs=specs)
+        arrays = _scaled(source.arrays, statistics)
+        for name in statistics:
+            arrays[name].flags.writeable = False
+        return ArraySource(arrays, specs)
     return Standardized(source, specs, statistics)
 
 
 def _scaled(arrays: Mapping[str, Array], statistics: Mapping[str, Statistics]) -> dict[str, Array]:
     scaled = dict(arrays)
     for name, (mean, deviation) in statistics.items():
-        values = (arrays[name].astype(np.float64) - _broadcastable(mean)) / _broadcastable(deviation)
-        scaled[name] = values.astype(np.float32)
+        if len(mean) == 1:
+            # For an array without dims, numbers without dims.
+            mean, deviation = mean[0], deviation[0]
+        scaled[name] = ((arrays[name].astype(np.float64) - mean) / deviation).astype(np.float32)
     return scaled
-
-
-def _broadcastable(numbers: Array) -> Array:
-    """Returns a scalar for an array without dims, else one number per column."""
-    if len(numbers) == 1:
-        scalar: Array = numbers[0]
-        return scalar
-    return numbers
 
 
 def _columns(shape: Sequence[int]) -> int:
     """Returns the columns of an example: the size of its last dim, or 1 without dims."""
-    if not shape:
-        return 1
-    return shape[-1]
+    return shape[-1] if shape else 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,3 +182,6 @@ class Standardized(DataSource):
 
     def example_name(self, row: int) -> str:
         return self.inner.example_name(row)
+
+    def epoch_order(self, draw: Draw) -> Rows:
+        return self.inner.epoch_order(draw)

@@ -14,19 +14,11 @@ class Tokens:
     """Rows of uniformly random tokens; the label of a token is the next one."""
 
     def __init__(self, length: int, vocabulary: int, size: int = 1 << 20) -> None:
-        """Stores the sizes.
-
-        Args:
-          length: tokens per row.
-          vocabulary: number of different tokens.
-          size: number of rows.
-        """
         self._length = length
         self._vocabulary = vocabulary
         self._size = size
 
     def __len__(self) -> int:
-        """Returns the number of rows."""
         return self._size
 
     def __getitem__(self, row: int) -> dict[str, Array]:

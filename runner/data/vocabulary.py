@@ -48,14 +48,11 @@ class EncodingError(ValueError):
 class Vocabulary:
     """The tokens of a text, with encoding and decoding.
 
-    Attributes:
-      kind: `bytes`, or `bpe` for anything that a tokenizer.json describes.
-      end_token: text of the token appended to each document; None: none is appended.
-      tokenizer: content of a tokenizer.json; empty for bytes.
+    `kind` is `bytes`, or `bpe` for anything that a tokenizer.json describes, whose content is `tokenizer`.
+    `end_token` is the text of the token appended to each document.
 
-    Example:
-      >>> Vocabulary("bytes").decode(Vocabulary("bytes").encode("To be"))
-      'To be'
+    >>> Vocabulary("bytes").decode(Vocabulary("bytes").encode("To be"))
+    'To be'
     """
 
     kind: str
@@ -96,13 +93,13 @@ class Vocabulary:
 
     @property
     def special(self) -> list[str]:
-        """Texts of a tokenizer's special tokens, which no text is encoded as."""
+        """Special tokens, which no text is encoded as."""
         added = self._library.get_added_tokens_decoder().values()
         return [str(token.content) for token in added if token.special]
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of the vocabulary, as hex."""
+        """Digest, as hex."""
         tokenizer = None
         if self.tokenizer:
             tokenizer = json.loads(self.tokenizer)
@@ -124,9 +121,7 @@ class Vocabulary:
         return self.encode_pieces([text])[0].astype(np.int32)
 
     def encode_pieces(self, pieces: Sequence[str]) -> list[npt.NDArray[np.unsignedinteger]]:
-        """Returns the tokens of several texts, each (n,) of `dtype`.
-
-        A tokenizer encodes them in parallel.
+        """Returns the tokens of several texts, each (n,) of `dtype`; a tokenizer encodes them in parallel.
 
         Raises:
           EncodingError: the tokenizer has no tokens for a text and no unknown token.
@@ -143,10 +138,7 @@ class Vocabulary:
             raise EncodingError(in_one_line(str(error))) from error
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text of tokens, without end tokens.
-
-        Incomplete characters become U+FFFD.
-        """
+        """Returns the text of tokens, without end tokens; incomplete characters become U+FFFD."""
         ids = np.asarray(list(tokens), np.int64)
         if self.end is not None:
             ids = ids[ids != self.end]
@@ -157,8 +149,7 @@ class Vocabulary:
     def token_bytes(self) -> npt.NDArray[np.int32]:
         """Returns the number of UTF-8 bytes per token, (V,); 0 for a token without text.
 
-        Exact for bytes and byte-level tokenizers. For others it is the number of bytes that the token adds inside a
-        text.
+        Exact for bytes and byte-level tokenizers; for others the bytes that the token adds inside a text.
         """
         counts = np.zeros(self.size, np.int32)
         if self.kind == BYTES:
@@ -177,12 +168,7 @@ class Vocabulary:
         return counts
 
     def tokenizer_json(self) -> str:
-        """Returns the content of a tokenizer.json.
-
-        For bytes, it is one that encodes every text as its bytes.
-
-        It neither truncates nor pads, as `encode` does not.
-        """
+        """Returns the content of a tokenizer.json, which neither truncates nor pads, as `encode` does not."""
         if not self.tokenizer:
             return json.dumps(_byte_tokenizer(self.end_token))
         content = json.loads(self.tokenizer)
@@ -200,11 +186,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Vocabulary:
-        """Reads the result of `to_json`.
-
-        Raises:
-          ValueError: the content is something else.
-        """
+        """Reads the result of `to_json`; raises ValueError for anything else."""
         kind = content.get("kind")
         end = content.get("end_token")
         compressed = content.get("tokenizer", "")
@@ -232,10 +214,7 @@ class Vocabulary:
 
 
 def _byte_tokenizer(end_token: str | None) -> dict[str, object]:
-    """Returns a tokenizer.json with a BPE without merges.
-
-    Token i is byte i, and 256 is the end token.
-    """
+    """Returns a tokenizer.json whose token i is byte i, and 256 the end token: a BPE without merges."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     added_tokens: list[dict[str, object]] = []
     if end_token is not None:
@@ -253,10 +232,7 @@ def _byte_tokenizer(end_token: str | None) -> dict[str, object]:
 
 
 def _byte_characters() -> list[str]:
-    """Returns the character that byte-level tokenizers write for each byte.
-
-    It is the byte itself if that is printable.
-    """
+    """Returns the character that byte-level tokenizers write for each byte: itself if that is printable."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     substitutes = iter(range(0x100, 0x200))
     characters = []
@@ -269,7 +245,6 @@ def _byte_characters() -> list[str]:
 
 
 def _count_bytes(token: str, stages: str, suffix: str) -> int:
-    """Returns the UTF-8 bytes of a token, by the tokenizer's own conventions."""
     if suffix and token.endswith(suffix):
         # The suffix ends a word and decodes to one space.
         return _count_bytes(token.removesuffix(suffix), stages, "") + 1

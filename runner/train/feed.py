@@ -391,7 +391,7 @@ def epoch_plan(config: RunConfig, source: DataSource, epoch: int, steps: int, st
 
     Args:
       config: seed, batch size, order and the last partial batch.
-      source: training examples, which may decide their order; see `runner.data.sampler.Ordered`.
+      source: training examples, which may decide their order; see `DataSource.epoch_order`.
       epoch: from 0.
       steps: of this epoch.
       start_step: steps of it that were trained already.

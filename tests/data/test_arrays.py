@@ -112,11 +112,20 @@ def test_files_of_one_split_are_joined_row_by_row_and_npy_files_array_by_array()
     folder.mkdir()
     (folder / "b.csv").write_text("kind,n\nx,3\n")
     (folder / "a.csv").write_text("kind,n\ny,1\nx,2\n")
-    np.save(folder / "vector.npy", np.arange(6.0).reshape(3, 2))
     found = read("data")
     assert found["n"].tolist() == [1, 2, 3]
     assert found["kind"].tolist() == [1, 0, 0]
-    assert found["vector"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    np.save(folder / "vector.npy", np.arange(6.0).reshape(3, 2))
+    with pytest.raises(DataError, match="data has tables and arrays; store all in one form"):
+        read("data")
+    for name in ("a.csv", "b.csv"):
+        (folder / name).unlink()
+    np.savez(folder / "b.npz", n=[3])
+    np.savez(folder / "a.npz", n=[1, 2])
+    assert {name: array.tolist() for name, array in read("data").items()} == {
+        "n": [1, 2, 3],
+        "vector": [[0, 1], [2, 3], [4, 5]],
+    }
 
 
 def test_columns_are_chosen_by_name_and_what_is_left_out_may_hold_anything() -> None:
@@ -145,7 +154,7 @@ def test_other_data_is_read_with_the_categories_of_the_run_and_unknown_ones_are_
     Path("c.csv").write_text("kind\nc\nd\n")
     known = Encoding.from_json(opened("a.csv").encoding.to_json())
     assert opened("b.csv", known).train.read(np.arange(2))["kind"].tolist() == [2, 1]
-    with pytest.raises(DataError, match=r"c\.csv, kind: row 2 is 'd', which is not a category of the run .a, b, c"):
+    with pytest.raises(DataError, match=r"c\.csv, row 2, kind is 'd', which is not a category of the run .a, b, c"):
         opened("c.csv", known)
     Path("d.csv").write_text("kind\n0\n1\n")
     with pytest.raises(DataError, match=r"d\.csv, kind has numbers, but the run's data had strings: a, b, c"):
@@ -153,7 +162,7 @@ def test_other_data_is_read_with_the_categories_of_the_run_and_unknown_ones_are_
 
 
 BAD = {
-    "missing.csv": ("a,b\n1,2\n3,\n", "missing.csv, b: row 2 is missing"),
+    "missing.csv": ("a,b\n1,2\n3,\n", "missing.csv, row 2, b is missing"),
     "word.csv": ("a,b\n1,2\n3,x\n", "word.csv, b has the string 'x', but other rows are numbers"),
     "empty_word.csv": ("a,b\nx,2\n,3\ny,3\n", "empty_word.csv, a: row 2 is missing"),
     "headless.csv": ("1,2\n3,4\n", "has numbers in its first line"),
@@ -163,7 +172,7 @@ BAD = {
         "n\n3000000000\n",
         "large.csv, n has integers outside the int32 range used on devices; store ids as strings",
     ),
-    "infinite.csv": ("n\n1\ninf\n", "infinite.csv, n: row 2 is inf"),
+    "infinite.csv": ("n\n1\ninf\n", "infinite.csv, row 2, n is inf"),
     "twice.csv": ("n,n\n1,2\n", "two columns are called 'n'"),
     "alike.csv": ("n 1,n(1)\n1,2\n", "two columns are called 'n_1'"),
     "unnamed.csv": (",n\n0,1\n", "unnamed.csv: a column has the name ''; give it a name with letters and digits"),

@@ -16,8 +16,7 @@ from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import checks as checks_data
 from runner.data import loading
-from runner.data.base import Array, ArraySource, ArraySpec, Dataset
-from runner.data.sampler import Draw, order_of
+from runner.data.base import Array, ArraySource, ArraySpec, Dataset, Draw
 from runner.data.sources.mixture import Mixture
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
@@ -42,7 +41,7 @@ def mixture(sizes: list[int], weights: list[float]) -> Mixture:
 
 def drawn(source: Mixture, epochs: int, seed: int = 3, shuffle: bool = True) -> list[Array]:
     """Returns the values of each epoch, of which the thousands tell the part."""
-    return [source.read(order_of(source, Draw(seed, epoch, shuffle)))["x"] for epoch in range(epochs)]
+    return [source.read(source.epoch_order(Draw(seed, epoch, shuffle)))["x"] for epoch in range(epochs)]
 
 
 parts = st.lists(st.tuples(st.integers(1, 40), st.floats(0.2, 5.0)), min_size=2, max_size=4)
@@ -85,7 +84,7 @@ def test_the_order_is_a_function_of_seed_and_epoch_and_parts_differ() -> None:
     assert not np.array_equal(first, second)
     assert not np.array_equal(first, drawn(source, 1, seed=4)[0])
     # Without another epoch before it.
-    assert np.array_equal(second, source.read(order_of(mixture([50, 50], [1.0, 1.0]), Draw(3, 1)))["x"])
+    assert np.array_equal(second, source.read(mixture([50, 50], [1.0, 1.0]).epoch_order(Draw(3, 1)))["x"])
     own = [first[first // 1000 == part] % 1000 for part in range(2)]
     assert not np.array_equal(*own)
     # An epoch has every example of parts of equal size and weight.
@@ -147,7 +146,7 @@ def test_standardization_uses_the_statistics_of_all_parts() -> None:
     expected = (whole - whole.mean(0)) / whole.std(0)
     np.testing.assert_allclose(scaled.train.read(rows)["x"], expected, rtol=1e-5, atol=1e-6)
     for epoch in range(2):
-        orders = [order_of(data.train, Draw(7, epoch)) for data in (plain, scaled)]
+        orders = [data.train.epoch_order(Draw(7, epoch)) for data in (plain, scaled)]
         assert np.array_equal(*orders)
     assert len(np.unique(orders[0])) < len(rows), "the weights repeat examples of the first part"
 
@@ -162,8 +161,8 @@ def test_images_of_files_and_of_arrays_are_mixed_and_augmented() -> None:
     with opened(DatasetConfig(workers=2), 0) as workers:
         data = read(entries)
         reader = workers.reader(data.train)
-        rows = order_of(reader.source, Draw(0, 0))
-        assert np.array_equal(rows, order_of(data.train, Draw(0, 0)))
+        rows = reader.source.epoch_order(Draw(0, 0))
+        assert np.array_equal(rows, data.train.epoch_order(Draw(0, 0)))
         assert np.array_equal(reader.read(0, rows)["image"], data.train.read(rows)["image"])
         flipped = read(entries, augment=[AugmentConfig("flip", options={"probability": 1.0})])
         found = workers.reader(flipped.train).read(0, rows)["image"]
@@ -181,7 +180,7 @@ def test_texts_share_the_tokenizer_of_the_first_part() -> None:
     alone = loading.load(DatasetConfig(**{**keys, "path": "a"}, test=None))  # type: ignore[arg-type]
     assert data.vocabulary == alone.vocabulary
     assert data.texts["train"].tokens > alone.texts["train"].tokens
-    rows = order_of(data.train, Draw(0, 0))
+    rows = data.train.epoch_order(Draw(0, 0))
     text = [data.vocabulary.decode(row.tolist()) for row in data.train.read(rows[:60])["tokens"]]
     of_second = sum("b is" in row for row in text)
     assert 35 <= of_second <= 45

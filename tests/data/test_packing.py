@@ -86,7 +86,7 @@ def test_whole_documents_have_every_pair_once_and_are_cut_only_if_they_are_longe
     np.testing.assert_array_equal(read["label_weight"], is_input)
     pairs = list(zip(read["tokens"][is_input].tolist(), read["label"][is_input].tolist(), strict=True))
     assert pairs == [pair for one in DOCUMENTS for pair in pairwise(one)]
-    np.testing.assert_array_equal(documents.step_lengths(np.arange(documents.size)), is_input.sum(1))
+    np.testing.assert_array_equal(documents.lengths, is_input.sum(1))
     assert documents.size == sum(-(-(len(one) - 1) // length) for one in DOCUMENTS)
     assert not read["tokens"][~is_input].any()
     assert {name: array.shape[1:] for name, array in read.items()} == dict.fromkeys(documents.specs, (length,))

@@ -91,7 +91,7 @@ def test_categories_are_the_recorded_ones() -> None:
     assert other.train.read(np.arange(2))["kind"].tolist() == [0, 0]
     assert other.specs["kind"].names == ("boat", "flat", "house")
     pq.write_table(pa.table({"kind": ["car"]}), "car.parquet")
-    with pytest.raises(DataError, match=r"car.parquet, row 1, kind: row 1 is 'car', which is not a category"):
+    with pytest.raises(DataError, match=r"car.parquet, row 1, kind is 'car', which is not a category"):
         read("car.parquet", encoding).train.read(np.arange(1))
 
 
@@ -158,8 +158,8 @@ def column(name: str, *values: object, **options: object) -> None:
 @pytest.mark.parametrize(
     ("values_", "problem"),
     [
-        ((1.0, 2.0, 3.0, None), "a.parquet, row 4, x: row 1 is missing"),
-        ((1.0, 2.0, 3.0, float("nan")), "a.parquet, row 4, x: row 1 is missing (NaN)"),
+        ((1.0, 2.0, 3.0, None), "a.parquet, row 4, x is missing"),
+        ((1.0, 2.0, 3.0, float("nan")), "a.parquet, row 4, x is missing (NaN)"),
         ((1, 2, 3, 2**40), "a.parquet, row 4, x has integers outside the int32 range"),
         ((["a"], ["b"], ["c"]), "a.parquet, x has lists of string"),
         (([1], [2], [3, 4], [5, 6]), "a.parquet, row 3, x: shape [2] per example, but [1] in other rows"),

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.data.sampler import Draw, Plan, eval_plan, shuffled, steps_in_epoch, train_plan
+from runner.data.base import Draw, shuffled
+from runner.data.sampler import Plan, eval_plan, steps_in_epoch, train_plan
 
 sizes = st.integers(1, 200)
 batch_sizes = st.integers(1, 64)

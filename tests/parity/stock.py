@@ -41,7 +41,7 @@ def _fit(row: Row, program: Program) -> dict[str, list[float]]:
     if not row.shuffles:
         x, y, weight = row.given(splits["train"])
         return dict(program.model.fit(x, y, sample_weight=weight, **arguments).history)
-    from runner.data.sampler import Draw, shuffled
+    from runner.data.base import Draw, shuffled
 
     history: dict[str, list[float]] = {}
     for epoch in range(EPOCHS):

@@ -1,64 +1,108 @@
-"""`arrays`: a user's tables and arrays (.npz, .npy, .csv, .parquet)."""
+"""`arrays`: a user's tables and arrays in memory (.npz, .npy, .csv, .parquet); nothing in a file is ever unpickled."""
 
 from __future__ import annotations
 
+import math
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.lib.npyio import NpzFile
+
 from runner.config.schema_data import DatasetConfig
-from runner.data import ragged, tables
-from runner.data.base import Encoding, FullDataset
+from runner.data.base import Array, Encoding, FullDataset, in_memory
 from runner.data.checks_source import TABLE_SUFFIXES
 from runner.data.digest import of_files
-from runner.data.encode import Column, check_lengths, encode
-from runner.data.ragged import Ragged
-from runner.data.sources import split_files
-from runner.errors import DataError
+from runner.data.encode import Column, as_column, check_lengths, cleaned, encode
+from runner.data.sources import split_files, stored
+from runner.data.sources.arrow_files import TableFile
+from runner.data.tables import check_same_columns, reason, select
+from runner.errors import DataError, invalid
+
+_ARRAYS = (".npz", ".npy")
+# Rows of a table that are converted at a time.
+_ROWS = 1 << 16
+_READ_ERRORS = (
+    *(OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error),
+    # What NumPy makes of a damaged header: a size that is no number, or more than the memory.
+    *(TypeError, OverflowError, MemoryError, RecursionError),
+)
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Loads a file, or a folder of files; see `split_files.find` and `tables.read`.
-
-    Args:
-      config: its `path` is the file or folder, and its `features` select columns.
-      encoding: of the run that the data is read for; None: strings get their numbers here.
-
-    Raises:
-      ConfigError: there is no such column.
-      DataError: a file can't be read, or has values that no array can represent.
-    """
+    """Loads a file, or a folder of files; see `split_files.find`."""
     assert config.path is not None
     files = split_files.find(config.path, TABLE_SUFFIXES)
-    where = {split: tables.place(paths) for split, paths in files.items()}
-    columns = {split: _read(paths, config, where[split]) for split, paths in files.items()}
-    recorded = encoding.lengths if encoding else {}
-    arrays, lengths = ragged.padded(columns, config.pad or {}, config.pad_length, recorded, pack=config.pack)
-    sources, used = encode(arrays, where, encoding)
-    return FullDataset(
-        name=Path(config.path).expanduser().absolute().name,
-        version="",
-        splits=sources,
-        digest=of_files(files),
-        source=config.path,
-        encoding=replace(used, lengths=lengths),
-    )
+    name = Path(config.path).expanduser().absolute().name
+    are_arrays = {path.suffix.lower() in _ARRAYS for paths in files.values() for path in paths}
+    if len(are_arrays) > 1:
+        raise DataError(f"{config.path} has tables and arrays; store all in one form, or name one file")
+    if are_arrays == {False}:
+        tables = {split: [TableFile(path, path) for path in paths] for split, paths in files.items()}
+        data = stored.load_files(tables, config, encoding or Encoding(), name, config.path)
+        return replace(data, splits={split: in_memory(rows, math.inf, _ROWS) for split, rows in data.splits.items()})
+    if config.pad:
+        problem = "is for lists, and .npz and .npy files have none"
+        raise invalid("dataset.pad", config.pad, problem=problem, fix="save the lists in a .parquet file")
+    where = {split: str(paths[0] if len(paths) == 1 else paths[0].parent) for split, paths in files.items()}
+    columns = {split: _read(paths, config.features, where[split]) for split, paths in files.items()}
+    sources, used = encode(columns, where, encoding)
+    return FullDataset(name, "", sources, of_files(files), config.path, used)
 
 
-def _read(paths: Sequence[Path], config: DatasetConfig, where: str) -> Mapping[str, Column | Ragged]:
-    """Returns the columns of one split."""
-    found = tables.read(paths, config.features)
+def _read(paths: Sequence[Path], features: Sequence[str] | None, where: str) -> Mapping[str, Column]:
+    """Returns the arrays of a split: archives are concatenated row by row, and a .npy file is one array."""
+    found: dict[str, Array | None] = {}
+    archives: dict[Path, dict[str, Array | None]] = {}
+    for path in paths:
+        try:
+            if path.suffix.lower() == ".npy":
+                found[path.stem] = _checked(path, np.load(path, mmap_mode="r", allow_pickle=False))
+            else:
+                archives[path] = _read_archive(path, features)
+        except _READ_ERRORS as error:
+            raise DataError(f"{path} can't be read: {reason(error)}") from error
+    check_same_columns({path: list(archive) for path, archive in archives.items()})
+    for name in next(iter(archives.values()), ()):
+        if name in found:
+            raise DataError(f"{where}: two columns are called {name!r}; rename one of them")
+        pieces = [piece for archive in archives.values() if (piece := archive[name]) is not None]
+        try:
+            found[name] = np.concatenate(pieces) if len(pieces) > 1 else next(iter(pieces), None)
+        except ValueError as error:
+            raise DataError(f"{where}, {name}: {reason(error)}; all files need one shape") from error
     if not found:
         raise DataError(f"{where} has no arrays")
-    names = tables.select(list(found), config.features, where)
-    pad = config.pad or {}
-    ragged.check_names(pad, names)
     columns = {}
-    for array, name in names.items():
-        # Removed, so that the table and one converted column are in memory at a time.
-        values = found.pop(name)
-        assert values is not None, "`select` takes no other columns than `read` does"
-        columns[array] = tables.column(f"{where}, {name}", values, is_sequence=array in pad)
-        del values
+    for array, name in select(list(found), features, where).items():
+        values = found[name]
+        assert values is not None, "`select` takes no other arrays than are read"
+        columns[array] = as_column(f"{where}, {name}", values)
     check_lengths(columns, where)
     return columns
+
+
+def _read_archive(path: Path, features: Sequence[str] | None) -> dict[str, Array | None]:
+    """Returns the arrays of an archive; None for those that `dataset.features` can't mean, which are not read."""
+    archive = np.load(path, allow_pickle=False)
+    if not isinstance(archive, NpzFile):
+        raise DataError(f"{path} is not a .npz archive; save it with numpy.savez, or rename it to .npy")
+    named = None if features is None else {*features, *map(cleaned, features)}
+    arrays: dict[str, Array | None] = {}
+    with archive:
+        for name in archive.files:
+            is_read = named is None or name in named or cleaned(name) in named
+            arrays[name] = _checked(f"{path}, {name}", archive[name]) if is_read else None
+    return arrays
+
+
+def _checked(where: Path | str, array: object) -> Array:
+    # An archive with the suffix .npy, or another kind of file inside an archive, is not an array.
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{where} is not an array; save it with numpy.save or numpy.savez")
+    if 0 in array.shape[1:]:
+        raise DataError(f"{where} has the shape {array.shape}, so its examples have no values; save it again")
+    return array

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +29,7 @@ from runner.data.base import Rows
 from runner.data.checks_source import ARROW_SUFFIXES, PARQUET_SUFFIXES
 from runner.data.sources import split_files
 from runner.data.sources.prepared import META, load_or_write, remove
-from runner.data.tables import concatenated, reason
+from runner.data.tables import concatenated, read_csv, reason
 from runner.errors import DataError, invalid
 from runner.host.folders import cache_folder
 
@@ -47,65 +47,51 @@ _FEATURES = b"huggingface"
 
 
 @dataclass(frozen=True)
-class ArrowFile:
-    """An Arrow file.
-
-    Attributes:
-      path: for messages: the file, or the Parquet file that it was made of.
-      arrow: the Arrow file.
-    """
+class TableFile:
+    """A file with a table: `path` is its name in messages, and `content` what is read, such as its Arrow file."""
 
     path: Path
-    arrow: Path
+    content: Path
 
     def open(self) -> pa.Table:
-        """Maps the file.
-
-        Raises:
-          DataError: it can't be read.
-        """
+        """Maps an Arrow file, or reads one of another type into memory."""
         try:
-            with self.arrow.open("rb") as file:
+            if self.content.suffix.lower() == ".csv":
+                return read_csv(self.content)
+            if self.content.suffix.lower() in PARQUET_SUFFIXES:
+                return pq.read_table(self.content)
+            with self.content.open("rb") as file:
                 is_file_format = file.read(len(_FILE_FORMAT)) == _FILE_FORMAT
-            mapped = pa.memory_map(str(self.arrow))
+            mapped = pa.memory_map(str(self.content))
             reader = pa.ipc.open_file(mapped) if is_file_format else pa.ipc.open_stream(mapped)
             return reader.read_all()
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DataError(f"{self.path} can't be read: {reason(error)}") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MappedTable:
-    """The files of a split as one table.
+    """The files of a split, which together have rows, as one table of the columns that all `tables` have."""
 
-    Attributes:
-      files: at least one; together they have rows.
-      names: of the columns, which all files have.
-    """
+    files: Sequence[TableFile]
+    tables: Sequence[pa.Table]
 
-    files: tuple[ArrowFile, ...]
-    names: tuple[str, ...]
-
-    def __reduce__(self) -> tuple[type[MappedTable], tuple[tuple[ArrowFile, ...], tuple[str, ...]]]:
-        """Returns the table without its map, for another process."""
-        return MappedTable, (self.files, self.names)
-
-    @cached_property
-    def _tables(self) -> list[pa.Table]:
-        return [file.open().select(list(self.names)) for file in self.files]
+    def __reduce__(self) -> tuple[Callable[..., MappedTable], tuple[Sequence[TableFile], Sequence[str]]]:
+        """Leaves the map out, for another process."""
+        return _map, (self.files, self.tables[0].column_names)
 
     @cached_property
     def columns(self) -> Mapping[str, pa.ChunkedArray]:
         """All columns, by name."""
         # The columns of a file without rows may have any type.
-        with_rows = [table for table in self._tables if table.num_rows]
+        with_rows = [table for table in self.tables if table.num_rows]
         table = concatenated(with_rows, str(self.files[0].path.parent))
-        return {name: table.column(name) for name in self.names}
+        return {name: table.column(name) for name in table.column_names}
 
     @cached_property
     def _starts(self) -> Rows:
         """First row of each file, and the number of rows."""
-        return np.cumsum([0, *(table.num_rows for table in self._tables)])
+        return np.cumsum([0, *(table.num_rows for table in self.tables)])
 
     @property
     def size(self) -> int:
@@ -143,21 +129,19 @@ class MappedTable:
         return pa.chunked_array(pieces)
 
 
-def find(path: str, *, in_one_folder: bool) -> dict[str, list[ArrowFile]]:
+def _map(files: Sequence[TableFile], names: Sequence[str]) -> MappedTable:
+    return MappedTable(files, [file.open().select(list(names)) for file in files])
+
+
+def find(path: str, *, in_one_folder: bool) -> dict[str, list[TableFile]]:
     """Returns the files of each split; Parquet files are converted.
 
-    Args:
-      path: a folder, a file or a glob.
-      in_one_folder: whether the Parquet files of a split must be in one folder, as in a repository of the Hub, where
-        each configuration has its own.
-
-    Raises:
-      ConfigError: the folder has several configurations.
-      DataError: a file can't be read, or there is none.
+    With `in_one_folder`, those of a split must be in one folder, as in a repository of the Hub, where each
+    configuration has its own.
     """
     arrow = _arrow_files(Path(path).expanduser())
     if arrow:
-        return {split: [ArrowFile(file, file) for file in paths] for split, paths in arrow.items()}
+        return {split: [TableFile(file, file) for file in paths] for split, paths in arrow.items()}
     found = split_files.find(path, PARQUET_SUFFIXES)
     for paths in found.values():
         folders = sorted({str(file.parent) for file in paths})
@@ -187,7 +171,6 @@ def classes_of(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
 
 
 def _arrow_files(path: Path) -> Mapping[str, Sequence[Path]]:
-    """Returns the Arrow files of each split; empty if there are none."""
     if path.is_file():
         is_arrow = path.suffix.lower() in ARROW_SUFFIXES
         return {"train": [path]} if is_arrow else {}
@@ -204,7 +187,6 @@ def _arrow_files(path: Path) -> Mapping[str, Sequence[Path]]:
 
 
 def _saved_files(folder: Path) -> list[Path]:
-    """Returns the files of a split that `save_to_disk` wrote, in order."""
     entries = _read_json(folder / _STATE).get("_data_files", [])
     # Only the file's name, so that a manipulated record can't name a file outside the folder.
     files = [folder / Path(str(entry["filename"])).name for entry in entries if "filename" in entry]
@@ -236,18 +218,15 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _from_parquet(path: Path) -> ArrowFile:
-    """Returns the Arrow file of a Parquet file, which is converted row group by row group unless it was before.
+def _from_parquet(path: Path) -> TableFile:
+    """Returns the Arrow file of a Parquet file, converted row group by row group unless it was before.
 
     Its rows can't be read alone, but those of an Arrow file can.
-
-    Raises:
-      DataError: the file can't be read, or its Arrow file not be written.
     """
 
-    def read(folder: Path) -> ArrowFile | None:
+    def read(folder: Path) -> TableFile | None:
         is_complete = (folder / META).exists() and (folder / _CONVERTED).exists()
-        return ArrowFile(path, folder / _CONVERTED) if is_complete else None
+        return TableFile(path, folder / _CONVERTED) if is_complete else None
 
     def write(folder: Path) -> None:
         _remove_outdated(folder.parent)
@@ -269,7 +248,6 @@ def _from_parquet(path: Path) -> ArrowFile:
 
 
 def _version(path: Path) -> str:
-    """Returns a file's size and the time of its last change."""
     try:
         stat = path.stat()
     except OSError as error:
@@ -278,7 +256,6 @@ def _version(path: Path) -> str:
 
 
 def _remove_outdated(cache: Path) -> None:
-    """Removes the Arrow files of Parquet files that were changed or removed."""
     for record in cache.glob(f"*/{META}"):
         with suppress(OSError, ValueError, DataError):
             path, version = json.loads(record.read_text())

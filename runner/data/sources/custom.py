@@ -1,7 +1,5 @@
 # ruff: noqa: D102 - a source overrides what DataSource documents
-"""`custom`: data that a user's function or class returns.
-
-It is arrays by name, or an object with `__len__` and `__getitem__`.
+"""`custom`: what a user's function or class returns: arrays by name, or an object with `__len__` and `__getitem__`.
 
 Datasets of Grain, PyTorch and Hugging Face are such objects. Both may be returned per split: {train: ..., test: ...}.
 """
@@ -40,7 +38,7 @@ from runner.data.encode import (
     numeric_array,
     specs_as_bytes,
 )
-from runner.data.ragged import Ragged, padded
+from runner.data.ragged import Sequences, padded
 from runner.data.sources.keras_data import as_arrays, way_in
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import import_path
@@ -63,13 +61,7 @@ class IndexedExamples(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class CustomExamples(ExampleSource):
-    """A source that reads one example at a time from a user's object.
-
-    Attributes:
-      examples: the object.
-      specs: of its first example; every other one must have the same.
-      where: its name in messages.
-    """
+    """Reads one example at a time from a user's object; every one must have the specs of the first."""
 
     examples: IndexedExamples
     specs: Mapping[str, ArraySpec]
@@ -80,11 +72,6 @@ class CustomExamples(ExampleSource):
         return len(self.examples)
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        """Returns the arrays of one example.
-
-        Raises:
-          DataError: the user's code failed, or the example has other arrays than the first one.
-        """
         del epoch
         arrays = _read_example(self.examples, row, self.where)
         for name, array in arrays.items():
@@ -99,16 +86,7 @@ class CustomExamples(ExampleSource):
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Calls the user's code.
-
-    Args:
-      config: its `target` names the callable, and its `options` are the keyword arguments.
-      encoding: of the run that the data is read for; None: strings get their numbers here.
-
-    Raises:
-      ConfigError: the target can't be imported or called, or returns something else.
-      DataError: the user's code fails, or its data does not fit into arrays.
-    """
+    """Calls the user's code."""
     returned = as_arrays(_call_target(config), config.target)
     contents = _by_split(returned)
     if contents is None:
@@ -124,7 +102,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
             where[split] += f", split {split}"
 
     pad = config.pad or {}
-    tables: dict[str, dict[str, Column | Ragged]] = {}
+    tables: dict[str, dict[str, Column | Sequences]] = {}
     objects: dict[str, object] = {}
     for split, content in contents.items():
         if isinstance(content, Mapping):
@@ -178,7 +156,6 @@ def _call_target(config: DatasetConfig) -> object:
 
 
 def _is_array(value: object) -> bool:
-    """Returns whether a value is an array or a list, but not a list of examples."""
     if isinstance(value, list):
         is_list_of_examples = bool(value) and isinstance(value[0], Mapping | tuple)
         return not is_list_of_examples
@@ -186,7 +163,6 @@ def _is_array(value: object) -> bool:
 
 
 def _is_indexed(value: object) -> bool:
-    """Returns whether a value has one example per index."""
     if isinstance(value, tuple | str | bytes):
         # The entries of a tuple are arrays.
         return False
@@ -225,9 +201,8 @@ def _describe_kind(returned: object) -> str:
     return f"an empty {kind}"
 
 
-def _read_table(content: Mapping[object, object], where: str, pad: Collection[str]) -> dict[str, Column | Ragged]:
-    """Returns a split's arrays by name; those of `dataset.pad` as sequences."""
-    columns: dict[str, Column | Ragged] = {}
+def _read_table(content: Mapping[object, object], where: str, pad: Collection[str]) -> dict[str, Column | Sequences]:
+    columns: dict[str, Column | Sequences] = {}
     named = by_clean_name(content.items(), where)
     ragged.check_names(pad, named)
     for name, value in named.items():
@@ -290,10 +265,7 @@ def _read_example(examples: IndexedExamples, row: int, where: str) -> dict[str, 
 
 
 def _values_by_name(returned: object, where: str) -> dict[str, object]:
-    """Returns an example's values by name.
-
-    Those of a tuple are `x` (or `x0`, `x1`, ...) and, last, `label`.
-    """
+    """Returns an example's values by name: those of a tuple are `x` (or `x0`, `x1`, ...) and, last, `label`."""
     if isinstance(returned, Mapping):
         return by_clean_name(returned.items(), where)
     if isinstance(returned, tuple | list) and len(returned) > 1:

@@ -1,7 +1,4 @@
-"""`digits`: 1,797 handwritten digits of 8x8 pixels, without network access.
-
-They are part of the scikit-learn package.
-"""
+"""`digits`: 1,797 handwritten digits of 8x8 pixels, part of the scikit-learn package, so without a network."""
 
 from __future__ import annotations
 
@@ -31,20 +28,9 @@ _FILE = Path("datasets", "data", "digits.csv.gz")
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Loads the digits, with 1,437 examples in `train` and 360 in `test`.
+    """Loads 1,437 examples of `train` and 360 of `test`; pixels of 0 to 16 become uint8 (height, width, 1) to 255.
 
-    Pixels of 0 to 16 become uint8 (height, width, 1) of 0 to 255.
-
-    Args:
-      config: its `image_size` enlarges them by repeating pixels; None: 8x8.
-      encoding: not used, because the labels are always the same.
-
-    Returns:
-      Arrays `image` and `label` of both splits.
-
-    Raises:
-      ConfigError: images of that size do not fit into memory.
-      DataError: scikit-learn is not installed, or its package does not have the digits.
+    `dataset.image_size` enlarges them by repeating pixels.
     """
     del encoding
     images, labels = _read()
@@ -71,7 +57,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 def _read() -> tuple[Array, Array]:
     """Returns images (1797, 64) of 0 to 16, and labels (1797,), as scikit-learn does.
 
-    The file is read without importing the package: scikit-learn and SciPy take a second of CPU time to import.
+    Its package is not imported: scikit-learn and SciPy take a second of CPU time.
     """
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
@@ -88,7 +74,6 @@ def _read() -> tuple[Array, Array]:
 
 
 def _enlarged(pixels: Array, image_size: Sequence[int]) -> Array:
-    """Returns images (N, *image_size, 1) by repeating pixels."""
     examples = len(pixels)
     largest_side = math.isqrt(_MAX_BYTES // examples)
     if math.prod(image_size) > largest_side * largest_side:

@@ -1,7 +1,5 @@
 # ruff: noqa: D102 - a source overrides what DataSource documents
-"""`image_folder`: image files of any size, one folder per class.
-
-They are decoded when they are read.
+"""`image_folder`: image files of any size, one folder per class, decoded when they are read.
 
     photos/<class>/*.jpg                  one split, `train`
     photos/train/<class>/*.png ...        one folder per split: train, validation, test
@@ -33,15 +31,7 @@ LabeledFile = tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class ImageFolder(ExampleSource):
-    """A source that decodes and resizes image files.
-
-    Attributes:
-      root: the folder.
-      files: paths relative to it, with `/`.
-      labels: int32, the class of each file.
-      decoder: of the images.
-      specs: of `image` and `label`.
-    """
+    """Image files below `root`, each with its class."""
 
     root: Path
     files: Sequence[str]
@@ -54,22 +44,15 @@ class ImageFolder(ExampleSource):
         return len(self.files)
 
     def column(self, name: str) -> Array | None:
-        """Returns the labels, for which no file is read; None for the images."""
         if name == "label":
             return self.labels
         return None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        """Returns one resized image and its label.
-
-        Raises:
-          DataError: the file can't be read or decoded; the message names it.
-        """
         del epoch
         return self._decoded(row, self.decoder.resized)
 
     def original(self, row: int) -> dict[str, Array]:
-        """Returns one image in the size of its file, and its label; see `example`."""
         return self._decoded(row, self.decoder.original)
 
     def _decoded(self, row: int, decode: Callable[[bytes], Array]) -> dict[str, Array]:
@@ -84,10 +67,7 @@ class ImageFolder(ExampleSource):
 
 
 def _read_bytes(path: str) -> bytes:
-    """Returns a file's bytes in few system calls.
-
-    Each call releases the GIL and then waits for it again.
-    """
+    """Reads a file in few system calls: each releases the GIL and then waits for it again."""
     file = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(file).st_size
@@ -104,16 +84,7 @@ def _read_bytes(path: str) -> bytes:
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Lists a folder's images.
-
-    Args:
-      config: its `path`, `image_size`, `channels` and `augment` matter.
-      encoding: of the run whose classes are used; None: the folder's own, sorted by name.
-
-    Raises:
-      ConfigError: there are no images, or classes that the run does not have.
-      DataError: the first image can't be read.
-    """
+    """Lists a folder's images. The classes are those of the run, else the folder's own, sorted by name."""
     root = Path(config.path or "").expanduser().absolute()
     files = {split: _list_images(folder, root) for split, folder in _split_folders(root).items()}
     folder_classes = sorted({label for split_files in files.values() for _, label in split_files})
@@ -150,7 +121,6 @@ def _hash_of_name(labeled: LabeledFile) -> bytes:
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Returns the folder of each split: the subfolders, or the folder as `train`."""
     # A class may be called like a split: only a folder that has class folders itself is one.
     folders = {split: root / split for split in SPLITS if _has_class_folders(root / split)}
     if "train" not in folders:
@@ -167,7 +137,6 @@ def _is_class_folder(path: Path) -> bool:
 
 
 def _list_images(folder: Path, root: Path) -> list[LabeledFile]:
-    """Returns every image file in the class folders of a split, at any depth."""
     listed: list[LabeledFile] = []
     for class_folder in sorted(folder.iterdir()):
         if _is_class_folder(class_folder):
@@ -185,16 +154,10 @@ def _list_images(folder: Path, root: Path) -> list[LabeledFile]:
 
 
 def _images_below(folder: str, name: str) -> Iterator[str]:
-    """Yields the image files in a folder and its subfolders, sorted.
-
-    Hidden files are left out.
+    """Yields the image files in a folder at any depth as `<name>/...`, sorted; hidden ones are left out.
 
     It uses plain strings and the entries' own information: with a `Path` and a system call per file, listing took most
     of a second start's time. Links to folders are not followed, and a folder that can't be read counts as empty.
-
-    Args:
-      folder: its path.
-      name: prefix of the paths that are yielded.
     """
     try:
         with os.scandir(folder) as opened:

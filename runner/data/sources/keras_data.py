@@ -18,15 +18,7 @@ _SPLITS = {2: ("train", "test"), 3: ("train", "validation", "test")}
 
 
 def as_arrays(returned: object, where: str) -> object:
-    """Returns what a user's function returned, with arrays by name for what Keras's `fit` takes.
-
-    Args:
-      returned: of the function; anything else is returned unchanged.
-      where: its name in messages.
-
-    Raises:
-      DataError: a batch can't be read, or has sample weights.
-    """
+    """Returns what a user's function returned, with arrays by name for what Keras's `fit` takes."""
     if isinstance(returned, Mapping) and "train" in returned:
         return {split: _split(content, f"{where}, split {split}") for split, content in returned.items()}
     if isinstance(returned, tuple) and len(returned) in _SPLITS and all(map(_is_pair, returned)):
@@ -80,7 +72,7 @@ def _split(content: Any, where: str) -> object:
 
 
 def _rows_if_batch(entry: object) -> int:
-    """Returns the number of rows of an entry that may be a batch (x, y), arrays with one first dim; 0: it is none."""
+    """Returns the rows of an entry that may be a batch (x, y), arrays with one first dim; 0: it is none."""
     if not isinstance(entry, tuple | list) or len(entry) < 2:
         return 0
     arrays: list[Any] = []
@@ -102,7 +94,6 @@ def _is_array(value: object) -> bool:
 
 
 def _is_pair(value: object) -> bool:
-    """Returns whether a value is (x, y), of arrays, with one input or several by name."""
     if not isinstance(value, tuple) or len(value) != 2:
         return False
     x, y = value
@@ -111,7 +102,6 @@ def _is_pair(value: object) -> bool:
 
 
 def _named(batch: object, where: str) -> dict[str, Any]:
-    """Returns the arrays of a pair, or of a batch as `fit` takes it: (x, y), each an array or several."""
     if isinstance(batch, Mapping):
         return {str(name): array for name, array in batch.items()}
     if not isinstance(batch, tuple | list) or len(batch) != 2:

@@ -15,11 +15,10 @@ import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data import registry
-from runner.data.base import ArraySpec, Dataset, DataSource, Encoding, FullDataset, Rows, TextSize
+from runner.data.base import ArraySpec, Dataset, DataSource, Draw, Encoding, FullDataset, Rows, TextSize
 from runner.data.encode import describe_spec
 from runner.data.packed_examples import packed_dataset
 from runner.data.parts import Part, describe, in_part, parts_of
-from runner.data.sampler import Draw, order_of
 from runner.data.selection import Selection, make_dataset
 from runner.errors import DataError, invalid
 
@@ -34,15 +33,10 @@ _FEWEST = 2
 class Mixture(Selection):
     """The train split of a mixture.
 
-    An epoch has as many examples as all parts together. A part with the share w of the weights has w of them. They are
-    rounded so that the errors do not add up over epochs. The parts are spread evenly: the first m positions of an
-    epoch have m * w examples of a part, with an error of at most 2 + w times the number of parts.
-
-    Each part goes through its examples in an order of its own, which continues from one epoch to the next. An example
-    is repeated only after all others of its part were seen.
-
-    Attributes:
-      weights: of the pieces, each of which is one part.
+    An epoch has as many examples as all parts together. A part with the share w of the weights has w of them, rounded
+    so that the errors do not add up over epochs, and spread evenly over the epoch. Each part goes through its examples
+    in an order of its own, which continues from one epoch to the next: an example is repeated only after all others
+    of its part.
     """
 
     weights: Sequence[float] = ()
@@ -65,7 +59,7 @@ class Mixture(Selection):
         return np.concatenate(rows)[np.argsort(np.concatenate(places), kind="stable")]
 
     def _examples_before(self, part: int, epoch: int) -> int:
-        """Returns how many examples of a part all epochs before one have.
+        """Returns how many examples of a part one epoch has.
 
         It is the difference of two rounded numbers, one for the parts up to this one and one for those before, so that
         the parts add up exactly to the positions.
@@ -87,21 +81,14 @@ class Mixture(Selection):
         while first < stop:
             # A pass sees every example of the part once.
             number, done = divmod(first, source.size)
-            order = order_of(source, Draw(draw.seed, number, draw.shuffle, (_PART_STREAM, part)))
+            order = source.epoch_order(Draw(draw.seed, number, draw.shuffle, (_PART_STREAM, part)))
             taken = order[done : done + stop - first]
             rows.append(taken)
             first += len(taken)
         return np.concatenate(rows)
 
     def check(self, keys: Sequence[str]) -> None:
-        """Checks that every part has examples in every epoch.
-
-        Args:
-          keys: of the parts.
-
-        Raises:
-          ConfigError: a weight is too small.
-        """
+        """Checks that every part has examples in every epoch."""
         total = math.fsum(self.weights)
         for key, weight in zip(keys, self.weights, strict=True):
             if weight / total * self.size < _FEWEST:
@@ -115,19 +102,7 @@ class Mixture(Selection):
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Loads all parts.
-
-    The split train is mixed by the weights. The splits validation and test have every example of the parts' own splits
-    once.
-
-    Args:
-      config: its `parts` are the datasets and their weights.
-      encoding: of the run that the data is read for; None: the data gets an encoding of its own.
-
-    Raises:
-      ConfigError: a key of a part does not fit its data; a weight is too small.
-      DataError: the parts have different arrays or tokenizers, or their data is missing or broken.
-    """
+    """Loads all parts: train is mixed by the weights, the other splits have every example of the parts' own once."""
     parts = parts_of(config)
     datasets: list[Dataset] = []
     part_encoding = encoding
@@ -188,7 +163,6 @@ def _check_same_arrays(first: Part, specs: Mapping[str, ArraySpec], part: Part, 
 
 
 def _digest(parts: Sequence[Part], datasets: Sequence[Dataset]) -> str:
-    """Hashes the digests of the parts, and what is selected of them."""
     total = hashlib.sha256()
     for part, dataset in zip(parts, datasets, strict=True):
         selected = f"{part.config.train} {part.config.validation} {part.config.test}"

@@ -38,17 +38,10 @@ def load_or_write(
     write: Callable[[Path], None],
     what: str,
 ) -> Value:
-    """Returns the content of a folder, which is written first if it does not exist.
+    """Returns the content of a folder, which `write` fills first if `read` returns None.
 
-    Args:
-      folder: the folder.
-      suffixes: the suffixes of the files that `write` creates in addition to `META`.
-      read: returns the content of a folder; None if it is missing, incomplete or of another format.
-      write: fills a new folder, which is then renamed to `folder` in one step.
-      what: the content, for the progress line of a process that waits for another one.
-
-    Raises:
-      DataError: the folder can't be written, has other files, or can't be read after it was written.
+    `write` creates `META` and files of the `suffixes` in a new folder, which is then renamed in one step. `what` names
+    the content while a process waits for another one.
     """
     # Without the lock: the folder appears in one step, so it is complete if it can be read.
     content = read(folder)
@@ -88,11 +81,7 @@ def _write(folder: Path, suffixes: Sequence[str], write: Callable[[Path], None])
 
 
 def remove(folder: Path, suffixes: Sequence[str]) -> None:
-    """Deletes the files with some suffixes, and the folder if that empties it.
-
-    Raises:
-      DataError: the folder has other files.
-    """
+    """Deletes the files with some suffixes, and the folder, which must have no others."""
     names = [META]
     for suffix in suffixes:
         names.extend(file.name for file in folder.glob(f"*.{suffix}"))

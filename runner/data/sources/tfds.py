@@ -21,7 +21,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data.base import Encoding, FullDataset, in_memory
 from runner.data.selection import RAM_BYTES
 from runner.data.sources import stored, text
-from runner.data.sources.arrow_files import ArrowFile
+from runner.data.sources.arrow_files import TableFile
 from runner.data.sources.prepared import META, data_dir, load_or_write, report_progress
 from runner.errors import ConfigError, DataError, invalid, listed
 from runner.host import import_path
@@ -33,16 +33,7 @@ _BATCH = 256
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Loads a builder's data; TFDS downloads and prepares it first if necessary.
-
-    Args:
-      config: the dataset's config.
-      encoding: of the run that the data is read for; None: the data gets an encoding of its own.
-
-    Raises:
-      ConfigError: the value of a key does not fit this builder.
-      DataError: the data is missing and can't be prepared, or is corrupted.
-    """
+    """Loads a builder's data; TFDS downloads and prepares it first if necessary."""
     name = config.builder or config.name
     folder, content = _prepared(config)
     source = f"TFDS {content['name']} {content['version']}"
@@ -51,14 +42,13 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         corpus = text.Corpus(name, content["version"], source, files, _text_feature(content["texts"], config))
         return text.encode_corpus(corpus, config, encoding)
     selected = replace(config, features=config.features or content["supervised"] or None)
-    arrow = {split: [ArrowFile(path, path) for path in paths] for split, paths in files.items()}
+    arrow = {split: [TableFile(path, path) for path in paths] for split, paths in files.items()}
     data = stored.load_files(arrow, selected, encoding or Encoding(), name, source)
     splits = {split: in_memory(rows, RAM_BYTES, _BATCH) for split, rows in data.splits.items()}
     return replace(data, version=content["version"], splits=splits)
 
 
 def _prepared(config: DatasetConfig) -> tuple[Path, Mapping[str, Any]]:
-    """Returns the folder of a builder's Arrow files, which are written if they do not exist, and its `META`."""
     root = data_dir(config)
     name = config.builder or config.name
     job: dict[str, Any] = {"name": config.name, "download": config.download, "builder": config.builder}
@@ -94,7 +84,6 @@ def _read(folder: Path) -> Mapping[str, Any] | None:
 
 
 def _prepare(name: str, job: Mapping[str, Any]) -> None:
-    """Lets TFDS prepare the data in a child process, which writes it into a folder."""
     report_progress(f"{name}: preparing with TFDS")
     # A user's own builder is imported from where this process would import it; accelerators belong to the run.
     paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
@@ -124,7 +113,6 @@ def _prepare(name: str, job: Mapping[str, Any]) -> None:
 
 
 def _text_feature(texts: list[str], config: DatasetConfig) -> str:
-    """Returns the feature that has the documents: the one that the config names, else the only text feature."""
     names = config.features or texts
     if len(names) != 1 or names[0] not in texts:
         raise invalid(

@@ -31,11 +31,6 @@ _NESTED = (Mapping, tfds.features.FeaturesDict)
 
 
 def _builder(job: Mapping[str, Any]) -> Any:
-    """Returns the `tfds.core.DatasetBuilder`: one that TFDS ships, or a user's own.
-
-    Raises:
-      ConfigError: there is no such builder, config or version.
-    """
     if job["builder"] is not None:
         module, _, name = job["builder"].rpartition(".")
         builder_class = getattr(import_module(module), name)
@@ -93,7 +88,6 @@ def prepare(job: Mapping[str, Any]) -> None:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the entries of nested mappings, by their paths."""
     for name, value in values.items():
         if isinstance(value, _NESTED):
             yield from _flat(value, f"{prefix}{name}/")

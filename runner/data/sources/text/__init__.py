@@ -36,15 +36,7 @@ _COLUMN = "text"
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text before it is encoded.
-
-    Attributes:
-      name: of the dataset.
-      version: of the dataset; empty if there is none.
-      source: where it came from, for the record.
-      splits: files of each split; without `test`, the end of `train` becomes it.
-      column: of the files with columns.
-    """
+    """A text before it is encoded; without `test`, the end of `train` becomes it."""
 
     name: str
     version: str
@@ -54,17 +46,7 @@ class Corpus:
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Encodes a user's files if they are not encoded yet.
-
-    Args:
-      config: its `path` names them.
-      encoding: of the run that the text is read for, whose tokenizer is used; None: the config's tokenizer.
-
-    Raises:
-      ConfigError: the run has another tokenizer, the config's tokenizer has no tokens for the text, sequences are
-        longer than the text, or the files have a split test or validation but no split train.
-      DataError: a file can't be read or is not UTF-8, or there is no text.
-    """
+    """Encodes a user's files if they are not encoded yet."""
     assert config.path is not None
     splits = split_files.find(config.path, TEXT_SUFFIXES)
     count = sum(map(len, splits.values()))
@@ -76,20 +58,14 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 
 
 def folder(config: DatasetConfig) -> Path:
-    """Returns the folder of tokens and tokenizers.
-
-    It is in `dataset.data_dir`, else in the user's cache.
-    """
+    """Returns the folder of tokens and tokenizers."""
     if config.data_dir is not None:
         return Path(config.data_dir).expanduser().absolute() / ".text"
     return cache_folder("text")
 
 
 def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
-    """Encodes a text if it is not encoded yet, and cuts it into sequences.
-
-    See `load`.
-    """
+    """Encodes a text if it is not encoded yet, and cuts it into sequences."""
     encoder = _Encoder(corpus, config)
     vocabulary = encoder.vocabulary(encoding)
     try:
@@ -154,7 +130,6 @@ class _Encoder:
 
     @property
     def splits(self) -> list[str]:
-        """Names of the splits."""
         names = list(self._corpus.splits)
         if "test" not in names:
             names.append("test")
@@ -169,7 +144,6 @@ class _Encoder:
         return files.pieces(self._corpus.splits[split], self._corpus.column)
 
     def pieces(self) -> Pieces:
-        """Yields all documents by split."""
         for split in self._corpus.splits:
             if split == "train" and "test" not in self._corpus.splits:
                 yield from split_pieces(self._read(split), self._boundary)
@@ -183,7 +157,6 @@ class _Encoder:
             raise DataError(f"{self._corpus.source}: a file was changed while it was read; start again")
 
     def vocabulary(self, encoding: Encoding | None) -> Vocabulary:
-        """Returns the vocabulary that encodes the text."""
         end_token = self._config.end_token
         tokenizer = self._config.tokenizer or BYTES
         if encoding is not None and encoding.vocabulary is not None:
@@ -211,7 +184,6 @@ class _Encoder:
 
 
 def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
-    """Returns the vocabulary of a recorded run, after a comparison with the config's."""
     tokenizer = config.tokenizer or BYTES
     if (tokenizer == BYTES) != (recorded.kind == BYTES):
         raise _differs_from_run("tokenizer", tokenizer, f"{recorded.kind}, {recorded.size:,} tokens")
@@ -249,12 +221,7 @@ def _unsuitable_tokenizer(config: DatasetConfig, problem: str) -> ConfigError:
 def _sequences(
     corpus: Corpus, split: str, stored: StoredTokens, length: int, *, apart: bool, pack: bool
 ) -> DataSource:
-    """Returns the sequences of a split; with `pack` its documents, which are packed after the selection.
-
-    Raises:
-      ConfigError: it has no complete sequence, or no label that counts.
-      DataError: it has fewer than two tokens.
-    """
+    """Returns the sequences of a split; with `pack` its documents, which are packed after the selection."""
     needed = 2
     if not apart:
         # A sequence can be padded only with document masks, so without them it must be complete, with its last label.

@@ -27,22 +27,13 @@ _SHOWN_TOKENS = 5
 
 
 def limit_threads() -> None:
-    """Limits the library to this run's cores.
-
-    Call it before the library's first use and before starting processes.
-    """
+    """Limits the library to this run's cores; before its first use and before starting processes."""
     os.environ.setdefault("RAYON_NUM_THREADS", str(cores.available()))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 def train(texts: Iterable[str], size: int, end_token: str | None) -> Vocabulary:
-    """Trains a tokenizer; the result depends on the texts only, not on the machine.
-
-    Args:
-      texts: read once, as a stream.
-      size: maximum number of tokens; fewer if the texts have fewer pairs.
-      end_token: becomes one of the tokens; see `Vocabulary`.
-    """
+    """Trains a tokenizer; the result depends on the texts only, not on the machine."""
     limit_threads()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     # As in GPT-2: every byte has a token and merges stay inside words, so decoding restores every text exactly.
@@ -62,11 +53,7 @@ def train(texts: Iterable[str], size: int, end_token: str | None) -> Vocabulary:
 
 
 def read(path: Path, end_token: str | None) -> Vocabulary:
-    """Reads a user's tokenizer.json.
-
-    Raises:
-      ConfigError: it can't be read, has too many tokens, or `end_token` is unknown or also a piece of text.
-    """
+    """Reads a user's tokenizer.json."""
     limit_threads()
     try:
         vocabulary = Vocabulary(BPE, end_token, path.read_text("utf-8"))
@@ -100,11 +87,7 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
 
 
 def check_end(vocabulary: Vocabulary) -> None:
-    """Checks that no text is encoded as the end token.
-
-    Raises:
-      ConfigError: a text is, and decoding would drop it.
-    """
+    """Checks that no text is encoded as the end token, which decoding would drop."""
     if vocabulary.end_is_text:
         raise invalid(
             "dataset.end_token",

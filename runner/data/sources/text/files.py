@@ -38,13 +38,6 @@ def pieces(files: Sequence[Path], column: str) -> Iterator[Piece]:
     A document of more than 64 Ki characters is split at a line break between two letters if possible. A byte-level
     tokenizer then nearly always gives the same tokens for the pieces as for the whole document. If all lines are
     indented or end in CRLF, it is split at any line break; a longer line is split anywhere, perhaps inside a word.
-
-    Args:
-      files: in order.
-      column: the field or column with the text.
-
-    Raises:
-      DataError: a file can't be read, is not UTF-8 or has no such field; the message names the file and the place.
     """
     readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".arrow": _read_arrow}
     for path in files:
@@ -76,10 +69,7 @@ def _split(parts: Iterable[str]) -> Iterator[Piece]:
 
 
 def _split_position(text: str, start: int, stop: int) -> int:
-    """Returns the position after the last line break between two letters.
-
-    If there is none, it is that after the last line break, else `stop`.
-    """
+    """Returns the position after the last line break between two letters, else after the last one, else `stop`."""
     last = text.rfind("\n", start, stop)
     line_break = last
     while line_break > start:
@@ -90,7 +80,6 @@ def _split_position(text: str, start: int, stop: int) -> int:
 
 
 def _read_txt(path: Path) -> Iterator[str]:
-    """Yields a .txt file in parts, decoded."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     bytes_read = 0
     line = 1
@@ -169,14 +158,13 @@ def _text_field(where: str, content: object, column: str) -> str:
 
 
 def _read_parquet(path: Path, column: str) -> Iterator[str]:
-    """Yields the text of each row of a .parquet file."""
     with pq.ParquetFile(path) as file:
         _check_column(path, column, file.schema_arrow.names)
         yield from _texts(path, column, file.iter_batches(batch_size=_READ_ROWS, columns=[column], use_threads=False))
 
 
 def _read_arrow(path: Path, column: str) -> Iterator[str]:
-    """Yields the text of each row of an .arrow file, in the format of streams that `save_to_disk` writes."""
+    """Yields the text of each row of a stream, which `save_to_disk` writes."""
     with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
         _check_column(path, column, stream.schema.names)
         yield from _texts(path, column, (batch.select([column]) for batch in stream))
@@ -190,7 +178,6 @@ def _check_column(path: Path, column: str, columns: Sequence[str]) -> None:
 
 
 def _texts(path: Path, column: str, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
-    """Yields the strings of batches with one column."""
     row = 0
     for batch in batches:
         for text in batch.column(0).to_pylist():

@@ -14,25 +14,14 @@ _MIN_DOCUMENTS = 10
 
 
 class Boundary(NamedTuple):
-    """The position where train ends and test begins.
-
-    Attributes:
-      document: the first document of test.
-      character: the first character of test within that document; 0: test begins with the document.
-    """
+    """The first document of test, and its first character there, 0 if test begins with the document."""
 
     document: int
     character: int
 
 
 def find_boundary(pieces: Iterable[Piece]) -> Boundary:
-    """Returns the start of the last tenth of the documents.
-
-    With fewer than ten documents, it is that of the characters.
-
-    Args:
-      pieces: the pieces of all documents.
-    """
+    """Returns the start of the last tenth of the documents; with fewer than ten, of the characters."""
     # Lengths are needed only if there turn out to be few documents.
     first_lengths: list[int] = []
     documents = 0
@@ -69,10 +58,7 @@ def train_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[Piece]
 
 
 def split_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[tuple[str, str, bool]]:
-    """Yields (split, text, whether a document of the split ends with the text).
-
-    The split is `train` or `test`. Empty documents are left out.
-    """
+    """Yields (split, text, whether a document of the split ends with the text), without empty documents."""
     document = 0
     # Characters of the current document before this piece.
     start = 0
@@ -99,10 +85,7 @@ def split_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[tuple[
 
 
 def _next_line_start(text: str, position: int) -> int:
-    """Returns the start of the first line after a position.
-
-    It is the position itself if no line starts after it.
-    """
+    """Returns the start of the first line after a position, else the position itself."""
     line_start = text.find("\n", position) + 1
     if 0 < line_start < len(text):
         return line_start

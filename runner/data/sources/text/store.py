@@ -36,13 +36,7 @@ Pieces = Iterable[tuple[str, str, bool]]
 
 @dataclass(frozen=True, eq=False)
 class StoredTokens:
-    """A split's tokens.
-
-    Attributes:
-      stream: tokens of all documents (n,), memory-mapped.
-      starts: int64 (documents,), the first token of each document.
-      size: number of documents, tokens and bytes.
-    """
+    """A split's tokens: the memory-mapped `stream` (n,), the first token of each document, and sizes."""
 
     stream: Array
     starts: Array
@@ -50,17 +44,7 @@ class StoredTokens:
 
 
 def vocabulary(folder: Path, key: object, end_token: str | None, train: Callable[[], Vocabulary]) -> Vocabulary:
-    """Returns a trained tokenizer; trains and stores it first if necessary.
-
-    Args:
-      folder: of tokens and tokenizers.
-      key: plain values that determine the tokenizer.
-      end_token: the end token of the tokenizer.
-      train: trains it.
-
-    Raises:
-      DataError: the folder can't be written.
-    """
+    """Returns a trained tokenizer; trains and stores it first if necessary."""
 
     def read(path: Path) -> Vocabulary | None:
         try:
@@ -78,17 +62,7 @@ def vocabulary(folder: Path, key: object, end_token: str | None, train: Callable
 
 
 def tokens(folder: Path, key: object, vocabulary: Vocabulary, pieces: Callable[[], Pieces]) -> dict[str, StoredTokens]:
-    """Returns the tokens of every split; encodes and stores them first if necessary.
-
-    Args:
-      folder: of tokens and tokenizers.
-      key: plain values that determine the text.
-      vocabulary: encodes the text.
-      pieces: returns the documents, in order.
-
-    Raises:
-      DataError: the folder can't be written or is corrupted, or the text can't be read.
-    """
+    """Returns the tokens of every split; encodes and stores them first if necessary."""
 
     def read(path: Path) -> dict[str, StoredTokens] | None:
         return _read(path, vocabulary)
@@ -104,10 +78,7 @@ def _hashed(key: object) -> str:
 
 
 def _read(folder: Path, vocabulary: Vocabulary) -> dict[str, StoredTokens] | None:
-    """Maps the stored tokens.
-
-    Returns None if they are missing, incomplete or of another format.
-    """
+    """Maps the stored tokens; None if they are missing, incomplete or of another format."""
     try:
         content = json.loads((folder / META).read_text("utf-8"))
         if content["format"] != FORMAT:
@@ -133,8 +104,6 @@ def _map(path: Path, dtype: np.dtype, count: int) -> Array:
 
 
 class _SplitWriter:
-    """Writes the files of one split."""
-
     def __init__(self, folder: Path, name: str, end: int | None, dtype: np.dtype) -> None:
         self._tokens = (folder / f"{name}.tokens").open("wb")
         self._starts = (folder / f"{name}.starts").open("wb")
