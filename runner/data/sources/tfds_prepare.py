@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,52 +29,47 @@ _BATCH = 256
 _NESTED = (Mapping, tfds.features.FeaturesDict)
 
 
-def _builder(job: Mapping[str, Any]) -> Any:
-    if job["builder"] is not None:
-        module, _, name = job["builder"].rpartition(".")
-        builder_class = getattr(import_module(module), name)
+def _builder(name: str, path: str | None, root: str) -> tfds.core.DatasetBuilder:
+    if path is not None:
+        module, _, class_name = path.rpartition(".")
+        builder_class = getattr(import_module(module), class_name)
         if not (isinstance(builder_class, type) and issubclass(builder_class, tfds.core.DatasetBuilder)):
+            problem = "must be a TFDS builder class"
             raise invalid(
-                "dataset.builder",
-                job["builder"],
-                problem="must be a TFDS builder class",
-                fix="derive it from tfds.core.GeneratorBasedBuilder",
+                "dataset.builder", path, problem=problem, fix="derive it from tfds.core.GeneratorBasedBuilder"
             )
-        return builder_class(data_dir=job["root"], file_format=_FORMAT)
+        return builder_class(data_dir=root, file_format=_FORMAT)
     known = tfds.list_builders(with_community_datasets=False)
-    name, _, config = job["name"].partition(":")[0].partition("/")
-    if name in known and config:
-        known = [f"{name}/{other}" for other in tfds.builder_cls(name).builder_configs]
-        name = f"{name}/{config}"
-    if name not in known:
-        fix = did_you_mean(name, known, "see https://www.tensorflow.org/datasets/catalog")
-        raise invalid("dataset.name", name, problem="unknown TFDS builder", fix=fix)
+    short, _, config = name.partition(":")[0].partition("/")
+    if short in known and config:
+        known = [f"{short}/{other}" for other in tfds.builder_cls(short).builder_configs]
+        short = f"{short}/{config}"
+    if short not in known:
+        fix = did_you_mean(short, known, "see https://www.tensorflow.org/datasets/catalog")
+        raise invalid("dataset.name", short, problem="unknown TFDS builder", fix=fix)
     try:
-        return tfds.builder(job["name"], data_dir=job["root"], file_format=_FORMAT)
+        return tfds.builder(name, data_dir=root, file_format=_FORMAT)
     except tfds.core.registered.DatasetNotFoundError as error:
-        raise invalid("dataset.name", job["name"], problem=describe(error), fix=f"try dataset.name={name}") from error
+        raise invalid("dataset.name", name, problem=describe(error), fix=f"try dataset.name={short}") from error
 
 
-def prepare(job: Mapping[str, Any]) -> None:
-    """Prepares a builder's data, unless it is prepared, and writes it into a folder."""
-    builder = _builder(job)
+def prepare(name: str, path: str | None, download: bool, root: str, into: str) -> None:
+    """Prepares the data of a builder that TFDS ships, or of the user's at a path, and writes it into a folder."""
+    builder = _builder(name, path, root)
     if not builder.is_prepared():
-        if not job["download"]:
+        if not download:
             raise DataError("dataset.download=false forbids the download")
         downloader.MAX_RETRIES = _RETRIES
         # One folder per builder: TFDS names what it extracts after the file, and builders share file names.
-        extracted = Path(job["root"], "downloads", "extracted", builder.name)
+        extracted = Path(root, "downloads", "extracted", builder.name)
         builder.download_and_prepare(
             download_config=tfds.download.DownloadConfig(extract_dir=str(extracted), try_download_gcs=False)
         )
-    folder = Path(job["into"])
+    folder = Path(into)
     features = dict(_flat(builder.info.features))
+    decoders = _as_stored(builder.info.features)
     for split in builder.info.splits:
-        _write(
-            builder.as_data_source(split, decoders=_as_stored(builder.info.features)),
-            features,
-            folder / f"{split}.arrow",
-        )
+        _write(builder.as_data_source(split, decoders=decoders), features, folder / f"{split}.arrow")
     content = {
         "name": builder.info.full_name.rpartition("/")[0],
         "version": str(builder.version),
@@ -87,7 +81,7 @@ def prepare(job: Mapping[str, Any]) -> None:
     (folder / META).write_text(json.dumps(content), "utf-8")
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, value in values.items():
         if isinstance(value, _NESTED):
             yield from _flat(value, f"{prefix}{name}/")
@@ -95,18 +89,20 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{name}", value
 
 
-def _names(keys: Any) -> Iterator[str]:
+def _names(keys: object) -> Iterator[str]:
     """Yields the supervised features, which may be nested in any way."""
     if isinstance(keys, str):
         yield keys
-    elif keys is not None:
-        for entry in keys.values() if isinstance(keys, Mapping) else keys:
+    elif isinstance(keys, Mapping):
+        yield from _names(list(keys.values()))
+    elif isinstance(keys, Sequence):
+        for entry in keys:
             yield from _names(entry)
 
 
-def _as_stored(features: Mapping[str, Any]) -> dict[str, Any]:
+def _as_stored(features: Mapping[str, object]) -> dict[str, object]:
     """Returns decoders that leave images encoded."""
-    decoders: dict[str, Any] = {}
+    decoders: dict[str, object] = {}
     for name, feature in features.items():
         if isinstance(feature, _NESTED):
             decoders[name] = _as_stored(feature)
@@ -115,7 +111,7 @@ def _as_stored(features: Mapping[str, Any]) -> dict[str, Any]:
     return decoders
 
 
-def _write(examples: Sequence[Mapping[str, Any]], features: Mapping[str, Any], path: Path) -> None:
+def _write(examples: Sequence[Mapping[str, object]], features: Mapping[str, object], path: Path) -> None:
     """Writes the examples of a split, with a column per feature that is bytes, text or an array of numbers."""
     labels = {}
     for name, feature in features.items():
@@ -137,7 +133,7 @@ def _write(examples: Sequence[Mapping[str, Any]], features: Mapping[str, Any], p
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
-def _type_of(value: Any, feature: Any) -> pa.DataType | None:
+def _type_of(value: object, feature: object) -> pa.DataType | None:
     """Returns the type of a feature's column; None if it can't be one."""
     if isinstance(value, bytes):
         return pa.string() if isinstance(feature, tfds.features.Text) else pa.binary()
@@ -155,7 +151,7 @@ def main() -> None:
     """Does the job that stdin has as JSON."""
     answer = {}
     try:
-        prepare(json.load(sys.stdin))
+        prepare(*json.load(sys.stdin))
     except ConfigError as error:
         answer = {"invalid": str(error)}
     # Builders raise errors of any type.
