@@ -12,16 +12,26 @@ from __future__ import annotations
 import json
 import sys
 
-from runner.cli import entry
+from omegaconf import DictConfig
+
+from runner.cli import entry, train
+from runner.config.schema import RunConfig
 
 LINE = "device memory: "
 
 
-def end(code: int) -> int:
-    """Prints the line, also after a run that failed once JAX had made its devices; returns the exit code."""
+def run(config: RunConfig, composed: DictConfig) -> None:
+    """Trains, and prints the line, also after a run that failed once JAX had made its devices."""
+    try:
+        train.run(config, composed)
+    finally:
+        _print_memory()
+
+
+def _print_memory() -> None:
     jax = sys.modules.get("jax")
     if jax is None:
-        return code
+        return
     device = jax.local_devices()[0]
     counted = device.memory_stats() or {}
     figures = {
@@ -31,8 +41,7 @@ def end(code: int) -> int:
         "jax": jax.__version__,
     }
     print(LINE + json.dumps(figures), flush=True)
-    return code
 
 
 if __name__ == "__main__":
-    entry.main("runner.cli.train", after="benchmarks.device_memory")
+    entry.main("benchmarks.device_memory")

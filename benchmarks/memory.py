@@ -26,7 +26,7 @@ from rich.table import Table
 from runner.checkpoint import storage
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.storage import Content
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import WEIGHT

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks import gpu, published
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.engine import make_engine, registry

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.plan_errors import DIFFERENT, Errors
 from benchmarks.plan_rows import planned
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.data import loading
 from runner.data.base import WEIGHT
 from runner.engine import make_engine, registry

@@ -149,7 +149,7 @@ def take_charts(page: Any, store: Store, reference: str, address: str, out: Path
       address: of the MLflow UI.
       out: folder of the picture.
     """
-    run = find_run(store.client, reference, "--run ")
+    run = find_run(store, reference)
     page.goto(f"{address}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}/model-metrics?{_VIEW}")
     page.locator(".js-plotly-plot .scatterlayer .trace").first.wait_for()
     close_assistant(page)

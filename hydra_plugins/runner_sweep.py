@@ -1,4 +1,6 @@
-"""Hydra plugins of the runner. Hydra imports this module with every command, so it imports nothing heavy.
+"""Hydra plugins of the runner: the user's folders of options.
+
+Hydra imports this module with every command, so it imports nothing heavy.
 
 Hydra finds plugins as classes that are defined here, hence the subclasses without a body.
 """
@@ -7,7 +9,6 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from runner.cli.sweep import plugins
 from runner.config import search_path as own
 
 
@@ -28,22 +29,6 @@ class OwnOptions(SearchPathPlugin):
             own.extend(search_path)
             _make_default("hydra/launcher", "processes")
             _make_default("hydra/sweeper", "grid")
-
-
-class ProcessLauncher(plugins.ProcessLauncher):
-    """`hydra/launcher=processes`."""
-
-
-class GridSweeper(plugins.GridSweeper):
-    """`hydra/sweeper=grid`."""
-
-
-class SearchSweeper(plugins.SearchSweeper):
-    """`hydra/sweeper=optuna`."""
-
-
-class SubmititLauncher(plugins.SubmititLauncher):
-    """`hydra/launcher=submitit_slurm` and `submitit_local`."""
 
 
 def _make_default(group: str, option: str) -> None:

@@ -18,22 +18,22 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from runner.cli.notebook.composing import compose as compose
-    from runner.cli.notebook.opened import OpenedRun as OpenedRun
-    from runner.cli.notebook.opened import open_run as open_run
-    from runner.cli.notebook.opened import train as train
-    from runner.cli.notebook.planning import make_plan as make_plan
+    from runner.cli.notebook import OpenedRun as OpenedRun
+    from runner.cli.notebook import compose as compose
+    from runner.cli.notebook import make_plan as make_plan
+    from runner.cli.notebook import open_run as open_run
+    from runner.cli.notebook import train as train
     from runner.errors import ConfigError as ConfigError
 
 __version__ = "0.1.0"
 
 _MODULES = {
     "ConfigError": "runner.errors",
-    "compose": "runner.cli.notebook.composing",
-    "open_run": "runner.cli.notebook.opened",
-    "OpenedRun": "runner.cli.notebook.opened",
-    "train": "runner.cli.notebook.opened",
-    "make_plan": "runner.cli.notebook.planning",
+    "compose": "runner.cli.notebook",
+    "open_run": "runner.cli.notebook",
+    "OpenedRun": "runner.cli.notebook",
+    "train": "runner.cli.notebook",
+    "make_plan": "runner.cli.notebook",
 }
 
 

@@ -1,12 +1,10 @@
 """The train command: `python -m runner mesh=batch8 model=mlp`."""
 
+from functools import partial
+
 from runner.cli import entry
 
-
-def main() -> None:
-    """Runs the command and exits with its code."""
-    entry.main("runner.cli.train")
-
+main = partial(entry.call, "runner.cli.app", "run_command", "runner.cli.train")
 
 if __name__ == "__main__":
     main()

@@ -88,20 +88,6 @@ class Interrupted(BaseException):
         self.unsaved = unsaved
 
 
-class Refused(BaseException):
-    """Carries an error out of a Hydra callback.
-
-    The class is not an `Exception`, because Hydra turns an exception that a callback raises into a warning.
-
-    Attributes:
-      error: the error.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 def invalid(key: str, value: object, *, problem: str, fix: str) -> ConfigError:
     """Returns a `ConfigError` in the one format of error messages.
 

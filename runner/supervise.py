@@ -2,11 +2,5 @@
 
 from runner.cli import entry
 
-
-def main() -> None:
-    """Runs the command and exits with its code."""
-    entry.main_without_config("runner.cli.supervise")
-
-
 if __name__ == "__main__":
-    main()
+    entry.call("runner.cli.supervise")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
-from runner.checkpoint.arguments import (
-    KEYS,
-    MULTIRUN,
-)
+from runner.checkpoint.arguments import KEYS, MULTIRUN
 from runner.config import free_keys, hydra_keys, short_keys, texts
-from runner.config.search_path import FLAG, NAME_FLAG, folders
+from runner.config.search_path import FLAG, NAME_FLAG, PRIMARY, folders
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host.commands import command_module
 
@@ -41,25 +39,27 @@ FLAGS_WITH_VALUE = {
     **dict.fromkeys(("--info", "-i"), "all, config, defaults, defaults-tree, plugins or searchpath"),
 }
 _FLAGS_OF_A_CHOICE = ("--cfg", "-c", "--info", "-i")
-# Flags with which Hydra prints the config and runs nothing.
-PRINTING_FLAGS = ("--help", "-h", *_FLAGS_OF_A_CHOICE)
+# Flags with which Hydra prints something and runs nothing.
+PRINTING_FLAGS = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc", *_FLAGS_OF_A_CHOICE)
+_OF_PRINTING = ("--resolve", "--package", "-p")
 _FLAGS_OF_A_FOLDER = (FLAG, "-cd")
+_PATH_FLAG = "--config-path"
 # Recorded command lines are searched for the long form only.
-_LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
+_LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG, "-cp": _PATH_FLAG}
 _SHOWN_CHARACTERS = 200  # of an argument: longer ones would fill the terminal, and their end says nothing new
 
 
 def arranged(arguments: Sequence[str]) -> list[str]:
     """Returns the command line as Hydra takes it: flags first, since its parser knows overrides on one side only.
 
-    Args:
-      arguments: as typed, without the program.
-
     Raises:
       ConfigError: an unknown flag, a flag without its value, an override that is invalid in every config, or the short
         key of another command.
     """
     flags, overrides = split(arguments)
+    for flag in _OF_PRINTING:
+        if flag in flags and set(PRINTING_FLAGS).isdisjoint(flags):
+            raise ConfigError(f"{flag}: needs --cfg; add --cfg job")
     module = command_module()
     overrides = [texts.kept(short_keys.typed_argument(text, module)) for text in overrides]
     parser = OverridesParser.create()
@@ -67,6 +67,13 @@ def arranged(arguments: Sequence[str]) -> list[str]:
     for text in overrides:
         _check(text, parser, is_multirun=is_multirun)
     return [*flags, *free_keys.arranged(overrides)]
+
+
+def program_config(flags: Sequence[str]) -> tuple[Path | None, str]:
+    """Returns the folder of configs in place of the program's, None: there is none, and the primary config's name."""
+    values = dict(pairwise(flags))
+    folder = values.get(_PATH_FLAG)
+    return None if folder is None else Path(folder), values.get(NAME_FLAG, PRIMARY)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -98,11 +105,6 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _checked_value(flag: str, value: str) -> str:
-    """Returns the value of a flag.
-
-    Raises:
-      ConfigError: there is none, or the flag can't have it.
-    """
     description = FLAGS_WITH_VALUE[flag]
     if not value or value.startswith("-"):
         raise ConfigError(f"{flag}: needs a value; write {flag} <{description}>")
@@ -157,7 +159,7 @@ def _check_option(text: str, override: Override) -> None:
 
 
 def _options(override: Override) -> list[object]:
-    """Returns the options that an override names; none of a glob, which selects from the group's folder."""
+    """Returns the options that an override names: none of a glob, which selects from the group's folder."""
     value = override.value()
     if isinstance(value, Glob):
         return []

@@ -31,10 +31,6 @@ _WIDTH = 160  # characters in a pipe or a file, which have no width of their own
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Loads the dataset, prints tables of its content, and writes data.json and pictures of examples.
 
-    Args:
-      config: checked.
-      composed: the same as Hydra composed it, for the record.
-
     Raises:
       ConfigError: a key's value does not work with this dataset, or it has no such target.
       DataError: the data is not there and can't be fetched, or is corrupted.
@@ -48,7 +44,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         as_stored = replace(config, dataset=replace(config.dataset, standardize=False, augment=[]))
         data = loading.load_run(as_stored)
         tables = _tables(config.task, data)
-        head = _head(data)
+        name = f"{data.name} {data.version}".rstrip()
+        head = {"dataset": name, "source": data.source, "sha256": data.digest}
         console.print_lines(f"{name:9} {line}" for name, line in head.items())
         for table in tables:
             console.print(_rich(table))
@@ -71,14 +68,10 @@ def _tables(config: TaskConfig, data: Dataset) -> list[contents.Table]:
     targets = _targets(config, data)
     if data.vocabulary is not None:
         return [*contents.outline(data, targets), *contents.text_tables(data, data.vocabulary)]
-    tables = contents.tables(data, targets, measures=_has_measurements(config))
+    tables = contents.tables(data, targets, measures=any(entry.has_measurements for entry in tasks.entries(config)))
     if _image(data) is None:  # images are shown in pictures
         tables.append(contents.examples(data.train, data.specs))
     return tables
-
-
-def _has_measurements(config: TaskConfig) -> bool:
-    return any(entry.has_measurements for entry in tasks.entries(config))
 
 
 def _targets(config: TaskConfig, data: Dataset) -> list[str]:
@@ -90,10 +83,6 @@ def _targets(config: TaskConfig, data: Dataset) -> list[str]:
     if config.target:
         return list(config.target)
     return [name for name in TARGETS if name in data.specs][:1]
-
-
-def _head(data: Dataset) -> dict[str, str]:
-    return {"dataset": f"{data.name} {data.version}".rstrip(), "source": data.source, "sha256": data.digest}
 
 
 def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> list[Path]:

@@ -14,7 +14,6 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import NoReturn
 
 
@@ -56,41 +55,24 @@ def _check_folder() -> None:
         sys.exit(2)
 
 
-def main(module: str, after: str | None = None) -> NoReturn:
+def main(command: str) -> NoReturn:
     """Composes the config, runs a command on it and exits with its code.
 
     Args:
-      module: has the command, `run(config, composed)`; imported once the config has been checked.
-      after: module with `end(code)`, called last, which returns the code to exit with; None: nothing is called.
+      command: module that has it, `run(config, composed)`; imported once the config has been checked.
     """
-
-    def body() -> int:
-        code: int = import_module("runner.cli.app").run_module(module, after)
-        return code
-
-    start(body)
+    call("runner.cli.app", "run_command", command)
 
 
-def main_without_config(module: str) -> NoReturn:
-    """Runs a command that takes no config, and exits with its code.
-
-    Args:
-      module: has the command, `main(arguments)`, which returns the exit code; imported when the signals have handlers.
-    """
-
-    def body() -> int:
-        code: int = import_module(module).main(sys.argv[1:])
-        return code
-
-    start(body)
-
-
-def start(body: Callable[[], int]) -> NoReturn:
-    """Runs the body of a command, or prints versions; see `runner.host.signals.run_main`."""
+def call(module: str, function: str = "main", *arguments: object) -> NoReturn:
+    """Calls a function that returns an exit code, or prints versions; see `runner.host.signals.run_main`."""
     _open_streams()
     if "--version" in sys.argv[1:]:
-        body = import_module("runner.cli.versions").print_versions
+        module = "runner.cli.versions"
+        function = "print_versions"
+        arguments = ()
     else:
         _check_folder()
-    run_main: Callable[[Callable[[], int]], NoReturn] = import_module("runner.host.signals").run_main
-    run_main(body)
+    run_main = import_module("runner.host.signals").run_main
+    run_main(module, function, *arguments)
+    raise AssertionError("run_main exits")

@@ -25,17 +25,9 @@ from runner.tracking.attach import attach
 from runner.train import samples
 from runner.train.display import result_table
 from runner.train.evaluation import EvaluationReport
-from runner.train.record import (
-    CONFIG,
-    with_config,
-)
+from runner.train.record import CONFIG, with_config
 from runner.train.samples import sample
-from runner.train.saved import (
-    evaluated,
-    open_saved,
-    place_of,
-    restored,
-)
+from runner.train.saved import evaluated, open_saved, place_of, restored
 
 _SAMPLE = "sample.txt"
 
@@ -108,7 +100,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
 
 def _loaded(config: RunConfig, encoding: Encoding | None) -> Dataset:
-    """Loads the dataset; a split expression takes the place of its test split."""
+    # A split expression takes the place of the test split.
     if config.evaluate.split in SPLITS:
         return loading.load_run(config, encoding)
     try:
@@ -128,12 +120,8 @@ def _chosen(config: RunConfig, data: Dataset) -> tuple[DataSource, str]:
         return source, "train" if config.dataset.holdout else config.dataset.train
     if split == "validation":
         if data.validation is None:
-            raise invalid(
-                "evaluate.split",
-                split,
-                problem="the run has no validation split",
-                fix="set evaluate.split=test",
-            )
+            problem = "the run has no validation split"
+            raise invalid("evaluate.split", split, problem=problem, fix="set evaluate.split=test")
         return data.validation, config.dataset.validation or split
     if split == "test":
         return data.test, config.dataset.test or split

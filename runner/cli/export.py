@@ -29,36 +29,17 @@ from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.signals import heard
 from runner.layout import mesh
-from runner.layout.paths import (
-    ema_path,
-    is_variable,
-)
+from runner.layout.paths import ema_path, is_variable
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking.attach import Attachment, attach
 from runner.train.display import result_table
 from runner.train.export import folder as folders
-from runner.train.export.check import (
-    BATCH,
-    TOLERANCE,
-    Difference,
-    check,
-)
+from runner.train.export.check import BATCH, TOLERANCE, Difference, check
 from runner.train.export.signature import Served
-from runner.train.export.write import (
-    SAVED_MODEL,
-    loaded_keras,
-    write_model,
-)
-from runner.train.record import (
-    CONFIG,
-    with_config,
-)
-from runner.train.saved import (
-    evaluated,
-    open_saved,
-    restored,
-)
+from runner.train.export.write import SAVED_MODEL, loaded_keras, write_model
+from runner.train.record import CONFIG, with_config
+from runner.train.saved import evaluated, open_saved, restored
 
 if TYPE_CHECKING:
     from runner.train.export import log
@@ -200,7 +181,6 @@ def _result_rows(
     examples: int,
     compared: Mapping[str, Mapping[str, Difference]],
 ) -> list[tuple[str, str]]:
-    """Returns the rows of the table that is printed."""
     rows = [
         ("run", saved.run.id),
         ("checkpoint of step", f"{saved.checkpoint.step:,}"),
@@ -217,11 +197,7 @@ def _plain(differences: Mapping[str, Difference]) -> dict[str, object]:
 
 
 def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None:
-    """Rejects an export that is not equal to the run.
-
-    Raises:
-      EngineError: one of them differs, or there is none.
-    """
+    """Raises EngineError if an export differs from the run, or if there is none."""
     if not compared:
         raise EngineError("the export has nothing that loads without the builder's code; install tensorflow")
     for name, differences in compared.items():
@@ -234,7 +210,6 @@ def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None
 
 
 def _record(store: Attachment, step: int, target: Path, compared: Mapping[str, Mapping[str, Difference]]) -> None:
-    """Records an export in its run."""
     metrics: dict[str, float] = {}
     for name, difference in next(iter(compared.values())).items():
         if not difference.exact and not difference.drawn:
@@ -251,7 +226,6 @@ class WeightsInUse(Mapping[str, Array]):
     """
 
     def __init__(self, state: Mapping[str, Array]) -> None:
-        """Takes an engine's `state` or a checkpoint."""
         self._state = state
         # Path of a variable -> path of the array that is used.
         self._paths: dict[str, str] = {}

@@ -22,10 +22,7 @@ from runner.task.generation import Sampling
 from runner.task.registry import make_task
 from runner.train import samples
 from runner.train.record import with_config
-from runner.train.saved import (
-    open_saved,
-    restored,
-)
+from runner.train.saved import open_saved, restored
 
 _TEXTS = "generate.json"
 
@@ -44,22 +41,13 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     key, prompts = prompts_of(options)
     saved = open_saved(config, "runner.generate")
     if not tasks.entry(config.task).samples_text:
-        raise invalid(
-            "run",
-            config.run,
-            problem=f"is a run with task={config.task.name}, but runner.generate needs a language model",
-            fix="name a run with task=language_model",
-        )
+        problem = f"is a run with task={config.task.name}, but runner.generate needs a language model"
+        raise invalid("run", config.run, problem=problem, fix="name a run with task=language_model")
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.device_lines(config, composed)
     folder = with_config(resolved(config, composed))
-    temperature = options.temperature
-    if options.greedy:
-        temperature = 0.0
-    sampling = Sampling(temperature, options.top_k, options.top_p)
-    seed = options.seed
-    if seed is None:
-        seed = config.trainer.seed
+    sampling = Sampling(0.0 if options.greedy else options.temperature, options.top_k, options.top_p)
+    seed = config.trainer.seed if options.seed is None else options.seed
     with heard():
         registry.prepare(config)
         data = loading.load_run(config, saved.encoding)
@@ -79,9 +67,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         if len(texts) > 1:
             console.print(f"--- {number + 1} of {len(texts)}", soft_wrap=True)
         console.print("\n".join(samples.printable(text)), soft_wrap=True, highlight=False)
-    content = []
-    for prompt, text in zip(prompts, texts, strict=True):
-        content.append({"prompt": prompt, "text": text})
+    content = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
     path = folder / _TEXTS
     with required(folder):
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -94,20 +80,12 @@ def prompts_of(config: GenerateConfig) -> tuple[str, list[str]]:
     Raises:
       ConfigError: there is no prompt, or there are two sources of prompts.
     """
-    if config.prompt is None:
-        if not config.prompts:
-            raise invalid(
-                "generate.prompt",
-                None,
-                problem="runner.generate needs the start of a text",
-                fix='set prompt="Once upon a time" or generate.prompts',
-            )
-        return "generate.prompts", list(config.prompts)
-    if config.prompts:
-        raise invalid(
-            "generate.prompt",
-            config.prompt,
-            problem="can't be combined with generate.prompts",
-            fix="set one of them",
-        )
-    return "generate.prompt", [config.prompt]
+    key = "generate.prompt"
+    if config.prompt is not None and config.prompts:
+        raise invalid(key, config.prompt, problem="can't be combined with generate.prompts", fix="set one of them")
+    if config.prompt is not None:
+        return key, [config.prompt]
+    if not config.prompts:
+        fix = 'set prompt="Once upon a time" or generate.prompts'
+        raise invalid(key, None, problem="runner.generate needs the start of a text", fix=fix)
+    return "generate.prompts", list(config.prompts)

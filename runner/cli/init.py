@@ -21,65 +21,37 @@ _COMMAND = "python -m runner.init <folder>"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the project that the command line names, and prints how to run it.
-
-    Args:
-      arguments: the command line without the program.
-
-    Returns:
-      The process's exit code: 0 done, 2 invalid arguments.
-    """
+    """Writes the project that the command line names, and prints how to run it; returns the process's exit code."""
     if list(arguments) in (["-h"], ["--help"]):
         description = "Writes a model, a dataset, a task, an experiment and a test of your own, ready to run."
         print(f"usage: {_COMMAND}\n\n{description}\n\ncommands:\n{listed()}")
         return EXIT_DONE
     try:
-        folder = _folder(arguments)
-        written = write(folder)
+        if len(arguments) != 1 or arguments[0].startswith("-"):
+            shown = " ".join(arguments) or "no name"
+            raise ConfigError(f"{shown}: needs the name of one new folder; write {_COMMAND}")
+        written = write(arguments[0])
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    print(f"{folder}: {', '.join(written)}")
-    print("\nrun it:")
-    for line in (f"cd {shlex.quote(str(folder))}", "python -m runner experiment=mine", "python -m pytest"):
+    print(f"{arguments[0]}: {', '.join(written)}\n\nrun it:")
+    for line in (f"cd {shlex.quote(arguments[0])}", "python -m runner experiment=mine", "python -m pytest"):
         print(f"  {line}")
     return EXIT_DONE
 
 
-def _folder(arguments: Sequence[str]) -> Path:
-    """Returns the folder that the command line names.
+def write(typed: str) -> list[str]:
+    """Writes a project into a folder, new or empty; returns the files' names, relative to it.
 
     Raises:
-      ConfigError: it names none, several, or one whose name some tools don't take.
+      ConfigError: some tools don't take its name, it has files, or it can't be written.
     """
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        shown = " ".join(arguments) or "no name"
-        raise ConfigError(f"{shown}: needs the name of one new folder; write {_COMMAND}")
-    folder = Path(arguments[0])
-    if not arguments[0].strip() or not _USABLE.fullmatch(_name_of(folder)):
+    folder = Path(typed)
+    # As it was typed, also of `.`: Path.resolve() would follow links.
+    name = Path(os.path.abspath(folder)).name  # noqa: PTH100
+    if not typed.strip() or not _USABLE.fullmatch(name):
         problem = "must have letters, digits, '_', '-' and '.' only, and no '.' first"
-        raise ConfigError(f"{arguments[0]!r}: {problem}; write python -m runner.init {_NAME}")
-    return folder
-
-
-def _name_of(folder: Path) -> str:
-    """Returns the name of a folder as it was typed, also of `.`: Path.resolve() would follow links."""
-    return Path(os.path.abspath(folder)).name  # noqa: PTH100
-
-
-def write(folder: Path) -> list[str]:
-    """Writes a project.
-
-    Args:
-      folder: new, or empty.
-
-    Returns:
-      The files' names, relative to the folder.
-
-    Raises:
-      ConfigError: the folder has files, or can't be written.
-    """
-    name = _name_of(folder)
+        raise ConfigError(f"{typed!r}: {problem}; write python -m runner.init {_NAME}")
     module_name = re.sub(r"\W", "_", name, flags=re.ASCII)
     written: list[str] = []
     try:
@@ -90,8 +62,7 @@ def write(folder: Path) -> list[str]:
             if not path.is_file() or path.suffix == ".pyc":
                 continue
             inner = path.relative_to(_TEMPLATE)
-            file_name = _RENAMED.get(inner.name, inner.name).replace(_NAME, module_name)
-            target = folder / inner.with_name(file_name)
+            target = folder / inner.with_name(_RENAMED.get(inner.name, inner.name).replace(_NAME, module_name))
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(path.read_text(encoding="utf-8").replace(_NAME, name), encoding="utf-8")
             written.append(target.relative_to(folder).as_posix())

@@ -40,10 +40,10 @@ _ALIASES = {
 
 
 def one_line(error: Exception, arguments: Sequence[str]) -> str:
-    """Returns the message of an error in one line: key and value, the problem, the fix.
+    """Returns the message of an error of ours, Hydra, OmegaConf or PyYAML in one line: key, value, problem and fix.
 
     Args:
-      error: a `ConfigError`, or an exception of Hydra, OmegaConf or PyYAML, whose messages have many lines.
+      error: whose own message may have many lines.
       arguments: the overrides that were composed; flags of the command line may be among them.
     """
     if isinstance(error, ConfigError):
@@ -99,13 +99,7 @@ def _argument_of(key: str, arguments: Sequence[str]) -> str:
 
 
 def _unknown_option(file: str, options: Sequence[str], arguments: Sequence[str]) -> str:
-    """Returns the message of an option of a group that has no file.
-
-    Args:
-      file: the config that Hydra looked for, as `mesh/batch9`.
-      options: those that the group has.
-      arguments: overrides and flags.
-    """
+    """Returns the message of an option of a group that has no file, as `mesh/batch9`."""
     group, _, option = file.rpartition("/")
     if not group:
         return f"--config-name {file}: no such config; remove it, or name the folder that has it with --config-dir"

@@ -14,11 +14,7 @@ from typing import NoReturn
 from omegaconf import DictConfig, open_dict, read_write
 
 from runner.checkpoint.arguments import key_of
-from runner.cluster import (
-    launch,
-    outputs,
-    restarts,
-)
+from runner.cluster import launch, outputs, restarts
 from runner.cluster import lifecycle as processes
 from runner.cluster.team import current
 from runner.config import short_keys
@@ -59,13 +55,7 @@ _KEYS_PER_PROCESS = (
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that may start.
-
-    Attributes:
-      config: checked.
-      claim: its folder.
-      subdir: folder in it that Hydra writes into; None: none.
-    """
+    """A run that may start: its checked config, its folder, and the folder in it that Hydra writes into, if any."""
 
     config: RunConfig
     claim: folders.Claim
@@ -88,11 +78,7 @@ class Prepared:
 
 
 def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> Prepared:
-    """Checks a run's config and claims its folder.
-
-    Args:
-      composed: what Hydra composed, its own part included.
-      typed: the command line, without the overrides of a recorded run.
+    """Checks a run's config, composed with Hydra's own part, and claims its folder.
 
     Raises:
       ConfigError: the config is invalid, or the folder is not ours to write into.
@@ -100,6 +86,13 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> Prepared:
     """
     module = command_module()
     config = convert(without_hydra(composed))
+    if module == "runner" and config.run is not None:
+        raise invalid(
+            "run",
+            config.run,
+            problem="is for runner.verify, runner.evaluate, runner.generate and runner.export",
+            fix=f"set resume={config.run} to continue training that run",
+        )
     checks_hardware.check_command(config, module)
     short_keys.check_read(typed, command_module(""), config)
     if module != _DATA_MODULE:
@@ -114,11 +107,7 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> Prepared:
 
 
 def _subdir(composed: DictConfig) -> str | None:
-    """Returns the folder in the run's folder that Hydra writes into; None: Hydra writes no files.
-
-    Raises:
-      ConfigError: it is outside the run's folder.
-    """
+    """Returns the folder in the run's folder that Hydra writes into; None: Hydra writes no files."""
     subdir = composed.hydra.output_subdir
     if subdir is None:
         return None
@@ -165,11 +154,7 @@ def _claimed_together(config: RunConfig, composed: DictConfig) -> folders.Claim 
 
 
 def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
-    """Starts the processes of a run on this machine, and ends with their exit code.
-
-    Raises:
-      SystemExit: they have ended.
-    """
+    """Starts the processes of a run on this machine, and ends with their exit code."""
     # The processes claim the folder themselves. An error is known here before they have started.
     folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
     signals: list[int] = []
@@ -193,7 +178,7 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
 
 
 def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:
-    """Returns a command line that resumes the same run at each start; the run of `resume=latest` may change.
+    """Returns a typed command line that resumes the same run at each start: that of `resume=latest` may change.
 
     Args:
       command: as typed.
@@ -201,16 +186,12 @@ def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:
     """
     if resumed is None or resumed == AUTO:
         return list(command)
-    fixed: list[str] = []
-    for argument in command:
-        if key_of(argument) == _RESUME:
-            argument = f"{_RESUME}={quoted(resumed)}"
-        fixed.append(argument)
-    return fixed
+    fixed = f"{_RESUME}={quoted(resumed)}"
+    return [fixed if key_of(argument) == _RESUME else argument for argument in command]
 
 
 def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> dict[str, object]:
-    """Returns what is compared when the processes of a run meet: command, code, versions, devices and config.
+    """Returns what is compared when the processes of a run meet.
 
     Processes that differ in one of these would compute different steps, or wait for each other for ever.
     """

@@ -22,20 +22,15 @@ from runner.host.signals import SIGNALS
 _USAGE = "python -m runner.supervise -- python -m runner resume=auto name=exp1 ..."
 _MOST = "cluster.restarts"
 _WINDOW = "cluster.restart_window"
-
 # Used where the command sets no limit of its own: enough for a bad night, and few enough that a run which fails at
 # once each time ends within minutes.
 _DEFAULT_MOST = 10
-
-# Between two looks at the command.
+# Between two looks for a signal.
 _POLL_S = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Supervises a command.
-
-    Args:
-      arguments: `--` and the command. Its `cluster.restarts` and `cluster.restart_window` are the limits.
+    """Supervises a command; its `cluster.restarts` and `cluster.restart_window` are the limits.
 
     Returns:
       The exit code of the command's last start; 2 if the command line is invalid.
@@ -47,15 +42,14 @@ def main(arguments: Sequence[str]) -> int:
     if problem is not None:
         print(f"error: {problem}", file=sys.stderr)
         return EXIT_REFUSED
-    most = int(value_of(command, _MOST) or _DEFAULT_MOST)
-    window = value_of(command, _WINDOW) or ClusterConfig.restart_window
     supervisor = _Supervisor(command)
     previous = {}
     for signum in SIGNALS:
         if signal.getsignal(signum) != signal.SIG_IGN:
             previous[signum] = signal.signal(signum, supervisor.pass_on)
+    window = value_of(command, _WINDOW) or ClusterConfig.restart_window
+    limits = restarts.Restarts(int(value_of(command, _MOST) or _DEFAULT_MOST), seconds_of(window))
     try:
-        limits = restarts.Restarts(most, seconds_of(window))
         return restarts.run(supervisor.start, limits, supervisor.is_stopped, supervisor.sleep)
     finally:
         for signum, handler in previous.items():
@@ -67,10 +61,8 @@ def _problem(command: Sequence[str]) -> str | None:
     if not command or command[0].startswith("-"):
         return f"runner.supervise: needs a command; write {_USAGE}"
     if value_of(command, "resume") != AUTO:
-        shown = shlex.join(command)
-        return (
-            f"runner.supervise: {shown}: a restart must continue the run; add resume=auto name=<name> to the command"
-        )
+        fix = "add resume=auto name=<name> to the command"
+        return f"runner.supervise: {shlex.join(command)}: a restart must continue the run; {fix}"
     most = value_of(command, _MOST)
     if most and not most.isdigit():
         return f"{_MOST}={most}: must be an integer of at least 0; set {_MOST}={_DEFAULT_MOST}"

@@ -1,22 +1,24 @@
 """Composition of configs: all calls of Hydra that compose one are here.
 
-A command composes by `hydra_main`, so that everything that users know of a Hydra application works: multirun, `--cfg`,
-`--info`, `--help`, shell completion, launchers, sweepers and callbacks. Whatever else needs a config uses `compose`,
-and within a run `compose_again`.
+A command composes by `application` and `compose_command`; `hydra_main` prints the config, help and completions as any
+Hydra application does. Whatever else needs a config uses `compose`, and within a run `compose_again`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.hydra import Hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import HydraContext, RunMode
 from hydra.version import VersionBase
 from omegaconf import DictConfig, open_dict
 
@@ -29,11 +31,62 @@ from runner.host import paths
 _VERSION_BASE = "1.3"
 
 
-def hydra_main(task: Callable[[DictConfig], None]) -> Callable[[], None]:
-    """Returns the Hydra application around a task; it reads `sys.argv`."""
+def hydra_main() -> None:
+    """Runs the Hydra application that prints what `sys.argv` asks for: help, the config, completions.
+
+    Raises:
+      SystemExit: Hydra ends the process after some of these.
+    """
     decorate = hydra.main(version_base=_VERSION_BASE, config_path=str(paths.conf_dir()), config_name=PRIMARY)
-    application: Callable[[], None] = decorate(task)
-    return application
+    decorate(lambda _: None)()
+
+
+@contextmanager
+def application(folder: Path | None) -> Iterator[Hydra]:
+    """Yields the Hydra of a command, which is the process's until the block ends.
+
+    Args:
+      folder: of configs, in place of the program's; None: the program's.
+    """
+    GlobalHydra.instance().clear()
+    conf = paths.conf_dir() if folder is None else folder.absolute()
+    with hydra.initialize_config_dir(version_base=_VERSION_BASE, config_dir=str(conf), job_name="runner"):
+        application = GlobalHydra.instance().hydra
+        assert application is not None
+        yield application
+
+
+def compose_command(application: Hydra, name: str, overrides: Sequence[str], *, is_multirun: bool) -> DictConfig:
+    """Composes the config of a command, of a run or of a sweep, with Hydra's own part.
+
+    Args:
+      application: see `application`.
+      name: of the primary config.
+      overrides: of the command line.
+      is_multirun: it has `-m`; a preset may make it a sweep too.
+
+    Raises:
+      HydraException, OmegaConfBaseException, YAMLError: the config can't be composed; see `runner.cli.messages`.
+    """
+    overrides = list(overrides)
+    if is_multirun:
+        return application.compose_config(name, [*overrides, "hydra.mode=MULTIRUN"], RunMode.MULTIRUN)
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    # Several values without `-m` are an error, unless a preset makes the command a sweep.
+    mode = RunMode.RUN
+    if any(override.is_sweep_override() for override in parsed):
+        mode = application.get_mode(name, overrides) or RunMode.RUN
+    composed = application.compose_config(name, overrides, mode)
+    if mode == RunMode.RUN and composed.hydra.mode == RunMode.MULTIRUN:
+        composed = application.compose_config(name, overrides, RunMode.MULTIRUN)
+    if composed.hydra.mode is None:
+        composed.hydra.mode = RunMode.RUN
+    return composed
+
+
+def context(application: Hydra, composed: DictConfig) -> HydraContext:
+    """Returns what Hydra's `run_job` takes beside the config, with the callbacks that a user has added."""
+    return HydraContext(config_loader=application.config_loader, callbacks=Callbacks(composed))
 
 
 @contextmanager

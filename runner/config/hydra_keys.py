@@ -15,9 +15,6 @@ SLICED = re.compile(r"\w+\[[^']*\][^']*")
 
 _CALLBACKS = "hydra.callbacks."
 
-# The callbacks of conf/config.yaml, which check and record every run.
-_OWN_CALLBACKS = ("run", "sweep")
-
 _GROUPS = ("hydra/launcher", "hydra/sweeper", "hydra/job_logging", "hydra/hydra_logging", "hydra/help", "hydra/output")
 
 # Keys below these are checked by `runner.cli.sweep.settings` or by Hydra.
@@ -73,12 +70,11 @@ def _check_value(override: Override, *, multirun: bool) -> None:
 
 
 def _check_callback(text: str, override: Override) -> None:
-    """Lets a user add callbacks, but not change those of conf/config.yaml."""
-    name = override.key_or_group.removeprefix(_CALLBACKS).partition(".")[0]
     value = None
     if not override.is_sweep_override():
         value = override.value()
     is_callback = isinstance(value, dict) and isinstance(value.get("_target_"), str)
-    if name in _OWN_CALLBACKS or not is_callback:
-        problem = f"the callbacks {' and '.join(_OWN_CALLBACKS)} can't be changed, and new ones need a _target_"
-        raise ConfigError(f"{text}: {problem}; write +{_CALLBACKS}mine={{_target_:package.module.Class}}")
+    if not is_callback:
+        raise ConfigError(
+            f"{text}: a callback needs a _target_; write +{_CALLBACKS}mine={{_target_:package.module.Class}}"
+        )

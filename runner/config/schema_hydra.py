@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.config.fields import Constraint, Problem, checked, choice, integer, is_root, number, text
+from runner.config.fields import Constraint, Problem, checked, integer, is_root, number
 
 
 def _is_text(value: object) -> bool:
@@ -110,23 +110,6 @@ class ProcessLauncher:
 
 
 @dataclass(frozen=True)
-class SubmititLauncher:
-    """Keys of `hydra/launcher=submitit_slurm` and `submitit_local`.
-
-    Attributes:
-      cluster: `slurm` or `local`.
-      parameters: arguments of submitit's executor.
-      max_parallel: maximum number of concurrently submitted jobs.
-      timeout: time limit per job in seconds, including the queue; null: none.
-    """
-
-    cluster: str = choice("slurm", "slurm", "local")
-    parameters: dict[str, Any] = field(default_factory=dict)
-    max_parallel: int = integer(64, at_least=1)
-    timeout: float | None = number(None, above=0.0, unit="seconds", example=3600.0)
-
-
-@dataclass(frozen=True)
 class GridSweeper:
     """Keys of `hydra/sweeper=grid`.
 
@@ -145,20 +128,14 @@ class SearchSweeper:
       params: swept key to its values or range.
       n_trials: number of trials, including those of a resumed search.
       storage: URI of the database with the studies.
-      study: name of the study; null: that of the sweep.
       seed: of the sampler.
       startup_trials: random trials before the sampler uses results, and before trials are pruned.
-      warmup_values: evaluations of a trial before it may be pruned.
       prune: end a trial whose value is worse than the median of the others at the same evaluation.
-      from_default: the first trial is the unchanged config.
     """
 
     params: dict[str, Any] = field(default_factory=dict)
     n_trials: int = integer(20, at_least=1)
     storage: str = checked("", test=_database_problem, rule="URI", example="sqlite:///search.db")
-    study: str | None = text(None, example="mine")
     seed: int = integer(1337, at_least=0)
     startup_trials: int = integer(5, at_least=0)
-    warmup_values: int = integer(1, at_least=0)
     prune: bool = True
-    from_default: bool = True

@@ -24,7 +24,7 @@ _TARGET = "_target_"
 # Keys of Hydra's own config that name something.
 _OF_HYDRA = (
     *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir"),
-    *("hydra.job.name", "hydra.sweeper.study"),
+    "hydra.job.name",
 )
 # Keys of any type that take a list of names; a value alone is a number or a boolean, not a list of one.
 _NAMES = {"classes": tuple[str, ...], "standardize": tuple[str, ...]}

@@ -1,19 +1,15 @@
 """State of the command that this process runs, in one object.
 
 A process runs one command at a time. Most of what a part of it needs is handed down in calls. The session holds the
-rest: what plugins and callbacks need, which Hydra creates itself and passes nothing of ours, and what a launcher told
+rest: what plugins need, which Hydra creates itself and passes nothing of ours, and what a launcher told
 this process when it started it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 
 @dataclass
@@ -23,19 +19,15 @@ class Session:
     Attributes:
       program: what the command was started as, `sys.argv[0]`.
       arguments: the command line, secrets masked. First as typed; then as Hydra reads it, with recorded overrides.
-      prepare_run: checks the config of a run and claims its folder. Hydra's callback calls it, which knows the
-        session alone; None outside a command.
+      typed: the command line as typed, secrets masked, without the overrides of a recorded run.
       membership: the sweep that started this process for one of its jobs, a `Membership` of tracking; None for
-        a run of its own. The session stores it and the next one, whose types are above this folder.
-      sweep: the sweep that this process runs, or what its job knows of the sweep where a launcher other than ours
-        runs it in this process, see `runner.cli.sweep.state`; None where there is none.
+        a run of its own. The session stores it, whose type is above this folder.
     """
 
     program: str = ""
     arguments: tuple[str, ...] = ()
-    prepare_run: Callable[[DictConfig], None] | None = None
+    typed: tuple[str, ...] = ()
     membership: object = None
-    sweep: object = None
 
 
 _sessions = [Session()]  # the last one is the current one; the first one is of a process that runs no command

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 
 from runner.errors import Interrupted
 from runner.host.terminal import forgive_closed_terminal
@@ -169,11 +170,13 @@ def interruption(error: BaseException | None) -> int | None:
     return signum
 
 
-def run_main(body: Callable[[], int]) -> NoReturn:
-    """Runs a command and exits with its code, which is 128 + n if signal n arrived.
+def run_main(module: str, function: str, *arguments: object) -> NoReturn:
+    """Calls a function that returns an exit code, and exits with that, or with 128 + n if signal n arrived.
 
     Args:
-      body: the command, its imports included; returns its exit code.
+      module: the module of the function, which is imported when the signals have handlers.
+      function: its name.
+      *arguments: of the call.
     """
     outputs = forgive_closed_terminal(lambda: current().requested)
     sys.unraisablehook = _raise_again
@@ -183,7 +186,7 @@ def run_main(body: Callable[[], int]) -> NoReturn:
     signum: int | None = None
     try:
         try:
-            code = body()
+            code = getattr(import_module(module), function)(*arguments)
         except SystemExit as ended:
             code = ended.code
         finally:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,19 +15,14 @@ from pathlib import Path
 from runner.cluster.launch import LAUNCHER_VARIABLE
 from runner.cluster.team import current
 from runner.config.names import varied_name
-from runner.errors import TrackingError
 from runner.host import session
 from runner.host.outputs import append_whole, spared
 from runner.tracking.records import TAG_LIMIT, clean_key, cut
 
 _VARIABLE = "RUNNER_SWEEP_JOB"
 _VARIED = "varied."
-PARENT_FILE = "parent.json"
 JOB_TAG = "runner.sweep.job"
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that this process gets when its parent ends
-# Longest wait of a job for the sweep's run. MLflow may have to migrate a database first; no job hangs for ever.
-_PARENT_S = 180.0
-_PARENT_POLL_S = 0.05
 VALUES_FILE = "values.jsonl"
 LogPoints = Callable[[int, Mapping[str, float]], None]
 Values = frozenset[tuple[str, str]]
@@ -39,33 +33,16 @@ class Membership:
     """What a job knows of the sweep that it belongs to.
 
     Attributes:
-      parent_run_id: the sweep's run; None where it is in the file, or nothing is recorded.
+      parent_run_id: the sweep's run; None where nothing is recorded.
       job: its number in the sweep.
       varied: what varies, with this job's values.
       report: metric whose values it writes to a file as they come, for a search that prunes; None: none.
-      parent_file: where the launcher writes the run's id as soon as it has one; None: nowhere.
     """
 
     parent_run_id: str | None
     job: int
     varied: dict[str, str] = field(default_factory=dict)
     report: str | None = None
-    parent_file: str | None = None
-
-    def parent(self) -> str | None:
-        """Returns the id of the sweep's run, once the launcher has made it; raises TrackingError if it could not."""
-        if self.parent_file is None:
-            return self.parent_run_id
-        path = Path(self.parent_file)
-        deadline = time.monotonic() + _PARENT_S
-        while not path.exists():
-            if time.monotonic() > deadline:
-                raise TrackingError(f"the sweep's run was not made within {_PARENT_S:.0f} s; start the sweep again")
-            time.sleep(_PARENT_POLL_S)
-        content = json.loads(path.read_text())
-        if "error" in content:
-            raise TrackingError(content["error"])
-        return str(content["run_id"])
 
     @property
     def name(self) -> str:
@@ -119,16 +96,6 @@ def membership() -> Membership | None:
     """Returns what this process knows of its sweep; None for a run of its own."""
     found = session.current().membership
     return found if isinstance(found, Membership) else None
-
-
-def write_parent(path: Path, **content: object) -> None:
-    """Writes what `Membership.parent` reads, all at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content))
-    # Whatever the umask is: the command line in it is trusted.
-    part.chmod(0o644)
-    part.replace(path)
 
 
 def reporting(log: LogPoints, folder: Path) -> LogPoints:

@@ -116,7 +116,7 @@ def open_run(
     if sweep is not None:
         name = sweep.name
         tags |= sweep.tags()
-        parent_run_id = sweep.parent()
+        parent_run_id = sweep.parent_run_id
     tracker = open_tracker(
         config.tracking,
         run_name=name,

@@ -15,7 +15,7 @@ from tests.engine.jax_runs import answers
 # splits tokens.
 PROGRAM = """
 import json, sys
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.plan.advise import arithmetic
 from runner.data import loading
 from runner.engine import make_engine, registry

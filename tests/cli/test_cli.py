@@ -9,10 +9,10 @@ from runner.host.signals import interruption
 
 
 def test_a_ctrl_c_that_a_library_put_into_another_error_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(*_: object) -> bool:
+    def ended(_: object) -> list[str]:
         raise SystemError("an exception was set") from KeyboardInterrupt()
 
-    monkeypatch.setattr(cli, "_run", ended)
+    monkeypatch.setattr(cli, "_read_arguments", ended)
     monkeypatch.setattr("sys.argv", ["runner"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     with pytest.raises(SystemError) as found:
@@ -21,10 +21,10 @@ def test_a_ctrl_c_that_a_library_put_into_another_error_is_one(monkeypatch: pyte
 
 
 def test_an_error_of_a_library_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def ended(*_: object) -> bool:
+    def ended(_: object) -> list[str]:
         raise SystemError("an exception was set") from ValueError("it")
 
-    monkeypatch.setattr(cli, "_run", ended)
+    monkeypatch.setattr(cli, "_read_arguments", ended)
     monkeypatch.setattr("sys.argv", ["runner"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     assert cli.run_command(lambda *_: None) == 2

@@ -73,7 +73,7 @@ def test_a_file_that_is_opened_later_does_not_take_a_closed_streams_place(tmp_pa
         "    handle = os.open('victim', os.O_WRONLY | os.O_CREAT)\n"
         "    print('to nobody'); print('to nobody', file=sys.stderr); os.write(1, b'native'); os.write(2, b'native')\n"
         "    return 0 if handle > 2 else 9\n"
-        "entry.start(body)"
+        "entry.call('__main__', 'body')"
     )
     (tmp_path / "code.py").write_text(code)
     assert shell("exec $P code.py <&- >&- 2>&-", tmp_path).returncode == 0

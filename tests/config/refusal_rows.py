@@ -198,7 +198,7 @@ ROWS: list[tuple[str, ...]] = [
     ("-m  hydra.mode=RUN", "hydra.mode=RUN:", "-m"),
     ("hydra.sweep.dir=null", "hydra.sweep.dir=null:", "the path of a folder"),
     ("hydra.output_subdir=../x", "hydra.output_subdir=../x:", "a folder's name"),
-    ("hydra.callbacks.run=null", "hydra.callbacks.run=null:", "can't be changed"),
+    ("hydra.callbacks.run=null", "hydra.callbacks.run=null:", "needs a _target_"),
     ("~hydra.callbacks.run", "~hydra.callbacks.run:"),
     ("hydra/launcher=nope", "hydra/launcher=nope:", "processes"),
     ("hydra.searchpath=[nope]", "hydra.searchpath=[nope]:", "file://"),

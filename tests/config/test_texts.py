@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from runner.checkpoint.arguments import value_of
 from runner.cli.command_line import arranged
-from runner.cli.sweep.state import arguments_of
+from runner.cli.sweep.settings import arguments_of
 from runner.config.compose import compose
 from runner.config.convert import typed_config
 from runner.config.texts import kept

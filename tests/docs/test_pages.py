@@ -34,7 +34,6 @@ EXTRA_OF = {
     "dataset.tokenizer=bpe": "text",
     "dataset.tokenizer=tokenizer.json": "text",
     "optimizer=optax": "optax",
-    "hydra/launcher=submitit_slurm": "slurm",
 }
 
 

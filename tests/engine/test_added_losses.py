@@ -14,7 +14,7 @@ import numpy as np
 from runner.data import loading
 from runner.data.base import WEIGHT
 from runner.engine import make_engine, registry
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 

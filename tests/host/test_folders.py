@@ -36,8 +36,7 @@ ALLOWED = {
     "runner/host/folders.py": "files by name, in a folder that was claimed, and folders that are empty",
     "runner/host/lock.py": "a file that is empty or holds a process id",
     "runner/host/outputs.py": "a file that it has just made, and that the disk did not take",
-    "runner/tracking/member.py": "parent.json in the sweep's claimed folder",
-    "runner/cli/sweep/state.py": "parent.json and an earlier job's outcome, in claimed folders",
+    "runner/cli/sweep/sweep.py": "the values of an earlier job, in a claimed folder",
     "runner/verify/request.py": "publishes a file that it has just written, in a temporary folder",
 }
 

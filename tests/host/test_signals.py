@@ -16,16 +16,17 @@ from runner.host.signals import SIGNALS, StopRequest, heard, interruption
 
 ROOT = Path(__file__).resolve().parents[2]
 START = "from runner.cli import entry\nimport os, sys, time\nfrom pathlib import Path\n"
-WAITING = START + "def body():\n    print('here', flush=True)\n    time.sleep(60)\n    return 0\nentry.start(body)\n"
+CALL = "entry.call('__main__', 'body')\n"
+WAITING = f"{START}def body():\n    print('here', flush=True)\n    time.sleep(60)\n    return 0\n{CALL}"
 SWALLOWING = START + (
     "def body():\n    try:\n        print('here', flush=True)\n        time.sleep(60)\n"
-    "    except Exception:\n        return 0\n    return 0\nentry.start(body)\n"
+    "    except Exception:\n        return 0\n    return 0\n" + CALL
 )
 SAVING = START + (
     "from runner.host.signals import current\ndef body():\n    with current().deferring():\n"
     "        print('here', flush=True)\n        while not current().requested:\n            time.sleep(0.01)\n"
     "        end = time.monotonic() + 0.4\n        while time.monotonic() < end:\n            time.sleep(0.01)\n"
-    "        print('saved', flush=True)\n    current().raise_if_requested()\nentry.start(body)\n"
+    "        print('saved', flush=True)\n    current().raise_if_requested()\n" + CALL
 )
 
 

@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.version import VersionBase
 
 import runner
-from runner.cli.notebook import planning
+from runner.cli import notebook
 from runner.errors import EngineError
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +91,7 @@ def test_a_plan_of_several_processes_opens_no_ports_and_needs_no_leave(monkeypat
         asked.append([module, *arguments])
         raise EngineError("enough")
 
-    monkeypatch.setattr(planning.child, "run", run)
+    monkeypatch.setattr(notebook, "run_command", run)
     with pytest.raises(EngineError, match="enough"):
         runner.make_plan("mesh=batch2", "cluster=local")
     assert asked[0][0] == "runner.plan"

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 import runner
-from runner.cli.notebook import (
-    child,
-    opened,
-    planning,
-)
+from runner.cli import notebook
 from runner.errors import EngineError
 from runner.tracking.store import Store, open_store
 from tests.stores import store_in
@@ -62,7 +58,7 @@ def test_a_run_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> Non
 def test_a_run_that_nothing_tracked_is_its_folder(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("trainer: {epochs: 2}\n")
     (tmp_path / "summary.json").write_text('{"eval_loss": 0.5}')
-    run = opened._of_folder(tmp_path)
+    run = notebook._of_folder(tmp_path)
     assert (run.status, run.config.trainer.epochs, run.metrics["eval/loss"][0]) == ("FINISHED", 2, 0.5)
     with pytest.raises(runner.ConfigError, match="run=latest: this project has no recorded runs"):
         runner.open_run("latest", "none")
@@ -85,14 +81,14 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_cell_shows_what_a_command_prints(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     out = Cell()
     monkeypatch.setattr(sys, "stdout", out)
-    child.run(module, [])
+    notebook.run_command(module, [])
     assert out.getvalue() == "first\ncareful\n"
 
 
 @pytest.mark.parametrize(("code", "kind"), [("2", runner.ConfigError), ("1", EngineError)])
 def test_a_command_that_fails_raises_its_line(module: str, code: str, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"^key=x: must be y$"):
-        child.run(module, [code], quiet=True)
+        notebook.run_command(module, [code], quiet=True)
 
 
 @pytest.mark.nightly
@@ -100,7 +96,7 @@ def test_a_command_that_fails_raises_its_line(module: str, code: str, kind: type
 def test_training_and_planning_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["engine=jax", "dataset=digits", "mesh=batch2", "trainer.epochs=1", "trainer.limit_train_batches=4"]
     plan = runner.make_plan(*words)
-    assert isinstance(plan, planning.ShownPlan)
+    assert isinstance(plan, notebook.ShownPlan)
     assert plan.content["axes"] == {"batch": 2}
     assert plan.content["variables"][0]["path"] in repr(plan)
     out = Cell()

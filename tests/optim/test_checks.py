@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.config.schema import OptimizerConfig
 from runner.engine.optim import checks
 from runner.errors import ConfigError

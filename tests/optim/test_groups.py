@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.config.schema import GroupConfig, OptimizerConfig
 from runner.engine.optim import groups
 from runner.engine.optim.groups import Settings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.engine.optim.keras_classes import options_checked
 from runner.errors import ConfigError
 from tests.optim.keras_runs import RUNS, named, work

@@ -42,7 +42,7 @@ CONFIG_PROGRAM = """
 import json, sys
 import numpy as np
 from runner.errors import ConfigError
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.engine.optim import (
     registry,
     rules,

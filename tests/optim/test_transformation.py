@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.errors import ConfigError
 from runner.layout.paths import (
     is_slot,

@@ -64,7 +64,7 @@ def train(row: Row, mesh: str) -> None:
     os.environ.pop("HYDRA_FULL_ERROR", None)  # the command before has set it
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-        code = app.run_module("runner.cli.train")
+        code = app.run_command("runner.cli.train")
     if code:
         lines = [line for line in errors.getvalue().splitlines() if line.startswith("error: ")]
         Path(f"{name}.txt").write_text(f"exit code {code}: {lines[-1] if lines else errors.getvalue()}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.cli.notebook.composing import compose
+from runner.cli.notebook import compose
 from runner.config.schema import ClusterConfig
 from runner.engine import devices
 from runner.errors import EngineError, OutOfMemoryError

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from runner.cli import plan as main
-from runner.cli.sweep.jobs import Job
 from runner.config.schema import LayoutConfig, MeshConfig, PlanConfig
 from runner.engine.base import Collective, ProgramCost
 from runner.figures import of_shard
@@ -103,23 +102,14 @@ def test_parts_at_other_coordinates_have_other_colors() -> None:
     assert len({of_shard(axes, place) for place in places}) == 8
 
 
-def test_only_what_varies_names_a_job() -> None:
-    shared = ["dataset=digits", "mesh=batch8"]
-    assert main.varying([[*shared, "layout=fsdp"], ["layout=megatron", *shared]]) == [
-        "layout=fsdp",
-        "layout=megatron",
-    ]
-
-
-def test_plans_stand_side_by_side_and_a_failed_job_says_so(tmp_path: Path) -> None:
-    jobs = [Job(number, (f"layout={name}",), tmp_path / name) for number, name in enumerate(("fsdp", "broken"))]
-    jobs[0].folder.mkdir()
-    write_files(cases.plan(), jobs[0].folder)
-    table = main.comparison(jobs)
-    assert table.columns == ("", "layout=fsdp", "layout=broken")
-    held = {row[0]: row[1:] for row in table.rows}
-    assert held["parameters + slots"] == ("2.00 KiB", "failed")
-    assert held["forward collectives"] == ("2: 0.98 KiB, 1 ms", "failed")
+def test_a_plan_is_a_row_of_a_sweeps_table(tmp_path: Path) -> None:
+    assert main.summary(tmp_path) == {}
+    write_files(cases.plan(), tmp_path)
+    held = main.summary(tmp_path)
+    assert held["parameters + slots"] == "2.00 KiB"
+    assert held["between processes"] == "-"
+    write_files(cases.plan(**CROSSING), tmp_path)
+    assert main.summary(tmp_path)["between processes"] == "1: 500 B, 2 ms"
 
 
 def test_virtual_devices_share_the_rates_of_their_machine() -> None:
@@ -181,15 +171,6 @@ def test_a_plan_of_several_processes_says_which_axes_cross_and_marks_their_colle
     assert [each["crosses"] for each in written["traffic"]] == [False, True]
     assert "| backward | all_reduce | batch | between processes | 1 |" in (tmp_path / "plan.md").read_text()
     assert "processes" not in markdown(cases.plan())
-
-
-def test_plans_side_by_side_tell_what_goes_between_processes(tmp_path: Path) -> None:
-    jobs = [Job(number, (f"cluster={name}",), tmp_path / name) for number, name in enumerate(("local", "single"))]
-    for job, fields in zip(jobs, (CROSSING, {}), strict=True):
-        job.folder.mkdir()
-        write_files(cases.plan(**fields), job.folder)
-    held = {row[0]: row[1:] for row in main.comparison(jobs).rows}
-    assert held["between processes"] == ("1: 500 B, 2 ms", "-")
 
 
 def test_an_order_of_axes_that_lets_layers_wait_for_the_network_is_warned_of() -> None:

@@ -50,4 +50,4 @@ def body() -> int:
 
 
 if __name__ == "__main__":
-    entry.start(body)
+    entry.call("tests.processes.worker", "body")

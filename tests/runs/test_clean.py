@@ -13,20 +13,10 @@ from runner.checkpoint import (
     runs,
     storage,
 )
-from runner.cli.runs.clean import CLEANED_TAG
+from runner.cli.runs.act import CLEANED_TAG
 from runner.cli.runs.command import main
-from runner.cli.runs.listing import (
-    ListedRun,
-    find,
-    named_run,
-    select,
-)
-from runner.cli.runs.selection import (
-    Selection,
-    age,
-    age_words,
-    statuses,
-)
+from runner.cli.runs.listing import ListedRun, find, select
+from runner.cli.runs.selection import Selection, age, age_words, statuses
 from runner.errors import ConfigError
 from runner.tracking import process
 from runner.tracking.store import Store, open_store
@@ -191,11 +181,11 @@ def test_ages_and_statuses_are_read_and_shown() -> None:
 
 def test_a_name_means_the_newest_and_a_beginning_only_one() -> None:
     found = [ListedRun(run, name, "FINISHED", 0.0, 0.0) for run, name in (("ab1", "x"), ("ab2", "x"), ("c", "y"))]
-    assert named_run(found, "x").run == "ab1"
-    assert named_run(found, "latest").run == "ab1"
+    for text in ("x", "latest"):
+        assert [one.run for one in select(found, Selection(runs=(text,)))] == ["ab1"]
     assert [one.run for one in select(found, Selection(runs=("ab2", "c")))] == ["ab2", "c"]
     with pytest.raises(ConfigError, match="several run ids start with this"):
-        named_run(found, "ab")
+        select(found, Selection(runs=("ab",)))
 
 
 def test_all_pages_of_a_store_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

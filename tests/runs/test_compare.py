@@ -7,28 +7,16 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from runner import figures
+from runner.cli.runs import compare as comparing
 from runner.cli.runs.command import main
-from runner.cli.runs.records import (
-    RunRecord,
-    directions,
-    from_folder,
-    higher_is_better,
-    judged_by,
-)
-from runner.cli.runs.sheet import (
-    Sheet,
-    Stat,
-    columns,
-    make_lines,
-    sheet_of,
-    sort_lines,
-    to_csv,
-    to_markdown,
-    varying,
-)
+from runner.cli.runs.compare import grouped, table_of, varying
+from runner.cli.runs.records import RunRecord, directions, higher_is_better, judged_by, results_of
+from runner.cli.runs.tables import Table, title, to_csv, to_markdown
 from runner.tracking.store import open_store
 
 SIZE = "dataset.batch_size"
@@ -66,12 +54,11 @@ def test_seeds_of_one_config_are_one_line_with_mean_and_deviation() -> None:
         record(f"{size}-{seed}", accuracy=accuracy, dataset__batch_size=size, trainer__seed=seed)
         for size, seed, accuracy in ((64, 1, 0.90), (64, 2, 0.94), (128, 1, 0.80), (128, 2, math.nan))
     ]
-    small, large = make_lines(runs)
-    assert small.values == {SIZE: "64"}
-    assert small.metrics["eval/accuracy"] == Stat(pytest.approx(0.92), pytest.approx(0.0282843, abs=1e-6), 2)
-    assert math.isnan(large.metrics["eval/accuracy"].mean)
-    found = [line.values[SIZE] for line in sort_lines([large, small], "eval/accuracy", descending=True)]
-    assert found == ["64", "128"], "NaN is last"
+    keys, groups = grouped(runs, "eval/accuracy")
+    assert (keys, list(groups)) == ([SIZE], [("64",), ("128",)]), "NaN is last"
+    table = table_of(keys, groups, "eval/accuracy")
+    assert table.titles == ("run", "batch_size", "runs", "test accuracy")
+    assert [row[1:] for row in table.rows] == [("64", "2", "0.9200 ± 0.0283"), ("128", "2", "NaN ± NaN")]
 
 
 def of_task(*names: str, told: dict[str, str] | None = None) -> RunRecord:
@@ -84,34 +71,26 @@ def test_runs_are_judged_by_what_their_task_says() -> None:
     prices = of_task("eval/loss", "eval/mae", "eval/r2", "train/loss", told=told)
     assert directions([prices]) == {f"eval/{name}": better for name, better in told.items()}
     assert judged_by([prices]) == "eval/loss", "no first choice of which more is better"
-    assert columns([prices], "eval/loss")[:3] == ["eval/loss", "eval/mae", "eval/r2"]
+    titles = table_of([], {(): [prices]}, "eval/loss").titles
+    assert titles == ("run", "test loss", "test mae", "test r2", "train/loss")
     assert higher_is_better("test/r2", [prices])
     assert not higher_is_better("eval/mae", [prices])
     labels = of_task("eval/loss", "eval/f1_micro", told={"loss": "minimize", "f1_micro": "maximize"})
     assert judged_by([labels]) == "eval/f1_micro"
 
 
-def test_columns_say_which_split_a_metric_is_of() -> None:
-    values = {"eval/loss": 0.2, "test/loss": 0.3}
-    (line,) = make_lines([RunRecord("r", "r", "FINISHED", {}, values)])
-    assert sheet_of([line], ["eval/loss", "test/loss"]).titles == ("validation loss", "test loss")
-    assert sheet_of([line], ["eval/loss"]).titles == ("test loss",)
-
-
 def test_what_diverged_is_told_and_sorts_last() -> None:
-    records = [record(f"r{seed}", **{"trainer.seed": seed}) for seed in (1, 2)]
+    records = [record(f"r{seed}", trainer__seed=seed) for seed in (1, 2)]
     records = [replace(one, metrics={"eval/loss": value}) for one, value in zip(records, (math.inf, 1.0), strict=True)]
-    (line,) = make_lines(records)
-    assert (line.metrics["eval/loss"].mean, line.metrics["eval/loss"].count) == (math.inf, 2)
-    assert sheet_of([line], ["eval/loss"]).rows[0][-1] == "inf ± NaN"
-    lines = [*make_lines(records[:1]), *make_lines(records[1:])]
-    assert [one.records[0].name for one in sort_lines(lines, "eval/loss", descending=False)] == ["r2", "r1"]
-    assert [sheet_of([one], ["eval/loss"]).rows[0][-1] for one in lines] == ["inf", "1.0000"]
+    assert table_of(*grouped(records, "eval/loss"), "eval/loss").rows[0][-1] == "inf ± NaN"
+    records = [replace(one, params={SIZE: one.name}) for one in records]
+    keys, groups = grouped(records, "eval/loss")
+    assert list(groups) == [("r2",), ("r1",)]
+    assert [row[-1] for row in table_of(keys, groups, "eval/loss").rows] == ["1.0000", "inf"]
 
 
 def test_a_folder_tells_of_any_tasks_metrics(tmp_path: Path) -> None:
-    assert from_folder(tmp_path, "job", "FAILED") is None
-    (tmp_path / "config.yaml").write_text("trainer: {seed: 1}\n")
+    assert results_of(tmp_path) == {}
     summary = {
         "eval_r2": 0.5,
         "eval_examples": 360,
@@ -121,17 +100,37 @@ def test_a_folder_tells_of_any_tasks_metrics(tmp_path: Path) -> None:
         "steps": 6,
     }
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    found = from_folder(tmp_path, "job", "FINISHED")
-    assert found is not None
-    assert found.metrics == {"eval/r2": 0.5, "train/loss": 0.25, "throughput/step_ms": 2.0}
+    assert results_of(tmp_path) == {"eval/r2": 0.5, "train/loss": 0.25, "throughput/step_ms": 2.0}
 
 
 def test_a_table_is_the_same_as_csv_and_markdown() -> None:
-    lines = make_lines([record("a", dataset__batch_size=64), record("b", dataset__batch_size=128, accuracy=0.95)])
-    sheet = sheet_of(lines, ["eval/accuracy", "eval/loss"])
-    assert to_csv(sheet) == "batch_size,test accuracy\n64,0.9000\n128,0.9500\n"
-    marked = Sheet(sheet.titles, (("a|b", "1"),), frozenset({1}), best=0)
-    assert to_markdown(marked) == "| batch_size | test accuracy |\n| --- | ---: |\n| **a\\|b** | **1** |\n"
+    table = Table(("size", title("eval/loss", [])), (("a|b", "1"), ("c", "")), frozenset({1}), best=0)
+    assert to_csv(table) == "size,test loss\na|b,1\nc,\n"
+    assert to_markdown(table) == "| size | test loss |\n| --- | ---: |\n| **a\\|b** | **1** |\n| c |  |\n"
+
+
+POINTS = {"a": [(10, 0.5), (20, 0.25)], "b": [(5, 0.6), (10, 0.3)], "c": [(7, 0.1)]}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "label", "steps"),
+    [
+        ({"a": "32", "b": "64", "c": "64"}, "training examples", [[320, 640], [320, 640]]),
+        ({"a": "32", "b": ""}, "training steps", [[10, 20], [5, 10]]),
+        ({"c": "64"}, "", []),  # one point is no curve
+    ],
+)
+def test_curves_are_by_examples_where_batch_sizes_differ(
+    sizes: dict[str, str], label: str, steps: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures, "save", lambda figure, _: drawn.append(figure.axes[0]))
+    monkeypatch.setattr(comparing, "history", lambda _, run_id, __: POINTS[run_id])
+    runs = {name: RunRecord(name, name, "FINISHED", {SIZE: size}, {}) for name, size in sizes.items()}
+    store: Any = None
+    assert comparing.draw_curves(Path("x.png"), store, runs, ["eval/loss"]) == bool(steps)
+    assert [axes.get_xlabel() for axes in drawn] == [label] * bool(steps)
+    assert [list(line.get_xdata()) for axes in drawn for line in axes.lines] == steps
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""When two configs are the same, what a multirun varies, and what a resumed command line is."""
+"""When two configs are the same, what a multirun is and varies, and what a resumed command line is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from runner.cli.resolvers import register_resolvers
 from runner.cli.sweep import resume
 from runner.cli.sweep.parent import ARGV_TAG
-from runner.cli.sweep.plugins import combinations
-from runner.cli.sweep.state import (
-    varied_of,
-    varied_values,
-)
+from runner.cli.sweep.run import combinations
+from runner.cli.sweep.settings import checked, varied_values
+from runner.cli.sweep.sweep import varied_of
+from runner.config.compose import application, compose_command
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.errors import ConfigError
 from runner.tracking.store import open_store
@@ -66,7 +66,8 @@ def test_code_is_another_where_a_users_own_part_changed(
 
 def test_what_varies_is_what_has_several_values() -> None:
     arguments = ["dataset=digits", "dataset.batch_size=64,128", "+mesh.axes.model=choice(1,2)", "layout.rules=[a,b]"]
-    assert varied_values(arguments) == {"dataset.batch_size": "64,128", "+mesh.axes.model": "choice(1,2)"}
+    overrides = tuple(OverridesParser.create().parse_overrides(arguments))
+    assert varied_values(overrides) == {"dataset.batch_size": "64,128", "+mesh.axes.model": "choice(1,2)"}
     job = ["dataset=digits", "dataset.batch_size=128", "+mesh.axes.model=1", "tracking.run_name='1.10'"]
     assert varied_of(job, ["dataset.batch_size", "+mesh.axes.model", "tracking.run_name"]) == {
         "dataset.batch_size": "128",
@@ -86,8 +87,6 @@ def test_a_grid_is_every_combination_and_leaves_the_other_words_as_typed() -> No
     jobs = combinations(OverridesParser.create().parse_overrides(words))
     assert len(jobs) == 4
     assert jobs[1] == ["~mesh.axes", words[1], "dataset.batch_size=64", "mesh.device=cpu", "trainer.epochs=2"]
-    with pytest.raises(ConfigError, match="hydra/sweeper=optuna"):
-        combinations(OverridesParser.create().parse_overrides(["optimizer.learning_rate=interval(0.1,1.0)"]))
 
 
 def test_a_resumed_command_line_is_the_recorded_one_and_what_is_typed_wins(tmp_path: Path) -> None:
@@ -115,3 +114,25 @@ def test_a_sweep_is_found_in_a_store_that_a_users_own_option_names(tmp_path: Pat
     typed = [*(one.format(own) for one in flag), "tracking=team"]
     expected = ["-m", "mesh=single,batch2", *typed, f"sweep.resume={run_id}"]
     assert resume.expand([*typed, "sweep.resume=latest"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["hydra.launcher.max_parallel=0"], "hydra.launcher.max_parallel=0: must be at least 1"),
+        (["+hydra.sweeper.prune=true"], "hydra.sweeper.prune: unknown key (hydra.sweeper has params)"),
+        (["hydra/sweeper=optuna", "hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0: must be at least 1"),
+        (["hydra/sweeper=optuna", "hydra.sweeper.prune=often"], "hydra.sweeper.prune=often: must be true or false"),
+        (["hydra/sweeper=optuna", "hydra.sweeper.storage=x.db"], "hydra.sweeper.storage=x.db: must be the URI of a"),
+        (["+hydra.launcher._target_=a.Launcher"], "hydra/launcher: the plugin a.Launcher is not supported"),
+        (["trainer.epochs=interval(1,3)"], "trainer.epochs=interval(1,3): a grid needs values"),
+        (["tracking=none", "sweep.resume=abc"], "sweep.resume=abc: needs a tracked sweep"),
+    ],
+)
+def test_a_sweep_that_can_not_work_is_refused_before_anything_is_opened(words: list[str], shown: str) -> None:
+    register_resolvers()
+    with application(None) as hydra:
+        config = compose_command(hydra, "config", [*words, "trainer.seed=1,2"], is_multirun=True)
+    with pytest.raises(ConfigError) as found:
+        checked(config)
+    assert str(found.value).startswith(shown)

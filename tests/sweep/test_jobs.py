@@ -7,25 +7,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runner.cli.sweep.jobs import (
-    Job,
-    Ledger,
-    Outcome,
-    outcome_of,
-)
-from runner.cli.sweep.process import (
-    LOG_FILE,
-    STOP_FILE,
-    Command,
-    JobProcess,
-    run_to_end,
-)
-from runner.cli.sweep.schedule import run_jobs
+from runner.cli.sweep.jobs import LOG_FILE, Job, Outcome, RunningJob, outcome_of, run_jobs
 from runner.config.names import short_keys, varied_name
 from runner.errors import Interrupted
 from runner.host.signals import StopRequest
@@ -60,14 +48,6 @@ def test_an_exit_code_is_an_outcome(code: int, status: str, note: str) -> None:
     assert (outcome.status, outcome.note) == (status, note)
 
 
-def test_an_outcome_lies_in_the_jobs_folder_and_its_absence_means_not_run(tmp_path: Path) -> None:
-    job = Job(0, (), tmp_path / "0")
-    ledger = Ledger([job])
-    assert ledger.outcome(job).status == "not run"
-    Outcome("killed", -9, 1.5, "ended by signal 9").write(job.folder)
-    assert ledger.outcome(job) == Outcome("killed", -9, 1.5, "ended by signal 9")
-
-
 class Watch:
     """Keeps outcomes; says which jobs are not worth their time."""
 
@@ -97,8 +77,13 @@ def jobs(folder: Path, count: int) -> Iterator[Job]:
     return iter([Job(number, (), folder / str(number)) for number in range(count)])
 
 
-def process(job: Job, *programs: str) -> JobProcess:
-    return JobProcess(Command([sys.executable, "-c", programs[job.number % len(programs)]], job.folder))
+def process(job: Job, *programs: str) -> RunningJob:
+    return RunningJob(job, [sys.executable, "-c", programs[job.number % len(programs)]], {})
+
+
+def run(count: int, folder: Path, start: Callable[[Job], RunningJob], watch: Watch, **limits: Any) -> None:
+    with StopRequest() as stop:
+        run_jobs(jobs(folder, count), start, watch.should_stop, watch.ended, stop, **{"timeout_s": None, **limits})
 
 
 def test_a_job_that_fails_or_is_killed_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -110,11 +95,9 @@ def test_a_job_that_fails_or_is_killed_does_not_stop_the_others(tmp_path: Path) 
         "import os; os._exit(0)",
     )
     watch = Watch()
-    with StopRequest() as stop:
-        run_jobs(jobs(tmp_path, 5), lambda job: process(job, *programs), watch, stop, max_parallel=2, timeout_s=None)
+    run(5, tmp_path, lambda job: process(job, *programs), watch, max_parallel=2)
     assert [watch.outcomes[n].status for n in range(5)] == ["passed", "failed", "killed", "refused", "passed"]
     assert watch.outcomes[1].note == "no such thing"
-    assert Outcome.read(tmp_path / "2") == watch.outcomes[2]
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
@@ -127,20 +110,18 @@ def test_no_more_jobs_run_at_once_than_asked_for(tmp_path: Path, at_once: int) -
             alive.discard(job.number)
             super().ended(job, outcome)
 
-    def start(job: Job) -> JobProcess:
+    def start(job: Job) -> RunningJob:
         alive.add(job.number)
         most[0] = max(most[0], len(alive))
         return process(job, "import time; time.sleep(0.2)")
 
-    with StopRequest() as stop:
-        run_jobs(jobs(tmp_path, 6), start, Counted(), stop, max_parallel=at_once, timeout_s=None)
+    run(6, tmp_path, start, Counted(), max_parallel=at_once)
     assert most == [at_once]
 
 
 def test_a_job_that_takes_too_long_is_ended_cleanly_and_the_next_one_runs(tmp_path: Path) -> None:
     watch = Watch()
-    with StopRequest() as stop:
-        run_jobs(jobs(tmp_path, 2), lambda job: process(job, CLEAN, "pass"), watch, stop, max_parallel=1, timeout_s=1)
+    run(2, tmp_path, lambda job: process(job, CLEAN, "pass"), watch, max_parallel=1, timeout_s=1)
     assert [watch.outcomes[n].status for n in range(2)] == ["timeout", "passed"]
     assert "hydra.launcher.timeout=1 seconds" in watch.outcomes[0].note
     assert (tmp_path / "0" / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
@@ -157,8 +138,8 @@ def test_a_signal_ends_the_running_jobs_cleanly_and_starts_no_other(tmp_path: Pa
         os.kill(os.getpid(), signum)
 
     threading.Thread(target=send, daemon=True).start()
-    with StopRequest() as stop, pytest.raises(Interrupted):
-        run_jobs(jobs(tmp_path, 4), lambda job: process(job, CLEAN), watch, stop, max_parallel=2, timeout_s=30)
+    with pytest.raises(Interrupted):
+        run(4, tmp_path, lambda job: process(job, CLEAN), watch, max_parallel=2)
     assert {n: outcome.status for n, outcome in watch.outcomes.items()} == {0: "killed", 1: "killed"}
     assert (tmp_path / "0" / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
     assert not (tmp_path / "2").exists()
@@ -197,38 +178,3 @@ def test_a_job_ends_with_its_launcher_however_that_ends(tmp_path: Path) -> None:
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
     raise AssertionError("the job outlived its launcher")
-
-
-def test_a_file_ends_a_job_that_runs_on_another_machine(tmp_path: Path) -> None:
-    def stop() -> None:
-        while not (tmp_path / LOG_FILE).exists() or "ready" not in (tmp_path / LOG_FILE).read_text():
-            time.sleep(0.02)
-        (tmp_path / STOP_FILE).touch()
-
-    threading.Thread(target=stop, daemon=True).start()
-    assert run_to_end(Command([sys.executable, "-c", CLEAN], tmp_path)).status == "killed"
-    assert (tmp_path / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
-
-
-BY_HALVES = """
-import sys, time
-sys.stdout.write("compiling \N{GREEK SMALL LETTER MU} ...")
-sys.stdout.flush()
-time.sleep(0.5)
-print(" 0.5 s")
-print("error: it broke")
-"""
-
-
-def test_a_job_tells_what_it_prints_as_it_comes_also_a_line_that_is_not_whole(tmp_path: Path) -> None:
-    said: list[str] = []
-    job = JobProcess(Command([sys.executable, "-X", "utf8", "-c", BY_HALVES], tmp_path), said=said.append)
-    while (outcome := job.poll()) is None:
-        time.sleep(0.02)
-    assert outcome.status == "passed"
-    assert said[0] == "compiling \N{GREEK SMALL LETTER MU} ..."
-    assert [text for text in said if text.endswith("\n")] == [
-        "compiling \N{GREEK SMALL LETTER MU} ... 0.5 s\n",
-        "error: it broke\n",
-    ]
-    assert (tmp_path / LOG_FILE).read_text() == "".join(text for text in said if text.endswith("\n"))

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import optuna
 import pytest
@@ -16,18 +15,11 @@ from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from runner.cli.sweep.jobs import (
-    Job,
-    Ledger,
-    Outcome,
-)
-from runner.cli.sweep.search import (
-    Search,
-    Settings,
-    distribution,
-)
-from runner.cli.sweep.state import varied_of
+from runner.cli.sweep.jobs import Job, Outcome
+from runner.cli.sweep.search import Search, distribution, space_of
+from runner.cli.sweep.sweep import varied_of
 from runner.config.schema import SweepConfig
+from runner.config.schema_hydra import SearchSweeper
 from runner.errors import ConfigError
 from runner.tracking.member import VALUES_FILE
 
@@ -60,42 +52,33 @@ def test_an_invalid_range_is_an_error(override: str) -> None:
 class MadeUp:
     """A sweep whose jobs run nowhere: `score` says what a learning rate gives at each evaluation."""
 
-    def __init__(self, folder: Path, score: Callable[[float], list[float]]) -> None:
-        self.folder, self.score = folder, score
-        self.settings, self.direction = SweepConfig(metric="eval/accuracy"), "maximize"
-        self.ledger, self.before, self.parent = Ledger(), {}, None
+    def __init__(self, folder: Path, score: Callable[[float], list[float]], default: float = 0.05) -> None:
+        self.folder, self.score, self.parent = folder, score, None
+        overrides = OverridesParser.create().parse_overrides(
+            [f"{RATE}=tag(log,interval(1e-4,1.0))", "trainer.epochs=4"]
+        )
+        group = SweepConfig(metric="eval/accuracy", direction="maximize")
+        self.settings = SimpleNamespace(group=group, folder=Path("made up"), overrides=overrides)
+        self.jobs: list[Job] = []
+        self.outcomes: dict[int, Outcome] = {}
         self.stop = SimpleNamespace(requested=False)
+        self.config = OmegaConf.create(
+            {"optimizer": {"learning_rate": default}, "hydra": {"runtime": {"choices": {}}}}
+        )
         self.folder.mkdir(exist_ok=True)
-
-    def check(self) -> None:
-        pass
 
     def earlier_run(self, _job: Job) -> None:
         return None
 
-    def plan(self, _loader: object, overrides: list[str], number: int) -> Job:
+    def plan(self, overrides: list[str], number: int) -> Job:
         job = Job(number, tuple(overrides), self.folder / str(number), varied_of(overrides, [RATE]))
-        self.ledger.add(job)
+        self.jobs.append(job)
         return job
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
-        self.ledger.outcomes[job.number] = outcome
-
-    def open(self, n_trials: int, **changed: Any) -> Search:
-        master = OmegaConf.create(
-            {
-                "optimizer": {"learning_rate": 0.05},
-                "hydra": {
-                    "sweeper": {"params": {RATE: "tag(log,interval(1e-4,1.0))"}},
-                    "overrides": {"task": ["trainer.epochs=4"]},
-                    "runtime": {"choices": {}},
-                },
-            }
-        )
+    def open(self, n_trials: int, startup_trials: int = 2) -> Search:
         storage = f"sqlite:///{self.folder.parent / 'study.db'}"
-        settings = {"study": "made up", "seed": 1, "startup_trials": 2, "warmup_values": 1} | changed
-        rest = {"prune": True, "from_default": True} | settings
-        return Search(self, master, None, Settings(n_trials=n_trials, storage=storage, **rest))  # type: ignore[arg-type]
+        settings = SearchSweeper(n_trials=n_trials, storage=storage, seed=1, startup_trials=startup_trials)
+        return Search(self, settings, space_of(self.settings.overrides))  # type: ignore[arg-type]
 
     def run(self, search: Search, most: int = 100) -> None:
         """Runs trials; after `most` a signal comes in the middle of the next."""
@@ -104,9 +87,9 @@ class MadeUp:
             job.folder.mkdir()
             if count == most:
                 self.stop.requested = True
-                search.ended(job, Outcome("killed"))
+                search.tell(job, Outcome("killed"))
                 return
-            search.ended(job, self._train(search, job))
+            search.tell(job, self._train(search, job))
 
     def _train(self, search: Search, job: Job) -> Outcome:
         for value in self.score(float(job.varied[RATE])):
@@ -145,7 +128,7 @@ def test_a_search_prunes_and_goes_on_after_an_interruption_up_to_its_number(tmp_
     default = next(trial for trial in fair if trial.params[RATE] == 0.05)
     assert default.number == 0
     assert second.study.best_value >= default.value
-    assert len(second.ledger.jobs) == 12, "the table has the trials of both sittings"
+    assert len(second.jobs) == 12, "the table has the trials of both sittings"
 
 
 def tried(made_up: MadeUp) -> list[float]:
@@ -154,22 +137,23 @@ def tried(made_up: MadeUp) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("first_number", "interrupted_in", "from_default", "startup_trials"), [(3, 100, True, 2), (6, 4, False, 9)]
+    ("first_number", "interrupted_in", "default", "startup_trials"), [(3, 100, 0.05, 2), (6, 4, 5.0, 9)]
 )
 def test_a_resumed_search_draws_what_an_uninterrupted_one_draws(
-    tmp_path: Path, first_number: int, interrupted_in: int, from_default: bool, startup_trials: int
+    tmp_path: Path, first_number: int, interrupted_in: int, default: float, startup_trials: int
 ) -> None:
-    settings = {"from_default": from_default, "startup_trials": startup_trials}
     (tmp_path / "whole").mkdir()
-    whole = MadeUp(tmp_path / "whole" / "sweep", rises)
-    whole.run(whole.open(6, **settings))
+    whole = MadeUp(tmp_path / "whole" / "sweep", rises, default)
+    whole.run(whole.open(6, startup_trials))
     assert len(set(tried(whole))) == 6
 
-    first = MadeUp(tmp_path / "first", rises)
-    first.run(first.open(first_number, **settings), most=interrupted_in)
-    second = MadeUp(tmp_path / "second", rises)
-    second.run(second.open(6, **settings))
+    first = MadeUp(tmp_path / "first", rises, default)
+    first.run(first.open(first_number, startup_trials), most=interrupted_in)
+    second = MadeUp(tmp_path / "second", rises, default)
+    search = second.open(6, startup_trials)
+    second.run(search)
     assert tried(second) == tried(whole)
+    assert [file.name for file in search.draw(tmp_path)] == ["search_history.png"], "one key has no other beside it"
 
 
 def test_a_nan_is_a_failed_trial_and_never_the_best(tmp_path: Path) -> None:

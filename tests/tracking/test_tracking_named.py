@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from mlflow import MlflowClient
 
 from runner.cli.runs.records import find_run
 from runner.errors import ConfigError
@@ -38,15 +37,14 @@ def test_a_text_that_names_none_or_several_is_refused(text: str, problem: str) -
 
 def test_a_store_is_searched_by_the_same_rule(uri: str) -> None:
     store = open_store(uri, "tests")
-    client = MlflowClient(uri)
     ids = {}
     for name in ("a_b", "axb"):
-        ids[name] = client.create_run(store.experiment_id, run_name=name).info.run_id
+        ids[name] = store.client.create_run(store.experiment_id, run_name=name).info.run_id
     # By the start of another run's id: the name wins.
     start = ids["axb"][:6]
-    ids[start] = client.create_run(store.experiment_id, run_name=start).info.run_id
+    ids[start] = store.client.create_run(store.experiment_id, run_name=start).info.run_id
     for name, run_id in ids.items():
-        assert find_run(client, name).info.run_id == run_id
-        assert find_run(client, run_id).info.run_id == run_id
-    with pytest.raises(ConfigError, match=r"^run=a%b: no run has this id or name; "):
-        find_run(client, "a%b", "run=")
+        assert find_run(store, name).info.run_id == run_id
+        assert find_run(store, run_id).info.run_id == run_id
+    with pytest.raises(ConfigError, match=r"^run=a%b: no run has this id or name "):
+        find_run(store, "a%b")

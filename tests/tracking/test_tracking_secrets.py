@@ -263,7 +263,6 @@ def command(config, composed):
     from rich.console import Console
 
     from runner.config.differences import differences
-    from runner.cli.sweep.launch import arguments
     from runner.train.run import (
     open_run,
     recorded,

@@ -4,7 +4,7 @@ import time
 import pytest
 from mlflow import MlflowClient
 
-from runner.cli.runs import act
+from runner.cli.runs.command import main
 from runner.errors import TrackingError
 from tests.tracking.server import Server, free_port
 
@@ -87,7 +87,7 @@ def test_what_a_dead_server_missed_lies_in_the_runs_file_and_is_stored_by_sync(
     assert f"python -m runner.runs sync folder={tmp_path / 'run'}" in capsys.readouterr().err
 
     server.start()
-    assert act.sync(act.Place(server.uri, str(tmp_path))) == 0
+    assert main(["sync", f"uri={server.uri}", f"folder={tmp_path}"]) == 0
     assert rows("loss") == [(step, step / 8) for step in range(300)]
     client = MlflowClient(tracking_uri=server.uri)
     run = client.get_run(tracker.run_id)

@@ -8,11 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.runs.selection import (
-    Selection,
-    age,
-    statuses,
-)
+from runner.cli.runs.selection import Selection, age, statuses
 from runner.errors import EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError, did_you_mean, invalid
 from runner.host import folders
 from runner.host.late import late
@@ -42,23 +38,23 @@ def main(arguments: Sequence[str]) -> int:
             selection = replace(selection, older=age("older", options.older))
         if options.keep is not None:
             selection = replace(selection, keep=_count("keep", options.keep))
+        last = _count("last", options.last)
+        confirmed = truth("yes", options.yes)
+        if options.action not in _ACTIONS:
+            fix = did_you_mean(options.action, _ACTIONS, f"see {parser.prog} --help")
+            raise ConfigError(f"{options.action}: must be one of {', '.join(_ACTIONS)}; {fix}")
         _check_folder(options.folder)
-        place = act.Place(options.uri, options.folder)
-        if options.action == "list":
-            return act.show(place, selection, _count("last", options.last))
+        out = Path(options.out).absolute() if options.out else None
+        if out is not None:
+            folders.check("out", out)
+        store = act.open_existing(options.uri)
         if options.action == "compare":
-            out = Path(options.out) if options.out else None
-            if out is not None:
-                folders.check("out", out.absolute())
-            last = _count("last", options.last)
-            return act.compare(place, selection, options.sweep, last, out)
+            return act.compare_runs(store, options.folder, selection, options.sweep, last, out)
         if options.action == "clean":
-            confirmed = truth("yes", options.yes)
-            return act.clean(place, selection, confirmed=confirmed)
+            return act.clean(store, options.folder, selection, confirmed=confirmed)
         if options.action == "sync":
-            return act.sync(place)
-        fix = did_you_mean(options.action, _ACTIONS, f"see {parser.prog} --help")
-        raise ConfigError(f"{options.action}: must be one of {', '.join(_ACTIONS)}; {fix}")
+            return act.sync(store, options.folder)
+        return act.show(store, options.folder, selection, last)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED

@@ -9,31 +9,14 @@ from typing import Any
 
 from mlflow.entities import Run
 
-from runner.checkpoint import (
-    runs,
-    storage,
-)
+from runner.checkpoint import runs, storage
 from runner.checkpoint.runs import SavedRun
-from runner.cli.runs.records import (
-    RunRecord,
-    from_run,
-    judged_by,
-)
+from runner.cli.runs import tables
+from runner.cli.runs.records import RunRecord, from_run, is_sweep, judged_by, pick
 from runner.cli.runs.selection import Selection
-from runner.cli.runs.sheet import (
-    Stat,
-    show,
-)
-from runner.errors import invalid
 from runner.host.stores.urls import Place
 from runner.tracking import process
-from runner.tracking.named import LATEST, named
 from runner.tracking.store import Store, search
-
-_KIND_TAG = "runner.kind"
-_SWEEP = "sweep"
-# Runs that an error lists.
-_SUGGESTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -79,8 +62,7 @@ def find(store: Store | None, checkpoints: Place) -> tuple[list[ListedRun], list
     listed = []
     if store is not None:
         for run in search(store, None, ""):
-            # The parents of sweeps trained nothing.
-            if run.data.tags.get(_KIND_TAG) != _SWEEP:
+            if not is_sweep(run):
                 listed.append(_tracked(run, saved_by_run.pop(run.info.run_id, None)))
     listed += map(_untracked, saved_by_run.values())
     listed.sort(key=lambda run: -run.started)
@@ -89,21 +71,20 @@ def find(store: Store | None, checkpoints: Place) -> tuple[list[ListedRun], list
 
 def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
     record = from_run(run)
-    status = record.status
-    if status == "RUNNING" and process.is_gone(record.tags):
-        status = "KILLED"
+    if record.status == "RUNNING" and process.is_gone(record.tags):
+        record = replace(record, status="KILLED")
     metric = judged_by([record])
     result = ""
     if metric in record.metrics:
-        result = f"{metric} {show(Stat(record.metrics[metric]))}"
+        result = f"{metric} {tables.cell([record.metrics[metric]])}"
     return ListedRun(
         run=record.run_id,
         name=record.name,
-        status=status,
+        status=record.status,
         started=run.info.start_time / 1000,
         ended=run.info.end_time / 1000 if run.info.end_time else None,
         result=result,
-        record=replace(record, status=status),
+        record=record,
         origin=record.tags.get("runner.branched_from", ""),
         **_checkpoints(saved),
     )
@@ -146,11 +127,9 @@ def select(listed: Sequence[ListedRun], selection: Selection) -> list[ListedRun]
     Raises:
       ConfigError: it names a run that does not exist, or several.
     """
-    chosen = {named_run(listed, text).run for text in selection.runs}
-    newest: list[str] = []
-    for run in listed:
-        if run.saved is not None and len(newest) < (selection.keep or 0):
-            newest.append(run.run)
+    names = {run.run: run.name for run in listed}
+    chosen = {pick(text, names) for text in selection.runs}
+    kept = [run.run for run in listed if run.saved is not None][: selection.keep or 0]
     selected = []
     for run in listed:
         if selection.runs and run.run not in chosen:
@@ -159,23 +138,6 @@ def select(listed: Sequence[ListedRun], selection: Selection) -> list[ListedRun]
             continue
         if selection.statuses and run.status not in selection.statuses:
             continue
-        if run.run not in newest:
+        if run.run not in kept:
             selected.append(run)
     return selected
-
-
-def named_run(listed: Sequence[ListedRun], text: str) -> ListedRun:
-    """Returns the run with an id, the start of one, a name or `latest`; see `runner.tracking.named`.
-
-    Raises:
-      ConfigError: there is none, or an id's start matches several.
-    """
-    if text == LATEST and listed:
-        return listed[0]
-    by_id = {run.run: run for run in listed}
-    try:
-        return by_id[named(text, {run_id: run.name for run_id, run in by_id.items()})]
-    except LookupError as error:
-        newest = ", ".join(run.run for run in listed[:_SUGGESTIONS]) or "none yet"
-        problem = f"{error} (newest: {newest})"
-        raise invalid("run", text, problem=problem, fix="set run=latest or run=<id>") from error

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from runner.errors import invalid
 
-STATUSES = ("FINISHED", "FAILED", "KILLED", "RUNNING", "UNFINISHED")
+_STATUSES = ("FINISHED", "FAILED", "KILLED", "RUNNING", "UNFINISHED")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def age(key: str, text: str) -> float:
     Raises:
       ConfigError: it is not an age.
     """
-    match = _AGE.fullmatch(text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip())
     if match is None:
         raise invalid(key, text, problem="must be a number followed by m, h, d or w", fix=f"set {key}=30d")
     return float(match[1]) * _SECONDS[match[2]]
@@ -67,7 +66,7 @@ def statuses(texts: Sequence[str]) -> tuple[str, ...]:
     """
     names = [name.strip().upper() for name in ",".join(texts).split(",") if name.strip()]
     for name in names:
-        if name not in STATUSES:
-            known = ", ".join(STATUSES).lower()
+        if name not in _STATUSES:
+            known = ", ".join(_STATUSES).lower()
             raise invalid("status", name.lower(), problem=f"must be one of {known}", fix="set status=failed,killed")
     return tuple(names)

@@ -1,21 +1,31 @@
-"""Jobs of a sweep and their outcomes."""
+"""Jobs of a sweep: processes of their own, so many at a time, until all have ended or a signal comes."""
 
 from __future__ import annotations
 
-import json
+import os
 import signal
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from runner.cluster.launch import AS_TYPED, LAUNCHER_VARIABLE
 from runner.config.names import varied_name
 from runner.errors import EXIT_DONE, EXIT_REFUSED
-from runner.host.signals import SIGNALS
+from runner.host.signals import SIGNALS, StopRequest
 
 JobStatus = Literal["passed", "failed", "refused", "killed", "timeout", "pruned", "skipped", "not run"]
 GOOD: frozenset[str] = frozenset({"passed", "skipped", "pruned"})
-OUTCOME_FILE = "job.json"
+LOG_FILE = "job.log"
+_ERROR = "error: "  # how a command's one line of error begins
+_TAIL_BYTES = 1 << 16  # of a log, in which the error is the last line or nearly
+# Between two looks at the jobs: short beside a job's seconds, and 50 looks per second cost no measurable CPU time.
+_POLL_S = 0.02
+# For a job to store its last points; its tracker gives up on an unavailable server after 30 s.
+GRACE_S = 45.0
 
 
 def jobs_text(count: int) -> str:
@@ -44,57 +54,17 @@ class Job:
         """The job's values of what the sweep varies, as `batch_size=64,mesh=batch8`."""
         return varied_name(self.varied) or f"job {self.number}"
 
+    def __str__(self) -> str:
+        return f"job {self.number}, {self.name}" if self.varied else self.name
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended.
-
-    Attributes:
-      status: in a word.
-      exit_code: the exit code of its process; None where none ran to its end.
-      seconds: wall time of the process.
-      note: why it did not pass, in a line.
-    """
+    """How a job ended, its wall time, and why it did not pass."""
 
     status: JobStatus
-    exit_code: int | None = None
     seconds: float = 0.0
     note: str = ""
-
-    def write(self, folder: Path) -> None:
-        """Writes the outcome into the job's folder, where a sweep finds it whatever machine the job ran on."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / OUTCOME_FILE).write_text(json.dumps(asdict(self)) + "\n")
-
-    @staticmethod
-    def read(folder: Path) -> Outcome | None:
-        """Returns the outcome in a job's folder; None where the job has not ended, or its file is half written."""
-        try:
-            return Outcome(**json.loads((folder / OUTCOME_FILE).read_text()))
-        except (OSError, ValueError, TypeError):
-            return None
-
-
-@dataclass
-class Ledger:
-    """The jobs of a sweep in order, with the outcomes known so far."""
-
-    jobs: list[Job] = field(default_factory=list)
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
-
-    def add(self, job: Job, outcome: Outcome | None = None) -> None:
-        """Adds a job; one that will not run with its outcome."""
-        self.jobs.append(job)
-        if outcome is not None:
-            self.outcomes[job.number] = outcome
-
-    def rows(self) -> list[tuple[Job, Outcome]]:
-        """Returns every job with its outcome, also those that did not run."""
-        return [(job, self.outcome(job)) for job in self.jobs]
-
-    def outcome(self, job: Job) -> Outcome:
-        """Returns a job's outcome: the one added here, else the one in its folder, else that it did not run."""
-        return self.outcomes.get(job.number) or Outcome.read(job.folder) or Outcome("not run")
 
 
 def outcome_of(exit_code: int, seconds: float, error: str) -> Outcome:
@@ -109,13 +79,139 @@ def outcome_of(exit_code: int, seconds: float, error: str) -> Outcome:
     'ended by signal 9'
     """
     if exit_code == EXIT_DONE:
-        return Outcome("passed", exit_code, seconds)
+        return Outcome("passed", seconds)
     if exit_code == EXIT_REFUSED:
-        return Outcome("refused", exit_code, seconds, error)
+        return Outcome("refused", seconds, error)
     # A command that handles a signal exits with 128 + its number, as a shell reports it.
     signum = -exit_code if exit_code < 0 else exit_code - 128
     if signum in (signal.SIGKILL, *SIGNALS):
-        return Outcome("killed", exit_code, seconds, f"ended by signal {signum}")
+        return Outcome("killed", seconds, f"ended by signal {signum}")
     if signum > 0:
-        return Outcome("failed", exit_code, seconds, f"the process was aborted by signal {signum}")
-    return Outcome("failed", exit_code, seconds, error or f"exit code {exit_code}")
+        return Outcome("failed", seconds, f"the process was aborted by signal {signum}")
+    return Outcome("failed", seconds, error or f"exit code {exit_code}")
+
+
+class RunningJob:
+    """A job's process, whose output goes to a log in the job's folder."""
+
+    def __init__(self, job: Job, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Starts it, with variables in addition to those of this process."""
+        self.job = job
+        self._log = job.folder / LOG_FILE
+        self._started_at = time.monotonic()
+        self._asked_at = 0.0  # when it was asked to end, and why
+        self._reason: JobStatus | None = None
+        self._note = ""
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                env={
+                    **os.environ,
+                    "PYTHONUNBUFFERED": "1",  # else the log lags behind by a buffer
+                    **AS_TYPED,
+                    LAUNCHER_VARIABLE: str(os.getpid()),
+                    **environment,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # So that a terminal's Ctrl-C reaches the sweep alone, which ends its jobs one by one.
+                start_new_session=True,
+            )
+
+    @property
+    def seconds(self) -> float:
+        """Wall time since the start."""
+        return time.monotonic() - self._started_at
+
+    def end(self, reason: JobStatus, note: str) -> None:
+        """Asks the job to end between two steps, which records it as KILLED; kills it if it has not ended in time."""
+        if self._reason is None:
+            self._reason = reason
+            self._note = note
+            self._asked_at = time.monotonic()
+            with suppress(ProcessLookupError, PermissionError):  # it may have ended
+                self._process.send_signal(signal.SIGTERM)
+        elif time.monotonic() - self._asked_at > GRACE_S:
+            self.kill()
+
+    def kill(self) -> None:
+        """Ends the job and whatever it started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def outcome(self) -> Outcome | None:
+        """Returns how it ended, with the sweep's reason if that ended it; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        outcome = outcome_of(code, self.seconds, self._error())
+        if self._reason is None or outcome.status == "passed":
+            return outcome
+        return replace(outcome, status=self._reason, note=self._note)
+
+    def _error(self) -> str:
+        """Returns the last error in the log; empty: there is none."""
+        error = ""
+        with suppress(OSError), self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - _TAIL_BYTES))
+            for line in log.read().decode(errors="replace").splitlines():
+                if line.startswith(_ERROR):
+                    error = line.removeprefix(_ERROR).strip()
+        return error
+
+
+def run_jobs(
+    jobs: Iterator[Job],
+    start: Callable[[Job], RunningJob],
+    should_stop: Callable[[Job], bool],
+    ended: Callable[[Job, Outcome], None],
+    stop: StopRequest,
+    *,
+    max_parallel: int,
+    timeout_s: float | None,
+) -> None:
+    """Runs every job to its end; one that fails does not stop the others.
+
+    Args:
+      jobs: is asked for the next one only when there is room, so that a search may choose it late.
+      start: starts a job.
+      should_stop: returns whether a running job is not worth its time.
+      ended: gets each outcome.
+      stop: notes signals.
+      max_parallel: jobs at a time.
+      timeout_s: longest wall time of a job; None: no limit.
+
+    Raises:
+      Interrupted: a signal came; the running jobs were ended cleanly, the rest did not start.
+    """
+    running: list[RunningJob] = []
+    has_more = True
+    try:
+        with stop.deferring():
+            while has_more or running:
+                while has_more and not stop.requested and len(running) < max_parallel:
+                    job = next(jobs, None)
+                    if job is None:
+                        has_more = False
+                    else:
+                        running.append(start(job))
+                for one in running[:]:
+                    if stop.requested:
+                        has_more = False
+                        one.end("killed", f"the sweep was ended by signal {stop.signum}")
+                    elif timeout_s is not None and one.seconds > timeout_s:
+                        one.end("timeout", f"took longer than hydra.launcher.timeout={timeout_s:g} seconds")
+                    elif should_stop(one.job):
+                        one.end("pruned", "its values so far were behind those of other trials")
+                    outcome = one.outcome()
+                    if outcome is not None:
+                        running.remove(one)
+                        ended(one.job, outcome)
+                has_more = has_more and not stop.requested
+                time.sleep(_POLL_S)
+    finally:
+        for one in running:  # left only by an error of the sweep itself
+            one.kill()
+    stop.raise_if_requested()

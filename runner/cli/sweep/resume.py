@@ -42,12 +42,7 @@ _KEY = "sweep.resume"
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
-    """Returns the command line with what the sweep that it resumes was started with.
-
-    A key that is typed again wins over the recorded one.
-
-    Args:
-      arguments: as typed, without the program.
+    """Returns the command line with what the sweep that it resumes was started with; a typed key wins.
 
     Raises:
       ConfigError: there is no such sweep, or its record sets what a record may not set.
@@ -80,15 +75,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
 
 
 def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Place) -> list[str]:
-    """Returns what makes a job continue from the checkpoint of its earlier run, instead of from the start.
+    """Returns the overrides with which a job continues from its earlier, unfinished run.
 
-    Args:
-      run: the job's earlier, unfinished run.
-      content: the job's resolved config.
-      checkpoints: where runs keep their checkpoints.
-
-    Returns:
-      Overrides to add to the job's own; none where the run left no checkpoint that the job can continue from.
+    There are none where that left no checkpoint which a job of this resolved config can continue from.
     """
     try:
         saved_run, _ = runs.find("resume", run.info.run_id, checkpoints)
@@ -99,7 +88,6 @@ def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: P
 
 
 def _tracking(overrides: list[str]) -> TrackingConfig:
-    """Returns the tracking group of the config that some overrides compose to."""
     content = OmegaConf.to_container(compose(overrides).tracking, resolve=True)
     assert isinstance(content, dict)
     return build(TrackingConfig, {str(key): value for key, value in content.items()}, "tracking")

@@ -1,115 +1,134 @@
-"""Checks of the launcher and the sweeper, before a sweep opens its run, its folder or its study."""
+"""Settings of a sweep, checked before anything is opened for it."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config import values
-from runner.config.build import build, fields_of
-from runner.config.schema_hydra import GridSweeper, ProcessLauncher, SearchSweeper, SubmititLauncher
-from runner.errors import ConfigError, did_you_mean, invalid
-from runner.host.late import late
+from runner.checkpoint.arguments import key_of
+from runner.config import texts, values
+from runner.config.build import build
+from runner.config.convert import as_typed, convert_group
+from runner.config.hydra_node import directory
+from runner.config.names import short_keys
+from runner.config.schema import SweepConfig, TrackingConfig
+from runner.config.schema_hydra import GridSweeper, ProcessLauncher, SearchSweeper
+from runner.errors import ConfigError, invalid
+from runner.host.commands import command_module
+from runner.plan.checks import sweep as checks_sweep
+from runner.tracking import location
 
-if TYPE_CHECKING:
-    from runner.cli.sweep import space
-else:
-    # It imports Optuna, which a grid does without.
-    space = late("runner.cli.sweep.space")
-
-_LAUNCHER = "hydra.launcher"
-_SWEEPER = "hydra.sweeper"
-_PLUGINS = "hydra_plugins.runner_sweep."
-
-# Class of a plugin -> its keys.
-_KINDS: Mapping[str, type[Any]] = {
-    kind.__name__: kind for kind in (ProcessLauncher, SubmititLauncher, GridSweeper, SearchSweeper)
-}
-_OPTIONS = {"GridSweeper": "hydra/sweeper=grid", "SearchSweeper": "hydra/sweeper=optuna"}
+DIR = "hydra.sweep.dir"
+_RECORDED_MODULES = ("runner", "runner.verify")  # commands whose jobs are runs in MLflow
 
 
-def check(config: DictConfig, arguments: list[str]) -> None:
-    """Checks launcher and sweeper, and the swept keys.
+@dataclass(frozen=True)
+class Settings:
+    """What a sweep is.
 
-    Args:
-      config: the config of the multirun, composed by Hydra.
-      arguments: overrides of the task, including those of the sweeper's own params.
+    Attributes:
+      module: the command.
+      group: the `sweep` group, with metric and direction settled.
+      tracking: the `tracking` group.
+      launcher: how many jobs run at a time, and for how long.
+      sweeper: a grid or a search.
+      overrides: of the sweep: those of a preset, then those of the command line.
+      varied: keys that vary, with the values as typed.
+      folder: the sweep's.
+    """
+
+    module: str
+    group: SweepConfig
+    tracking: TrackingConfig
+    launcher: ProcessLauncher
+    sweeper: GridSweeper | SearchSweeper
+    overrides: tuple[Override, ...]
+    varied: dict[str, str]
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The parent run's name."""
+        keys = ", ".join(short_keys(list(self.varied)).values())
+        return self.group.name or f"sweep of {keys or 'one job'}"
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the jobs are runs in MLflow."""
+        return self.module in _RECORDED_MODULES and self.tracking.name != "none"
+
+
+def checked(config: DictConfig) -> Settings:
+    """Reads the settings of a sweep from the config that Hydra composed for it, before any job's overrides.
 
     Raises:
-      ConfigError: an unknown key, an invalid value, or nothing to sweep over.
+      ConfigError: a key of launcher, sweeper, `sweep` or `tracking` is invalid, or there is nothing to search.
     """
-    launcher = _check_settings(_LAUNCHER, config)
-    sweeper = _check_settings(_SWEEPER, config)
-    overrides = OverridesParser.create().parse_overrides(arguments)
-    if sweeper == "GridSweeper":
-        for override in overrides:
-            if override.is_interval_sweep():
-                raise interval_error(override)
-    if sweeper == "SearchSweeper":
-        _check_search(launcher, overrides)
+    launcher = _settings(ProcessLauncher, "hydra.launcher", config)
+    is_search = "n_trials" in config.hydra.sweeper
+    sweeper = _settings(SearchSweeper if is_search else GridSweeper, "hydra.sweeper", config)
+    overrides = tuple(OverridesParser.create().parse_overrides(arguments_of(config)))
+    _check_swept(overrides, is_search=is_search)
+    group = convert_group("sweep", config)
+    tracking = convert_group("tracking", config)
+    location.check(tracking)
+    settings = Settings(
+        command_module(),
+        checks_sweep.settled(group, convert_group("task", config)),
+        tracking,
+        launcher,
+        sweeper,
+        overrides,
+        varied_values(overrides),
+        directory(config, DIR),
+    )
+    if group.resume and not settings.is_recorded:
+        raise invalid("sweep.resume", group.resume, problem="needs a tracked sweep", fix="drop sweep.resume")
+    return settings
 
 
-def _check_search(launcher: str, overrides: list[Override]) -> None:
-    """Checks that a search can run its trials, and that every swept key has a distribution."""
-    if launcher not in ("ProcessLauncher", "SubmititLauncher"):
-        raise ConfigError("hydra/sweeper=optuna: needs one process per trial; set hydra/launcher=processes")
-    swept = [override for override in overrides if override.is_sweep_override()]
-    if not swept:
+def _settings(kind: type[Any], key: str, config: DictConfig) -> Any:
+    content = OmegaConf.to_container(OmegaConf.select(config, key) or OmegaConf.create({}), resolve=True)
+    assert isinstance(content, dict)
+    if "_target_" in content:  # as the plugins of Hydra have it
+        option = "processes" if kind is ProcessLauncher else "grid or optuna"
+        name = key.replace(".", "/")
+        raise ConfigError(f"{name}: the plugin {content['_target_']} is not supported; set {name}={option}")
+    # Hydra converts none of the values.
+    settings = build(kind, {str(name): value for name, value in content.items()}, key, strict=True)
+    values.check(settings, key)
+    return settings
+
+
+def _check_swept(overrides: tuple[Override, ...], *, is_search: bool) -> None:
+    if is_search and not any(override.is_sweep_override() for override in overrides):
         raise ConfigError(
             "hydra/sweeper=optuna: no key is swept; "
             "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
         )
-    for override in swept:
-        space.distribution(override)
+    for override in overrides:
+        if override.is_interval_sweep() and not is_search:
+            fix = "set hydra/sweeper=optuna, or list the values"
+            raise ConfigError(f"{override.input_line}: a grid needs values, not an interval; {fix}")
 
 
-def _check_settings(key: str, config: DictConfig) -> str:
-    """Checks the launcher or the sweeper.
-
-    Args:
-      key: `hydra.launcher` or `hydra.sweeper`.
-      config: the config of the multirun.
-
-    Returns:
-      The name of its class; empty: it is not one of our plugins.
-    """
-    node = OmegaConf.select(config, key)
-    target = str(node.get("_target_", "")) if isinstance(node, DictConfig) else ""
-    if not target:
-        raise invalid(key, node, problem="needs an option", fix=f"choose one, as {key.replace('.', '/')}=basic")
-    name = target.removeprefix(_PLUGINS)
-    if name not in _KINDS:
-        return ""
-    if name == "SubmititLauncher" and importlib.util.find_spec("submitit") is None:
-        raise ConfigError("hydra/launcher=submitit_*: submitit is not installed; pip install submitit")
-    content = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(content, dict)
-    settings = {str(word): value for word, value in content.items() if word != "_target_"}
-    for word, value in settings.items():
-        if word not in fields_of(_KINDS[name]):
-            raise _unknown_setting(key, word, value, name)
-    # Hydra gives the plugin the values as they are, without a conversion.
-    values.check(build(_KINDS[name], settings, key, strict=True), key)
-    return name
+def arguments_of(config: DictConfig) -> list[str]:
+    """Returns the overrides of a sweep: the params of a preset, then the command line's, which win."""
+    typed = as_typed(config.hydra.overrides.task)
+    typed_keys = set(map(key_of, typed))
+    preset: list[str] = []
+    for key, value in (OmegaConf.select(config, "hydra.sweeper.params") or {}).items():
+        if key not in typed_keys:
+            preset.append(texts.kept(f"{key}={value}"))
+    return [*preset, *typed]
 
 
-def _unknown_setting(key: str, word: str, value: object, name: str) -> ConfigError:
-    """Returns the error for a key that another plugin has, or none."""
-    known = list(fields_of(_KINDS[name]))
-    plugin = _OPTIONS.get(name, "this launcher")
-    fix = did_you_mean(word, known, "remove it")
-    for other, option in _OPTIONS.items():
-        if key == _SWEEPER and other != name and word in fields_of(_KINDS[other]):
-            fix = f"set {option}, or remove it"
-    return invalid(f"{key}.{word}", value, problem=f"unknown key ({plugin} has {', '.join(known)})", fix=fix)
-
-
-def interval_error(override: Override) -> ConfigError:
-    """Returns the error for an interval where a grid needs values."""
-    fix = "set hydra/sweeper=optuna, or list the values"
-    return ConfigError(f"{override.input_line}: a grid needs values, not an interval; {fix}")
+def varied_values(overrides: tuple[Override, ...]) -> dict[str, str]:
+    """Returns the keys that a sweep varies, with the values as they were typed."""
+    swept = [override for override in overrides if override.is_sweep_override()]
+    return {override.get_key_element(): str(override.input_line).partition("=")[2] for override in swept}

@@ -1,0 +1,309 @@
+"""The runner from Python, as in a notebook: `runner.compose`, `make_plan`, `train` and `open_run`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from runner.checkpoint import arguments as checkpoint_arguments
+from runner.cli import command_line
+from runner.cli.messages import one_line
+from runner.cli.resolvers import register_resolvers
+from runner.cluster.launch import LAUNCHER_VARIABLE
+from runner.config.compose import compose as compose_config
+from runner.config.hydra_node import without_hydra
+from runner.config.schema import RunConfig
+from runner.engine.registry import keras_package
+from runner.errors import EXIT_REFUSED, ConfigError, DataError, EngineError, TrackingError, invalid
+from runner.host import folders, secrets, session
+from runner.host.late import late
+from runner.host.paths import outputs_dir, random_part
+from runner.host.quoting import quoted
+from runner.plan.checks.composed import convert
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow.entities import Run
+
+    from runner.cli.runs import act, records
+    from runner.tracking.store import Store
+else:
+    # They import MLflow, which an error of the config should not wait for.
+    pd = late("pandas")
+    act = late("runner.cli.runs.act")
+    records = late("runner.cli.runs.records")
+
+_RUN_DIR = "hydra.run.dir"
+_ERROR = "error: "
+_WARNING = "warning: "
+
+
+def compose(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
+    """Composes and checks the config of a command line, without running anything.
+
+    Args:
+      *overrides: as on the command line, `mesh=batch8`, `trainer.epochs=2`, `resume=latest`.
+      config_dir: folder of more options, as `--config-dir`.
+
+    Raises:
+      ConfigError: the config is invalid; the message is the line that the command prints.
+
+    Example:
+      >>> compose("mesh=batch8", "dataset=digits").mesh.axes
+      {'batch': 8}
+    """
+    typed = _arranged(overrides, config_dir)
+    with session.composing(typed):
+        try:
+            typed = command_line.arranged(checkpoint_arguments.expand(secrets.hide_arguments(typed)))
+            register_resolvers()
+            return convert(without_hydra(compose_config(typed, with_hydra=True)))
+        except (ConfigError, DataError, EngineError, TrackingError):
+            raise
+        except Exception as error:  # those of Hydra and OmegaConf share no base class
+            raise ConfigError(one_line(error, typed)) from None
+
+
+def _arranged(overrides: Sequence[str], config_dir: str | Path | None) -> list[str]:
+    """Returns overrides as a command takes them; raises ConfigError if one is not a string, or is a flag."""
+    for override in overrides:
+        if not isinstance(override, str):
+            raise ConfigError(f"{override!r}: must be a string; write 'key=value'")
+        if override.startswith("-"):
+            fix = f"write 'key=value', or type python -m runner {override}"
+            raise ConfigError(f"{override}: must be an override, not a flag; {fix}")
+    if config_dir is None:
+        return list(overrides)
+    folder = Path(config_dir).expanduser().absolute()
+    if not folder.is_dir():
+        fix = "name one that has groups, as conf has"
+        raise invalid("config_dir", config_dir, problem="must be an existing folder", fix=fix)
+    return [f"hydra.searchpath=[{quoted(f'file://{folder.as_posix()}')}]", *overrides]
+
+
+@dataclass(frozen=True)
+class ShownPlan:
+    """A plan that shows its tables.
+
+    Attributes:
+      content: of plan.json, such as `plan.content["totals"]["parameters"]["bytes_per_device"]`.
+      text: of plan.md.
+    """
+
+    content: Mapping[str, Any]
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_markdown_(self) -> str:
+        return self.text
+
+
+def make_plan(*overrides: str, config_dir: str | Path | None = None) -> ShownPlan:
+    """Plans a run without training, in a process of its own; see `compose` for the arguments.
+
+    Raises:
+      ConfigError: the config is invalid; the message is the line that the command prints.
+      EngineError: the plan can't be made.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Path(folder) / "plan"
+        run_dir = f"{_RUN_DIR}={quoted(plan.as_posix())}"
+        run_command("runner.plan", [*_arranged(overrides, config_dir), run_dir], quiet=True)
+        return ShownPlan(json.loads((plan / "plan.json").read_text()), (plan / "plan.md").read_text())
+
+
+def train(*overrides: str, config_dir: str | Path | None = None) -> OpenedRun:
+    """Trains in a process of its own, and shows its output; see `compose` for the arguments.
+
+    So this process can train with another engine or mesh afterwards. If it is interrupted, the run is saved as on a
+    terminal, and `train("resume=latest")` continues it.
+
+    Raises:
+      ConfigError: the config is invalid; the message is the line that the command prints. Nothing was started.
+      EngineError: the run failed.
+      KeyboardInterrupt: it was interrupted; the run is recorded as KILLED.
+    """
+    config = compose(*overrides, config_dir=config_dir)
+    arguments = _arranged(overrides, config_dir)
+    typed_folder = checkpoint_arguments.value_of(arguments, _RUN_DIR)
+    if typed_folder:
+        folder = Path(typed_folder).absolute()
+    else:  # chosen here, so that the run is found in it
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        folder = outputs_dir() / "runs" / f"{stamp}-{random_part()}"
+        arguments.append(f"{_RUN_DIR}={quoted(folder.as_posix())}")
+    run_command("runner", arguments)
+    run_id = folders.noted_run(folder)
+    if run_id is None:
+        raise EngineError(f"the run left no record in {folder}")
+    if config.tracking.name == "none":
+        return _of_folder(folder)
+    return open_run(run_id, config.tracking.uri)
+
+
+def run_command(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
+    """Runs a command to its end; its output, if quiet its warnings, appears where this process's does, as in a cell.
+
+    Raises:
+      ConfigError: its config is invalid.
+      EngineError: it failed, or a signal ended it.
+      KeyboardInterrupt: this process was interrupted; the command has ended before that.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, "PYTHONUNBUFFERED": "1", LAUNCHER_VARIABLE: str(os.getpid())},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None
+    line = f"python -m {module} failed"
+    try:
+        for output in process.stdout:
+            if output.startswith(_ERROR):
+                line = output.removeprefix(_ERROR).strip()
+            elif not quiet or output.startswith(_WARNING):
+                print(output, end="", flush=True)
+    except KeyboardInterrupt:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)  # a second one within a second counts as the same
+        process.communicate()  # it saves the run first
+        raise
+    code = process.wait()
+    if code == EXIT_REFUSED:
+        raise ConfigError(line)
+    if code:
+        raise EngineError(line)
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A recorded run.
+
+    Attributes:
+      run_id: its id; of an untracked run, the name of its folder.
+      name: its name.
+      status: MLflow's, as `FINISHED`.
+      config: the resolved config.
+      results: the last value of each metric.
+    """
+
+    run_id: str
+    name: str
+    status: str
+    config: DictConfig
+    results: Mapping[str, float]
+    _store: Store | None = None
+    _run: Run | None = None
+
+    def __repr__(self) -> str:
+        results = [f"{name} {value:.6g}" for name, value in self.results.items() if name.startswith("eval/")]
+        return f"run {self.run_id} ({self.name}) {self.status}  {'  '.join(results)}".rstrip()
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Every recorded point: one row per step, one column per metric, NaN where a metric has no point."""
+        if self._store is None:
+            return pd.DataFrame({name: [value] for name, value in self.results.items()})
+        columns = {name: dict(records.history(self._store, self.run_id, name)) for name in self.results}
+        frame = pd.DataFrame(columns).sort_index()
+        frame.index.name = "step"
+        return frame
+
+    @cached_property
+    def model(self) -> object:
+        """The run's Keras model on one device: its export if there is one, else the logged model.
+
+        Raises:
+          ConfigError: the run has neither.
+        """
+        exported = outputs_dir() / "exports" / self.run_id / "model.keras"
+        library = keras_package(OmegaConf.select(self.config, "engine.name"))
+        if exported.is_file():
+            return _load(exported, library)
+        with tempfile.TemporaryDirectory() as folder:
+            path = self._logged_model(Path(folder))
+            if path is None:
+                fix = f"export it from its checkpoint: python -m runner.export run={self.run_id}"
+                raise invalid("run", self.run_id, problem="has neither an export nor a logged Keras model", fix=fix)
+            return _load(path, library)
+
+    def _logged_model(self, folder: Path) -> Path | None:
+        """Downloads the files of the model that the run logged last; None where there is none that Keras saved."""
+        outputs = None if self._run is None else self._run.outputs
+        if self._store is None or outputs is None:
+            return None
+        artifacts = importlib.import_module("mlflow.artifacts")
+        for output in reversed(outputs.model_outputs):
+            location = self._store.client.get_logged_model(output.model_id).artifact_location
+            destination = str(folder / output.model_id)
+            with self._store.pointed_at():
+                downloaded = Path(artifacts.download_artifacts(artifact_uri=location, dst_path=destination))
+            path = downloaded / "artifacts" / "model.keras"
+            if path.is_file():
+                return path
+        return None
+
+
+def _load(path: Path, library: str) -> object:
+    if library == "keras":
+        # Read as Keras is imported, whose own default is TensorFlow. The models of engine=jax are saved on JAX.
+        os.environ.setdefault("KERAS_BACKEND", "jax")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    models = importlib.import_module(library).models
+    loaded: object = models.load_model(path, compile=False)
+    return loaded
+
+
+def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
+    """Opens a recorded run: by an id or its beginning, a name, or `latest`.
+
+    Args:
+      run: as above.
+      uri: of the tracking store; None: $MLFLOW_TRACKING_URI, else outputs/mlflow.db.
+
+    Raises:
+      ConfigError: there is no such run.
+      TrackingError: the store can't be used.
+    """
+    store = act.open_existing(uri)
+    if store is None:
+        raise invalid("run", run, problem="this project has no recorded runs", fix="start one: runner.train(...)")
+    found = records.find_run(store, run)
+    record = records.from_run(found)
+    text = "{}"
+    with tempfile.TemporaryDirectory() as folder:
+        if "config.yaml" in {artifact.path for artifact in store.client.list_artifacts(record.run_id)}:
+            text = Path(store.client.download_artifacts(record.run_id, "config.yaml", folder)).read_text()
+    return OpenedRun(record.run_id, record.name, record.status, _config(text), record.metrics, store, found)
+
+
+def _config(text: str) -> DictConfig:
+    config = OmegaConf.create(text)
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def _of_folder(folder: Path) -> OpenedRun:
+    """Returns the run of a folder, which nothing tracked."""
+    status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
+    config = _config((folder / "config.yaml").read_text())
+    return OpenedRun(folder.name, folder.name, status, config, records.results_of(folder))

@@ -1,1 +1,0 @@
-"""The runner from Python, as in a notebook: `runner.compose`, `runner.plan`, `runner.train`, `runner.open_run`."""
