@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 from omegaconf import DictConfig
-from rich.table import Table as RichTable
 
 from runner import figures
+from runner.cli import tables
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig, TaskConfig
 from runner.data import contents, loading
@@ -25,7 +25,6 @@ from runner.task.supervised import no_array
 from runner.train.record import with_config
 
 _DRAWN = 30  # examples of a picture: five rows
-_WIDTH = 160  # characters in a pipe or a file, which have no width of their own: the widest table fits
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -36,22 +35,22 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       DataError: the data is not there and can't be fetched, or is corrupted.
     """
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
     folder = with_config(resolved(config, composed))
     with heard():
         registry.prepare_alone(config)
         as_stored = replace(config, dataset=replace(config.dataset, standardize=False, augment=[]))
         data = loading.load_run(as_stored)
-        tables = _tables(config.task, data)
+        shown = _tables(config.task, data)
         name = f"{data.name} {data.version}".rstrip()
         head = {"dataset": name, "source": data.source, "sha256": data.digest}
         console.print_lines(f"{name:9} {line}" for name, line in head.items())
-        for table in tables:
-            console.print(_rich(table))
+        for table in shown:
+            has_texts = table.columns[0] in ("split", "array")  # else every column but the first has numbers
+            numeric = frozenset(range(1, 1 if has_texts else len(table.columns)))
+            tables.show(tables.Table(table.columns, table.rows, numeric), table.title)
         files = [folder / "data.json"]
         with required(folder):
-            content = {**head, "tables": [asdict(table) for table in tables]}
+            content = {**head, "tables": [asdict(table) for table in shown]}
             files[0].write_text(json.dumps(content, indent=1) + "\n")
         image = _image(data)
         if image is not None:
@@ -105,13 +104,3 @@ def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> lis
             figures.examples(folder / name, arrays[image], captions, f"{data.name}: {title}")
             files.append(folder / name)
     return files
-
-
-def _rich(table: contents.Table) -> RichTable:
-    rich_table = RichTable(title=table.title, title_justify="left", title_style="bold", header_style="bold")
-    has_texts = table.columns[0] in ("split", "array")  # else every column but the first has numbers
-    for index, name in enumerate(table.columns):
-        rich_table.add_column(name, justify="left" if index == 0 or has_texts else "right")
-    for row in table.rows:
-        rich_table.add_row(*row)
-    return rich_table

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NoReturn
 
 from omegaconf import DictConfig, open_dict, read_write
@@ -39,7 +39,6 @@ LOG = "runner.log"
 _HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _RUN_DIR = "hydra.run.dir"
 _RESUME = "resume"
-_SUBDIR = "hydra.output_subdir"
 _DATA_MODULE = "runner.data"  # shows a dataset, whatever its task would be
 _MODULES_WITHOUT_A_MESH = ("runner.plan", "runner.advise", _DATA_MODULE)  # they start no processes and join none
 _LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
@@ -97,30 +96,12 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> Prepared:
     short_keys.check_read(typed, command_module(""), config)
     if module != _DATA_MODULE:
         checks_task.check(config)
-    subdir = _subdir(composed)
     claim = None
     if module not in _MODULES_WITHOUT_A_MESH:
         claim = _claimed_together(config, composed)
     if claim is None:
         claim = folders.claim(_RUN_DIR, directory(composed, _RUN_DIR))
-    return Prepared(config, claim, subdir)
-
-
-def _subdir(composed: DictConfig) -> str | None:
-    """Returns the folder in the run's folder that Hydra writes into; None: Hydra writes no files."""
-    subdir = composed.hydra.output_subdir
-    if subdir is None:
-        return None
-    path = PurePath(str(subdir))
-    is_inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
-    if not is_inside:
-        raise invalid(
-            _SUBDIR,
-            subdir,
-            problem="must be a folder's name inside the run's folder, or null",
-            fix=f"drop it, or set {_SUBDIR}=.hydra",
-        )
-    return str(subdir)
+    return Prepared(config, claim, composed.hydra.output_subdir)
 
 
 def _claimed_together(config: RunConfig, composed: DictConfig) -> folders.Claim | None:

@@ -22,22 +22,16 @@ _REPORTED = (
     "optuna",
     "safetensors",
 )
-_MISSING = "not installed"
 
 
 def print_versions() -> int:
-    """Prints the versions of this package, of Python and of the libraries.
-
-    Returns:
-      The process's exit code.
-    """
+    """Prints the versions of this package, of Python and of the libraries; returns the process's exit code."""
     versions = {"runner": runner.__version__, "python": platform.python_version()}
     for name in _REPORTED:
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
-            versions[name] = _MISSING
-    width = max(map(len, versions))
+            versions[name] = "not installed"
     for name, number in versions.items():
-        print(f"{name:{width}}  {number}")
+        print(f"{name:{max(map(len, versions))}}  {number}")
     return 0

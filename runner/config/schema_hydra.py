@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from runner.config.fields import Constraint, Problem, checked, integer, is_root, number
@@ -24,9 +24,11 @@ def _folder_problem(value: object) -> str | None:
 
 
 def _subfolder_problem(value: object) -> str | None:
-    if value is None or _is_text(value):
+    path = PurePath(str(value))
+    is_inside = _is_text(value) and not path.is_absolute() and ".." not in path.parts
+    if value is None or is_inside:
         return None
-    return "must be the name of a folder, or null"
+    return "must be a folder's name inside the run's folder, or null"
 
 
 def _mode_problem(value: object) -> str | None:

@@ -16,7 +16,7 @@ from runner.cli.runs import compare as comparing
 from runner.cli.runs.command import main
 from runner.cli.runs.compare import grouped, table_of, varying
 from runner.cli.runs.records import RunRecord, directions, higher_is_better, judged_by, results_of
-from runner.cli.runs.tables import Table, title, to_csv, to_markdown
+from runner.cli.tables import Table, title, to_csv, to_markdown
 from runner.tracking.store import open_store
 
 SIZE = "dataset.batch_size"

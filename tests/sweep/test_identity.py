@@ -120,7 +120,7 @@ def test_a_sweep_is_found_in_a_store_that_a_users_own_option_names(tmp_path: Pat
     ("words", "shown"),
     [
         (["hydra.launcher.max_parallel=0"], "hydra.launcher.max_parallel=0: must be at least 1"),
-        (["+hydra.sweeper.prune=true"], "hydra.sweeper.prune: unknown key (hydra.sweeper has params)"),
+        (["+hydra.sweeper.prune=true"], "hydra.sweeper.prune=true: unknown key (it has params)"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0: must be at least 1"),
         (["hydra/sweeper=optuna", "hydra.sweeper.prune=often"], "hydra.sweeper.prune=often: must be true or false"),
         (["hydra/sweeper=optuna", "hydra.sweeper.storage=x.db"], "hydra.sweeper.storage=x.db: must be the URI of a"),

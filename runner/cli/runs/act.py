@@ -11,7 +11,8 @@ from pathlib import Path
 from runner.checkpoint import attempts, index, runs, storage
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.files import DamagedError
-from runner.cli.runs import compare, listing, tables
+from runner.cli import tables
+from runner.cli.runs import compare, listing
 from runner.cli.runs.listing import ListedRun
 from runner.cli.runs.records import RunRecord
 from runner.cli.runs.selection import Selection, age_words

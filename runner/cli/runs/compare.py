@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from runner import figures
-from runner.cli.runs import tables
+from runner.cli import tables
 from runner.cli.runs.records import RunRecord, directions, higher_is_better, history, judged_by
 from runner.config.names import short_keys, short_value, varied_name
 from runner.host import folders

@@ -11,7 +11,7 @@ from mlflow.entities import Run
 
 from runner.checkpoint import runs, storage
 from runner.checkpoint.runs import SavedRun
-from runner.cli.runs import tables
+from runner.cli import tables
 from runner.cli.runs.records import RunRecord, from_run, is_sweep, judged_by, pick
 from runner.cli.runs.selection import Selection
 from runner.host.stores.urls import Place

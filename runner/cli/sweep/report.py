@@ -12,8 +12,7 @@ from pathlib import Path
 
 from runner import figures
 from runner.checkpoint.arguments import KEYS, key_of
-from runner.cli import plan
-from runner.cli.runs import tables
+from runner.cli import plan, tables
 from runner.cli.runs.records import RunRecord, directions, from_run, higher_is_better, results_of
 from runner.cli.sweep.jobs import GOOD, Job, Outcome, jobs_text
 from runner.cli.sweep.parent import Parent

@@ -12,13 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.checkpoint.arguments import key_of
 from runner.config import texts, values
-from runner.config.build import build
+from runner.config.build import build, fields_of
 from runner.config.convert import as_typed, convert_group
 from runner.config.hydra_node import directory
 from runner.config.names import short_keys
 from runner.config.schema import SweepConfig, TrackingConfig
 from runner.config.schema_hydra import GridSweeper, ProcessLauncher, SearchSweeper
-from runner.errors import ConfigError, invalid
+from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host.commands import command_module
 from runner.plan.checks import sweep as checks_sweep
 from runner.tracking import location
@@ -99,6 +99,11 @@ def _settings(kind: type[Any], key: str, config: DictConfig) -> Any:
         option = "processes" if kind is ProcessLauncher else "grid or optuna"
         name = key.replace(".", "/")
         raise ConfigError(f"{name}: the plugin {content['_target_']} is not supported; set {name}={option}")
+    known = list(fields_of(kind))
+    for name, value in content.items():
+        if name not in known:
+            fix = did_you_mean(str(name), known, "remove it")
+            raise invalid(f"{key}.{name}", value, problem=f"unknown key (it has {', '.join(known)})", fix=fix)
     # Hydra converts none of the values.
     settings = build(kind, {str(name): value for name, value in content.items()}, key, strict=True)
     values.check(settings, key)

@@ -1,4 +1,4 @@
-"""Tables of runs: on the terminal, as CSV and as Markdown."""
+"""Tables of runs and of data: on the terminal, as CSV and as Markdown."""
 
 from __future__ import annotations
 
