@@ -3,4 +3,4 @@
 from runner.cli import entry
 
 if __name__ == "__main__":
-    entry.call("runner.cli.init")
+    entry.main_without_config("runner.cli.init")

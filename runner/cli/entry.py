@@ -64,7 +64,12 @@ def main(command: str) -> NoReturn:
     call("runner.cli.app", "run_command", command)
 
 
-def call(module: str, function: str = "main", *arguments: object) -> NoReturn:
+def main_without_config(module: str) -> NoReturn:
+    """Runs `main(arguments)` of a module, a command that takes no config, and exits with its code."""
+    call(module, "main", sys.argv[1:])
+
+
+def call(module: str, function: str, *arguments: object) -> NoReturn:
     """Calls a function that returns an exit code, or prints versions; see `runner.host.signals.run_main`."""
     _open_streams()
     if "--version" in sys.argv[1:]:
