@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -73,7 +72,7 @@ def summary(folder: Path) -> dict[str, str]:
     }
 
 
-def _summed(groups: Sequence[Mapping[str, Any]]) -> str:
+def _summed(groups: Sequence[Mapping[str, float]]) -> str:
     if not groups:
         return "-"
     count = sum(group["count"] for group in groups)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import hydra
 from hydra._internal.callbacks import Callbacks
@@ -94,8 +93,15 @@ def each_composed(change: Callable[[DictConfig], None]) -> Iterator[None]:
     """Changes each config that the Hydra application composes in the block, before Hydra uses or prints it."""
     original = Hydra.compose_config
 
-    def changed(*arguments: Any, **options: Any) -> DictConfig:
-        config = original(*arguments, **options)
+    def changed(
+        application: Hydra,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        with_log_configuration: bool = False,
+        from_shell: bool = True,
+    ) -> DictConfig:
+        config = original(application, config_name, overrides, run_mode, with_log_configuration, from_shell)
         change(config)
         return config
 

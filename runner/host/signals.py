@@ -25,7 +25,7 @@ from runner.host.terminal import forgive_closed_terminal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
 # Windows has neither. A scheduler may send SIGUSR1 some time before a job's end.
 _HANGUP = getattr(signal, "SIGHUP", None)
@@ -50,7 +50,7 @@ class StopRequest:
         self._arrival = 0.0
         # Whether the next signal is our own, because the exception of the first one got lost.
         self._is_repeat = False
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def __enter__(self) -> StopRequest:
         for signum in SIGNALS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 from mlflow.entities import Run
 
@@ -32,8 +32,6 @@ class ListedRun:
       result: the metric that its task is judged by.
       record: in the tracking store; None: it has none.
       saved: its checkpoints; None: there are none.
-      steps: steps of the checkpoints.
-      bytes: size of the checkpoints.
       origin: run and step that it branches from; empty: none.
     """
 
@@ -45,9 +43,17 @@ class ListedRun:
     result: str = ""
     record: RunRecord | None = None
     saved: SavedRun | None = None
-    steps: tuple[int, ...] = ()
-    bytes: int = 0
     origin: str = ""
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints."""
+        return [] if self.saved is None else storage.steps(self.saved.folder)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Size of the checkpoints."""
+        return 0 if self.saved is None else sum(storage.size(self.saved.folder, step) for step in self.steps)
 
     @property
     def seconds_ago(self) -> float:
@@ -86,7 +92,7 @@ def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
         result=result,
         record=record,
         origin=record.tags.get("runner.branched_from", ""),
-        **_checkpoints(saved),
+        saved=saved,
     )
 
 
@@ -108,17 +114,8 @@ def _untracked(saved: SavedRun) -> ListedRun:
         started=float(record["started"]),
         ended=ended,
         origin=str(record.get("origin", "")),
-        **_checkpoints(saved),
+        saved=saved,
     )
-
-
-def _checkpoints(saved: SavedRun | None) -> dict[str, Any]:
-    """Returns the fields of a `ListedRun` about its checkpoints."""
-    if saved is None:
-        return {}
-    steps = tuple(storage.steps(saved.folder))
-    total = sum(storage.size(saved.folder, step) for step in steps)
-    return {"saved": saved, "steps": steps, "bytes": total}
 
 
 def select(listed: Sequence[ListedRun], selection: Selection) -> list[ListedRun]:

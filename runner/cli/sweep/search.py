@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -220,9 +219,9 @@ def _sampler(settings: SearchSweeper, number: int) -> optuna.samplers.BaseSample
     return optuna.samplers.TPESampler(seed=int(seed), n_startup_trials=settings.startup_trials)
 
 
-def _default(config: DictConfig, space: Mapping[str, BaseDistribution]) -> dict[str, Any] | None:
+def _default(config: DictConfig, space: Mapping[str, BaseDistribution]) -> dict[str, object] | None:
     """Returns the config's own values of the keys that are searched; None where one is outside its range."""
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     for key, allowed in space.items():
         value = config.hydra.runtime.choices.get(key) or OmegaConf.select(config, key)
         if isinstance(allowed, CategoricalDistribution):

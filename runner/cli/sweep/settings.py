@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -25,6 +25,7 @@ from runner.tracking import location
 
 DIR = "hydra.sweep.dir"
 _RECORDED_MODULES = ("runner", "runner.verify")  # commands whose jobs are runs in MLflow
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,11 @@ def checked(config: DictConfig) -> Settings:
     """
     launcher = _settings(ProcessLauncher, "hydra.launcher", config)
     is_search = "n_trials" in config.hydra.sweeper
-    sweeper = _settings(SearchSweeper if is_search else GridSweeper, "hydra.sweeper", config)
+    sweeper: GridSweeper | SearchSweeper
+    if is_search:
+        sweeper = _settings(SearchSweeper, "hydra.sweeper", config)
+    else:
+        sweeper = _settings(GridSweeper, "hydra.sweeper", config)
     overrides = tuple(OverridesParser.create().parse_overrides(arguments_of(config)))
     _check_swept(overrides, is_search=is_search)
     group = convert_group("sweep", config)
@@ -92,13 +97,13 @@ def checked(config: DictConfig) -> Settings:
     return settings
 
 
-def _settings(kind: type[Any], key: str, config: DictConfig) -> Any:
+def _settings(kind: type[Kind], key: str, config: DictConfig) -> Kind:
     content = OmegaConf.to_container(OmegaConf.select(config, key) or OmegaConf.create({}), resolve=True)
     assert isinstance(content, dict)
     if "_target_" in content:  # as the plugins of Hydra have it
         option = "processes" if kind is ProcessLauncher else "grid or optuna"
-        name = key.replace(".", "/")
-        raise ConfigError(f"{name}: the plugin {content['_target_']} is not supported; set {name}={option}")
+        group = key.replace(".", "/")
+        raise ConfigError(f"{group}: the plugin {content['_target_']} is not supported; set {group}={option}")
     known = list(fields_of(kind))
     for name, value in content.items():
         if name not in known:
