@@ -76,6 +76,6 @@ def _summed(groups: Sequence[Mapping[str, float]]) -> str:
     if not groups:
         return "-"
     count = sum(group["count"] for group in groups)
-    size = sum(group["bytes"] for group in groups)
+    size = int(sum(group["bytes"] for group in groups))
     seconds = sum(group["seconds"] for group in groups)
     return f"{count}: {tables.size(size)}, {rows.duration(seconds)}"

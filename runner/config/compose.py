@@ -100,8 +100,10 @@ def each_composed(change: Callable[[DictConfig], None]) -> Iterator[None]:
         run_mode: RunMode,
         with_log_configuration: bool = False,
         from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        config = original(application, config_name, overrides, run_mode, with_log_configuration, from_shell)
+        switches = (with_log_configuration, from_shell, validate_sweep_overrides)
+        config = original(application, config_name, overrides, run_mode, *switches)
         change(config)
         return config
 

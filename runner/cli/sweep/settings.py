@@ -98,8 +98,9 @@ def checked(config: DictConfig) -> Settings:
 
 
 def _settings(kind: type[Kind], key: str, config: DictConfig) -> Kind:
-    content = OmegaConf.to_container(OmegaConf.select(config, key) or OmegaConf.create({}), resolve=True)
-    assert isinstance(content, dict)
+    node = OmegaConf.to_container(OmegaConf.select(config, key) or OmegaConf.create({}), resolve=True)
+    assert isinstance(node, dict)
+    content = {str(name): value for name, value in node.items()}
     if "_target_" in content:  # as the plugins of Hydra have it
         option = "processes" if kind is ProcessLauncher else "grid or optuna"
         group = key.replace(".", "/")
@@ -107,10 +108,10 @@ def _settings(kind: type[Kind], key: str, config: DictConfig) -> Kind:
     known = list(fields_of(kind))
     for name, value in content.items():
         if name not in known:
-            fix = did_you_mean(str(name), known, "remove it")
+            fix = did_you_mean(name, known, "remove it")
             raise invalid(f"{key}.{name}", value, problem=f"unknown key (it has {', '.join(known)})", fix=fix)
     # Hydra converts none of the values.
-    settings = build(kind, {str(name): value for name, value in content.items()}, key, strict=True)
+    settings = build(kind, content, key, strict=True)
     values.check(settings, key)
     return settings
 
