@@ -107,7 +107,7 @@ def each_composed(change: Callable[[DictConfig], None]) -> Iterator[None]:
         change(config)
         return config
 
-    Hydra.compose_config = changed  # type: ignore[method-assign]
+    Hydra.compose_config = changed  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
