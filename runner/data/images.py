@@ -77,7 +77,9 @@ def _open(data: bytes) -> Image.Image:
 
 def _check_bits(image: Image.Image) -> None:
     """Rejects pixels of more than 8 bits, whose files don't all say which value is white."""
-    if image.mode in _WIDE_MODES:
+    # Pillow has no modes for colors of 16 bits: it reads their upper bytes.
+    is_wide = any(";16" in str(tile.args) for tile in getattr(image, "tile", ()))
+    if is_wide or image.mode in _WIDE_MODES:
         raise ValueError("its pixels have more than 8 bits; save it with 8, or read the values with dataset=arrays")
 
 

@@ -3,6 +3,7 @@
 import io
 import sys
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
@@ -97,6 +98,8 @@ UNUSABLE = {
     "32 bits": encoded((DEEP * 60_000).astype(np.int32), "TIFF"),
     "16 bits": encoded((DEEP * 1024).astype(np.uint16), "PNG"),
     "16 bits of TIFF": encoded((DEEP * 1024).astype(np.uint16), "TIFF"),
+    "colors of 16 bits": cv2.imencode(".png", np.full((8, 8, 3), 4095, np.uint16))[1].tobytes(),
+    "colors of 16 bits of TIFF": cv2.imencode(".tif", np.full((8, 8, 4), 4095, np.uint16))[1].tobytes(),
     "postscript": encoded(picture(8, 8), "EPS"),
 }
 
