@@ -284,7 +284,7 @@ def _within(outer: Place, inner: Place, environ: Mapping[str, str]) -> Place:
         # A script has set them for PyTorch, by the outer launcher's.
         return outer
     # torchrun's agents have met: there is one per task of the outer launcher.
-    agents = environ.get("GROUP_WORLD_SIZE", str(outer.count)) if is_torchrun else ""
+    agents = environ.get("GROUP_WORLD_SIZE") if is_torchrun else None
     if outer.count == 1 or agents == str(outer.count):
         return inner
     problem = (

@@ -103,9 +103,10 @@ def test_launchers_that_disagree_are_an_error(monkeypatch: pytest.MonkeyPatch, o
         ConfigError, match=r"cluster=auto: .* tasks, but RANK=5 and WORLD_SIZE=6 are set.*; unset RANK"
     ):
         found(monkeypatch, outer | TORCHRUN)
-    each_alone = TORCHRUN | {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1"}
-    with pytest.raises(ConfigError, match=r"give torchrun --nnodes and one --rdzv-endpoint"):
-        found(monkeypatch, outer | each_alone)
+    for agents in ({}, {"GROUP_WORLD_SIZE": "1"}):
+        each_alone = TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"} | agents
+        with pytest.raises(ConfigError, match=r"give torchrun --nnodes and one --rdzv-endpoint"):
+            found(monkeypatch, outer | each_alone)
 
 
 def test_kubernetes_tells_the_index_and_a_person_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
