@@ -7,6 +7,7 @@ classes, which tf_keras and Keras 3 share: this module imports neither.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -24,7 +25,7 @@ _MOVES = frozenset(
         *("baserandomlayer", "baseimageaugmentationlayer", "baseimagepreprocessinglayer"),
         *("getitem", "cast", "transpose", "expanddims", "squeeze", "flip", "reverse", "concat", "stack", "repeat"),
         *("tile", "broadcastto", "resize", "pad", "copy", "converttotensor"),
-        *("clip", "clipbyvalue", "rgbtograyscale", "grayscaletorgb"),
+        *("clip", "clipbyvalue", "mean", "rgbtograyscale", "grayscaletorgb"),
     )
 )
 _DIVIDE = frozenset(["truediv", "truedivide", "divide", "div", "realdiv"])
@@ -92,10 +93,30 @@ def _verdict(layer: Any, inputs: Sequence[Any] = ()) -> Verdict:
         return _of_graph(layer, list(inputs) or list(layer.inputs))
     if _is_move(layer):
         return None
+    graph = _graph_of_call(layer)
+    if graph is not None:
+        return _of_graph(graph, list(graph.inputs))
     inner = _inner(layer)
     if inner:
         return _of_unordered(inner)
     return _of_function(layer)
+
+
+def _graph_of_call(layer: Any) -> Any | None:
+    """Returns a functional model of what the `call` of a user's layer or model does; None: it has no graph.
+
+    Layers of tf_keras have none, nor has a `call` that adds losses, unpacks its argument or uses JAX itself.
+    """
+    keras = sys.modules.get("keras")
+    shapes = list((getattr(layer, "_build_shapes_dict", None) or {}).values())
+    is_of_keras = type(layer).__module__.partition(".")[0] in ("keras", "keras_hub")
+    if keras is None or is_of_keras or not layer.weights or len(shapes) != 1:
+        return None
+    try:
+        image = keras.Input(shapes[0][1:])
+        return keras.Model(image, layer.call(image))
+    except Exception:  # The user's code may raise anything.
+        return None
 
 
 def _is_move(layer: Any) -> bool:

@@ -38,6 +38,19 @@ class Subclassed(keras.Model):  # type: ignore[misc]
         return x
 
 
+class Calculating(keras.Model):  # type: ignore[misc]
+    """A model with arithmetic in its `call`."""
+
+    def __init__(self, first: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.first = first
+        self.conv = conv()
+        self(keras.Input((8, 8, 3)))
+
+    def call(self, x: Any) -> Any:
+        return self.conv(self.first(x))
+
+
 class WithInner(L.Layer):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
@@ -120,6 +133,12 @@ TAKE_FRACTIONS: dict[str, Callable[[], Any]] = {
     "activation between 0 and 1": lambda: Subclassed(L.Activation("sigmoid"), conv()),
     "rescales another input": lambda: two_inputs("other"),
 }
+
+if keras.__name__ == "keras":
+    TAKE_BYTES["call of arithmetic"] = lambda: Calculating(lambda x: keras.ops.cast(x, "float32") / 255)
+    TAKE_BYTES["call of a function"] = lambda: Calculating(APPLICATIONS.mobilenet_v2.preprocess_input)
+    TAKE_BYTES["gray"] = lambda: graph(lambda x: keras.ops.mean(x, axis=-1, keepdims=True), L.Rescaling(1 / 255))
+    TAKE_FRACTIONS["call that widens"] = lambda: Calculating(lambda x: x * 2 - 1)
 
 if __name__ == "__main__":
     wrong = [name for name, make in TAKE_BYTES.items() if not takes_bytes(make(), ["image"])]
