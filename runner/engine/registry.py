@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from runner.data.base import Array
     from runner.engine.base import Engine, PlainModel
     from runner.host import imports
-    from runner.task.base import DataSpec, Task
+    from runner.task.base import DataSpec
 else:
     imports = late("runner.host.imports")  # imports NumPy
 
@@ -94,12 +94,6 @@ class EngineEntry:
         `environment`, `devices`, `engine` or `plain`.
         """
         return importlib.import_module(f"{self.package}.{name}")
-
-    def module_for(self, name: str, task: Task) -> ModuleType:
-        """Returns `engine` or `plain`, or the one for custom steps if the task is one."""
-        if task.own_step:
-            return self.module(f"own_step.{name}")
-        return self.module(name)
 
 
 _KERAS_DTENSOR = EngineEntry(
@@ -332,7 +326,7 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning
     load(config)
     entry = ENGINES[config.engine.name]
     if config.hardware.is_here:
-        module = entry.module_for("engine", data.task)
+        module = entry.module("own_step.engine" if data.task.own_step else "engine")
     else:
         module = entry.module("planned")
     engine: Engine = module.make(config, data, total_steps, planning=planning)
@@ -350,5 +344,5 @@ def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -
     Raises:
       ConfigError: the builder fails.
     """
-    plain: PlainModel = ENGINES[config.engine.name].module_for("plain", data.task).make(config, data, values)
+    plain: PlainModel = ENGINES[config.engine.name].module("plain").make(config, data, values)
     return plain

@@ -20,7 +20,7 @@ from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import as_called
 from runner.engine.jax import private
-from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, trace_slices
+from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, trace_slices, traced_build
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
 from runner.engine.jax.probe import check_kept
@@ -84,7 +84,9 @@ class Keras3Factory:
         """
         built = None
         if not eager:
-            built = self._trace() or self._trace_deferred()
+            traced = self._traced() or self._trace_deferred()
+            if traced is not None:
+                built = self._with_sources(*traced)
         if built is None:
             built = self._build_on_host()
         model, values_by_id = built
@@ -97,41 +99,18 @@ class Keras3Factory:
         return model, Initial(initial)
 
     def build_with(self, values: Mapping[str, Array]) -> keras.Model:
-        """Returns the model, replicated on one device, with the given values. No initial value is drawn.
-
-        Raises:
-          ConfigError: as `build`.
-        """
-        model, _ = self.build_for_mesh()
+        """Returns the model in the host's memory with the given values, whole arrays by canonical path."""
+        with host_memory():
+            model = self.call_builder()
         assign(model, values)
-        training = private.training_argument(model, training=False)
-        inputs = model_inputs(self._data, lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype))
-        try:
-            # Without a scope, a random generator that is drawn from would keep the trace's state.
-            with keras.StatelessScope():
-                jax.eval_shape(lambda x: model(x, **training), inputs)
-        except jax.errors.UnexpectedTracerError:
-            # The model keeps an array that it computed as it was built, somewhere `holds_traced` does not look.
-            model, _ = self.build_for_mesh(eager=True)
-            assign(model, values)
         return model
 
     def build_abstract(self, *, eager: bool = False) -> keras.Model:
-        """Returns the model with variables that have shapes and no values. None is drawn or kept.
-
-        Raises:
-          ConfigError: as `build`.
-        """
-        built: list[keras.Model] = []
+        """Returns the model for a plan: its variables need no values, and have some if it is built eagerly."""
         if not eager:
-            try:
-                jax.eval_shape(lambda: built.append(self.call_builder()))
-            except ConfigError:
-                # The builder may need values. If it is wrong in itself, the build below raises the same error.
-                built.clear()
-        if built and not holds_traced(built[0]):
-            return built[0]
-        if not eager:
+            traced = self._traced()
+            if traced is not None:
+                return traced[0]
             deferred = self._build_deferred()
             if deferred is not None:
                 model, created = deferred
@@ -140,29 +119,11 @@ class Keras3Factory:
                 return model
         return self.build()
 
-    def _trace(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]] | None:
-        """Returns a model and how its variables' values are computed, by id.
+    def _traced(self) -> tuple[keras.Model, ClosedJaxpr] | None:
+        return traced_build(self.call_builder, lambda model: model.variables, holds_traced)
 
-        Returns None if the build can't be traced.
-        """
-        built: list[keras.Model] = []
-
-        def values() -> list[jax.Array]:
-            built.append(self.call_builder())
-            return [variable.value for variable in built[0].variables]
-
-        try:
-            trace = jax.make_jaxpr(values)()
-        except ConfigError:
-            # The builder needs values. If it is wrong in itself, the eager build raises the same error.
-            return None
-        (model,) = built
-        if holds_traced(model):
-            return None
-        return self._with_sources(model, trace)
-
-    def _trace_deferred(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]] | None:
-        """Returns the same as `_trace` for a model that is built untraced, of which only initializers are traced.
+    def _trace_deferred(self) -> tuple[keras.Model, ClosedJaxpr] | None:
+        """Returns the same as `_traced` for a model that is built untraced, of which only initializers are traced.
 
         Returns None if the model can't be built without values, or its initializers can't be traced.
         """
@@ -187,7 +148,7 @@ class Keras3Factory:
                 return None
         if holds_traced(model):
             return None
-        return self._with_sources(model, trace)
+        return model, trace
 
     def _build_deferred(self) -> tuple[keras.Model, list[keras.Variable]] | None:
         """Returns a model that is built untraced, and its variables, which have no values yet.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -40,9 +40,9 @@ from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, result_shardings, sharding, unsplit
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
-from runner.engine.jax.rounds import Arrays, batch_shapes, call_numbers
+from runner.engine.jax.rounds import Arrays, Rounds, batch_shapes, call_numbers
 from runner.engine.jax.shards import cached, on_host, shards, variable_info
-from runner.engine.jax.state import State, state_tree
+from runner.engine.jax.state import state_tree
 from runner.engine.jax.step import Evaluated, Step, Weights
 from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
 from runner.engine.optim import norms
@@ -143,10 +143,11 @@ class JaxEngine(MeshEngine[jax.Array]):
             keeps_ema=self._config.optimizer.ema.decay is not None,
             accumulates=self._microbatches > 1,
         )
+        self._state_shardings: Any = self._tree.shardings
         self._kinds = precision.set_dtypes(self._model, variables, self._config.engine.state)
         if self._planning:
             # A plan compiles the step for shapes: nothing is drawn, and no device memory is used.
-            self._state: State[jax.Array] = self._tree.shapes(self._kinds)
+            self._state: Any = self._tree.shapes(self._kinds)
             return
         shapes = self._tree.by_path(self._tree.shapes(self._kinds))
         initial = self._initial.place(subset(shapes, variables))
@@ -155,7 +156,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         # The state's memory is released array by array, and the last program's results are its arrays.
-        RUNNING.release()
+        RUNNING.wait()
         self._state = self._tree.place(values, self._kinds, self._state)
 
     def _make_programs(self) -> None:
@@ -166,20 +167,30 @@ class JaxEngine(MeshEngine[jax.Array]):
         step = self._make_step()
         self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
         by_example = self._array_shardings[WEIGHT]
-        losses, sums = self._result_shardings()
-        train: Callable[..., object] = step.many if self._mode.loop_on_device else step.step
-        # Results are pinned: XLA would otherwise choose other shardings for the new state than for the old one.
-        step_results = (self._tree.shardings, sums, self._replicated)
-        self._train = jax.jit(train, donate_argnums=0, out_shardings=step_results)
+        losses = self._make_training(step)
         evaluated = (losses, self._replicated, by_example, self._replicated)
         self._evaluated = jax.jit(step.evaluated, out_shardings=evaluated)
         self._outputs = jax.jit(step.outputs)
         self._judged = jax.jit(step.judged, static_argnums=(2, 3), out_shardings=(losses, self._replicated))
         self._next_logits = jax.jit(step.next_logits, out_shardings=self._replicated)
-        self._stack = jax.jit(jnp.stack, out_shardings=self._replicated)
-        self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
         weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
         self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=weights)
+
+    def _make_training(self, step: Rounds[Any]) -> NamedSharding:
+        """Prepares what every training needs; returns the sharding of an evaluation's losses (B,)."""
+        losses, sums = result_shardings(
+            self._array_shardings[WEIGHT],
+            self._stacked_shardings[WEIGHT],
+            self._replicated,
+            loops=self._mode.loop_on_device,
+        )
+        train: Callable[..., object] = step.many if self._mode.loop_on_device else step.step
+        # Results are pinned: XLA would otherwise choose other shardings for the new state than for the old one.
+        results = (self._state_shardings, sums, self._replicated)
+        self._train = jax.jit(train, donate_argnums=0, out_shardings=results)
+        self._stack = jax.jit(jnp.stack, out_shardings=self._replicated)
+        self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
+        return losses
 
     def _make_step(self) -> Step:
         """Returns the step's functions, which are kept."""
@@ -191,26 +202,17 @@ class JaxEngine(MeshEngine[jax.Array]):
         task, rule = self._data.task, self._update_rule
         return Step(self._model, self._config, task, self._total_steps, self._drawn, partitioning, rule)
 
-    def _result_shardings(self) -> tuple[NamedSharding, NamedSharding]:
-        """Returns what `result_shardings` does for the arrays of this engine."""
-        return result_shardings(
-            self._array_shardings[WEIGHT],
-            self._stacked_shardings[WEIGHT],
-            self._replicated,
-            loops=self._mode.loop_on_device,
-        )
-
     def _partitioning(self) -> Partitioning:
-        return self._partition(self._model, state=self._tree.shardings)
+        return self._partition(self._model)
 
-    def _partition(self, model: keras.Model | None, state: object) -> Partitioning:
+    def _partition(self, model: keras.Model | None) -> Partitioning:
         on = MeshLayout(self._mesh, self._config.layout, self.placements, self._array_specs)
         return partition(
             on,
             model,
             self._trainable,
             self._data,
-            state=state,
+            state=self._state_shardings,
             arrays=self._array_shardings,
             sums=self._stacked_shardings[WEIGHT],
         )
@@ -334,7 +336,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         with current().waiting():
             RUNNING.wait()
             results = program(*arguments)
-        RUNNING.remember(results)
+        RUNNING.results = results
         return results
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
@@ -441,12 +443,15 @@ class JaxEngine(MeshEngine[jax.Array]):
             self.program.as_text(),
             self._axes,
             self.placements,
-            list(filter(None, self._names.layers.values())),
+            self._layer_paths(),
             self._trainable,
             self._data_axes,
             looped=self._mode.loop_on_device,
         )
         return self._per_step(per_microbatch)
+
+    def _layer_paths(self) -> list[str]:
+        return list(filter(None, self._names.layers.values()))
 
     def program_cost(self) -> ProgramCost | None:
         """Returns what XLA counts of the compiled step on one device."""
@@ -462,7 +467,10 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as JAX holds them."""
-        return map_values(variable_info, self._tree.by_path(self._state))
+        return map_values(variable_info, self._by_path())
+
+    def _by_path(self) -> dict[str, Any]:
+        return self._tree.by_path(self._state)
 
     def state(self) -> dict[str, Array]:
         """Returns whole arrays of variables and slots.
@@ -470,21 +478,24 @@ class JaxEngine(MeshEngine[jax.Array]):
         The random generators are functions of seed and micro-batch, so they have no state to keep.
         """
         # Copied, as the next step donates the memory that a view would show.
-        return {path: np.array(self._to_host(array)) for path, array in self._tree.by_path(self._state).items()}
+        return {path: np.array(self._to_host(array)) for path, array in self._by_path().items()}
 
     def shards(self) -> dict[str, list[Shard]]:
         """Returns variables and slots in their different shards."""
-        return map_values(shards, self._tree.by_path(self._state))
+        return map_values(shards, self._by_path())
 
     def plain_model(self) -> keras.Model:
         """Returns the plain Keras 3 model in the host's memory, with the present weights or their averages."""
         model, _ = self._factory.build_for_mesh(eager=self._builds_eagerly)
-        arrays = self._tree.by_path(self._state)
-        for path, variable in Names(model).variables.items():
-            (value,) = self._readable([arrays.get(ema_path(path), arrays[path])])
-            # A copy: the next step donates the state.
-            private.set_value(variable, on_host(value, variable.dtype))
+        self._set_values(Names(model).variables)
         return model
+
+    def _set_values(self, variables: Mapping[str, keras.Variable]) -> None:
+        """Sets variables by path to copies of the present weights or averages: the next step donates the state."""
+        arrays = self._by_path()
+        for path, variable in variables.items():
+            (value,) = self._readable([arrays.get(ema_path(path), arrays[path])])
+            private.set_value(variable, on_host(value, variable.dtype))
 
     def saving(self) -> AbstractContextManager[None]:
         """Returns a context in which saving a model imports no TensorFlow."""
@@ -496,29 +507,18 @@ make = JaxEngine
 
 
 class RunningProgram:
-    """The last program that this process started on several CPU devices.
-
-    There is one, whichever engine started it.
+    """The last program that this process started on several CPU devices, whichever engine started it.
 
     Virtual devices share XLA's threads, and two programs at a time would need twice as many, see
     `runner.engine.jax.environment.threads`. A second engine in the process, as in a comparison, shares them too.
     """
 
-    def __init__(self) -> None:
-        self._results: object = None
+    results: object = None
 
     def wait(self) -> None:
-        """Waits for the program to end."""
-        jax.block_until_ready(self._results)
-
-    def remember(self, results: object) -> None:
-        """Notes the results of a program that has just been started."""
-        self._results = results
-
-    def release(self) -> None:
-        """Waits for the program to end and releases its results."""
-        self.wait()
-        self._results = None
+        """Waits for the program to end, and releases its results."""
+        jax.block_until_ready(self.results)
+        self.results = None
 
 
 RUNNING = RunningProgram()

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from runner.data.base import Array
 from runner.engine.jax import private
 from runner.engine.jax.shards import placed_in_parts
 from runner.engine.jax.traces import equations
+from runner.errors import ConfigError
 from runner.model.stored import StoredValue
 
 # Bytes per device above which a variable has a program of its own. A random generator's temporaries are several times
@@ -41,6 +42,7 @@ _SUMS = ("dot_general", "conv_general_dilated", "reduce_sum", "reduce_window_sum
 _PLAIN_TYPES = (str, bytes, bool, int, float, np.dtype, type(None))
 
 Key = tuple[object, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,29 @@ def _unmerged(value: jax.Array, zero: jax.Array) -> jax.Array:
         return value
     bits = jnp.dtype(f"uint{8 * value.dtype.itemsize}")
     return lax.bitcast_convert_type(lax.bitcast_convert_type(value, bits) ^ zero.astype(bits), value.dtype)
+
+
+def traced_build(
+    build: Callable[[], T], variables: Callable[[T], Iterable[keras.Variable]], keeps_traced: Callable[[T], bool]
+) -> tuple[T, ClosedJaxpr] | None:
+    """Returns what a traced build returns, and the trace of its variables' values.
+
+    None: the build needs values, or keeps traced arrays outside of its variables.
+    """
+    built: list[T] = []
+
+    def values() -> list[jax.Array]:
+        built.append(build())
+        return [variable.value for variable in variables(built[0])]
+
+    try:
+        trace = jax.make_jaxpr(values)()
+    except ConfigError:
+        # If the builder is wrong in itself, the eager build raises the same error.
+        return None
+    if keeps_traced(built[0]):
+        return None
+    return built[0], trace
 
 
 def trace_slices(trace: ClosedJaxpr) -> list[TraceSlice]:

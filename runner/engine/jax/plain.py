@@ -8,12 +8,19 @@ from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine.base import PlainModel
 from runner.engine.jax.adapter import Keras3Factory
+from runner.engine.jax.own_step.engine import exported_name
+from runner.engine.jax.own_step.factory import OwnStepFactory
 from runner.engine.registry import keras_package
 from runner.task.base import DataSpec
+from runner.task.step import StepTask
 
 
 def make(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
     """Returns the model with these weights; see `runner.engine.registry.make_plain`."""
-    factory = Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision)
-    model = factory.build_with(values)
+    if isinstance(data.task, StepTask):
+        # No step is taken, so the length of the training does not matter.
+        parts = OwnStepFactory(config, data, total_steps=1).build_with(values)
+        model = parts.models[exported_name(data.task, parts.models)]
+    else:
+        model = Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build_with(values)
     return PlainModel(model, model, keras_package(config.engine.name))

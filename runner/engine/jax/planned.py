@@ -50,10 +50,10 @@ class PlannedEngine(JaxEngine):
         if not self.is_checked:
             super()._check_model()
 
-    def _partition(self, model: keras.Model | None, state: object) -> Partitioning:
+    def _partition(self, model: keras.Model | None) -> Partitioning:
         """Returns the mesh's partitioning, which notes the shapes of the losses in chunks as they are traced."""
         self._loss_arrays: list[tuple[int, ...]] = []
-        partitioning = super()._partition(model, state)
+        partitioning = super()._partition(model)
         tokens = partitioning.tokens
 
         def constrained(array: jax.Array, dim: int) -> jax.Array:

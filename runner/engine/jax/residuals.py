@@ -14,75 +14,22 @@ from typing import Any
 
 import jax.extend
 
+from runner.engine.jax.traces import equations
+
 # Calls of a function, which XLA inlines.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 # Operations whose results XLA computes again inside of the operation that reads them.
-_FUSED = frozenset(
-    [
-        "abs",
-        "add",
-        "add_any",
-        "and",
-        "broadcast_in_dim",
-        "clamp",
-        "concatenate",
-        "convert_element_type",
-        "copy",
-        "copy_p",
-        "cos",
-        "div",
-        "eq",
-        "erf",
-        "exp",
-        "exp2",
-        "expand_dims",
-        "expm1",
-        "ge",
-        "gt",
-        "integer_pow",
-        "iota",
-        "is_finite",
-        "le",
-        "log",
-        "log1p",
-        "log2",  # JAX 0.11
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "name",
-        "ne",
-        "neg",
-        "not",
-        "one_minus_square",  # JAX 0.11: in the gradient of tanh, as in GELU
-        "or",
-        "pad",
-        "pow",
-        "real",
-        "reduce_precision",
-        "rem",
-        "reshape",
-        "rev",
-        "round",
-        "rsqrt",
-        "select_n",
-        "sharding_constraint",
-        "sign",
-        "sin",
-        "slice",
-        "split",
-        "sqrt",
-        "square",
-        "squeeze",
-        "stop_gradient",
-        "sub",
-        "tan",
-        "tanh",
-        "transpose",
-        "xor",
-    ]
-)
+# `log2` and `one_minus_square` (in the gradient of tanh, as in GELU) are of JAX 0.11.
+# fmt: off
+_FUSED = frozenset([
+    "abs", "add", "add_any", "and", "broadcast_in_dim", "clamp", "concatenate", "convert_element_type",
+    "copy", "copy_p", "cos", "div", "eq", "erf", "exp", "exp2", "expand_dims", "expm1", "ge", "gt",
+    "integer_pow", "iota", "is_finite", "le", "log", "log1p", "log2", "logistic", "lt", "max", "min", "mul",
+    "name", "ne", "neg", "not", "one_minus_square", "or", "pad", "pow", "real", "reduce_precision", "rem",
+    "reshape", "rev", "round", "rsqrt", "select_n", "sharding_constraint", "sign", "sin", "slice", "split",
+    "sqrt", "square", "squeeze", "stop_gradient", "sub", "tan", "tanh", "transpose", "xor",
+])
+# fmt: on
 # Operations that read fused operands without having them written first.
 _READS_FUSED = frozenset(
     ["reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin"]
@@ -199,7 +146,7 @@ def scores(jaxpr: Any) -> list[list[Any]]:
     of two blocks there are products with weights.
     """
     groups: list[list[Any]] = [[]]
-    for equation in _equations(jaxpr):
+    for equation in equations(jaxpr.eqns):
         if equation.primitive.name != "dot_general":
             continue
         _, (batch_dims, _) = equation.params["dimension_numbers"]
@@ -210,15 +157,3 @@ def scores(jaxpr: Any) -> list[list[Any]]:
         if all(math.prod(result.aval.shape) > math.prod(factor.aval.shape) for factor in equation.invars):
             groups[-1].append(result.aval)
     return [group for group in groups if group]
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Yields the operations of a program and of the programs that they call, in their order."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for parameter in equation.params.values():
-            # Calls, loops and branches have one program, or a tuple of them.
-            for program in parameter if isinstance(parameter, tuple) else (parameter,):
-                inner = getattr(program, "jaxpr", program)
-                if hasattr(inner, "eqns"):
-                    yield from _equations(inner)

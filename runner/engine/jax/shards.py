@@ -56,17 +56,6 @@ class _ShardData:
         return np.asarray(jnp.copy(self._data))
 
 
-def pieces(
-    sharding: NamedSharding, shape: tuple[int, ...], numbers: Mapping[jax.Device, int]
-) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Returns each device's part of an array, (start, stop) in each dim."""
-    spans_by_device = {}
-    for device, index in sharding.devices_indices_map(shape).items():
-        spans = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-        spans_by_device[numbers[device]] = spans
-    return spans_by_device
-
-
 def variable_info(array: jax.Array) -> VariableInfo:
     """Returns what JAX tells of an array that it holds."""
     spec = tuple(array.sharding.spec)

@@ -6,23 +6,20 @@ It shares devices, placement, calls and compilation with `runner.engine.jax.engi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import keras
 import numpy as np
-from jax.sharding import NamedSharding
 
 from runner.config.schema import LayoutConfig
 from runner.data.base import Array
-from runner.engine.base import Collective, HostBatches, LayerOutput
+from runner.engine.base import HostBatches, LayerOutput
 from runner.engine.evaluation import BatchResult
 from runner.engine.jax import private
-from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import mode_of
-from runner.engine.jax.engine import JaxEngine
+from runner.engine.jax.engine import RUNNING, JaxEngine
 from runner.engine.jax.layer_outputs import outputs_of
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_step.factory import OwnStepFactory
@@ -30,44 +27,18 @@ from runner.engine.jax.own_step.functions import Functions, OwnStep
 from runner.engine.jax.own_step.parts import slot_spec
 from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.rounds import call_numbers
-from runner.engine.jax.shards import on_host
-from runner.engine.jax.state import placed_values
+from runner.engine.jax.state import placed
 from runner.engine.mappings import shapes_of, subset
 from runner.errors import did_you_mean, invalid
 from runner.layout import Spec
 from runner.task.base import Evaluation
 from runner.task.step import StepTask
 
-Kinds = Mapping[str, jax.ShapeDtypeStruct]
-
-
-@dataclass(frozen=True)
-class FlatTree:
-    """A state that is a dict of arrays by canonical path.
-
-    Attributes:
-      shardings: by canonical path.
-    """
-
-    shardings: Mapping[str, NamedSharding]
-
-    def place(
-        self, values: Mapping[str, Array], kinds: Kinds, before: Mapping[str, jax.Array]
-    ) -> dict[str, jax.Array]:
-        """Puts host arrays on the devices, see `runner.engine.jax.state.StateTree.place`."""
-        return placed_values(values, kinds, before)
-
-    def by_path(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns the state's entries by path."""
-        return dict(state)
-
 
 class OwnStepEngine(JaxEngine):
     """Several Keras 3 models with a user's step; see `runner.engine.base.Engine` for what the methods promise."""
 
-    # A dict by canonical path, where the engine of one model has a `State`.
-    _state: Any
-    _tree: Any
+    # The state is a dict by canonical path, where the engine of one model has a `State`.
     _functions: Any
 
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
@@ -102,26 +73,27 @@ class OwnStepEngine(JaxEngine):
         for path, kind in self._kinds.items():
             kinds[path] = jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=shardings[path])
         self._kinds = kinds
-        self._tree = FlatTree(shardings)
+        self._state_shardings = shardings
         if self._planning:
-            self._state = dict(kinds)
+            self._state = kinds
             return
         self._state = self._initial.place(kinds)
 
+    def _assign(self, values: Mapping[str, Array]) -> None:
+        RUNNING.wait()
+        self._state = placed(values, {path: path for path in self._kinds}, self._kinds, self._state)
+
+    def _by_path(self) -> dict[str, Any]:
+        return dict(self._state)
+
     def _make_programs(self) -> None:
-        partitioning = self._partitioning()
-        seed = self._config.trainer.seed
-        functions = Functions(self._parts, self._task, seed)
-        step = OwnStep(functions, self._parts, self._task, partitioning, self._tree.shardings)
+        functions = Functions(self._parts, self._task, self._config.trainer.seed)
+        step = OwnStep(functions, self._partitioning())
         self._functions = step
         self._mode = mode_of(self._traced_step(step), self._config)
-        losses, sums = self._result_shardings()
-        train = step.many if self._mode.loop_on_device else step.step
-        self._train = jax.jit(train, donate_argnums=0, out_shardings=(self._tree.shardings, sums, self._replicated))
+        losses = self._make_training(step)
         self._evaluated = jax.jit(step.evaluated, out_shardings=(losses, self._replicated))
         self._outputs = jax.jit(step.outputs, static_argnums=1)
-        self._stack = jax.jit(jnp.stack, out_shardings=self._replicated)
-        self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
 
     def _traced_step(self, step: OwnStep) -> jax.core.Jaxpr:
         """Returns the trace of one round; a user's function that raises does so here."""
@@ -132,7 +104,7 @@ class OwnStepEngine(JaxEngine):
         return jax.make_jaxpr(step.step)(self._state, None, arrays, numbers, np.int32(0)).jaxpr
 
     def _partitioning(self) -> Partitioning:
-        return self._partition(None, state=self._tree.shardings)
+        return self._partition(None)
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns nothing: a custom step has no single gradient per variable."""
@@ -160,21 +132,11 @@ class OwnStepEngine(JaxEngine):
         """Returns the name of the model that is exported."""
         return exported_name(self._task, self._parts.models)
 
-    def collectives(self) -> list[Collective]:
-        """Returns the communication of the compiled step, read from XLA's program."""
+    def _layer_paths(self) -> list[str]:
         layers = []
         for model in self._parts.models.values():
             layers += list(filter(None, Names(model).layers.values()))
-        found = collectives(
-            self.program.as_text(),
-            self._axes,
-            self.placements,
-            layers,
-            self._trainable,
-            self._data_axes,
-            looped=self._mode.loop_on_device,
-        )
-        return self._per_step(found)
+        return layers
 
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns the outputs of each functional model's layers for one batch, as if each model was called once."""
@@ -199,10 +161,7 @@ class OwnStepEngine(JaxEngine):
         parts, _ = self._own_factory.build_for_mesh(eager=self._builds_eagerly)
         prefix = f"{name}/"
         own = [path for path in parts.model_variables if path.startswith(prefix)]
-        for path, variable in subset(parts.model_variables, own).items():
-            (value,) = self._readable([self._state[path]])
-            # A copy: the next step donates the state.
-            private.set_value(variable, on_host(value, variable.dtype))
+        self._set_values(subset(parts.model_variables, own))
         return parts.models[name]
 
 

@@ -8,12 +8,21 @@ from typing import Any
 
 import jax
 import keras
+from jax.extend.core import ClosedJaxpr
 
 from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory, reason, under_policy
-from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, is_traced, trace_slices
+from runner.engine.jax.initial import (
+    HostValue,
+    Initial,
+    TraceSlice,
+    holds_traced,
+    is_traced,
+    trace_slices,
+    traced_build,
+)
 from runner.engine.jax.own_step.parts import KEY, Parts, parts_of
 from runner.engine.jax.shards import host_memory
 from runner.engine.optim.stock import stock_optimizer
@@ -23,8 +32,6 @@ from runner.model import builder, preprocessing
 from runner.model.stored import StoredValue
 from runner.task.base import DataSpec
 from runner.task.step import StepTask
-
-Sources = dict[str, TraceSlice | StoredValue]
 
 
 class OwnStepFactory:
@@ -43,79 +50,6 @@ class OwnStepFactory:
         Raises:
           ConfigError: the class or its `build` raised, or made no models and optimizers.
         """
-        return self._call()
-
-    def build_for_mesh(self, *, eager: bool = False) -> tuple[Parts, Initial]:
-        """Returns the parts without values, and the initial values of their variables, not computed yet.
-
-        Raises:
-          ConfigError: as `build`.
-        """
-        traced = None
-        if not eager:
-            traced = self._trace()
-        if traced is None:
-            traced = self._build_on_host()
-        parts, sources = traced
-        for variable in parts.variables.values():
-            private.release(variable)
-        return parts, Initial(sources)
-
-    def build_abstract(self, *, eager: bool = False) -> Parts:
-        """Returns the parts, whose variables need no values, for a plan.
-
-        Raises:
-          ConfigError: as `build`.
-        """
-        built: list[Parts] = []
-        if not eager:
-            try:
-                jax.eval_shape(lambda: built.append(self._call()))
-            except ConfigError:
-                # The build may need values. If it is wrong in itself, the one below raises the same error.
-                built.clear()
-        if not built or _holds_traced(built[0]):
-            return self._call()
-        return built[0]
-
-    def build_with(self, values: Mapping[str, Array]) -> Parts:
-        """Returns the parts on one device, with the given values of the models' variables.
-
-        Raises:
-          ConfigError: as `build`.
-        """
-        parts = self._call()
-        for path, variable in parts.model_variables.items():
-            with host_memory():
-                variable.assign(values[path])
-        return parts
-
-    def _trace(self) -> tuple[Parts, Sources] | None:
-        """Returns the parts and how their variables' values are computed; None if the build can't be traced."""
-        built: list[Parts] = []
-
-        def values() -> list[jax.Array]:
-            built.append(self._call())
-            return [variable.value for variable in built[0].variables.values()]
-
-        try:
-            trace = jax.make_jaxpr(values)()
-        except ConfigError:
-            # The build needs values. If it is wrong in itself, the eager build raises the same error.
-            return None
-        (parts,) = built
-        if _holds_traced(parts):
-            return None
-        slices = zip(parts.variables, trace_slices(trace), strict=True)
-        return parts, {path: part.source() for path, part in slices}
-
-    def _build_on_host(self) -> tuple[Parts, Sources]:
-        with host_memory():
-            parts = self._call()
-        return parts, {path: HostValue(variable.value) for path, variable in parts.variables.items()}
-
-    def _call(self) -> Parts:
-        """Returns the parts of a new instance, whose `build` was called."""
         path = self._task.path
         private.reset_layer_names()
         seed = self._config.trainer.seed
@@ -131,6 +65,44 @@ class OwnStepFactory:
         with jax.ensure_compile_time_eval():
             preprocessing.settle(self._task, parts.models.values())
         return parts
+
+    def build_for_mesh(self, *, eager: bool = False) -> tuple[Parts, Initial]:
+        """Returns the parts without values, and the initial values of their variables, not computed yet.
+
+        Raises:
+          ConfigError: as `build`.
+        """
+        traced = None if eager else self._traced()
+        values: dict[str, TraceSlice | StoredValue]
+        if traced is None:
+            with host_memory():
+                parts = self.build()
+            values = {path: HostValue(variable.value) for path, variable in parts.variables.items()}
+        else:
+            parts, trace = traced
+            slices = zip(parts.variables, trace_slices(trace), strict=True)
+            values = {path: part.source() for path, part in slices}
+        for variable in parts.variables.values():
+            private.release(variable)
+        return parts, Initial(values)
+
+    def build_abstract(self, *, eager: bool = False) -> Parts:
+        """Returns the parts for a plan: their variables need no values, and have some if they are built eagerly."""
+        traced = None if eager else self._traced()
+        if traced is None:
+            return self.build()
+        return traced[0]
+
+    def build_with(self, values: Mapping[str, Array]) -> Parts:
+        """Returns the parts on one device, with the given values of the models' variables by canonical path."""
+        parts = self.build()
+        for path, variable in parts.model_variables.items():
+            with host_memory():
+                variable.assign(values[path])
+        return parts
+
+    def _traced(self) -> tuple[Parts, ClosedJaxpr] | None:
+        return traced_build(self.build, lambda parts: parts.variables.values(), _holds_traced)
 
     def _arguments(self, step: Any, path: str) -> dict[str, Any]:
         """Returns the arguments that `build` names."""

@@ -37,10 +37,10 @@ class Functions:
     """A user's functions with the runner's forms of state and metrics around them."""
 
     def __init__(self, parts: Parts, task: StepTask, seed: int) -> None:
-        self._parts = parts
-        self._task = task
+        self.parts = parts
+        self.task = task
         self._seed = seed
-        self._ops = arrays.of(jnp)
+        self.ops = arrays.of(jnp)
 
     def train(self, values: Values, batch: Arrays, done: Any) -> tuple[dict[str, jax.Array], Sums]:
         """Returns the new values of the variables, and each example's loss and metrics (B,).
@@ -50,13 +50,13 @@ class Functions:
           done: int32 (), steps done before.
         """
         rng, layers_key = self._keys(_OF_STEPS, done)
-        state = self._parts.structured(values, layers_key)
+        state = self.parts.structured(values, layers_key)
         result = self._called("train_step", state, batch, rng)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise self._parts.invalid("train_step must return (state, metrics)", "return both")
+            raise self.parts.invalid("train_step must return (state, metrics)", "return both")
         new_state, metrics = result
-        names = (LOSS, *self._task.step_metrics)
-        return self._parts.flat(new_state), self._by_example("train_step", metrics, names, batch)
+        names = (LOSS, *self.task.step_metrics)
+        return self.parts.flat(new_state), self._by_example("train_step", metrics, names, batch)
 
     def evaluate(self, values: Values, batch: Arrays, number: Any) -> Sums:
         """Returns each example's loss and metrics (B,) of an evaluation.
@@ -66,9 +66,9 @@ class Functions:
           number: int32 (), the batch's place in its evaluation.
         """
         rng, layers_key = self._keys(_OF_EVALUATIONS, number)
-        state = self._parts.structured(values, layers_key)
+        state = self.parts.structured(values, layers_key)
         metrics = self._called("evaluate", state, batch, rng)
-        return self._by_example("evaluate", metrics, tuple(self._task.directions), batch)
+        return self._by_example("evaluate", metrics, tuple(self.task.directions), batch)
 
     def totals(self, metrics: Sums, batch: Arrays) -> Arrays:
         """Returns the sums of an evaluation's metrics over the examples of a batch, and their number."""
@@ -89,16 +89,16 @@ class Functions:
         """Calls a user's function."""
         try:
             # A copy: the function may change its dict, and `Parts.flat` compares the result with the state as it was.
-            return getattr(self._parts.step, name)(dict(state), self._task.scaled(self._ops, batch), rng)
+            return getattr(self.parts.step, name)(dict(state), self.task.scaled(self.ops, batch), rng)
         except (ConfigError, jax.errors.UnexpectedTracerError):
             raise
         except Exception as error:  # A user's function may raise anything.
-            raise self._parts.invalid(f"{name} raised {reason(error)}", "fix it") from error
+            raise self.parts.invalid(f"{name} raised {reason(error)}", "fix it") from error
 
     def _by_example(self, function: str, metrics: object, names: tuple[str, ...], batch: Arrays) -> Sums:
         """Returns metrics as float32 (B,); a number for the whole batch counts for each example."""
         if not isinstance(metrics, Mapping) or set(metrics) != set(names):
-            raise self._parts.invalid(
+            raise self.parts.invalid(
                 f"{function} must return metrics {', '.join(names)}, "
                 f"but returned {', '.join(map(str, metrics)) if isinstance(metrics, Mapping) else 'no dict'}",
                 "declare them in task.maximize, task.minimize and task.log",
@@ -108,7 +108,7 @@ class Functions:
         for name in names:
             value = jnp.asarray(metrics[name], jnp.float32)
             if value.shape not in ((), (size,)):
-                raise self._parts.invalid(
+                raise self.parts.invalid(
                     f"{function} returned {name} with shape {list(value.shape)}",
                     "return one number per example, [batch], or one number",
                 )
@@ -119,20 +119,9 @@ class Functions:
 class OwnStep(Rounds[dict[str, jax.Array]]):
     """The functions on a mesh."""
 
-    def __init__(
-        self,
-        functions: Functions,
-        parts: Parts,
-        task: StepTask,
-        partitioning: Partitioning,
-        shardings: Mapping[str, Any],
-    ) -> None:
-        super().__init__(partitioning, 1, task.step_metrics)
+    def __init__(self, functions: Functions, partitioning: Partitioning) -> None:
+        super().__init__(partitioning, 1, functions.task.step_metrics)
         self._functions = functions
-        self._parts = parts
-        self._task = task
-        self._shardings = dict(shardings)
-        self._ops = arrays.of(jnp)
 
     def _contexts(self) -> AbstractContextManager[Any]:
         """Returns the contexts in which layers compute the same on every mesh."""
@@ -149,7 +138,7 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         batch, _, _ = self._batch(split, arrays, numbers, index)
         with self._contexts():
             new_state, sums = self._functions.train(state, batch, first_step(numbers) + index)
-        placed: dict[str, jax.Array] = lax.with_sharding_constraint(new_state, self._shardings)
+        placed: dict[str, jax.Array] = lax.with_sharding_constraint(new_state, self._partitioning.state)
         return placed, sums, jnp.zeros((), jnp.float32)
 
     def evaluated(self, state: dict[str, jax.Array], arrays: Arrays, number: jax.Array) -> tuple[jax.Array, Arrays]:
@@ -165,10 +154,10 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         Raises:
           ConfigError: the model does not take the task's inputs.
         """
-        model = self._parts.models[name]
+        model = self._functions.parts.models[name]
         # No layer draws numbers in an inference: the key is of no effect.
-        entry = self._parts.structured(state, jax.random.key(0))[name]
-        inputs = self._task.inputs(self._ops, only_batch(arrays))
+        entry = self._functions.parts.structured(state, jax.random.key(0))[name]
+        inputs = self._functions.task.inputs(self._functions.ops, only_batch(arrays))
         training = private.training_argument(model, training=False)
         try:
             outputs, _ = model.stateless_call(entry.trainable, entry.non_trainable, inputs, **training)
@@ -176,7 +165,7 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
             raise invalid(
                 "task.exported",
                 name,
-                problem=f"the model does not take the task's inputs, {', '.join(self._task.input_names)} "
+                problem=f"the model does not take the task's inputs, {', '.join(self._functions.task.input_names)} "
                 f"({reason(error)})",
                 fix="set task.inputs to the arrays that it takes, or task.exported to another model",
             ) from error
