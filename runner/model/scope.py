@@ -47,7 +47,6 @@ class Scope:
       placer: the placer of the mesh; None on one plain device, and with JAX, whose compiler reshards by itself.
       batch: axis that shards the examples.
       space: axes that shard the height and the width of images.
-      parts: `runner.engine.jax.layers.batch_norm.Parts`, with JAX if a mesh shards the examples and no image dim.
     """
 
     seed: int
@@ -55,7 +54,6 @@ class Scope:
     placer: Placer | None = None
     batch: str | None = None
     space: tuple[str | None, str | None] = (None, None)
-    parts: Any = None
 
 
 # The entered scopes, the current one last, each with the number of masks drawn per layer name.

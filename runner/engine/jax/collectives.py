@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.engine.axes import device_groups, group_size
+from runner.engine.axes import device_groups, group_size, without_axes
 from runner.engine.base import Collective
 from runner.engine.jax import hlo
-from runner.engine.jax.origins import CarriedTensor, Origins, Traffic
 from runner.layout import Placement
 
 # XLA's collective -> kind of `Collective`.
@@ -41,8 +40,112 @@ _SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 _LAYOUT_OR_COMMENT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _BF16_BYTES = 2
+# Sorted dims of a shape, or a number of elements.
+_Size = tuple[int, ...] | int
 # The compiler of TPUs prints a reduce-scatter as a computation of this name: an all-reduce and a slice of its result.
 _REDUCE_SCATTER = "all-reduce-scatter"
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """One tensor that a collective carries: XLA merges collectives, so an instruction may carry several.
+
+    Attributes:
+      shape: of what a device gets.
+      width: bytes of an element.
+      operation: name of the JAX operation that it serves.
+    """
+
+    shape: tuple[int, ...]
+    width: int
+    operation: str
+
+    @property
+    def phase(self) -> str:
+        if "/update/" in self.operation:
+            return "update"
+        if "transpose(" in self.operation:
+            return "backward"
+        return "forward"
+
+
+class _Origins:
+    """Finds the variable or layer that a tensor's collective serves, by the operation's scopes and the shape.
+
+    JAX names an operation by its scopes: the Keras layers, with `transpose(...)` around what the gradient added. A
+    variable is the origin of one collective of each kind, phase and axis.
+    """
+
+    def __init__(
+        self,
+        placements: Mapping[str, Placement],
+        layers: Iterable[str],
+        trainable: Iterable[str],
+        axes: Mapping[str, int],
+        data_axes: Iterable[str],
+    ) -> None:
+        self._placements = placements
+        self._trainable = set(trainable)
+        self._axes = axes
+        self._data_axes = set(data_axes)
+        self._variables: dict[str, list[str]] = {layer: [] for layer in layers}
+        for path in placements:
+            layer, _, _ = path.rpartition("/")
+            self._variables.setdefault(layer, []).append(path)
+        # A deep model's program has many collectives with equal names: each name is looked up once.
+        self._layers: dict[str, str] = {}
+        # The variables of a layer that no collective of a kind, phase and axis serves yet, with their sizes.
+        self._left: dict[tuple[str, ...], dict[str, list[_Size]]] = {}
+
+    def of(self, kind: str, axis: str, tensor: _Tensor) -> str:
+        """Returns a canonical path; it is empty for an update, and if the operation's name has none."""
+        if tensor.phase == "update":
+            return ""
+        if tensor.operation not in self._layers:
+            self._layers[tensor.operation] = self._layer(tensor.operation)
+        layer = self._layers[tensor.operation]
+        # Gradients are summed over axes that shard the inputs, activations over the others.
+        sums_gradient = tensor.phase == "backward" and not self._data_axes.isdisjoint(axis.split("+"))
+        if layer and (kind == "all_gather" or sums_gradient):
+            return self._claimed(layer, kind, axis, tensor) or layer
+        return layer
+
+    def _layer(self, operation: str) -> str:
+        """Returns the longest path of a layer among the runs of an operation's scopes."""
+        scopes = re.sub(r"transpose\(|jvp\(|\)", "", operation).replace(".", "/").split("/")
+        found = ""
+        for start in range(len(scopes)):
+            for stop in range(start + 1, len(scopes) + 1):
+                path = "/".join(scopes[start:stop])
+                if len(path) > len(found) and path in self._variables:
+                    found = path
+        return found
+
+    def _claimed(self, layer: str, kind: str, axis: str, tensor: _Tensor) -> str | None:
+        """Claims the layer's next variable of the tensor's dims, in any order, or of its number of elements."""
+        key = (layer, kind, tensor.phase, axis)
+        if key not in self._left:
+            self._left[key] = self._sizes(layer, kind, axis)
+        left = self._left[key]
+        for size in (tuple(sorted(tensor.shape)), math.prod(tensor.shape)):
+            for path, sizes in left.items():
+                if size in sizes:
+                    del left[path]
+                    return path
+        return None
+
+    def _sizes(self, layer: str, kind: str, axis: str) -> dict[str, list[_Size]]:
+        """Returns the sizes of a layer's variables on a device: of the stored shard, and gathered over an axis."""
+        found: dict[str, list[_Size]] = {}
+        for path in self._variables[layer]:
+            if kind != "all_gather" and path not in self._trainable:
+                continue
+            placement = self._placements[path]
+            gathered = replace(placement, spec=without_axes(placement.spec, axis.split("+")))
+            found[path] = []
+            for shape in (gathered.shard_shape(self._axes), placement.shard_shape(self._axes)):
+                found[path] += [tuple(sorted(shape)), math.prod(shape)]
+        return found
 
 
 @dataclass(frozen=True)
@@ -61,25 +164,31 @@ class _Program:
     operations: Mapping[str, str]
     calling_operations: Mapping[str, str]
     widened: Collection[str]
-    origins: Origins
+    origins: _Origins
 
 
 def collectives(
     text: str,
     axes: Mapping[str, int],
     placements: Mapping[str, Placement],
-    layers: Collection[str],
-    trainable: Collection[str],
-    data_axes: Collection[str],
+    layers: Iterable[str],
+    trainable: Iterable[str],
+    data_axes: Iterable[str],
     *,
     looped: bool,
 ) -> list[Collective]:
-    """Counts the collectives of one training step.
+    """Counts the collectives of one training step in the compiled program, as XLA prints it.
 
-    Returns:
-      One entry per tensor that is communicated. A merged collective is counted at its first tensor, the others have a
-      count of 0. One in the body of a loop of known length, such as a scan's, counts once per turn. A bfloat16 tensor
-      that a program for CPUs widens to communicate it has the bytes of bfloat16.
+    A merged collective is counted at its first tensor, the others have a count of 0. One in the body of a loop of
+    known length, such as a scan's, counts once per turn. A bfloat16 tensor that a program for CPUs widens to
+    communicate it has the bytes of bfloat16.
+
+    Args:
+      axes: mesh axis to size, in the mesh's order; devices are numbered row-major over it.
+      placements: of every variable by canonical path. An origin is one of these paths or `layers`.
+      trainable: paths of the variables that have gradients.
+      data_axes: axes that shard the inputs.
+      looped: the step is the body of a loop, so that the entry computation runs once per call and is left out.
 
     Raises:
       EngineError: replica groups in an unknown form.
@@ -89,12 +198,17 @@ def collectives(
         operations=_operations(text),
         calling_operations=hlo.calling_operations(text),
         widened=hlo.widened_bf16(text),
-        origins=Origins(placements, layers, trainable, axes, data_axes),
+        origins=_Origins(placements, layers, trainable, axes, data_axes),
     )
     counted: list[Collective] = []
-    for line in _lines(text, entry=not looped):
+    is_in_entry = False
+    for line in hlo.lines(text):
+        if line.text.startswith("ENTRY"):
+            is_in_entry = True
+        elif line.text.startswith("}"):
+            is_in_entry = False
         instruction = _INSTRUCTION.match(line.text)
-        if instruction is None:
+        if instruction is None or (looped and is_in_entry):
             continue
         axis = _axis(instruction["attributes"], axes)
         if not axis:
@@ -116,18 +230,6 @@ def _operations(text: str) -> dict[str, str]:
     return operations
 
 
-def _lines(text: str, *, entry: bool) -> Iterator[hlo.Line]:
-    """Yields the program's lines; those of its entry computation may be left out."""
-    is_in_entry = False
-    for line in hlo.lines(text):
-        if line.text.startswith("ENTRY"):
-            is_in_entry = True
-        elif line.text.startswith("}"):
-            is_in_entry = False
-        if entry or not is_in_entry:
-            yield line
-
-
 def _read(instruction: re.Match[str], axis: str, computation: str, program: _Program) -> Iterator[Collective]:
     """Yields one entry per tensor of an instruction of a computation."""
     kind = _KINDS[instruction["kind"]]
@@ -139,19 +241,18 @@ def _read(instruction: re.Match[str], axis: str, computation: str, program: _Pro
         # Its type is the whole already.
         kind = "reduce_scatter"
     for index, tensor in enumerate(_tensors(instruction, computation, program)):
-        traffic = Traffic(kind, tensor.phase, axis)
         yield Collective(
             kind=kind,
             axis=axis,
             phase=tensor.phase,
-            origin=program.origins.of(tensor, traffic),
+            origin=program.origins.of(kind, axis, tensor),
             # The tensors of a merged collective are sent by one operation, which is counted at the first.
             count=int(index == 0),
             bytes=math.prod(tensor.shape) * tensor.width * scale,
         )
 
 
-def _tensors(instruction: re.Match[str], computation: str, program: _Program) -> list[CarriedTensor]:
+def _tensors(instruction: re.Match[str], computation: str, program: _Program) -> list[_Tensor]:
     shapes = _SHAPE.findall(_LAYOUT_OR_COMMENT.sub("", instruction["type"]))
     operands = _operands(instruction["operands"])
     if instruction["start"] and instruction["kind"] != "all-reduce":
@@ -177,7 +278,7 @@ def _tensors(instruction: re.Match[str], computation: str, program: _Program) ->
         width = _width(element_type)
         if is_widened_bf16 and element_type == "f32":
             width = _BF16_BYTES
-        tensors.append(CarriedTensor(tuple(hlo.integers(dims)), width, operation))
+        tensors.append(_Tensor(tuple(hlo.integers(dims)), width, operation))
     return tensors
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -20,9 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT
 from runner.engine.axes import without_axes
-from runner.engine.common import splits_examples_alone
 from runner.engine.jax import private
-from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts
 from runner.engine.jax.layers.kernel_gradient import Spread, spread_over, unused_axes
 from runner.engine.mappings import shapes_of
@@ -45,7 +42,6 @@ class Partitioning:
       gathered: shardings of trainable variables that the step gathers before the model uses them, by their index.
       heads_axis: axis that splits the heads of queries, keys and values in every attention; None: no such axis.
       spread_images: see `runner.engine.jax.layers.kernel_gradient.exact_kernel_gradients`.
-      examples: how the mesh splits a batch's examples; None: not at all, or their dims too.
       tokens: how it splits examples and their tokens.
     """
 
@@ -55,7 +51,6 @@ class Partitioning:
     gathered: Mapping[int, NamedSharding]
     heads_axis: str | None
     spread_images: Spread | None
-    examples: Parts | None
     tokens: TokenParts
 
 
@@ -128,7 +123,6 @@ def partition(
         gathered=gathered,
         heads_axis=_heads_axis(on, roles),
         spread_images=spread_images,
-        examples=_example_parts(on),
         tokens=token_parts(on, data, roles),
     )
 
@@ -140,7 +134,7 @@ def unsplit(own: Partitioning, arrays: Mapping[str, NamedSharding]) -> Partition
       arrays: shardings of the batch's arrays (B, ...), by name.
     """
     tokens = replace(own.tokens, examples=1, constrain=WHOLE.constrain)
-    return replace(own, arrays=arrays, examples=None, tokens=tokens)
+    return replace(own, arrays=arrays, tokens=tokens)
 
 
 def _copies_images(on: MeshLayout, data: DataSpec) -> bool:
@@ -158,20 +152,6 @@ def _copies_images(on: MeshLayout, data: DataSpec) -> bool:
         # Without images among the inputs, a model may still make some of a vector per example.
         image_specs.append(on.array_specs[WEIGHT])
     return any(unused_axes(on.axes, spec) for spec in image_specs)
-
-
-def _example_parts(on: MeshLayout) -> Parts | None:
-    """Returns how the mesh splits a batch's examples, if no other dim is split."""
-    (axis,) = on.array_specs[WEIGHT]
-    if axis is None or not splits_examples_alone(on.array_specs):
-        return None
-    return Parts(axis_size(on.axes, axis), partial(_gathered, on))
-
-
-def _gathered(on: MeshLayout, array: jax.Array) -> jax.Array:
-    """Constrains a traced array to be replicated along its first dim. The other dims stay as they are."""
-    spec = [None] + [PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
-    return jax.lax.with_sharding_constraint(array, on.sharding(spec))
 
 
 def token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> TokenParts:

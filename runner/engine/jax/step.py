@@ -100,7 +100,7 @@ class Step(Rounds[State[jax.Array]]):
           microstep: int32 (), micro-batches done before.
         """
         others = self._random.insert(non_trainable, microstep)
-        training_scope = scope.Scope(self._config.trainer.seed, microstep, parts=self._partitioning.examples)
+        training_scope = scope.Scope(self._config.trainer.seed, microstep)
         private.forget_added_losses(self._model)
         with scope.enter(training_scope), self._attention():
             model_outputs, others, added_losses = self._model.stateless_call(
@@ -155,7 +155,7 @@ class Step(Rounds[State[jax.Array]]):
         batch, count, microstep = self._batch(split, arrays, numbers, index)
         gradients, (loss_b, outputs, regularization, weights) = self.gradients(state, batch, count, microstep)
         done = (first_step(numbers) + index // self._microbatches).astype(jnp.float32)
-        # The scope's name tells the optimizer's collectives, see `runner.engine.jax.origins`.
+        # The scope's name tells the optimizer's collectives, see `runner.engine.jax.collectives`.
         with jax.named_scope("update"):
             new_state = self._update(
                 state._replace(non_trainable=weights),

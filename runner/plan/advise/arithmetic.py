@@ -79,11 +79,6 @@ class TracedModel:
     axes: Mapping[str, int]
     sizes: TracedSizes = field(default_factory=TracedSizes)
 
-    @property
-    def reads_parts(self) -> bool:
-        """Returns whether layers compute by the parts of a batch: batch normalization sums each part's moments."""
-        return any(output.kind == "BatchNormalization" for output in self.outputs)
-
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as the mesh shards them: a slot of its variable's shape is sharded as that."""
         placed = {}
@@ -287,9 +282,7 @@ class Arithmetic:
         engine.is_checked = True
         losses = whole.sizes.losses
         program, own_split = engine.traced_as(shapes_of(whole.placements), whole.sizes)
-        # A forward pass that reads the parts is shared only by splits into the same parts.
-        read_parts = parts if whole.reads_parts else None
-        shared = self._shared.setdefault((remat, state, program, read_parts), {})
+        shared = self._shared.setdefault((remat, state, program), {})
         examples = config.dataset.batch_size // accumulate
         if accumulate not in shared:
             scaled = _scaled_from(shared, accumulate)

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import keras
 
 from runner.engine.jax import private
-from runner.engine.jax.layers.batch_norm import normalize
 from runner.engine.jax.layers.convolution import convolution
 from runner.engine.jax.layers.dense import MOST_OUTPUTS, narrow_product
 from runner.engine.jax.layers.philox import uniform
@@ -26,7 +25,7 @@ from runner.model import scope
 
 def adopt(model: keras.Model, *, on_cpu: bool = False, whole_images: bool = True) -> None:
     """Replaces the classes of a model's stock layers. Its variables, names and config stay as they are."""
-    classes: dict[type, type] = {keras.layers.BatchNormalization: BatchNormalization, keras.layers.Dropout: Dropout}
+    classes: dict[type, type] = {keras.layers.Dropout: Dropout}
     if on_cpu:
         classes[keras.layers.Dense] = Dense
     if on_cpu and whole_images:
@@ -100,31 +99,6 @@ def masks_from_scope(model: keras.Model) -> Iterator[None]:
 
     with private.dropout_replaced(replaced):
         yield
-
-
-class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Batch normalization with fewer collectives. Its moments are those of the global batch."""
-
-    def call(self, inputs: jax.Array, training: bool | None = None, mask: jax.Array | None = None) -> jax.Array:
-        """Returns the inputs, normalized over the batch in training."""
-        # Moving averages, masks and renormalization are left to Keras's own code.
-        if not training or not self.trainable or mask is not None or self.renorm:
-            return super().call(inputs, training=training, mask=mask)
-        x = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
-        gamma = None
-        if self.scale:
-            gamma = keras.ops.cast(self.gamma, x.dtype)
-        beta = None
-        if self.center:
-            beta = keras.ops.cast(self.beta, x.dtype)
-        entered = scope.current()
-        parts = None
-        if entered is not None:
-            parts = entered.parts
-        y, mean, variance = normalize(x, gamma, beta, self.axis, self.epsilon, parts)
-        for moving, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
-            moving.assign(keras.ops.cast(moving, x.dtype) * self.momentum + new * (1.0 - self.momentum))
-        return keras.ops.cast(y, self.compute_dtype)
 
 
 class Dense(keras.layers.Dense):  # type: ignore[misc]
