@@ -1,7 +1,4 @@
-"""Builds and checks Keras 3 models for the engine `jax`.
-
-What a builder returns depends on the seed alone.
-"""
+"""Builds and checks Keras 3 models for the engine `jax`; what a builder returns depends on the seed alone."""
 
 from __future__ import annotations
 
@@ -59,10 +56,8 @@ class Keras3Factory:
         self._builder = target.load(config.target)
 
     def build(self) -> keras.Model:
-        """Returns the built model of stock Keras, replicated on one device.
-
-        Raises:
-          ConfigError: the builder raised, or returned something that is not a built model.
+        """Returns the built model of stock Keras on one device; raises ConfigError, as all its kin, if the builder is
+        wrong.
         """
         model = self.call_builder()
         stored_values = stored.attached(model)
@@ -72,15 +67,10 @@ class Keras3Factory:
         return model
 
     def build_for_mesh(self, *, eager: bool = False) -> tuple[keras.Model, Initial]:
-        """Returns the model without values, and its variables' initial values.
+        """Returns the model without values, and its variables' initial values, which are not computed yet.
 
-        These are not computed yet.
-
-        The build is traced, so that no value is computed. A builder that needs values as it builds, or layers that
-        keep what they computed then, are built eagerly on one device; each value is released when it is placed.
-
-        Raises:
-          ConfigError: as `build`.
+        The build is traced. A builder that needs values as it builds, or layers that keep what they computed then, are
+        built eagerly on one device; each value is released when it is placed.
         """
         built = None
         if not eager:
@@ -123,10 +113,7 @@ class Keras3Factory:
         return traced_build(self.call_builder, lambda model: model.variables, holds_traced)
 
     def _trace_deferred(self) -> tuple[keras.Model, ClosedJaxpr] | None:
-        """Returns the same as `_traced` for a model that is built untraced, of which only initializers are traced.
-
-        Returns None if the model can't be built without values, or its initializers can't be traced.
-        """
+        """Returns the same as `_traced` for a model that is built untraced, of which only initializers are traced."""
         deferred = self._build_deferred()
         if deferred is None:
             return None
@@ -154,9 +141,7 @@ class Keras3Factory:
         """Returns a model that is built untraced, and its variables, which have no values yet.
 
         Constants that the builder computes have values, such as the factor of Gemma's embeddings. In a traced build
-        they have none, and the model would keep the trace's.
-
-        Returns None if the builder sets values, which would be lost.
+        they have none, and the model would keep the trace's. None: the builder sets values, which would be lost.
         """
         scope = keras.StatelessScope(initialize_variables=False)
         try:
@@ -175,7 +160,6 @@ class Keras3Factory:
     def _with_sources(
         model: keras.Model, trace: ClosedJaxpr
     ) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]]:
-        """Returns a model and how its variables' values are computed, by id."""
         slices = dict(zip(map(id, model.variables), trace_slices(trace), strict=True))
         weights = set(map(id, model.weights))
         for variable in model.variables:
@@ -186,7 +170,6 @@ class Keras3Factory:
         return model, {key: part.source() for key, part in slices.items()}
 
     def _build_on_host(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]]:
-        """Returns a model and its variables' values, by id, in the host's memory."""
         with host_memory():
             model = self.call_builder()
         return model, {id(variable): HostValue(variable.value) for variable in model.weights}
@@ -213,9 +196,8 @@ class Keras3Factory:
         return model
 
     def _with_variables(self, model: keras.Model) -> keras.Model:
-        """Returns the builder's model, called with the run's arrays as a step calls it.
-
-        One that is not built yet makes its variables by a symbolic call.
+        """Returns the builder's model with its variables, which a symbolic call with the run's arrays makes if need
+        be.
         """
         if not isinstance(model, keras.Model):
             return model
@@ -253,7 +235,6 @@ def model_inputs(data: DataSpec, make: Callable[[ArraySpec], T]) -> T | dict[str
 
 
 def _random_state() -> tuple[object, ...]:
-    """Returns the state of `random` and `np.random`, to compare."""
     algorithm, keys, *others = np.random.get_state(legacy=True)
     return random.getstate(), algorithm, np.asarray(keys).tobytes(), *others
 
@@ -270,12 +251,7 @@ def under_policy(name: str) -> Iterator[None]:
 
 
 def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
-    """Checks what a model must fulfill on any mesh.
-
-    Raises:
-      ConfigError: inputs that the model does not take; outputs that the task does not take; features that only Keras's
-        `fit` has, see `runner.model.contract`; padding that would count in statistics; layers that run in TensorFlow.
-    """
+    """Raises ConfigError for what a model must not do on any mesh; see also `runner.model.contract`."""
     paths = Names(model).variables
     builder.check_paths(paths, config.model)
     contract.check_cover(paths, model.weights, config.model)
@@ -288,10 +264,6 @@ def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
 
 
 def _check_layers(model: keras.Model, config: RunConfig) -> None:
-    """Rejects layers that a step can't compute or that would count padding.
-
-    Layers that draw without a seed are rejected too.
-    """
     pads = config.dataset.remainder == "pad"
     for layer in private.all_layers(model):
         if isinstance(layer, _IN_TENSORFLOW):
@@ -364,15 +336,10 @@ def assign(model: keras.Model, values: Mapping[str, Array]) -> None:
 
 
 def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
-    """Freezes variables that no pattern matches.
-
-    A layer with no trained variable left gets `trainable=False`.
+    """Freezes variables that no pattern matches whole; a layer with no trained variable left gets `trainable=False`.
 
     A frozen batch normalization then computes with its moving averages, as Keras's does. One without variables to
     train is frozen unless a pattern matches its averages.
-
-    Raises:
-      ConfigError: a pattern matches no trainable variable.
     """
     paths = keys_by_id(Names(model).variables)
     trainable = subset(paths, map(id, model.trainable_variables))
@@ -399,6 +366,5 @@ def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
 
 
 def _examples(paths: Sequence[str]) -> str:
-    """Returns four paths, spread over all of them."""
     stride = max(1, len(paths) // 4)
     return ", ".join(paths[::stride][:4])

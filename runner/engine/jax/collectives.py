@@ -221,7 +221,6 @@ def collectives(
 
 
 def _operations(text: str) -> dict[str, str]:
-    """Returns the name of each instruction -> the JAX operation that it serves."""
     operations = {}
     for line in text.splitlines():
         instruction = _NAMED_INSTRUCTION.match(line)
@@ -231,7 +230,6 @@ def _operations(text: str) -> dict[str, str]:
 
 
 def _read(instruction: re.Match[str], axis: str, computation: str, program: _Program) -> Iterator[Collective]:
-    """Yields one entry per tensor of an instruction of a computation."""
     kind = _KINDS[instruction["kind"]]
     scale = 1
     if kind == "reduce_scatter":
@@ -310,10 +308,7 @@ def _width(element_type: str) -> int:
 
 
 def _axis(attributes: str, axes: Mapping[str, int]) -> str:
-    """Returns the axes over whose devices a collective runs, joined by `+`.
-
-    The result is empty if each device is alone.
-    """
+    """Returns the axes over whose devices a collective runs, joined by `+`; empty: each device is alone."""
     pairs = hlo.source_target_pairs(attributes)
     if pairs is not None:
         return _axes_between(pairs, axes)

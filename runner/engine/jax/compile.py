@@ -51,12 +51,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class ExecutionMode:
-    """How a model's steps are run.
-
-    Attributes:
-      loop_on_device: the steps of a call are one program; else each is dispatched on its own.
-      on_cpus: the devices are virtual devices of the CPU.
-    """
+    """How a model's steps are run: a call's steps as one program, or one by one; on virtual devices of the CPU."""
 
     loop_on_device: bool
     on_cpus: bool
@@ -69,12 +64,7 @@ def choose(
     config: RunConfig,
     batch: Mapping[str, jax.ShapeDtypeStruct],
 ) -> ExecutionMode:
-    """Traces the gradients and chooses how steps run by their operations.
-
-    The gradients are checked to reach every variable.
-
-    Args:
-      batch: arrays (B, ...) of a micro-batch by name.
+    """Traces the gradients, checks that they reach every variable, and chooses how steps run by their operations.
 
     Raises:
       ConfigError: a training step of the model raises; the loss does not depend on a trainable variable.
@@ -128,7 +118,7 @@ def _traced_gradients(
 
 
 def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: ModelConfig) -> None:
-    """Checks that gradients and loss are computed from every trainable variable."""
+    """Raises ConfigError unless all trainable variables, the first inputs of a trace of loss and gradients, count."""
     _, is_read = private.remove_unused(trace)
     # Not strict: the inputs after the trainable variables are the rest of the state and the batch.
     unused = []
@@ -148,10 +138,7 @@ def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: M
 
 
 def slow_in_loops(trace: jax.core.Jaxpr) -> int:
-    """Returns the number of convolutions that are slow in loops on a CPU.
-
-    XLA brings them to a fast form outside of loops only.
-    """
+    """Returns the number of convolutions that XLA brings to a form that is fast on CPUs only outside of loops."""
     slow = 0
     for equation in equations(trace.eqns):
         if equation.primitive.name != "conv_general_dilated":
@@ -166,14 +153,9 @@ def slow_in_loops(trace: jax.core.Jaxpr) -> int:
 def compiled(lowered: Lowered, options: Options) -> Compiled:
     """Compiles a program with those options that this version of XLA knows.
 
-    XLA's options are not stable: they come and go between versions of jaxlib, and an unknown one is an error that
-    names it. All that they change is speed, so a second attempt without any gives the same program, only slower.
-
-    Without a GPU, the compiler for GPUs can't compare backends by their speed, and takes Triton for products that it
-    has no tiling for. These are compiled by other backends.
-
-    Args:
-      lowered: what `jax.jit(...).lower(...)` returned.
+    XLA's options come and go between versions of jaxlib, and an unknown one is an error that names it. All that they
+    change is speed, so a second attempt has none. Without a GPU, the compiler for GPUs can't compare backends by their
+    speed, and takes Triton for products that it has no tiling for. These are compiled by other backends.
     """
     try:
         return lowered.compile(compiler_options=dict(options) or None)
@@ -188,7 +170,7 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
 
 
 def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
-    """Returns what XLA counts of a compiled program on one device. Returns None if it counts nothing."""
+    """Returns what XLA counts of a compiled program on one device, which computes one micro-batch of a step's."""
     memory = program.memory_analysis()
     costs = program.cost_analysis()
     if memory is None:

@@ -1,7 +1,4 @@
-"""Sets the number of the process's devices as soon as JAX is imported.
-
-It does not matter who imports it.
-"""
+"""Sets the number of the process's devices as soon as JAX is imported, whoever imports it."""
 
 from __future__ import annotations
 

@@ -38,11 +38,7 @@ _LARGEST_FUSED_HEAD = 128
 
 
 def make_mesh(config: RunConfig) -> Mesh:
-    """Returns the mesh of a plan, whose devices need not exist.
-
-    Raises:
-      ConfigError: the target's compiler is not installed, or has no such number of devices.
-    """
+    """Returns the mesh of a plan, whose devices need not exist; raises ConfigError if no compiler has them."""
     axes = config.mesh.axes
     if config.plan.compiler == ARITHMETIC:
         # Whatever reads shapes and shardings takes the abstract mesh as it takes a mesh of devices. From JAX 0.11 on,
@@ -195,10 +191,7 @@ def saved_arrays(
     """Returns the arrays that a forward pass keeps for the backward pass, and its scores of attention by block.
 
     All have their whole shapes. Weights and arguments themselves are left out, and so is what XLA computes again from
-    other arrays. Activation checkpointing is applied as it is in a step.
-
-    Args:
-      function: weights and the others -> (loss, anything).
+    other arrays. Activation checkpointing is applied as it is in a step. The function returns (loss, anything).
     """
 
     def forward(weights: Any, *others: Any) -> Any:

@@ -1,6 +1,4 @@
-"""The engine `jax`.
-
-A Keras 3 model on the JAX backend, placed by jax.sharding and stepped by one jitted function.
+"""The engine `jax`: a Keras 3 model on the JAX backend, placed by jax.sharding and stepped by one jitted function.
 
 Every variable gets a NamedSharding from the resolved plan; XLA's partitioner inserts the communication. Shapes: K
 steps per call, B global batch.
@@ -69,7 +67,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._builds_eagerly = False
 
     def build(self) -> None:
-        """Makes devices, mesh, model and slots, and places them, see the base class.
+        """Makes devices, mesh, model and slots, and places them.
 
         A model whose code keeps arrays that it computed as it was built, somewhere `initial.holds_traced` does not
         look, is built a second time, eagerly.
@@ -160,10 +158,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._state = self._tree.place(values, self._kinds, self._state)
 
     def _make_programs(self) -> None:
-        """Decides how steps are run, and prepares the programs for compilation.
-
-        The shardings of results are fixed here.
-        """
         step = self._make_step()
         self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
         by_example = self._array_shardings[WEIGHT]
@@ -193,7 +187,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         return losses
 
     def _make_step(self) -> Step:
-        """Returns the step's functions, which are kept."""
         self._drawn = self._randomness()
         self._functions = self._step_on(self._partitioning())
         return self._functions
@@ -259,10 +252,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         return split, batches.arrays, call_numbers(rounds, first_step, rate_factor, counts)
 
     def compile(self, batches: PlacedBatches) -> None:
-        """Makes the training program for batches of these shapes.
-
-        It comes from disk if an earlier run left it there.
-        """
+        """Makes the training program for batches of these shapes, or reads it from the disk."""
         self._compiled(batches)
 
     def _compiled(self, batches: PlacedBatches) -> Compiled:
@@ -318,10 +308,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         )
 
     def _stacked(self, rows: Sequence[jax.Array]) -> jax.Array | Sequence[jax.Array]:
-        """Returns rows (B,) as they are, or as one array.
-
-        With several processes, a single gather has read that array.
-        """
+        """Returns rows (B,) as they are, or as one array, which several processes read with a single gather."""
         if processes.is_readable(rows[0]):
             return rows
         # Padded to a power of two: each length is a program of its own to compile.
@@ -365,10 +352,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             return np.asarray(readable)
 
     def _readable(self, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        """Returns arrays that this process can read whole.
-
-        If other processes hold parts, they are gathered by one program.
-        """
+        """Returns arrays that this process can read whole; parts of other processes are gathered by one program."""
         if all(map(processes.is_readable, values)):
             return values
         return self._run(self._gather, list(values))
@@ -395,7 +379,6 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     @cached_property
     def _evaluated_whole(self) -> Callable[..., Evaluated]:
-        """The program of an evaluation in which each device computes all examples."""
         shardings = map_values(self._sharding, self._replicated_specs)
         step = self._step_on(unsplit(self._partitioning(), shardings))
         program: Callable[..., Evaluated] = jax.jit(step.evaluated, out_shardings=self._replicated)
@@ -403,10 +386,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     @cached_property
     def _by_example(self) -> tuple[bool, ...]:
-        """Returns for each output tensor of the model whether it has a row per example.
-
-        Those have twice as many rows for two examples.
-        """
+        """Returns for each output tensor of the model whether it has twice as many rows for two examples."""
 
         def output_shapes(factor: int) -> list[tuple[int, ...]]:
             arrays = {}
@@ -428,11 +408,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     @property
     def program(self) -> Compiled:
-        """Returns the compiled training program. Its memory, cost analysis and text are those of one device.
-
-        Raises:
-          EngineError: nothing was compiled yet.
-        """
+        """Returns the compiled training program of one device; raises EngineError if nothing was compiled yet."""
         if not self._programs:
             raise EngineError("the step's program was requested before it was compiled")
         return next(iter(self._programs.values()))
@@ -473,10 +449,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         return self._tree.by_path(self._state)
 
     def state(self) -> dict[str, Array]:
-        """Returns whole arrays of variables and slots.
-
-        The random generators are functions of seed and micro-batch, so they have no state to keep.
-        """
+        """Returns whole arrays of variables and slots; random generators are functions of the step, without state."""
         # Copied, as the next step donates the memory that a view would show.
         return {path: np.array(self._to_host(array)) for path, array in self._by_path().items()}
 

@@ -1,7 +1,4 @@
-"""Environment variables that must be set before JAX loads.
-
-Imports neither JAX nor Keras.
-"""
+"""Environment variables that must be set before JAX loads; imports neither JAX nor Keras."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _BETWEEN_PROCESSES = "--xla_cpu_collective_timeout_seconds"
 
 
 def threads(devices: int) -> int:
-    """Returns how many threads XLA should have for its virtual CPU devices.
+    """Returns how many threads XLA should have for the virtual CPU devices of this process.
 
     A program holds one thread per device until all devices have met in an all-reduce. Without another thread for the
     parts of an operation it would wait for ever, and XLA then aborts the process. Two programs at a time would hold
@@ -95,10 +92,7 @@ def cache_folder() -> str | None:
     """Returns the folder in which compiled programs are kept between runs.
 
     An entry is native code, and JAX runs it unchecked. So the folder is not among the outputs, which are copied and
-    shared, but in the user's cache.
-
-    Returns:
-      The folder; None if it can't be made, or if others may have written to it.
+    shared, but in the user's cache. None: it can't be made, or others may have written to it.
     """
     problem = folders.why_not_private(_CACHE)
     if problem is not None:

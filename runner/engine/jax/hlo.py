@@ -1,7 +1,4 @@
-"""Reads the text of a program that XLA compiled.
-
-How often each line runs, bfloat16 values, groups of devices.
-"""
+"""Reads the text of a program that XLA compiled: how often lines run, bfloat16 values, groups of devices."""
 
 from __future__ import annotations
 
@@ -37,13 +34,7 @@ _MOVES = ("copy", "bitcast", "reshape", "transpose")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a program.
-
-    Attributes:
-      text: of the line.
-      computation: name of the computation that it is in; empty above the first one.
-      count: how often one run of the program runs it.
-    """
+    """A line of a program, the computation that it is in, and how often one run of the program runs it."""
 
     text: str
     computation: str
@@ -53,8 +44,8 @@ class Line:
 def lines(text: str) -> Iterator[Line]:
     """Yields a program's lines, each with how often one run of it runs the line.
 
-    The body of a loop of known length, such as a scan's, runs once per turn. A loop whose length the program does not
-    know counts once: a call's loop over its steps is one.
+    The body of a loop of known length, such as a scan's, runs once per turn; any other loop counts once, as a call's
+    loop over its steps.
     """
     limits = _loop_limits(text)
     # Computation -> the computations that call it, and how often each call runs it.
@@ -73,9 +64,8 @@ def lines(text: str) -> Iterator[Line]:
 
 
 def calling_operations(text: str) -> dict[str, str]:
-    """Returns the name of each computation -> the JAX operation of an instruction that calls it.
-
-    The instructions inside a fusion may name none.
+    """Returns each computation -> the JAX operation of an instruction that calls it: those inside a fusion may name
+    none.
     """
     operations: dict[str, str] = {}
     for line in text.splitlines():
@@ -122,7 +112,6 @@ def _trip_count(line: str, limits: Mapping[str, int]) -> int:
 
 
 def _computation(line: str, before: str) -> str:
-    """Returns the name of a line's computation, given that of the line before."""
     header = _HEADER.match(line)
     if header is None:
         return before
@@ -130,7 +119,6 @@ def _computation(line: str, before: str) -> str:
 
 
 def _called(line: str) -> list[str]:
-    """Returns the names of the computations that an instruction calls."""
     called: list[str] = _CALLED.findall(line)
     branches = _BRANCHES.search(line)
     if branches:
@@ -140,7 +128,6 @@ def _called(line: str) -> list[str]:
 
 
 def _run_count(name: str, callers: Mapping[str, list[tuple[str, int]]], known: dict[str, int]) -> int:
-    """Returns how often a computation runs. The recursion ends: XLA has no computation that calls itself."""
     if name not in known:
         counts = []
         for caller, trips in callers.get(name, []):
@@ -197,11 +184,7 @@ def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:
 
 
 def replica_groups(attributes: str, devices: int) -> list[list[int]]:
-    """Returns the devices of each group of a collective. XLA prints them in three forms.
-
-    Raises:
-      EngineError: a fourth form.
-    """
+    """Returns the devices of each group of a collective, from any of three forms; raises EngineError for a fourth."""
     mesh = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? *\{([^}]*)\}", attributes)
     if mesh:
         return _mesh_groups(mesh[1], mesh[2] or "", mesh[3])
@@ -223,7 +206,7 @@ def integers(text: str) -> list[int]:
 
 
 def _device_ids(text: str) -> npt.NDArray[np.int64]:
-    """Returns device numbers (N,) of `[2,4]T(1,0)`. Counted row-major over 2 x 4, then read with the dims swapped."""
+    """Returns device numbers (N,) of `[2,4]T(1,0)`: row-major over 2 x 4, then read with the dims swapped."""
     matched = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     if matched is None:
         raise EngineError(f"XLA's device numbers have an unknown form: {text[:200]}")
@@ -235,7 +218,11 @@ def _device_ids(text: str) -> npt.NDArray[np.int64]:
 
 
 def _mesh_groups(shape: str, order: str, chosen: str) -> list[list[int]]:
-    """Returns the groups of a mesh of XLA's own, along some of its axes."""
+    """Returns the groups along the chosen axes of a mesh of XLA's own, such as `'axis_0'=2,'axis_1'=4`.
+
+    Of the chosen ones, `'axis_1':(1)2` is the first factor of 2 of an axis. The order of devices is in the form of
+    `_device_ids`, or empty.
+    """
     sizes: dict[str, int] = {}
     # An axis of 8 whose factor (2)2 is chosen is cut at 1, 2, 4 and 8: into factors of 2, 2 and 2.
     cuts: dict[str, list[int]] = {}

@@ -1,12 +1,10 @@
-"""Initial values of a model's variables, computed on the devices by shards.
-
-The very numbers that Keras draws.
+"""Initial values of a model's variables, the very numbers that Keras draws, computed on the devices by shards.
 
 A build is traced, so that its variables get no values, and the trace says how each value is computed: a seed, JAX's
-random numbers, some arithmetic. JAX's generator makes each element from the seed and the element's place alone
-(Salmon et al., 2011, `jax_threefry_partitionable`), so the values are the same with any sharding. Values that a
-builder computed on the host, such as loaded weights, are copied part by part, one variable at a time. Values that
-contain sums, such as resized embeddings, are computed as the untraced build does, whole, and then copied alike.
+random numbers, some arithmetic. JAX's generator makes each element from the seed and the element's place alone (Salmon
+et al., 2011, `jax_threefry_partitionable`), so the values are the same with any sharding. Values that a builder
+computed on the host, such as loaded weights, are copied part by part, one variable at a time. Values that contain
+sums, such as resized embeddings, are computed as the untraced build does, whole, and then copied alike.
 """
 
 from __future__ import annotations
@@ -47,12 +45,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TraceSlice:
-    """The part of a trace that computes one variable's value.
-
-    Attributes:
-      equations: in order.
-      constants: the trace's constants that they read, with their values.
-      result: variable or literal that holds the value.
+    """The equations of a trace, in order, that compute one variable's value; the constants that they read, with
+    values.
     """
 
     equations: Sequence[JaxprEqn]
@@ -61,7 +55,7 @@ class TraceSlice:
 
     @property
     def has_sums(self) -> bool:
-        """Returns whether it adds up. Only an untraced build's operations, one by one, give those bits."""
+        """Returns whether it adds up: then only an untraced build's operations, one by one, give the same bits."""
         return any(equation.primitive.name in _SUMS for equation in equations(self.equations))
 
     def key(self) -> Key:
@@ -83,10 +77,8 @@ class TraceSlice:
         return tuple(key)
 
     def compute(self, constants: Sequence[jax.Array], zero: jax.Array) -> jax.Array:
-        """Computes the value in a traced function. Each equation is computed on its own, as an untraced build does.
-
-        Args:
-          zero: uint32, 0, see `_unmerged`.
+        """Computes the value in a traced function, each equation on its own, as an untraced build does; see
+        `_unmerged`.
         """
         values: dict[Var, jax.Array] = dict(zip(self.constants, constants, strict=True))
 
@@ -207,13 +199,13 @@ class HostValue:
 
 
 class Initial:
-    """Initial values of a model's variables. Those that can be drawn on the devices are not computed yet."""
+    """Initial values of a model's variables by canonical path; what the devices can draw is not computed yet."""
 
     def __init__(self, values: dict[str, TraceSlice | StoredValue]) -> None:
         self._values = values
 
     def place(self, kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-        """Returns the values on the devices. May be called once, as values on the host are released."""
+        """Returns the values on the devices; may be called once, as values on the host are released."""
         drawn: dict[str, TraceSlice] = {}
         for path in kinds:
             value = self._values.get(path)
@@ -232,9 +224,7 @@ class Initial:
 
 
 def _drawn(slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    """Computes values with few programs.
-
-    There is one for all functions that occur equally often.
+    """Computes values with few programs, one for all functions that occur equally often.
 
     The kernels of a network's blocks are the same function of other seeds, and are compiled once. The largest
     variables come first, while the devices are empty: their temporaries are several times their size.
@@ -277,7 +267,6 @@ def _placed_constants(part: TraceSlice, kind: jax.ShapeDtypeStruct) -> list[Any]
 
 
 def _placed_constant(value: Any, kind: jax.ShapeDtypeStruct) -> Any:
-    """Returns a constant as a program takes it. One of the variable's shape is sharded as the variable is."""
     if jnp.issubdtype(value.dtype, jax.dtypes.extended):
         # A random generator's key, which NumPy has no type for.
         return value
@@ -291,10 +280,7 @@ def _placed_constant(value: Any, kind: jax.ShapeDtypeStruct) -> Any:
 def _program(
     paths: Sequence[str], slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeStruct]
 ) -> Callable[..., list[jax.Array]]:
-    """Returns a compiled function that computes the paths' slices.
-
-    It takes (constants of each path's slice, uint32 0).
-    """
+    """Returns a function of the constants of each path's slice, and 0, that computes the slices."""
 
     def draw(constants: Sequence[Sequence[jax.Array]], zero: jax.Array) -> list[jax.Array]:
         values = []

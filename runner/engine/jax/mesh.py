@@ -15,10 +15,8 @@ from runner.layout.mesh import device_kind, size
 
 
 def configure(config: MeshConfig) -> Mesh:
-    """Makes this process's devices and the mesh of all processes' devices. Must be JAX's first use of devices.
-
-    Returns:
-      The mesh, its axes in the config's order, its devices numbered row-major.
+    """Makes this process's devices and the mesh of all processes' devices, numbered row-major; JAX's first use of
+    them.
 
     Raises:
       ConfigError: JAX sees fewer devices of that kind, or has made fewer CPU devices for code that ran before.
@@ -48,7 +46,6 @@ def configure(config: MeshConfig) -> Mesh:
 
 
 def _devices(kind: str, processes_count: int, per_process: int) -> list[jax.Device]:
-    """Returns the first devices of each process, in the order of the processes."""
     try:
         devices = jax.devices(kind)
     except RuntimeError:

@@ -15,18 +15,12 @@ from runner.errors import ConfigError
 
 @dataclass(frozen=True)
 class _Paths:
-    """Two paths of one layer or variable.
-
-    Attributes:
-      short: without the names of nested functional models; used unless two layers or two variables share it.
-      full: with them.
-    """
+    """Two paths of one layer or variable: without the names of nested functional models, and with them."""
 
     short: str
     full: str
 
     def child(self, name: object) -> _Paths:
-        """Returns the paths of something that this layer, list or dict holds."""
         return _Paths(f"{self.short}/{name}", f"{self.full}/{name}")
 
 
@@ -35,9 +29,8 @@ class Names:
 
     A layer of a Sequential or functional model goes by its name, with slashes for dots; one of a subclassed model by
     its attribute path; a nested functional model adds nothing to the path. If two variables or two layers would share
-    a path, such as those of one name in two nested models, the nested models' names come first for both.
-
-    In a model with a part of KerasHub's, all go by Keras's own paths, which KerasHub's users know.
+    a path, such as those of one name in two nested models, the nested models' names come first for both. In a model
+    with a part of KerasHub's, all go by Keras's own paths, which KerasHub's users know.
 
     Attributes:
       layers: id of a layer -> path.

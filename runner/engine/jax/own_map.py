@@ -25,7 +25,7 @@ _MODEL_AXIS = "model"
 def with_own_map(
     config: LayoutConfig, model: keras.Model, variables: Mapping[str, keras.Variable], axes: Mapping[str, int]
 ) -> LayoutConfig:
-    """Returns the layout with the model's own map as rules after the config's. There is one rule per variable.
+    """Returns the layout with the model's own map as rules after the config's, one rule per variable.
 
     Raises:
       ConfigError: no layer of the model has a map, the mesh lacks the map's axes, or the map does not fit a variable.

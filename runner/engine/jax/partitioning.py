@@ -1,6 +1,4 @@
-"""The partition of a step's computation over the mesh.
-
-Shardings that steps pin, and parts that layers and losses use.
+"""The partition of a step's computation over the mesh: shardings that steps pin, parts that layers and losses use.
 
 XLA's partitioner chooses the sharding of every array between the state and the batch. The shardings here replace
 choices of its own that are wrong, or that communicate more than needed.
@@ -56,14 +54,7 @@ class Partitioning:
 
 @dataclass(frozen=True)
 class MeshLayout:
-    """The inputs of a partitioning.
-
-    Attributes:
-      mesh: the mesh of the devices.
-      layout: config of the layout.
-      placements: the placements of every variable, by canonical path.
-      array_specs: of a batch's arrays and of `weight`, by name.
-    """
+    """The inputs of a partitioning; `array_specs` are those of a batch's arrays and of `weight`."""
 
     mesh: Mesh
     layout: LayoutConfig
@@ -106,8 +97,7 @@ def partition(
 ) -> Partitioning:
     """Returns how a mesh splits what a step computes.
 
-    Args:
-      model: built; None: a custom step has several, whose vocabularies XLA gathers by itself.
+    The model is None for a custom step, which has several: XLA gathers their vocabularies by itself.
     """
     roles = on.roles()
     gathered = {}
@@ -128,20 +118,13 @@ def partition(
 
 
 def unsplit(own: Partitioning, arrays: Mapping[str, NamedSharding]) -> Partitioning:
-    """Returns the partition of a batch whose examples are on every device.
-
-    Args:
-      arrays: shardings of the batch's arrays (B, ...), by name.
-    """
+    """Returns the partition of a batch whose examples are on every device, with these shardings."""
     tokens = replace(own.tokens, examples=1, constrain=WHOLE.constrain)
     return replace(own, arrays=arrays, tokens=tokens)
 
 
 def _copies_images(on: MeshLayout, data: DataSpec) -> bool:
-    """Returns whether devices hold copies of images.
-
-    An axis then splits devices but no array that a convolution may take.
-    """
+    """Returns whether an axis splits devices but no array that a convolution may take, so that devices hold copies."""
     image_specs = []
     for name in data.inputs:
         spec = on.array_specs[name]
@@ -195,9 +178,7 @@ def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:
 def _gathered_for_logits(
     on: MeshLayout, model: keras.Model, trainable: Sequence[str], roles: Mapping[str, Role]
 ) -> dict[int, NamedSharding]:
-    """Returns gathered shardings of the vocabulary's tables and heads.
-
-    Those that are split twice need them in the products that make logits.
+    """Returns gathered shardings of those tables and heads of the vocabulary that are split twice, by their index.
 
     Of a head (D, V) with D sharded over `batch` and V over `model`, XLA would leave D sharded, gather the examples
     instead and sum whole logits over `batch`, and logits are the largest array of the step. A loss in chunks
@@ -221,9 +202,7 @@ def _gathered_for_logits(
 
 
 def _vocabulary_parts(on: MeshLayout, roles: Mapping[str, Role]) -> int:
-    """Returns the number of parts into which the mesh splits a token's logits.
-
-    The vocabulary's tables and heads decide it.
+    """Returns the number of parts into which the vocabulary's tables and heads split a token's logits.
 
     The least of them if they differ, as only the model's code says which of them makes the logits.
     """
@@ -241,14 +220,10 @@ def _vocabulary_parts(on: MeshLayout, roles: Mapping[str, Role]) -> int:
 def result_shardings(
     of_round: NamedSharding, of_call: NamedSharding, replicated: NamedSharding, *, loops: bool
 ) -> tuple[NamedSharding, NamedSharding]:
-    """Returns the shardings of the losses of an evaluation, and of the losses and metrics of a training call.
+    """Returns the shardings of an evaluation's losses (B,), and of a training call's losses and metrics (K, B).
 
     Numbers of single examples stay where they are computed, unless several processes must read them: then every device
     gets all of them. A step that is dispatched on its own leaves them, and `_stacked` of the engine joins a call's.
-
-    Args:
-      of_round: of a number per example, (B,).
-      of_call: of a number per example and round, (K, B).
     """
     losses = of_round
     losses_of_call = of_call

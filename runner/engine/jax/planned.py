@@ -27,11 +27,7 @@ from runner.layout.mesh import device_kind
 
 
 class PlannedEngine(JaxEngine):
-    """Keras 3 on JAX for a plan: by arithmetic, or compiled by the compiler of the config's hardware.
-
-    Attributes:
-      is_checked: see `runner.engine.base.SharesTraces`.
-    """
+    """Keras 3 on JAX for a plan: by arithmetic, or compiled by the compiler of the config's hardware."""
 
     is_checked = False
 
@@ -51,7 +47,6 @@ class PlannedEngine(JaxEngine):
             super()._check_model()
 
     def _partition(self, model: keras.Model | None) -> Partitioning:
-        """Returns the mesh's partitioning, which notes the shapes of the losses in chunks as they are traced."""
         self._loss_arrays: list[tuple[int, ...]] = []
         partitioning = super()._partition(model)
         tokens = partitioning.tokens
@@ -63,7 +58,6 @@ class PlannedEngine(JaxEngine):
         return replace(partitioning, tokens=replace(tokens, constrain=constrained))
 
     def _noting_heads(self, attention: private.ArrayFunction) -> private.ArrayFunction:
-        """Returns an attention that notes its numbers of heads as it is traced."""
 
         def noted(query: Any, key: Any, value: Any, **options: Any) -> jax.Array:
             self._head_counts[head_counts((query, key))] = None
@@ -77,7 +71,6 @@ class PlannedEngine(JaxEngine):
         return TracedSizes(self._loss_shapes(), tuple(self._head_counts))
 
     def _loss_shapes(self) -> tuple[LossShapes, ...]:
-        """Returns the distinct sizes of the losses in chunks."""
         found: dict[LossShapes, None] = {}
         tokens = 0
         # A loss constrains its head (P, S, D, V) and bias (P, S, V), then its tokens (C, P, S, N, D) and (C, P, S, N).
@@ -161,7 +154,6 @@ class PlannedEngine(JaxEngine):
 
 
 def _described(arrays: Iterable[Any]) -> list[tuple[tuple[int, ...], str]]:
-    """Returns shape and dtype of arrays."""
     return [(tuple(array.shape), str(array.dtype)) for array in arrays]
 
 

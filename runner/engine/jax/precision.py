@@ -1,12 +1,10 @@
-"""Dtypes of the state, by `engine.state`.
-
-Weights and slots in float32, in bfloat16, or float32 master weights.
+"""Dtypes of the state, by `engine.state`: weights and slots in float32 or bfloat16, or float32 master weights.
 
 - `float32`: all of it; layers that compute in bfloat16 round what they read, as under Keras's policy `mixed_bfloat16`.
 - `master`: trained weights and slots are float32, and the model uses copies of the weights in bfloat16, made again in
-  each step by every shard, before anything is gathered (Micikevicius et al., Mixed Precision Training,
-  arXiv:1710.03740). A copy is a function of its weight, so no state holds it.
-- `bfloat16`: weights and slots, as under Keras's policy `bfloat16`. An update computes in float32 and rounds once.
+each step by every shard, before anything is gathered (Micikevicius et al., Mixed Precision Training,
+arXiv:1710.03740). A copy is a function of its weight, so no state holds it. - `bfloat16`: weights and slots, as under
+Keras's policy `bfloat16`. An update computes in float32 and rounds once.
 
 Frozen weights need no master copy: with both they are bfloat16. Variables that are not weights, such as moving
 statistics, are float32 in all three, and so are averages of weights and sums of gradients: small changes to them would
@@ -38,14 +36,7 @@ def kind_of(variable: keras.Variable) -> jax.ShapeDtypeStruct:
 def set_dtypes(
     model: keras.Model, variables: Mapping[str, keras.Variable], state: str
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Gives a model's weights the dtype in which a step uses them.
-
-    Args:
-      model: built under a policy with float32 variables.
-
-    Returns:
-      Shape and dtype in which the state holds each variable.
-    """
+    """Gives a model's weights the dtype in which a step uses them; returns the kinds in which the state holds them."""
     kinds = map_values(kind_of, variables)
     if state == "float32":
         return kinds

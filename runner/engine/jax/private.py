@@ -47,16 +47,12 @@ BOOKKEEPING = (
 
 
 def devices_are_made() -> bool:
-    """Returns whether this process has made its JAX devices.
-
-    Without it a second engine in a process, as tests make, would set the number of CPU devices again, which raises.
-    """
-    are_made: bool = xla_bridge.backends_are_initialized()
-    return are_made
+    """Without it a second engine in a process would set the number of CPU devices again, which raises."""
+    return bool(xla_bridge.backends_are_initialized())
 
 
 def bind_gloo(address: str) -> None:
-    """Makes gloo, which communicates between CPU processes, listen at an address.
+    """Makes gloo, which communicates between CPU processes, listen at an address of this process.
 
     Without it gloo listens at the address that the machine's name resolves to, which may be the loopback device.
     """
@@ -64,28 +60,23 @@ def bind_gloo(address: str) -> None:
 
 
 def is_functional(layer: object) -> bool:
-    """Returns whether a layer is a Sequential or functional model.
+    """Returns whether a layer is a Sequential or functional model, whose class has no public name.
 
-    `keras.Model(inputs, outputs)` makes an object of this class, which has no public name. Without it the paths of its
-    variables could not be made of the names of its layers.
+    Without it the paths of its variables could not be made of the names of its layers.
     """
     return isinstance(layer, keras.Sequential | Functional)
 
 
 def reset_layer_names() -> None:
-    """Restarts the numbers of unnamed layers.
+    """Restarts the numbers of unnamed layers, without which a second build of a model would have other paths.
 
-    Without it a second build of a model in this process would have other paths than the first.
     `keras.utils.clear_session` restarts them too, but discards the state of other models.
     """
     naming.reset_uids()
 
 
 def all_layers(model: keras.Model) -> list[keras.Layer]:
-    """Returns a model's layers and, recursively, theirs.
-
-    Without it the layers inside of layers would be missing: `Model.layers` has the outer ones only.
-    """
+    """Returns a model's layers and, recursively, theirs, which `Model.layers` lacks."""
     layers = model._flatten_layers(include_self=False)
     return [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
 
@@ -106,17 +97,13 @@ def operation_arguments(model: keras.Model) -> list[object]:
 
 
 def has_keras_hub_layer(model: keras.Model) -> bool:
-    """Returns whether a model has a KerasHub layer.
-
-    KerasHub layers have their own variable paths. Without it these could not be the names of the model's variables.
-    """
+    """Without it the variables' paths could not be those that KerasHub's users know."""
     return any(type(layer).__module__.startswith("keras_hub.") for layer in all_layers(model))
 
 
 def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
-    """Returns the keyword `training` for a model's call, if the call takes it.
-
-    Keras's `fit` checks this too. Without it a subclassed `call(self, x)` raises TypeError.
+    """Returns the keyword `training` for a model's call, if it takes it; else a subclassed `call(self, x)` would
+    raise.
     """
     if model._call_has_training_arg:
         return {"training": training}
@@ -145,31 +132,22 @@ def inputs_of(model: keras.Model) -> Any:
 
 
 def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
-    """Returns the variables that an optimizer was built with, in its order.
-
-    Without it the state of an optimizer that a user's code made could not be sharded as its variables are.
-    """
+    """Without it the state of an optimizer that a user's code made could not be sharded as its variables are."""
     return list(getattr(optimizer, "_trainable_variables", []))
 
 
 def release(variable: keras.Variable) -> None:
-    """Releases a variable's value; the variable keeps its shape and dtype.
-
-    Without it the model would hold its initial values in addition to the engine's state.
-    """
+    """Releases a variable's value, without which the model would hold its initial values beside the engine's state."""
     variable._value = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype)
 
 
 def set_value(variable: keras.Variable, value: jax.Array) -> None:
-    """Sets a variable's value, also if it has none, as after a traced build.
-
-    Without it a variable without a value could not get one: `Variable.assign` reads the old value in some versions.
-    """
+    """Sets a variable's value, also if it has none: `Variable.assign` reads the old value in some versions."""
     variable._value = value
 
 
 def take_uninitialized() -> list[keras.Variable]:
-    """Returns the variables that were created in stateless scopes and have no values yet, and forgets them.
+    """Forgets and returns the variables that were created in stateless scopes and have no values yet.
 
     Without it, the next stateless scope of this thread would initialize them.
     """
@@ -193,10 +171,7 @@ def kept_seed_generator() -> Iterator[None]:
 
 
 def initialize(variable: keras.Variable) -> None:
-    """Computes the initial value of a variable that was created in a stateless scope.
-
-    Without it the initializers of a model that is built without values could not be traced.
-    """
+    """Without it the initializers of a model that is built in a stateless scope could not be traced."""
     variable._deferred_initialize()
 
 
@@ -227,8 +202,7 @@ def build_abstractly(optimizer: keras.Optimizer, variables: Sequence[keras.Varia
 def set_dtype(variable: keras.Variable, dtype: str) -> None:
     """Sets the dtype of a variable and of its value.
 
-    Without it a model's weights would be bfloat16 only with a dtype policy that would also draw and keep statistics in
-    bfloat16.
+    Without it only a dtype policy would make weights bfloat16, and would draw and keep statistics in bfloat16 too.
     """
     variable._dtype = dtype
     if isinstance(variable._value, jax.ShapeDtypeStruct):
@@ -239,10 +213,7 @@ def set_dtype(variable: keras.Variable, dtype: str) -> None:
 
 @contextmanager
 def in_float32(variables: Sequence[keras.Variable]) -> Iterator[None]:
-    """Makes Keras compute with narrower variables in float32 in the context.
-
-    Without it Keras rounds a value that is passed for a variable to the variable's own dtype.
-    """
+    """Without it Keras rounds a value that is passed for a narrower variable to the variable's own dtype."""
     before = [variable._dtype for variable in variables]
     for variable in variables:
         variable._dtype = str(jnp.promote_types(variable._dtype, jnp.float32))
@@ -254,10 +225,7 @@ def in_float32(variables: Sequence[keras.Variable]) -> Iterator[None]:
 
 
 def trainable_ids(model: keras.Model) -> set[int]:
-    """Returns the ids of the variables that layers made to be trained, frozen or not; the others are statistics.
-
-    Without it a frozen weight could not be distinguished from a statistic.
-    """
+    """Returns the ids of the variables that layers made to be trained: a frozen weight is one, a statistic is not."""
     ids = set[int]()
     for layer in (model, *all_layers(model)):
         ids.update(map(id, layer._trainable_variables))
@@ -265,11 +233,7 @@ def trainable_ids(model: keras.Model) -> set[int]:
 
 
 def evaluate_equation(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-    """Returns the results of one equation of a trace.
-
-    Without it the value of one variable could not be computed separately from the others: `jax.core.eval_jaxpr`
-    computes all equations.
-    """
+    """Returns the results of one equation of a trace; `jax.core.eval_jaxpr` computes all."""
     with equation.ctx.manager:
         results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
     return results if equation.primitive.multiple_results else [results]
@@ -289,12 +253,9 @@ def remove_unused(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[bool]]:
 def calls_replaced(
     layers: Sequence[keras.Layer], make: Callable[[keras.Layer, Callable[..., object]], Callable[..., object]]
 ) -> Iterator[None]:
-    """Replaces the `call` of layers while the context lasts.
+    """Replaces the `call` of layers by what `make` returns for a layer and its own call, while the context lasts.
 
     Without it the outputs of a subclassed model's layers could not be recorded.
-
-    Args:
-      make: (layer, its own call) -> the function that replaces it.
     """
     try:
         for layer in layers:
@@ -317,35 +278,19 @@ def _replaced(holder: Any, name: str, make: Callable[[ArrayFunction], ArrayFunct
 
 
 def dropout_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> AbstractContextManager[None]:
-    """Replaces the dropout of Keras's layers and of `keras.random` in the context.
-
-    Without it the single device of a comparison would draw other masks than the mesh.
-
-    Args:
-      make: (the function of inputs, rate, noise shape and seed) -> the function that replaces it.
+    """Replaces the dropout of Keras's layers and of `keras.random`: else one device would draw other masks than a
+    mesh.
     """
     return _replaced(backend.random, "dropout", make)
 
 
 def take_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> AbstractContextManager[None]:
-    """Replaces Keras's look-up of a table's rows while the context lasts.
-
-    Without it the gradients of a bfloat16 table are added up in bfloat16, see `runner.engine.jax.layers.rows`.
-
-    Args:
-      make: (the function of a table, indices and an axis) -> the function that replaces it.
-    """
+    """Replaces Keras's look-up of a table's rows, whose gradients are else summed in bfloat16, see `.layers.rows`."""
     return _replaced(backend.numpy, "take", make)
 
 
 def attention_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> AbstractContextManager[None]:
-    """Replaces the attention operation of Keras's layers while the context lasts.
-
-    Without it a mesh may fail in cuDNN's kernel on GPUs, see `runner.engine.jax.layers.fused_attention`.
-
-    Args:
-      make: (the function of queries, keys, values and keywords) -> the function that replaces it.
-    """
+    """Replaces the attention of Keras's layers, which a mesh may fail in, see `.layers.fused_attention`."""
     return _replaced(backend.nn, "dot_product_attention", make)
 
 
@@ -353,35 +298,24 @@ def attention_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> Abstra
 def gpu_attention(can_fuse: Callable[..., bool]) -> Iterator[None]:
     """Makes Keras and JAX choose attention as on a GPU that is not here, while the context lasts.
 
-    Without it a plan for GPUs has the attention of this machine's CPU: both ask `jax.devices()`.
-
-    Args:
-      can_fuse: (query, key, value, bias, raise_error=) -> whether cuDNN's fused attention takes them.
+    Without it a plan for GPUs has the attention of this machine's CPU: both ask `jax.devices()`. `can_fuse` takes
+    query, key, value, bias and `raise_error`.
     """
     with ExitStack() as stack:
         stack.enter_context(_replaced(backend.nn, "_can_use_flash_attention", lambda _: can_fuse))
-        stack.enter_context(_replaced(fused_attention_stablehlo, "check_compute_capability", lambda _: _yes))
-        stack.enter_context(_replaced(fused_attention_stablehlo, "is_cuda_compute_capability_equal", lambda _: _no))
+        for name, answer in (("check_compute_capability", True), ("is_cuda_compute_capability_equal", False)):
+            stack.enter_context(_replaced(fused_attention_stablehlo, name, functools.partial(_answering, answer)))
         yield
 
 
-def _yes(capability: str) -> bool:
-    del capability
-    return True
-
-
-def _no(capability: str) -> bool:
-    del capability
-    return False
+def _answering(answer: bool, _: object) -> Callable[[str], bool]:
+    return lambda capability: answer  # noqa: ARG005
 
 
 def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractContextManager[None]:
-    """Replaces `jax.random.bernoulli`, with which Keras's dropout draws its masks, while the context lasts.
+    """Replaces `jax.random.bernoulli`, with which Keras's dropout draws its masks, by a function of the mask's shape.
 
     Without it a stock Dropout layer on one device would drop other units than the same layer on a mesh.
-
-    Args:
-      make: shape -> mask.
     """
     return _replaced(jax.random, "bernoulli", lambda _: lambda key, p, shape: make(shape))  # noqa: ARG005
 
@@ -390,14 +324,10 @@ def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractCo
 def kernel_gradients_of(
     prepare: Callable[[jax.Array, jax.Array, lax.ConvDimensionNumbers], tuple[jax.Array, jax.Array]],
 ) -> Iterator[None]:
-    """Applies a function to the inputs of convolution kernels' gradients.
+    """Applies a function of images, gradient of the results and dims to the inputs of convolution kernels' gradients.
 
     Every convolution is the same primitive, whichever function made it, and its gradients are computed by the one rule
-    that this table has for it. Without it kernel gradients are wrong on some meshes, see
-    `runner.engine.jax.layers.kernel_gradient`.
-
-    Args:
-      prepare: (images, gradient of the results, dims) -> images and gradient for the rule.
+    that this table has for it. Without it kernel gradients are wrong on some meshes, see `.layers.kernel_gradient`.
     """
     original = ad.fancy_transposes[lax.conv_general_dilated_p]
 
@@ -420,8 +350,7 @@ def tensorflow_unimported() -> Iterator[None]:
     """Keeps Keras from importing TensorFlow while the context lasts, if nothing has imported it yet.
 
     To serialize a model, Keras checks of every object whether it is one of TensorFlow's, and imports TensorFlow for
-    that. No object can be while nothing has imported TensorFlow. Without this, saving a model costs 3.5 s of CPU time
-    and 450 MB more.
+    that. Without this, saving a model costs 3.5 s of CPU time and 450 MB more.
     """
     library = module_utils.tensorflow
     if "tensorflow" in sys.modules:

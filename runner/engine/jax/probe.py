@@ -1,7 +1,4 @@
-"""Trial calls of a built Keras 3 model.
-
-Variables that a training call changes, or that an evaluation would change.
-"""
+"""Trial calls of a built Keras 3 model: variables that a training call changes, or that an evaluation would change."""
 
 from __future__ import annotations
 
@@ -26,17 +23,12 @@ Values = list[jax.Array]
 def check_kept(
     model: keras.Model, config: RunConfig, data: DataSpec, first: Callable[[], Mapping[str, jax.Array]] | None = None
 ) -> None:
-    """Checks what calls of a model leave in the variables that no gradient changes.
+    """Raises ConfigError if an evaluation changes a variable, or if padding would count in variables, losses or
+    examples.
 
     A model of Keras's own layers alone costs nothing here, except for one trace if batches are padded and it has such
-    variables. A call is computed only if something is kept, or if a user's code may mix examples.
-
-    Args:
-      first: returns the variables' initial values by path. None: the values that they hold; a model whose variables
-        hold none, as in a plan and before they are drawn, is not checked.
-
-    Raises:
-      ConfigError: an evaluation changes a variable; padding would count in one, in an added loss or in other examples.
+    variables. A call is computed only if something is kept, or if a user's code may mix examples. `first` returns the
+    variables' initial values by path; None: those that they hold, if they hold any.
     """
     layers = [model, *private.all_layers(model)]
     pads = config.dataset.remainder == "pad"
@@ -64,7 +56,6 @@ def check_kept(
 
 
 def _is_abstract(model: keras.Model) -> bool:
-    """Returns whether the variables have shapes and no values."""
     return any(isinstance(variable.value, jax.core.Tracer | jax.ShapeDtypeStruct) for variable in model.variables)
 
 
@@ -73,7 +64,7 @@ def _held_values(model: keras.Model) -> dict[str, jax.Array]:
 
 
 def _kept_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the variables by path that no gradient changes. States of random generators are left out."""
+    """Returns the variables by path that no gradient changes, without states of random generators."""
     return without(Names(model).variables, model.trainable_variables)
 
 
@@ -108,7 +99,7 @@ def _changed(model: keras.Model, data: DataSpec, kept: dict[str, keras.Variable]
 def _call(
     model: keras.Model, config: TrainerConfig, kept: Sequence[str], values: Mapping[str, jax.Array]
 ) -> padding.Call:
-    """Returns the training call that `runner.model.padding` tries."""
+    """Returns the training call that `runner.model.padding` tries; it returns the kept variables' new values too."""
     others = model.non_trainable_variables
     variables = Names(model).variables
     # A random generator's state has no path: it keeps its own value.

@@ -1,6 +1,4 @@
-"""JAX in several processes.
-
-Its coordination service, and arrays that span processes.
+"""JAX in several processes: its coordination service, and arrays that span processes.
 
 JAX's own heartbeats end a process by a C++ abort when another one is gone, whatever Python still has to record. So
 every process except process 0 connects to the service through a relay of its own, which lives as long as the process

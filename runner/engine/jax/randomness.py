@@ -20,9 +20,7 @@ from runner.errors import ConfigError
 
 @dataclass(frozen=True)
 class Randomness:
-    """The model's random generators as functions of the step.
-
-    No state of theirs has to be kept.
+    """The model's random generators as functions of the step, so that no state of theirs has to be kept.
 
     Keras's generator is a seed and a counter of its draws. With the counter set to the step times the draws of a step,
     it gives the numbers that Keras's own training draws, on any mesh and after any resume.
@@ -78,7 +76,7 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
 
 
 def _compiled_move(model: keras.Model, inputs: Any, indices: Sequence[int]) -> Any:
-    """Returns a function that moves the generators' states by one step. They are uint32 (len(indices), 2)."""
+    """Returns a function that moves the generators' states, uint32 (len(indices), 2), by one step."""
     trainable_count = len(model.trainable_variables)
 
     def step(values: list[jax.Array], inputs: Any) -> list[jax.Array]:

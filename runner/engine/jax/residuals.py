@@ -40,11 +40,8 @@ _READS_FUSED = frozenset(
 class _Value:
     """A value of the traced program, with functions inlined.
 
-    Attributes:
-      aval: its shape and dtype.
-      inputs: of the fused operation that computes it; None: it is not computed by such an operation.
-      is_argument: it is an argument of the program, or a constant.
-      is_written: an operation that is not fused reads it.
+    `inputs` are those of the fused operation that computes it, None if no such operation does; `is_written` if an
+    operation that is not fused reads it.
     """
 
     aval: Any
@@ -54,11 +51,7 @@ class _Value:
 
 
 def held(jaxpr: Any, outputs: Iterable[Any]) -> list[Any]:
-    """Returns the abstract values that are in memory so that some outputs can be computed again.
-
-    Returns:
-      One abstract value per array; arguments of the program are left out.
-    """
+    """Returns the abstract values, arguments left out, that must be in memory to compute some outputs again."""
     environment: dict[Any, _Value] = {}
     for variable in (*jaxpr.invars, *jaxpr.constvars):
         environment[variable] = _Value(variable.aval, is_argument=True)
@@ -109,7 +102,6 @@ def _value(variable: Any, environment: dict[Any, _Value]) -> _Value:
 
 
 def _read(jaxpr: Any, environment: dict[Any, _Value]) -> None:
-    """Adds the values of a program's operations to the environment."""
     for equation in jaxpr.eqns:
         inputs = [_value(variable, environment) for variable in equation.invars]
         name = equation.primitive.name
@@ -126,7 +118,6 @@ def _read(jaxpr: Any, environment: dict[Any, _Value]) -> None:
 
 
 def _called(equation: Any, inputs: Sequence[_Value]) -> Iterator[_Value]:
-    """Yields the values that a call returns."""
     (closed,) = [value for key, value in equation.params.items() if key in ("jaxpr", "call_jaxpr", "fun_jaxpr")]
     inner = getattr(closed, "jaxpr", closed)
     environment: dict[Any, _Value] = {}

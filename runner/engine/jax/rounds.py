@@ -36,10 +36,8 @@ def call_numbers(rounds: int, first_step: int, rate_factor: float, counts: Array
     """Returns the numbers that a call's programs take beside arrays: int32 (3 + K,).
 
     One array for all of them, as each array is a transfer to every device. The floats are in it as their bits: int32
-    would round them, and float32 can't hold a number of steps above 2**24.
-
-    Args:
-      counts: float32 (K,), what the examples of each round's whole step count for.
+    would round them, and float32 can't hold a number of steps above 2**24. `counts` (K,) is what the examples of each
+    round's whole step count for.
     """
     integers = np.asarray([rounds, first_step], np.int32)
     floats = np.concatenate([[rate_factor], counts]).astype(np.float32)
@@ -98,9 +96,7 @@ class Rounds(ABC, Generic[StateT]):
     ) -> tuple[StateT, Sums, jax.Array]:
         """Returns one round's new state, losses and metrics (B,), and regularization.
 
-        Args:
-          split: (N, ...) by name, the split's arrays if the devices keep them; None: a call has its examples.
-          index: int32 (), the round's number in the call.
+        The arguments are those of `many`, and int32 (), the round's number in the call.
         """
 
     def many(
@@ -109,13 +105,14 @@ class Rounds(ABC, Generic[StateT]):
         """Runs a call's rounds as one program. Their number is an input, so that it needs no compilation of its own.
 
         Args:
+          state: before.
           split: (N, ...) by name, the split's arrays if the devices keep them; None: a call has its examples.
           arrays: (K, B, ...) by name; with a kept split, `row` int32 (K, B) in their place. `weight` is among them.
           numbers: int32 (3 + K,), see `call_numbers`.
 
         Returns:
           The new state, losses and metrics (K, B) by name, and regularization (K,), 0 for rounds that were not done.
-          With norms of gradients, these follow the regularization, (K, 1 + norms).
+            With norms of gradients, these follow the regularization, (K, 1 + norms).
         """
 
         def body(index: jax.Array, carried: tuple[StateT, Sums, jax.Array]) -> tuple[StateT, Sums, jax.Array]:
@@ -139,10 +136,7 @@ class Rounds(ABC, Generic[StateT]):
     def _batch(
         self, split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[Arrays, jax.Array, jax.Array]:
-        """Returns a round's arrays (B, ...), and its place in its step.
-
-        That is what the step's examples count for, and the micro-batches done before.
-        """
+        """Returns a round's arrays (B, ...), what its step's examples count for, and the micro-batches done before."""
         batch = {}
         for name, array in arrays.items():
             batch[name] = self._constrain(name, lax.dynamic_index_in_dim(array, index, 0, keepdims=False))

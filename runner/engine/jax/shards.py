@@ -1,7 +1,4 @@
-"""JAX arrays by shards, as checkpoints see them.
-
-A split's arrays are put where steps read them.
-"""
+"""JAX arrays by shards, as checkpoints see them; a split's arrays where steps read them."""
 
 from __future__ import annotations
 
@@ -104,11 +101,10 @@ def on_host(array: jax.Array, dtype: str) -> jax.Array:
 
 
 def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeDtypeStruct) -> jax.Array:
-    """Returns an array on the mesh. Of a large one, the host holds one part at a time.
+    """Returns an array on the mesh, of which the host holds one part at a time if it is large.
 
-    Args:
-      read: index, a slice per dim -> that part, of any dtype. The devices get copies: the first step donates their
-        memory, and it must not be the host array's own.
+    `read` returns the part at an index, a slice per dim, in any dtype. The devices get copies: the first step donates
+    their memory, and it must not be the host array's own.
     """
     sharding = like.sharding
     shape = like.shape
@@ -133,11 +129,7 @@ def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeD
 
 
 def fits(size: int, config: RunConfig) -> bool:
-    """Returns whether a split's arrays are kept on the devices.
-
-    Args:
-      size: bytes of the arrays, which each device holds; virtual devices of the CPU share one memory.
-    """
+    """Returns whether a split's arrays of so many bytes are kept on each device."""
     if config.engine.data != "auto":
         return config.engine.data == "device"
     if current().count > 1:
@@ -153,10 +145,7 @@ def fits(size: int, config: RunConfig) -> bool:
 def cached(
     source: DataSource, shardings: Mapping[str, NamedSharding], config: RunConfig, *, planning: bool
 ) -> dict[str, jax.Array] | None:
-    """Puts a split's arrays on the devices. For a plan, returns shapes in their place.
-
-    Returns:
-      The arrays (N, ...), None if the split is to be streamed.
+    """Puts a split's arrays (N, ...) on the devices, for a plan their shapes; None: the split is to be streamed.
 
     Raises:
       ConfigError: `engine.data=device`, and the split is not in memory.

@@ -32,12 +32,11 @@ class State(NamedTuple, Generic[T]):
     """A tree with one entry per variable: its array, or its path, sharding or shape.
 
     Attributes:
-      trainable: trainable variables, in the model's order.
+      trainable: in the model's order.
       non_trainable: the other weights, such as batch statistics, in the model's order.
       slots: one list per slot name, of the trainable variables that have it.
-      ema: moving averages of the trainable variables, aligned with them; empty if the run keeps none.
-      grad_accum: sums of the gradients of a step's micro-batches so far, aligned with `trainable`; empty if a step has
-        one micro-batch.
+      ema: moving averages, aligned with `trainable`; empty if the run keeps none.
+      grad_accum: sums of the gradients of a step's micro-batches so far; empty if a step has one micro-batch.
     """
 
     trainable: list[T]
@@ -49,25 +48,16 @@ class State(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True)
 class StateTree:
-    """Paths and shardings of a state's entries.
-
-    Attributes:
-      paths: canonical paths, those of `Engine.state`.
-      shardings: in a tree of the same structure.
-      slots: kinds of optimizer state, in the order of `paths.slots`.
-    """
+    """Canonical paths and shardings of a state's entries, and the kinds of optimizer state, in order."""
 
     paths: State[str]
     shardings: State[NamedSharding]
     slots: Sequence[Slot]
 
     def shapes(self, variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.ShapeDtypeStruct]:
-        """Returns a state's shapes, with their shardings.
+        """Returns a state's shapes, with their shardings, given those of the variables as the state holds them.
 
-        Args:
-          variables: shape and dtype of each of the model's variables by path, as the state holds it. Slots, averages
-            and sums have those of their variable, except that averages and sums of gradients are at least float32, and
-            that a slot may lack a dim.
+        Averages and sums of gradients are at least float32; a slot may lack a dim.
         """
         slots: dict[str, tuple[tuple[int, ...], Any]] = {}
         for slot in self.slots:
@@ -171,12 +161,8 @@ def placed(
 ) -> Any:
     """Returns a state's tree with host arrays on the devices, by shards.
 
-    Args:
-      values: by path; see `runner.engine.base.part_of`.
-      paths: of the tree's entries.
-      kinds: their shapes, dtypes and shardings.
-      before: the present state. Each of its arrays is released before the new one is made.
-      initial_of_slots: what fills an entry without a value, else 0; None: the value of its variable.
+    Each array of the present state is released before the new one is made. An entry without a value gets that of
+    `initial_of_slots`, else 0; None there: the value of its variable.
     """
     initial_of_slots = initial_of_slots or {}
 

@@ -1,6 +1,4 @@
-"""Pure functions of the engine `jax`.
-
-A step, a call of several steps, gradients, an evaluated batch.
+"""Pure functions of the engine `jax`: a step, a call of several steps, gradients, an evaluated batch.
 
 Shapes: K rounds per call, each over one micro-batch; B examples of a micro-batch, N examples of a split.
 """
@@ -88,13 +86,13 @@ class Step(Rounds[State[jax.Array]]):
         count: jax.Array,
         microstep: jax.Array,
     ) -> tuple[jax.Array, Aux]:
-        """Returns the mean loss, and what else the forward pass computes.
+        """Returns the mean loss, each example's loss (B,), the outputs, regularization and the new weights.
 
-        That is each example's loss (B,), the outputs, regularization and the new weights.
-
-        Of a step with several micro-batches it is one's share: their losses add up to the mean loss.
+        Of a step with several micro-batches the mean is one's share: their losses add up to the mean loss.
 
         Args:
+          trainable: weights as the model uses them.
+          non_trainable: the other weights.
           batch: arrays (B, ...) of a micro-batch by name.
           count: float32 (), what the examples of the whole step count for.
           microstep: int32 (), micro-batches done before.
@@ -127,9 +125,7 @@ class Step(Rounds[State[jax.Array]]):
         return list(map(as_float32, gradients)), aux
 
     def used_weights(self, trainable: list[jax.Array]) -> list[jax.Array]:
-        """Returns the trainable weights in the dtype in which the model uses them.
-
-        See `runner.engine.jax.precision`.
+        """Returns the trainable weights in the dtype in which the model uses them, see `runner.engine.jax.precision`.
 
         Each shard is rounded on its device, so that the rounded weights are gathered and not the float32 ones.
         """
@@ -183,7 +179,10 @@ class Step(Rounds[State[jax.Array]]):
         microbatch: jax.Array,
         rate_factor: jax.Array,
     ) -> State[jax.Array]:
-        """Returns the state after one round. It is updated after a step's last micro-batch, else with a larger sum."""
+        """Returns the state after one round: updated after a step's last micro-batch, else with a larger sum.
+
+        Its non-trainable weights are the new ones already; `done` steps and the `microbatch` of the step come before.
+        """
         config = self._config.optimizer
         rate = learning_rate(config, done, self._total_steps, jnp) * rate_factor
         if self._microbatches > 1:
@@ -225,10 +224,7 @@ class Step(Rounds[State[jax.Array]]):
         return norms.values(self._config.optimizer, paths, self._counted(gradients, done), self._ops)
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
-        """Returns a trainable variable's new value after its Keras constraint.
-
-        The constraint is called as `fit` calls it.
-        """
+        """Returns a trainable variable's new value after its Keras constraint, called as `fit` calls it."""
         variable = self._variables[index]
         if variable.constraint is None:
             return weight
@@ -239,20 +235,14 @@ class Step(Rounds[State[jax.Array]]):
     def whole_gradients(
         self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        """Returns one micro-batch's gradients and the new non-trainable variables.
-
-        The micro-batch is of a call's first batch.
-        """
+        """Returns the gradients and the new non-trainable variables of one micro-batch of a call's first batch."""
         batch, count, microstep = self._batch(split, arrays, numbers, index)
         gradients, (*_, weights) = self.gradients(state, batch, count, microstep)
         return gradients, weights
 
     def evaluated(self, weights: Weights, arrays: Arrays) -> Evaluated:
-        """Evaluates a batch, arrays (1, B, ...).
-
-        Returns:
-          Each example's loss (B,), the task's totals, the outputs if the task keeps any, the sum of layers' losses;
-          None if they add none.
+        """Returns each example's loss (B,) of a batch, arrays (1, B, ...), totals, kept outputs, and the sum of
+        layers' losses.
         """
         model_outputs, batch, added = self._model_outputs(weights, arrays)
         task = self._task.without_class_weights()
@@ -262,21 +252,15 @@ class Step(Rounds[State[jax.Array]]):
         return loss_b, totals, outputs if task.keeps_outputs else {}, added
 
     def outputs(self, weights: Weights, arrays: Arrays) -> tuple[Outputs, jax.Array | None]:
-        """Returns the argument of the task's functions for a batch, arrays (1, B, ...), and the sum of layers' losses.
-
-        See `judged` and `evaluated`.
-        """
+        """Returns the argument of the task's functions for a batch, arrays (1, B, ...), and the layers' losses."""
         model_outputs, batch, added = self._model_outputs(weights, arrays)
         return _float32(self._task.reduced(self._ops, model_outputs, batch)), added
 
     def judged(self, outputs: Outputs, arrays: Arrays, by_example: Sequence[bool], examples: int | None) -> Judged:
-        """Returns each example's loss (B,) and the task's totals.
+        """Returns each example's loss (B,) and the task's totals, from what `outputs` returned for the same batch (1,
+        B, ...).
 
-        They are computed from what `outputs` returned for the same batch.
-
-        Args:
-          arrays: (1, B, ...) by name.
-          examples: number of first examples that the task sees, so that no padding is among them. None: all.
+        The task sees so many first examples, so that no padding is among them; None: all.
         """
         batch = only_batch(arrays)
         ops = self._ops
@@ -302,9 +286,8 @@ class Step(Rounds[State[jax.Array]]):
         return logits_bv
 
     def _model_outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array | None]:
-        """Returns the model's outputs for a batch, without dropout, the batch, and the sum of layers' losses.
-
-        The arrays are (1, B, ...), those of the returned batch (B, ...).
+        """Returns the model's outputs for a batch (1, B, ...), without dropout, the batch (B, ...), and the layers'
+        losses.
         """
         trainable, non_trainable = weights
         trainable = self.used_weights(trainable)
@@ -323,6 +306,5 @@ class Step(Rounds[State[jax.Array]]):
 
 
 def _float32(outputs: jax.Array) -> jax.Array:
-    """Returns a model's outputs, one or several, in float32."""
     converted: jax.Array = jax.tree.map(lambda output: output.astype(jnp.float32), outputs)
     return converted

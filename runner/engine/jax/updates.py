@@ -40,12 +40,7 @@ Constrain = Callable[[int, jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class Trained:
-    """What an update is made for.
-
-    Attributes:
-      variables: the trainable ones by path; they need no values.
-      settings: of each of them.
-    """
+    """The trainable variables by path, which need no values, and the settings of each."""
 
     variables: Mapping[str, keras.Variable]
     settings: Mapping[str, Settings]
@@ -53,16 +48,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Before:
-    """What an update is computed from; all arrays are float32.
-
-    Attributes:
-      gradients: of the trainable variables, clipped.
-      weights: of the trainable variables.
-      slots: one list per kind of state, of the variables that have it.
-      rate: (), learning rate.
-      done: (), steps done before.
-      constrain: applies the variables' constraints.
-    """
+    """What an update is computed from: float32 arrays of the trainable variables, and the steps `done` before."""
 
     gradients: Values
     weights: Values
@@ -91,11 +77,7 @@ class UpdateRule(ABC):
 
 
 def make(config: OptimizerConfig, paths: Sequence[str], variables: Sequence[keras.Variable], mesh: Mesh) -> UpdateRule:
-    """Returns the update of a checked config.
-
-    Raises:
-      ConfigError: a parameter group matches no variable.
-    """
+    """Returns the update of a checked config; raises ConfigError if a parameter group matches no variable."""
     trained = Trained(dict(zip(paths, variables, strict=True)), groups.settings(config, paths))
     if OPTIMIZERS[config.name].is_keras_class:
         return KerasUpdate(config, trained, mesh)
@@ -228,14 +210,11 @@ class TransformationUpdate(UpdateRule):
 def slots_of_transformation(
     state: Any, variables: Mapping[str, jax.ShapeDtypeStruct]
 ) -> tuple[list[Slot], list[list[int]]]:
-    """Returns the state of a transformation by kinds.
+    """Returns the state of a transformation by kinds, and for each the numbers of its arrays among the tree's leaves.
 
     An array belongs to the variable whose path is a key of the tree on the way to it. It has those of the variable's
     dims that its shape shows: all, or all but some. If several choices of dims have the shape, as for a square kernel,
     the array is replicated.
-
-    Returns:
-      The kinds, and for each the numbers of its arrays among the tree's leaves.
     """
     found: dict[tuple[str, str], tuple[Slot, list[int], list[int]]] = {}
     for number, (keys, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(state)):
@@ -274,13 +253,7 @@ def _dims_of(shape: tuple[int, ...], variable: tuple[int, ...]) -> tuple[int, ..
 
 
 class _KerasOptimizer:
-    """An optimizer of Keras 3, by its `stateless_apply`.
-
-    Its step count and learning rate are computed, and not stored.
-
-    Attributes:
-      slots: kinds of state that it has.
-    """
+    """An optimizer of Keras 3, by its `stateless_apply`; step count and learning rate are computed, and not stored."""
 
     def __init__(
         self,
@@ -336,14 +309,7 @@ class _KerasOptimizer:
 
 @dataclass(frozen=True)
 class _Part:
-    """One of several optimizers.
-
-    Attributes:
-      optimizer: of its variables.
-      numbers: of its variables among all trainable ones.
-      rate: factor of the learning rate.
-      freeze_steps: steps of the run before its first one.
-    """
+    """One of several optimizers, the numbers of its variables, its factor of the rate, and its first step."""
 
     optimizer: _KerasOptimizer
     numbers: Sequence[int]
@@ -352,11 +318,7 @@ class _Part:
 
 
 class _TracedRate:
-    """A learning rate that Keras calls for, as it does with schedules.
-
-    Attributes:
-      value: of the step that is traced.
-    """
+    """A learning rate that Keras calls for, as it does with schedules: that of the step that is traced."""
 
     value: Any = None
 

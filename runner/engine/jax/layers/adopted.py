@@ -1,10 +1,8 @@
-"""Stock layers of Keras 3 that the engine `jax` computes in another way.
+"""Stock layers of Keras 3 that the engine `jax` computes in another way, substituted in a built model.
 
-They are substituted in a built model.
-
-A model comes from stock Keras, whether its builder imported that or received it. What differs is set on instances:
-a layer of exactly a stock class becomes one of its subclass here, which has the same variables and arguments and
-computes the same. Cases that a subclass has no form for, such as a dtype or a data format, use the stock layer's code.
+A model comes from stock Keras, whether its builder imported that or received it. What differs is set on instances: a
+layer of exactly a stock class becomes one of its subclass here, which has the same variables and arguments and
+computes the same. Cases that a subclass has no form for use the stock layer's code.
 """
 
 from __future__ import annotations
@@ -54,7 +52,6 @@ def _is_training_step() -> bool:
 
 
 def _dropped(inputs: jax.Array, rate: float, noise_shape: Sequence[int | None] | None, layer: str) -> jax.Array:
-    """Returns the result of Keras's dropout with the mask of the scope."""
     if noise_shape is None:
         noise_shape = inputs.shape
     # None in a noise shape: the inputs' size.
@@ -72,9 +69,7 @@ def _mask(shape: Sequence[int], rate: float, layer: str) -> jax.Array:
 
 @contextmanager
 def masks_from_scope(model: keras.Model) -> Iterator[None]:
-    """Makes a model's stock Dropout layers use the masks of the entered scope.
-
-    Everything else stays Keras's own.
+    """Makes a model's stock Dropout layers use the masks of the entered scope; everything else stays Keras's own.
 
     So a model on one device drops the same units as the one on a mesh, whose layers `adopt` replaced. Enter it around
     a traced call alone: the operation is replaced in the whole process.
@@ -130,5 +125,4 @@ class Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
 
 
 def _are_float32(*arrays: object) -> bool:
-    """Returns whether all are dense float32 arrays. Only those have a fast form."""
     return all(isinstance(array, jax.Array) and array.dtype == jnp.float32 for array in arrays)

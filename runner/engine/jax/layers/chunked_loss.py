@@ -1,6 +1,4 @@
-"""Losses of tokens whose logits are `hidden @ head`, in chunks.
-
-One chunk's logits are in memory at a time.
+"""Losses of tokens whose logits are `hidden @ head`, with the logits of one chunk at a time in memory.
 
 The gradients are computed with the losses, from the same logits: they are linear in the factor that the backward pass
 brings, so that no logits are computed twice (Hsu et al., Liger Kernel, arXiv:2410.10989). Each part of the mesh that
@@ -39,14 +37,11 @@ Pair = tuple[jax.Array, jax.Array]
 
 @dataclass(frozen=True)
 class TokenParts:
-    """How a mesh splits tokens.
+    """How a mesh splits tokens: the number of parts along examples, along an example's tokens, and of a token's
+    logits.
 
-    Attributes:
-      examples: number of parts along the examples.
-      sequence: number of parts along an example's tokens.
-      constrain: (array, dim) -> the array with its dims `dim` and `dim + 1`, of those sizes, sharded over the axes
-        that split the tokens.
-      vocabulary: number of parts of each token's logits.
+    `constrain` returns an array with its dims `dim` and `dim + 1`, of the first two sizes, sharded over the axes that
+    split the tokens.
     """
 
     examples: int
@@ -75,9 +70,7 @@ def chunked(
     most_bytes: int | None = None,
     cap: jax.Array | None = None,
 ) -> Pair:
-    """Returns what `arrays.head_losses` does.
-
-    Each token's nats and hits, float32 (B, T).
+    """Returns what `arrays.head_losses` does: each token's nats and hits, float32 (B, T).
 
     Its gradients are right if the factor that the backward pass brings for each token's nats is one number times the
     token's weight, as for a weighted sum; for anything else they are NaN.
@@ -85,7 +78,7 @@ def chunked(
     Args:
       hidden: (B, T, D).
       head: (D, V).
-      bias: (V,); None: none.
+      bias: (V,) or None.
       label: int32 (B, T).
       weight: float32 (B, T), 0 for tokens that count for nothing.
       most_bytes: of a chunk's logits on one device; None: see `MOST_BYTES`.
@@ -150,15 +143,10 @@ _wide_product.defvjp(_wide_forward, _wide_backward)
 
 
 def chunk_count(parts: TokenParts, examples: int, tokens: int, vocabulary: int, most_bytes: int) -> int:
-    """Returns the least number of equal chunks of a row's tokens.
-
-    A chunk's logits have at most so many bytes per device.
+    """Returns the least number of equal chunks of a row's tokens whose float32 logits are within the bytes per device.
 
     A mesh of more devices computes a larger batch in as many chunks, each of which costs the collectives of a product
     with the head.
-
-    Args:
-      most_bytes: of a chunk's logits, float32, on a device.
     """
     own_tokens = tokens // parts.sequence
     # Rounded up: the vocabulary need not be divisible by its axis.
@@ -217,10 +205,7 @@ def _forward(
     weight: jax.Array,
     cap: jax.Array | None,
 ) -> tuple[Pair, tuple[jax.Array, ...]]:
-    """Returns `_losses`, and what the backward pass needs.
-
-    That is the gradients for a factor of 1, with the weights.
-    """
+    """Returns `_losses`, and for the backward pass the gradients for a factor of 1, with the weights."""
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     token_numbers_v = jnp.arange(head.shape[-1], dtype=label.dtype)
 

@@ -33,12 +33,7 @@ Two = tuple[jax.Array, jax.Array]
 
 
 def convolution(x_bhwc: jax.Array, w_hwco: jax.Array, strides: Pair, padding: str) -> jax.Array:
-    """Returns the convolution of images and a kernel, float32 (B, H', W', O). Any axes may split them.
-
-    Args:
-      x_bhwc: float32 images.
-      w_hwco: float32 kernel.
-    """
+    """Returns the convolution of float32 images and a kernel (H, W, C, O); any axes may split them."""
     y_bhwo: jax.Array = _convolution(x_bhwc, w_hwco, strides, padding)
     return y_bhwo
 

@@ -1,7 +1,4 @@
-"""Use of cuDNN's fused attention on GPUs.
-
-It is left out on meshes that split queries, keys and values differently.
-"""
+"""Use of cuDNN's fused attention on GPUs, unless a mesh splits queries, keys and values differently."""
 
 from __future__ import annotations
 
@@ -24,18 +21,13 @@ _HALF_PRECISION_BYTES = 2
 def fused_where_alike(
     examples: NamedSharding, *, splits_tokens: bool, heads_axis: str | None = None
 ) -> Iterator[None]:
-    """Keeps `keras.ops.dot_product_attention` from cuDNN's kernel in the context.
-
-    It does so if a mesh can't split the kernel. It also tells local attention whether the tokens are split.
+    """Keeps `keras.ops.dot_product_attention` in the context from cuDNN's kernel if a mesh can't split it.
 
     In 16 bits Keras uses that kernel on GPUs by itself. JAX splits it by examples and by heads, and queries, keys and
     values alike; it rejects anything else while XLA compiles ("Query, key and value should have same sharding"), too
     late for another form of attention. XLA may choose different shardings for the three if kernels are sharded twice,
     as by fsdp_megatron: in 16 bits they are therefore constrained to one. A call that passes `flash_attention` itself
-    keeps its value.
-
-    Args:
-      heads_axis: axis that splits the heads of queries, keys and values; None: they are replicated.
+    keeps its value. Local attention is told whether the tokens are split.
     """
     batch_axes = _batch_axes(examples)
     other_sizes = []
@@ -73,7 +65,6 @@ def divide_heads(sizes: Sequence[int], heads: Sequence[int]) -> bool:
 
 
 def _batch_axes(examples: NamedSharding) -> tuple[str | None, ...]:
-    """Returns the axes that split examples."""
     entry = _batch_entry(examples)
     if isinstance(entry, tuple):
         return entry
@@ -88,9 +79,7 @@ def _batch_entry(examples: NamedSharding) -> Any:
 
 
 def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: Sequence[Any]) -> Sequence[Any]:
-    """Returns queries, keys and values (B, T, H, K) in one sharding.
-
-    They are sharded by examples, and by heads over an axis.
+    """Returns queries, keys and values (B, T, H, K) sharded by examples, and by heads over an axis.
 
     They are returned as they are if cuDNN's kernel does not take them: with more than 16 bits, or other dims.
     """

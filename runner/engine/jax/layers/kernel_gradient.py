@@ -49,9 +49,7 @@ def spread_over(mesh: Mesh) -> Spread:
 
 @contextmanager
 def exact_kernel_gradients(spread: Spread | None) -> Iterator[None]:
-    """Computes kernel gradients of convolutions from images that are spread.
-
-    It does so for all convolutions that are traced inside.
+    """Computes the kernel gradients of all convolutions that are traced inside from images that are spread.
 
     JAX's own rule computes the gradient, for all arguments of a convolution; its inputs are spread before.
     """

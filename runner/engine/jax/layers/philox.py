@@ -1,6 +1,4 @@
-"""The numbers of `tf.random.stateless_uniform` in JAX.
-
-With them, both frameworks drop out the same units.
+"""The numbers of `tf.random.stateless_uniform` in JAX, so that both frameworks drop out the same units.
 
 Philox 4x32-10 is from Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011). How key and counter are
 derived from a seed, and floats from the bits, is that of TensorFlow's stateless operations on a CPU.
@@ -32,11 +30,7 @@ _ONE = 127 << 23
 
 
 def uniform(shape: Sequence[int], seed: tuple[int | jax.Array, int | jax.Array]) -> jax.Array:
-    """Returns float32 numbers in [0, 1) of a shape.
-
-    Args:
-      seed: two non-negative integers, Python's or scalar int32 arrays.
-    """
+    """Returns float32 numbers in [0, 1) of a shape, from a seed of two non-negative integers."""
     first, second = (jnp.asarray(part).astype(jnp.uint32) for part in seed)
     zero = jnp.uint32(0)
     scramble = jnp.uint32(_SCRAMBLE[0]), jnp.uint32(_SCRAMBLE[1])

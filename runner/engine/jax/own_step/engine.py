@@ -1,7 +1,4 @@
-"""The engine `jax` for custom steps: several models and optimizers, and a user's functions for updates and metrics.
-
-It shares devices, placement, calls and compilation with `runner.engine.jax.engine`.
-"""
+"""The engine `jax` for custom steps: several models and optimizers, and a user's functions for updates and metrics."""
 
 from __future__ import annotations
 
@@ -129,7 +126,6 @@ class OwnStepEngine(JaxEngine):
 
     @property
     def _exported(self) -> str:
-        """Returns the name of the model that is exported."""
         return exported_name(self._task, self._parts.models)
 
     def _layer_paths(self) -> list[str]:
@@ -166,11 +162,7 @@ class OwnStepEngine(JaxEngine):
 
 
 def exported_name(task: StepTask, models: Mapping[str, keras.Model]) -> str:
-    """Returns the name of the model that a run exports.
-
-    Raises:
-      ConfigError: there is no model of that name.
-    """
+    """Returns the name of the model that a run exports; raises ConfigError if the class has no such model."""
     name = task.exported or next(iter(models))
     if name not in models:
         raise invalid("task.exported", name, problem="the class has no such model", fix=did_you_mean(name, models))

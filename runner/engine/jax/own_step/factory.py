@@ -45,11 +45,7 @@ class OwnStepFactory:
         self._total_steps = total_steps
 
     def build(self) -> Parts:
-        """Returns the parts with their initial values, replicated on one device.
-
-        Raises:
-          ConfigError: the class or its `build` raised, or made no models and optimizers.
-        """
+        """Returns the parts with their initial values; raises ConfigError if the class or its `build` is wrong."""
         path = self._task.path
         private.reset_layer_names()
         seed = self._config.trainer.seed
@@ -67,11 +63,7 @@ class OwnStepFactory:
         return parts
 
     def build_for_mesh(self, *, eager: bool = False) -> tuple[Parts, Initial]:
-        """Returns the parts without values, and the initial values of their variables, not computed yet.
-
-        Raises:
-          ConfigError: as `build`.
-        """
+        """Returns the parts without values, and the initial values of their variables, not computed yet."""
         traced = None if eager else self._traced()
         values: dict[str, TraceSlice | StoredValue]
         if traced is None:
@@ -125,13 +117,11 @@ class OwnStepFactory:
         return arguments
 
     def _model(self) -> keras.Model:
-        """Returns the model of the config's group `model`."""
         config = self._config
         return Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision).call_builder()
 
 
 def _holds_traced(parts: Parts) -> bool:
-    """Returns whether parts hold traced arrays outside of their variables."""
     own = {name: value for name, value in vars(parts.step).items() if not isinstance(value, keras.Model)}
     if is_traced(own) or any(is_traced(vars(optimizer)) for optimizer in parts.optimizers.values()):
         return True

@@ -43,11 +43,8 @@ class Functions:
         self.ops = arrays.of(jnp)
 
     def train(self, values: Values, batch: Arrays, done: Any) -> tuple[dict[str, jax.Array], Sums]:
-        """Returns the new values of the variables, and each example's loss and metrics (B,).
-
-        Args:
-          batch: arrays (B, ...) by name.
-          done: int32 (), steps done before.
+        """Returns the variables' new values after `done` steps, and each example's loss and metrics (B,) of a batch
+        (B, ...).
         """
         rng, layers_key = self._keys(_OF_STEPS, done)
         state = self.parts.structured(values, layers_key)
@@ -59,12 +56,7 @@ class Functions:
         return self.parts.flat(new_state), self._by_example("train_step", metrics, names, batch)
 
     def evaluate(self, values: Values, batch: Arrays, number: Any) -> Sums:
-        """Returns each example's loss and metrics (B,) of an evaluation.
-
-        Args:
-          batch: arrays (B, ...) by name.
-          number: int32 (), the batch's place in its evaluation.
-        """
+        """Returns each example's loss and metrics (B,) of a batch (B, ...), the evaluation's one of this number."""
         rng, layers_key = self._keys(_OF_EVALUATIONS, number)
         state = self.parts.structured(values, layers_key)
         metrics = self._called("evaluate", state, batch, rng)
@@ -86,7 +78,6 @@ class Functions:
         return jax.random.fold_in(key, _FOR_USER), jax.random.fold_in(key, _FOR_LAYERS)
 
     def _called(self, name: str, state: dict[str, Any], batch: Arrays, rng: jax.Array) -> Any:
-        """Calls a user's function."""
         try:
             # A copy: the function may change its dict, and `Parts.flat` compares the result with the state as it was.
             return getattr(self.parts.step, name)(dict(state), self.task.scaled(self.ops, batch), rng)
@@ -124,7 +115,6 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         self._functions = functions
 
     def _contexts(self) -> AbstractContextManager[Any]:
-        """Returns the contexts in which layers compute the same on every mesh."""
         stack = ExitStack()
         stack.enter_context(self._attention())
         stack.enter_context(exact_kernel_gradients(self._partitioning.spread_images))
@@ -149,11 +139,7 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         return metrics[LOSS], self._functions.totals(metrics, batch)
 
     def outputs(self, state: dict[str, jax.Array], name: str, arrays: Arrays) -> Outputs:
-        """Returns the float32 outputs of one model for the inputs of a batch, arrays (1, B, ...).
-
-        Raises:
-          ConfigError: the model does not take the task's inputs.
-        """
+        """Returns the float32 outputs of one model for the inputs of a batch, arrays (1, B, ...)."""
         model = self._functions.parts.models[name]
         # No layer draws numbers in an inference: the key is of no effect.
         entry = self._functions.parts.structured(state, jax.random.key(0))[name]

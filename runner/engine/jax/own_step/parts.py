@@ -32,12 +32,7 @@ KEY = "task._target_"
 
 
 class ModelState(NamedTuple):
-    """The variables of one model, as `Model.stateless_call` takes and returns them.
-
-    Attributes:
-      trainable: in the order of `model.trainable_variables`.
-      non_trainable: in the order of `model.non_trainable_variables`, states of random generators among them.
-    """
+    """The variables of one model, as `Model.stateless_call` takes and returns them, with random generators' states."""
 
     trainable: Sequence[Any]
     non_trainable: Sequence[Any]
@@ -49,14 +44,7 @@ StepState = dict[str, Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """A user's class after `build`, with what it is made of.
-
-    Attributes:
-      step: instance of the user's class.
-      path: its import path, for messages.
-      models: models whose variables the step changes, by attribute.
-      optimizers: by attribute.
-    """
+    """A user's class after `build`, its import path, and its models and optimizers by attribute."""
 
     step: Any
     path: str
@@ -136,7 +124,6 @@ class Parts:
 
     @cached_property
     def _generators(self) -> dict[str, list[int]]:
-        """Returns the places of the generators' states in each model's non-trainable variables, by model."""
         return {name: seed_indices(model) for name, model in self.models.items()}
 
     def structured(self, values: Values, layers_key: jax.Array) -> StepState:
@@ -159,10 +146,8 @@ class Parts:
         return state
 
     def flat(self, state: object) -> dict[str, jax.Array]:
-        """Returns the values of the variables in a state that `train_step` returned, by canonical path.
-
-        Raises:
-          ConfigError: it has other entries or a value of another shape or dtype.
+        """Returns the variables' values by path in a state that `train_step` returned; raises ConfigError for other
+        entries.
         """
         names = [*self.models, *self.optimizers]
         if not isinstance(state, Mapping) or not set(names) <= set(state):
@@ -213,7 +198,7 @@ class Parts:
 
 
 def parts_of(step: Any, path: str) -> Parts:
-    """Returns the parts of a user's class: the models and optimizers among its attributes.
+    """Returns the models and optimizers among the attributes of a user's class, whose `build` was called.
 
     Raises:
       ConfigError: it has none, one in a list, two models share a variable, or a name is reserved.
@@ -245,7 +230,6 @@ def parts_of(step: Any, path: str) -> Parts:
 
 
 def _leaves(value: object) -> list[object]:
-    """Returns the values in nested lists, tuples and dicts."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if not isinstance(value, list | tuple):
