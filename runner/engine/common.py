@@ -110,13 +110,10 @@ class MeshEngine(Engine, Generic[T]):
         """
 
     @abstractmethod
-    def _start_evaluation(self, batch: HostBatches, examples: int | None) -> evaluation.BatchResult[T]:
-        """Starts the evaluation of a batch, in inference mode.
+    def _start_evaluation(self, batch: HostBatches) -> evaluation.BatchResult[T]:
+        """Starts the evaluation of a batch, K = 1, in inference mode.
 
-        Args:
-          batch: K = 1. If the mesh does not divide its rows, each device computes all of them.
-          examples: of a task with `reads_batch`: its functions get the first so many rows only, and the loss of the
-            other rows is 0; the model is called with all rows. None: its functions get all rows.
+        If the mesh does not divide its rows, each device computes all of them.
         """
 
     @abstractmethod
@@ -148,17 +145,12 @@ class MeshEngine(Engine, Generic[T]):
         Reads each result after the next batch has been started.
         """
         task = self._data.task
-
-        def start(batch: HostBatches) -> evaluation.BatchResult[T]:
-            examples = None
-            if task.reads_batch:
-                examples = evaluation.examples_of(batch)
-            return self._start_evaluation(batch, examples)
-
-        if self._mixes_rows:
+        if self._mixes_rows or task.reads_batch:
             batches = map(evaluation.without_padding, batches)
         with self._averaged_weights():
-            found = evaluation.evaluate(task, batches, start, self._to_host, keep_outputs=keep_outputs)
+            found = evaluation.evaluate(
+                task, batches, self._start_evaluation, self._to_host, keep_outputs=keep_outputs
+            )
         return replace(found, mixes_rows=self._mixes_rows)
 
     def mixes_rows(self, batch: HostBatches) -> bool:
@@ -178,8 +170,10 @@ class MeshEngine(Engine, Generic[T]):
         self._trials += 1
 
         def read(tried: HostBatches) -> list[Array]:
-            result = self._start_evaluation(tried, kept if self._data.task.reads_batch else None)
-            values = [np.asarray(self._to_host(result.loss))[:kept]]
+            result = self._start_evaluation(tried)
+            values = []
+            if not self._data.task.reads_batch:
+                values.append(np.asarray(self._to_host(result.loss))[:kept])
             if result.added is not None:
                 values.append(np.asarray(self._to_host(result.added)))
             for output in named_outputs(result.outputs).values():
@@ -198,13 +192,13 @@ class MeshEngine(Engine, Generic[T]):
     def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Returns the task's results for the first rows of a batch, computed from all rows and from these alone."""
 
-        def read(examples: int | None) -> dict[str, Array]:
-            result = self._start_evaluation(batch, examples)
+        def read(batch: HostBatches) -> dict[str, Array]:
+            result = self._start_evaluation(batch)
             loss_b = np.asarray(self._to_host(result.loss))[:kept]
             return {LOSS: loss_b} | map_values(self._to_host, result.totals)
 
         with self._averaged_weights():
-            return read(None), read(kept)
+            return read(batch), read(evaluation.first_rows(batch, kept))
 
     @cached_property
     def _replicated_specs(self) -> dict[str, Spec]:

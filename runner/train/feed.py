@@ -442,6 +442,9 @@ def evaluation_of(
         rows = lengths.eval_batch_size(config, examples.size, mixes_rows=mixes_rows)
         return evaluation(examples, size, limit, rows)
 
+    if examples.task.reads_batch:
+        # Padding is cut off, and each device may compute what is left.
+        examples = replace(examples, share=None)
     all_batches = batches(examples, mixes_rows=False)
     first = list(itertools.islice(all_batches, 1))
     if first and engine.mixes_rows(first[0]):

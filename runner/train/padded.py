@@ -71,8 +71,9 @@ def _batches(train: Examples, size: int, is_real: Array) -> Iterator[HostBatches
     """
     # A split that is smaller than a batch repeats its examples.
     examples = np.arange(size, dtype=np.int64) % train.size
-    # With the arrays themselves, even if the devices keep the split and get row numbers from the feed.
-    streamed = replace(train, cached=False)
+    # With the arrays themselves, even if the devices keep the split and get row numbers from the feed, and with all
+    # rows in every process, whose devices may compute all.
+    streamed = replace(train, cached=False, share=None)
     # A whole batch has nothing to fill.
     orders = (examples, np.flip(examples))
     if not is_real.all():

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -161,9 +161,6 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._gradients = _traced(self._steps.gradients)
         self._eval = _traced(self._steps.evaluate)
         self._next_logits = _traced(self._steps.next_logits)
-        self._outputs = _traced(self._steps.outputs)
-        # Number of examples -> the program for it; None: all rows.
-        self._judged: dict[int | None, Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]] = {}
 
     def _steps_on(self, array_specs: Mapping[str, Spec]) -> Steps:
         """Returns the functions to trace for batches of these shardings."""
@@ -310,7 +307,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         numbers = self._numbers(batches, index, step * self._microbatches + index)
         return list(map(unpack, self._gradients(batches.arrays, numbers)))
 
-    def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[tf.Tensor]:
+    def _start_evaluation(self, batch: HostBatches) -> BatchResult[tf.Tensor]:
         if not self._is_divided(batch):
             specs = self._replicated_specs
             whole = {}
@@ -320,15 +317,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                 return BatchResult(*self._evaluated_whole(whole))
         arrays = self._placed(batch, 1).arrays
         with self._explained():
-            if not self._data.task.reads_batch:
-                return BatchResult(*self._eval(arrays))
-            # Two programs: the number of examples is a constant of the second, and the model is in the first, which
-            # therefore is compiled once.
-            outputs, added = self._outputs(arrays)
-            if examples not in self._judged:
-                self._judged[examples] = _traced(partial(self._steps.judged, examples=examples))
-            loss, totals = self._judged[examples](outputs, arrays)
-        return BatchResult(loss, totals, outputs, added)
+            return BatchResult(*self._eval(arrays))
 
     @cached_property
     def _evaluated_whole(self) -> Callable[..., Any]:

@@ -27,7 +27,6 @@ from runner.engine.dtensor.mesh import MeshPlacer
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.update import Position, Update
 from runner.engine.dtensor.variable_reads import deferred
-from runner.engine.mappings import map_values
 from runner.engine.optim import norms
 from runner.errors import ConfigError, EngineError
 from runner.layout import Spec
@@ -188,41 +187,12 @@ class Steps:
         added = self._added()
         loss_b = task.loss(self._ops, outputs, batch)
         totals = task.totals(self._ops, outputs, batch)
-        return loss_b, totals, outputs if task.keeps_outputs else {}, tf.add_n(added) if added else None
-
-    def outputs(self, arrays: Batch) -> tuple[Outputs, tf.Tensor | None]:
-        """Returns the outputs of one batch, arrays (1, B, ...), for `judged`, and the sum of layers' losses."""
-        outputs = self._outputs(_only_batch(arrays), None)
-        added = self._added()
-        return outputs, tf.add_n(added) if added else None
-
-    def judged(self, outputs: Outputs, arrays: Batch, examples: int | None) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Returns the losses (B,) and the task's totals of the outputs of one batch.
-
-        Args:
-          outputs: the outputs of the batch.
-          arrays: (1, B, ...) by name.
-          examples: the task gets the first so many rows only, so that there is no padding among them; each device then
-            computes with all of them, as the mesh need not divide their number. None: all rows.
-        """
-        batch = _only_batch(arrays)
-        size = int(batch[WEIGHT].shape[0])
-
-        def cut(x: tf.Tensor) -> tf.Tensor:
-            replicated = self._whole(x)
-            if x.shape.rank and x.shape[0] == size:
-                return replicated[:examples]
-            return replicated
-
-        if examples is not None:
-            outputs = tf.nest.map_structure(cut, outputs)
-            batch = map_values(cut, batch)
-        task = self._data.task.without_class_weights()
-        loss_b = task.loss(self._ops, outputs, batch)
-        totals = task.totals(self._ops, outputs, batch)
-        if examples is not None:
-            loss_b = tf.pad(loss_b, [[0, size - loss_b.shape[0]]])
-        return loss_b, totals
+        return (
+            loss_b,
+            totals,
+            outputs if task.keeps_outputs or task.reads_batch else {},
+            tf.add_n(added) if added else None,
+        )
 
     def next_logits(self, arrays: Batch) -> tf.Tensor:
         """Returns the logits (B, V) that the task selects, arrays (1, B, ...)."""

@@ -164,8 +164,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         losses = self._make_training(step)
         evaluated = (losses, self._replicated, by_example, self._replicated)
         self._evaluated = jax.jit(step.evaluated, out_shardings=evaluated)
-        self._outputs = jax.jit(step.outputs)
-        self._judged = jax.jit(step.judged, static_argnums=(2, 3), out_shardings=(losses, self._replicated))
         self._next_logits = jax.jit(step.next_logits, out_shardings=self._replicated)
         weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
         self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=weights)
@@ -362,20 +360,13 @@ class JaxEngine(MeshEngine[jax.Array]):
         """Returns the weights that an evaluation uses. Moving averages if the run keeps them, and the others."""
         return self._state.ema or self._state.trainable, self._state.non_trainable
 
-    def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[jax.Array]:
+    def _start_evaluation(self, batch: HostBatches) -> BatchResult[jax.Array]:
         shardings = self._stacked_shardings
         program = self._evaluated
         if not self._is_divided(batch):
             shardings = {name: self._sharding((None, *spec)) for name, spec in self._replicated_specs.items()}
             program = self._evaluated_whole
-        arrays = processes.placed_all(cut(batch, 1), shardings)
-        if not self._data.task.reads_batch or not self._is_divided(batch):
-            return BatchResult(*self._run(program, self._weights, arrays))
-        # In two programs: the number of examples is a constant of the second, and the model is in the first, which is
-        # the one that takes long to compile.
-        outputs, added = self._run(self._outputs, self._weights, arrays)
-        loss, totals = self._run(self._judged, outputs, arrays, self._by_example, examples)
-        return BatchResult(loss, totals, outputs, added)
+        return BatchResult(*self._run(program, self._weights, processes.placed_all(cut(batch, 1), shardings)))
 
     @cached_property
     def _evaluated_whole(self) -> Callable[..., Evaluated]:
@@ -383,20 +374,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         step = self._step_on(unsplit(self._partitioning(), shardings))
         program: Callable[..., Evaluated] = jax.jit(step.evaluated, out_shardings=self._replicated)
         return program
-
-    @cached_property
-    def _by_example(self) -> tuple[bool, ...]:
-        """Returns for each output tensor of the model whether it has twice as many rows for two examples."""
-
-        def output_shapes(factor: int) -> list[tuple[int, ...]]:
-            arrays = {}
-            for name, array in self._microbatch_shapes().items():
-                shape = (1, factor * array.shape[0], *array.shape[1:])
-                arrays[name] = jax.ShapeDtypeStruct(shape, array.dtype)
-            outputs, _ = jax.eval_shape(self._functions.outputs, self._weights, arrays)
-            return [tuple(leaf.shape) for leaf in jax.tree.leaves(outputs)]
-
-        return tuple(one != two for one, two in zip(output_shapes(1), output_shapes(2), strict=True))
 
     def _start_next_logits(self, batch: HostBatches) -> jax.Array:
         return self._run(self._next_logits, self._weights, self._placed(batch, 1).arrays)

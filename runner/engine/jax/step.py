@@ -5,7 +5,6 @@ Shapes: K rounds per call, each over one micro-batch; B examples of a micro-batc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +17,7 @@ from runner import arrays
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.jax import private
-from runner.engine.jax.layers.chunked_loss import WHOLE, bytes_of_chunk, chunked
+from runner.engine.jax.layers.chunked_loss import bytes_of_chunk, chunked
 from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
 from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.partitioning import Partitioning
@@ -36,7 +35,7 @@ from runner.engine.optim.clipping import clip
 from runner.engine.optim.schedules import learning_rate
 from runner.layout.mesh import device_kind
 from runner.model import scope
-from runner.task.base import LOSS, Outputs, Task
+from runner.task.base import LOSS, Task
 
 # Trainable and other variables.
 Weights = tuple[list[jax.Array], list[jax.Array]]
@@ -249,35 +248,7 @@ class Step(Rounds[State[jax.Array]]):
         outputs = _float32(task.reduced(self._ops, model_outputs, batch))
         loss_b = task.loss(self._ops, outputs, batch)
         totals = task.totals(self._ops, outputs, batch)
-        return loss_b, totals, outputs if task.keeps_outputs else {}, added
-
-    def outputs(self, weights: Weights, arrays: Arrays) -> tuple[Outputs, jax.Array | None]:
-        """Returns the argument of the task's functions for a batch, arrays (1, B, ...), and the layers' losses."""
-        model_outputs, batch, added = self._model_outputs(weights, arrays)
-        return _float32(self._task.reduced(self._ops, model_outputs, batch)), added
-
-    def judged(self, outputs: Outputs, arrays: Arrays, by_example: Sequence[bool], examples: int | None) -> Judged:
-        """Returns each example's loss (B,) and the task's totals, from what `outputs` returned for the same batch (1,
-        B, ...).
-
-        The task sees so many first examples, so that no padding is among them; None: all.
-        """
-        batch = only_batch(arrays)
-        ops = self._ops
-        size = batch[WEIGHT].shape[0]
-        if examples is not None:
-            batch = {name: array[:examples] for name, array in batch.items()}
-            leaves, structure = jax.tree.flatten(outputs)
-            for number, has_rows in enumerate(by_example):
-                if has_rows:
-                    leaves[number] = leaves[number][:examples]
-            outputs = jax.tree.unflatten(structure, leaves)
-            # The mesh need not divide so many examples: their tokens are not split over its axes.
-            ops = replace(ops, head_losses=partial(chunked, ops, WHOLE, most_bytes=self._chunk_bytes))
-        task = self._task.without_class_weights()
-        loss_b = task.loss(ops, outputs, batch)
-        totals = task.totals(ops, outputs, batch)
-        return jnp.pad(loss_b, (0, size - loss_b.shape[0])), totals
+        return loss_b, totals, outputs if task.keeps_outputs or task.reads_batch else {}, added
 
     def next_logits(self, weights: Weights, arrays: Arrays) -> jax.Array:
         """Returns the task's logits (B, V) of a batch, arrays (1, B, ...)."""

@@ -113,8 +113,7 @@ class OwnStepEngine(JaxEngine):
         self._evaluated_batches = 0
         return super().evaluate(batches, keep_outputs=keep_outputs)
 
-    def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[jax.Array]:
-        del examples
+    def _start_evaluation(self, batch: HostBatches) -> BatchResult[jax.Array]:
         arrays = self._placed(batch, 1).arrays
         number = np.int32(self._evaluated_batches)
         self._evaluated_batches += 1
