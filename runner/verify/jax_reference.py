@@ -17,8 +17,7 @@ import numpy as np
 from runner import arrays
 from runner.arrays import Tensor
 from runner.data.base import Array
-from runner.engine.jax.adapter import Keras3Factory, check_model
-from runner.engine.jax.layer_outputs import layer_outputs
+from runner.engine.jax.adapter import Keras3Factory, check_model, layer_outputs
 from runner.engine.jax.layers.adopted import masks_from_scope
 from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.names import Names

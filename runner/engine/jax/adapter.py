@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import keras
@@ -15,13 +15,14 @@ from jax.extend.core import ClosedJaxpr
 
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
-from runner.engine.base import as_called
+from runner.engine.base import LayerOutput, as_called
 from runner.engine.jax import private
 from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, trace_slices, traced_build
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.shards import host_memory
+from runner.engine.layer_notes import Outputs
 from runner.engine.mappings import keys_by_id, map_values, subset
 from runner.errors import ConfigError, in_one_line, invalid
 from runner.host.import_path import parameters
@@ -368,3 +369,26 @@ def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
 def _examples(paths: Sequence[str]) -> str:
     stride = max(1, len(paths) // 4)
     return ", ".join(paths[::stride][:4])
+
+
+def layer_outputs(model: keras.Model, batch: int, data: DataSpec) -> list[LayerOutput]:
+    """Returns each layer's output for a batch by tracing one call."""
+    return outputs_of(model, model_inputs(data, lambda spec: jax.ShapeDtypeStruct((batch, *spec.shape), spec.dtype)))
+
+
+def outputs_of(model: keras.Model, inputs: Any) -> list[LayerOutput]:
+    """Returns each layer's output by tracing one call."""
+    notes = Outputs(Names(model).layers, lambda tree: filter(_is_tensor, jax.tree.leaves(tree)))
+    training = private.training_argument(model, training=False)
+
+    def call(state: list[list[jax.Array]], inputs: jax.Array | dict[str, jax.Array]) -> object:
+        notes.begin(inputs)
+        return model.stateless_call(*state, inputs, **training)
+
+    with private.calls_replaced(private.all_layers(model), notes.recorded):
+        jax.eval_shape(call, variable_shapes(model), inputs)
+    return notes.found
+
+
+def _is_tensor(value: object) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")

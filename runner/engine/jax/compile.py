@@ -16,9 +16,9 @@ from runner.config.schema import ModelConfig, RunConfig
 from runner.engine.base import ProgramCost
 from runner.engine.jax import private
 from runner.engine.jax.adapter import reason
+from runner.engine.jax.initial import equations
 from runner.engine.jax.state import State
 from runner.engine.jax.step import Step
-from runner.engine.jax.traces import equations
 from runner.errors import ConfigError
 from runner.layout import mesh
 

@@ -28,10 +28,9 @@ from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
 from runner.engine.jax import environment, mesh, precision, private, processes, randomness, updates
-from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
+from runner.engine.jax.adapter import Keras3Factory, check_model, layer_outputs, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, Options, choose, compiled, program_cost
-from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
@@ -197,16 +196,9 @@ class JaxEngine(MeshEngine[jax.Array]):
         return self._partition(self._model)
 
     def _partition(self, model: keras.Model | None) -> Partitioning:
-        on = MeshLayout(self._mesh, self._config.layout, self.placements, self._array_specs)
-        return partition(
-            on,
-            model,
-            self._trainable,
-            self._data,
-            state=self._state_shardings,
-            arrays=self._array_shardings,
-            sums=self._stacked_shardings[WEIGHT],
-        )
+        specs = self._array_specs | {ROW: self._array_specs[WEIGHT]}
+        on = MeshLayout(self._mesh, self._config.layout, self.placements, specs)
+        return partition(on, model, self._trainable, self._data, state=self._state_shardings)
 
     def _microbatch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         arrays = {**self._data.arrays, WEIGHT: ArraySpec((), "float32")}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,7 +26,6 @@ from jax.sharding import NamedSharding
 from runner.data.base import Array
 from runner.engine.jax import private
 from runner.engine.jax.shards import placed_in_parts
-from runner.engine.jax.traces import equations
 from runner.errors import ConfigError
 from runner.model.stored import StoredValue
 
@@ -313,3 +312,13 @@ def is_traced(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(is_traced, value.values()))
     return isinstance(value, list | tuple) and any(map(is_traced, value))
+
+
+def equations(traced: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
+    """Yields equations, and those in all traces that they call."""
+    for equation in traced:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else [value]:
+                if hasattr(inner, "eqns"):
+                    yield from equations(inner.eqns)

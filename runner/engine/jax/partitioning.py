@@ -20,7 +20,7 @@ from runner.engine.axes import without_axes
 from runner.engine.jax import private
 from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts
 from runner.engine.jax.layers.kernel_gradient import Spread, spread_over, unused_axes
-from runner.engine.mappings import shapes_of
+from runner.engine.mappings import map_values, shapes_of
 from runner.layout import Placement, Spec, transformers
 from runner.layout.axes import JOIN, data_axes, names_of
 from runner.layout.roles import Role
@@ -54,7 +54,7 @@ class Partitioning:
 
 @dataclass(frozen=True)
 class MeshLayout:
-    """The inputs of a partitioning; `array_specs` are those of a batch's arrays and of `weight`."""
+    """The inputs of a partitioning; `array_specs` are those of a batch's arrays, of `weight` and of `row`."""
 
     mesh: Mesh
     layout: LayoutConfig
@@ -92,8 +92,6 @@ def partition(
     trainable: Sequence[str],
     data: DataSpec,
     state: Any,
-    arrays: Mapping[str, NamedSharding],
-    sums: NamedSharding,
 ) -> Partitioning:
     """Returns how a mesh splits what a step computes.
 
@@ -108,8 +106,8 @@ def partition(
         spread_images = spread_over(on.mesh)
     return Partitioning(
         state=state,
-        arrays=arrays,
-        sums=sums,
+        arrays=map_values(on.sharding, on.array_specs),
+        sums=on.sharding((None, *on.array_specs[WEIGHT])),
         gathered=gathered,
         heads_axis=_heads_axis(on, roles),
         spread_images=spread_images,

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax.extend
 
-from runner.engine.jax.traces import equations
+from runner.engine.jax.initial import equations
 
 # Calls of a function, which XLA inlines.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, combinations
 from typing import Any
 
@@ -131,41 +132,38 @@ class KerasUpdate(UpdateRule):
     def __init__(self, config: OptimizerConfig, trained: Trained, mesh: Mesh) -> None:
         self.settings = trained.settings
         self.slots = []
-        self._parts = []
-        variables = trained.variables
-        numbers = {path: number for number, path in enumerate(variables)}
+        # Each with the numbers of its variables, its factor of the rate, and the steps before its first.
+        self._parts: list[tuple[_KerasOptimizer, list[int], float, int]] = []
+        numbers = {path: number for number, path in enumerate(trained.variables)}
         for (rate, freeze_steps), paths in groups.parts(trained.settings).items():
-            own_variables = {path: variables[path] for path in paths}
-            excluded = [variables[path] for path in paths if not trained.settings[path].decays]
-            optimizer = _KerasOptimizer(config, own_variables, excluded, mesh)
+            own = {path: trained.variables[path] for path in paths}
+            excluded = [own[path] for path in paths if not trained.settings[path].decays]
+            optimizer = _KerasOptimizer(config, own, excluded, mesh)
             self.slots += optimizer.slots
-            self._parts.append(_Part(optimizer, [numbers[path] for path in paths], rate, freeze_steps))
+            self._parts.append((optimizer, [numbers[path] for path in paths], rate, freeze_steps))
 
     def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Updates all variables of an optimizer at once; Keras applies the constraints itself."""
         new_weights = list(before.weights)
         new_slots: list[Values] = []
-        for part in self._parts:
+        for optimizer, numbers, factor, freeze_steps in self._parts:
             # The slots of all parts are in one list, part after part, as `__init__` has added them.
-            own_slots = before.slots[len(new_slots) : len(new_slots) + len(part.optimizer.slots)]
-            own_weights = [before.weights[number] for number in part.numbers]
-            own_gradients = [before.gradients[number] for number in part.numbers]
+            slots = before.slots[len(new_slots) : len(new_slots) + len(optimizer.slots)]
+            weights = [before.weights[number] for number in numbers]
+            gradients = [before.gradients[number] for number in numbers]
             # A frozen part counts from its own first step, for which its bias corrections are meant.
-            own_done = before.done
-            if part.freeze_steps:
-                own_done = jnp.maximum(before.done - float(part.freeze_steps), 0.0)
-            own_rate = before.rate
+            done = before.done
+            if freeze_steps:
+                done = jnp.maximum(before.done - float(freeze_steps), 0.0)
+            rate = before.rate
             # A factor of 1 adds no operation: without groups, the program is the one that it was.
-            if part.rate != 1.0:
-                own_rate = before.rate * part.rate
-            updated, updated_slots = part.optimizer.apply(own_gradients, own_weights, own_slots, own_rate, own_done)
-            for number, new, old in zip(part.numbers, updated, own_weights, strict=True):
-                new_weights[number] = _unless_frozen(part.freeze_steps, before.done, new, old)
-            for new_values, old_values in zip(updated_slots, own_slots, strict=True):
-                chosen = []
-                for new, old in zip(new_values, old_values, strict=True):
-                    chosen.append(_unless_frozen(part.freeze_steps, before.done, new, old))
-                new_slots.append(chosen)
+            if factor != 1.0:
+                rate = before.rate * factor
+            unfrozen = partial(_unless_frozen, freeze_steps, before.done)
+            updated = jax.tree.map(unfrozen, optimizer.apply(gradients, weights, slots, rate, done), (weights, slots))
+            for number, weight in zip(numbers, updated[0], strict=True):
+                new_weights[number] = weight
+            new_slots += updated[1]
         return new_weights, new_slots
 
 
@@ -264,12 +262,13 @@ class _KerasOptimizer:
     ) -> None:
         self._variables = list(variables.values())
         self._config = config
-        self._rate = _TracedRate()
+        # Of the step that is traced; Keras calls for it, as it does with schedules.
+        self._rate: Any = None
         arguments = keras_arguments(config)
         # As stock Keras has a number or a schedule: Adafactor limits the rate only if it is a number.
         arguments["learning_rate"] = config.learning_rate
         if config.schedule.name != "constant" or config.schedule.warmup_steps:
-            arguments["learning_rate"] = self._rate
+            arguments["learning_rate"] = lambda: self._rate
         make = DividedMuon if config.class_name == "Muon" else getattr(keras.optimizers, config.class_name or "")
         with options_checked(config):
             self._optimizer = make(**arguments)
@@ -292,7 +291,7 @@ class _KerasOptimizer:
         values: dict[int, jax.Array] = {id(optimizer.iterations): done.astype(optimizer.iterations.dtype)}
         if isinstance(optimizer._learning_rate, keras.Variable):
             values[id(optimizer._learning_rate)] = rate
-        self._rate.value = rate
+        self._rate = rate
         for variables, slot_values in zip(self._slot_variables, slots, strict=True):
             for variable, value in zip(variables, slot_values, strict=True):
                 values[id(variable)] = value
@@ -305,23 +304,3 @@ class _KerasOptimizer:
         for variables in self._slot_variables:
             new_slots.append([new_in_order[indices[id(variable)]] for variable in variables])
         return list(new_weights), new_slots
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One of several optimizers, the numbers of its variables, its factor of the rate, and its first step."""
-
-    optimizer: _KerasOptimizer
-    numbers: Sequence[int]
-    rate: float
-    freeze_steps: int
-
-
-class _TracedRate:
-    """A learning rate that Keras calls for, as it does with schedules: that of the step that is traced."""
-
-    value: Any = None
-
-    def __call__(self) -> Any:
-        """Returns the rate of the step that is traced."""
-        return self.value

@@ -15,9 +15,9 @@ from runner.data.base import Array
 from runner.engine.base import HostBatches, LayerOutput
 from runner.engine.evaluation import BatchResult
 from runner.engine.jax import private
+from runner.engine.jax.adapter import outputs_of
 from runner.engine.jax.compile import mode_of
 from runner.engine.jax.engine import RUNNING, JaxEngine
-from runner.engine.jax.layer_outputs import outputs_of
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_step.factory import OwnStepFactory
 from runner.engine.jax.own_step.functions import Functions, OwnStep

@@ -7,6 +7,7 @@ critic/dense/kernel` of an optimizer, and `optimizer/critic_optimizer/iteration`
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,6 @@ import keras
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
-from runner.engine.jax.randomness import seed_indices
 from runner.engine.mappings import keys_by_id
 from runner.errors import ConfigError
 from runner.layout import Spec
@@ -29,6 +29,7 @@ from runner.layout.paths import (
 
 Values = Mapping[str, jax.Array]
 KEY = "task._target_"
+_HOLDERS = (keras.Model, keras.optimizers.Optimizer, keras.Variable)
 
 
 class ModelState(NamedTuple):
@@ -122,75 +123,63 @@ class Parts:
     def _paths(self) -> dict[int, str]:
         return keys_by_id(self.variables)
 
-    @cached_property
-    def _generators(self) -> dict[str, list[int]]:
-        return {name: seed_indices(model) for name, model in self.models.items()}
-
     def structured(self, values: Values, layers_key: jax.Array) -> StepState:
-        """Returns the state as a user's functions take it."""
+        """Returns the state as a user's functions take it, with states of random generators made from the key."""
+        numbers = itertools.count()
+
+        def value_of(variable: keras.Variable) -> jax.Array:
+            path = self._paths.get(id(variable))
+            if path is None:
+                return jax.random.key_data(jax.random.fold_in(layers_key, next(numbers)))
+            return values[path]
+
         state: StepState = {}
-        count = 0
         for name, model in self.models.items():
-            non_trainable = []
-            generators = self._generators[name]
-            for index, variable in enumerate(model.non_trainable_variables):
-                if index in generators:
-                    non_trainable.append(jax.random.key_data(jax.random.fold_in(layers_key, count)))
-                    count += 1
-                else:
-                    non_trainable.append(values[self._paths[id(variable)]])
-            trainable = [values[self._paths[id(variable)]] for variable in model.trainable_variables]
-            state[name] = ModelState(trainable, non_trainable)
+            non_trainable = list(map(value_of, model.non_trainable_variables))
+            state[name] = ModelState(list(map(value_of, model.trainable_variables)), non_trainable)
         for name, optimizer in self.optimizers.items():
-            state[name] = [values[self._paths[id(variable)]] for variable in optimizer.variables]
+            state[name] = list(map(value_of, optimizer.variables))
         return state
 
     def flat(self, state: object) -> dict[str, jax.Array]:
-        """Returns the variables' values by path in a state that `train_step` returned; raises ConfigError for other
-        entries.
+        """Returns the values by path in a state that `train_step` returned, without those of random generators.
+
+        Raises:
+          ConfigError: it has other entries, or a value of another shape or dtype.
         """
-        names = [*self.models, *self.optimizers]
-        if not isinstance(state, Mapping) or not set(names) <= set(state):
+        variables: dict[str, list[keras.Variable]] = {}
+        for name, model in self.models.items():
+            variables[name] = [*model.trainable_variables, *model.non_trainable_variables]
+        for name, optimizer in self.optimizers.items():
+            variables[name] = optimizer.variables
+        if not isinstance(state, Mapping) or not set(variables) <= set(state):
             raise self.invalid(
-                f"train_step must return (state, metrics), with state a dict of {', '.join(names)}",
+                f"train_step must return (state, metrics), with state a dict of {', '.join(variables)}",
                 "write state = {**state, 'model': state['model']._replace(trainable=...)}",
             )
         values: dict[str, jax.Array] = {}
-        for name, model in self.models.items():
-            entry = state[name]
-            if not isinstance(entry, tuple) or len(entry) != len(ModelState._fields):
+        for name, own in variables.items():
+            entries = jax.tree.leaves(state[name])
+            if len(entries) != len(own):
                 raise self.invalid(
-                    f"train_step must return state[{name!r}] as (trainable, non_trainable)",
-                    f"use state[{name!r}]._replace(...)",
+                    f"train_step must return {len(own)} arrays in state[{name!r}]",
+                    f"return what stateless_call or stateless_apply returned, or state[{name!r}]._replace(...)",
                 )
-            trainable, non_trainable = entry
-            self._read(values, f"{name}.trainable", model.trainable_variables, trainable)
-            self._read(values, f"{name}.non_trainable", model.non_trainable_variables, non_trainable)
-        for name, optimizer in self.optimizers.items():
-            self._read(values, name, optimizer.variables, state[name])
+            for variable, value in zip(own, entries, strict=True):
+                path = self._paths.get(id(variable))
+                if path is not None:
+                    values[path] = self._checked(path, variable, value)
         return values
 
-    def _read(
-        self, values: dict[str, jax.Array], name: str, variables: Sequence[keras.Variable], entries: object
-    ) -> None:
-        """Adds the values of variables by path; states of random generators are left out."""
-        if not isinstance(entries, list | tuple) or len(entries) != len(variables):
+    def _checked(self, path: str, variable: keras.Variable, value: Any) -> jax.Array:
+        array = jax.numpy.asarray(value)
+        if array.shape != tuple(variable.shape) or array.dtype != variable.dtype:
             raise self.invalid(
-                f"train_step must return a list of {len(variables)} arrays for {name}",
-                "return what stateless_call or stateless_apply returned",
+                f"train_step returned {path} with shape {list(array.shape)} and dtype {array.dtype}; it has "
+                f"{list(variable.shape)} and {variable.dtype}",
+                "keep the order of the lists, and cast the value",
             )
-        for variable, value in zip(variables, entries, strict=True):
-            path = self._paths.get(id(variable))
-            if path is None:
-                continue
-            array = jax.numpy.asarray(value)
-            if array.shape != tuple(variable.shape) or array.dtype != variable.dtype:
-                raise self.invalid(
-                    f"train_step returned {path} with shape {list(array.shape)} and dtype {array.dtype}; it has "
-                    f"{list(variable.shape)} and {variable.dtype}",
-                    "keep the order of the lists, and cast the value",
-                )
-            values[path] = array
+        return array
 
     def invalid(self, problem: str, fix: str) -> ConfigError:
         """Returns the error of a user's class that does not do what a step must."""
@@ -210,9 +199,7 @@ def parts_of(step: Any, path: str) -> Parts:
             models[name] = value
         elif isinstance(value, keras.optimizers.Optimizer):
             optimizers[name] = value
-        elif any(
-            isinstance(leaf, keras.Model | keras.optimizers.Optimizer | keras.Variable) for leaf in _leaves(value)
-        ):
+        elif any(isinstance(leaf, _HOLDERS) for leaf in keras.tree.flatten(value)):
             raise ConfigError(
                 f"{KEY}={path}: attribute {name} holds models, optimizers or variables; give each model and each "
                 "optimizer an attribute of its own, and make a variable a weight of a model"
@@ -227,17 +214,6 @@ def parts_of(step: Any, path: str) -> Parts:
         if not model.built:
             raise parts.invalid(f"model {name} is not built", f"call self.{name}.build(shape) in build")
     return parts
-
-
-def _leaves(value: object) -> list[object]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if not isinstance(value, list | tuple):
-        return [value]
-    leaves: list[object] = []
-    for item in value:
-        leaves += _leaves(item)
-    return leaves
 
 
 def _weights_of(models: Mapping[str, keras.Model], path: str) -> dict[str, keras.Variable]:
