@@ -16,9 +16,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runner.config.schema import ModelConfig
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.names import Names
-from runner.engine.jax.shards import shards
-from runner.engine.jax.state import state_tree
-from runner.engine.optim.base import Slot
 from runner.model import stored
 from tests.engine import cases
 
@@ -161,19 +158,6 @@ def main() -> None:
     factory.build_for_mesh()
     found["drawn whole"] = own._CountingInitializer.drawn
     found["abstract"] = [isinstance(each.value, jax.Array) for each in Names(abstract).variables.values()]
-    slots = [Slot("m", {"a": (0, 1)})]
-    tree = state_tree(
-        ["a"], [], {"a": NamedSharding(mesh, PartitionSpec("x"))}, slots, keeps_ema=True, accumulates=True
-    )
-    like = {"a": jax.ShapeDtypeStruct((16, 4), np.float32)}
-    ones = jax.device_put(np.ones((16, 4), np.float32), tree.shardings.trainable[0])
-    state = tree.begin({"a": ones}, like)
-    found["begun"] = {path: [float(each.sum()), len(shards(each))] for path, each in tree.by_path(state).items()}
-    found["apart"] = state.ema[0] is not ones and not state.grad_accum[0].any()
-    twos = {path: np.full((16, 4), 2.0) for path in tree.by_path(state)}
-    after = tree.place(twos, like, state)
-    found["loaded"] = {path: float(each.sum()) for path, each in tree.by_path(after).items()}
-    found["let go"] = [each.is_deleted() for each in tree.by_path(state).values()]
     json.dump(found, sys.stdout)
 
 

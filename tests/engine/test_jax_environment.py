@@ -66,15 +66,6 @@ def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "confusion.png").stat().st_size > 10_000
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.parametrize("model", ["mlp", "mlp_subclassed", "resnet"])
-def test_it_loads_no_tensorflow_where_it_is_installed(tmp_path: Path, model: str) -> None:
-    done = run(tmp_path, "-", f"model={model}", "mesh=batch4_model2", "layout=auto", "trainer.epochs=1")
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-    assert "loaded: jax,keras\n" in done.stdout
-
-
 def test_xla_gets_a_thread_a_device_and_one_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {cores.VARIABLE: "6"})
     environment.prepare_environment(cases.config({"batch": 16, "model": 8}))
@@ -102,36 +93,6 @@ def test_what_the_environment_says_already_is_kept_where_it_is_safe(monkeypatch:
     flags = os.environ["XLA_FLAGS"].split()
     assert flags[:2] == ["--xla_cpu_enable_fast_math=true", f"{flag}=7"]
     assert sum(each.startswith(flag) for each in flags) == 1
-
-
-def test_too_few_threads_are_raised_to_what_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {"PJRT_NPROC": "2"})
-    environment.prepare_environment(cases.config({"batch": 8}))
-    assert int(os.environ["PJRT_NPROC"]) >= 10
-
-
-SIZES = [
-    ("auto", "cpu", 128 << 20, True),  # 8 copies of 128 MiB in one memory
-    ("auto", "cpu", (128 << 20) + 1, False),
-    ("auto", "gpu", 1 << 30, True),
-    ("auto", "gpu", (1 << 30) + 1, False),
-    ("device", "cpu", 1 << 40, True),
-    ("host", "gpu", 1, False),
-]
-FITS = r"""
-import json, os, sys
-os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
-from runner.config.schema import EngineConfig, MeshConfig, RunConfig
-from runner.engine.jax.shards import fits
-cases = json.loads(sys.argv[1])
-configs = [RunConfig(engine=EngineConfig("jax", data=d), mesh=MeshConfig({"batch": 8}, k)) for d, k, _, _ in cases]
-print(json.dumps([fits(size, config) for config, (_, _, size, _) in zip(configs, cases)]))
-"""
-
-
-@pytest.mark.nightly
-def test_splits_of_up_to_a_gibibyte_are_kept_on_the_devices() -> None:
-    assert answer(FITS, SIZES) == [expected for *_, expected in SIZES]
 
 
 FEW_DEVICES = """

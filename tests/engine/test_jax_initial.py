@@ -48,16 +48,6 @@ def test_a_regularizer_s_factor_is_a_value_that_a_later_program_can_use(found: A
     assert found["penalty"] == 2.0
 
 
-def test_slots_are_zero_and_averages_begin_with_the_weights(found: Any) -> None:
-    assert found["begun"] == {"a": [64.0, 8], "optimizer/m/a": [0.0, 8], "ema/a": [64.0, 8]}
-    assert found["apart"], "a step gives the memory of both away"
-
-
-def test_a_loaded_state_takes_the_place_of_the_one_before(found: Any) -> None:
-    assert set(found["loaded"].values()) == {128.0}
-    assert all(found["let go"])
-
-
 def test_a_value_that_lies_elsewhere_is_read_a_device_s_part_at_a_time(found: Any) -> None:
     whole = 16 * (1 << 15)
     assert (found["largest given 1"], found["largest given 8"]) == (whole, whole // 8)

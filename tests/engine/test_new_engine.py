@@ -1,111 +1,14 @@
-"""A new engine is a package, an entry of the table and a YAML file: no other part compares an engine's name."""
+"""No part outside of the engines compares the name of one: a new engine is a package, an entry and a YAML file."""
 
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from runner.engine.registry import ENGINES
 
 ROOT = Path(__file__).parents[2]
-
-# An engine of one weight, whose step adds the mean label to it.
-PACKAGE = {
-    "environment": "def prepare_environment(config): pass",
-    "devices": "def prepare_devices(config): pass",
-    "plain": "def make(config, data, values): raise NotImplementedError",
-    "engine": """
-import numpy as np
-
-from runner.engine import evaluation
-from runner.layout import Placement
-from runner import arrays
-from tests.numpy_engine import NumpyEngine
-
-
-class ToyEngine(NumpyEngine):
-    placements = {"d1/w": Placement("d1/w", (), (), None)}
-
-    def build(self): pass
-    def compile(self, batches): pass
-    def collectives(self): return []
-    def layer_outputs(self): return []
-    def used_whole(self): return ()
-
-    def evaluate(self, batches, *, keep_outputs=False):
-        return evaluation.evaluate(self.task, batches, self.judged, np.asarray, keep_outputs=keep_outputs)
-
-    def judged(self, batch):
-        examples = {name: array[0] for name, array in batch.arrays.items()}
-        outputs = np.full((len(examples["label"]), self.task.outputs.units), self.w, np.float32)
-        ops = arrays.of(np)
-        return evaluation.BatchResult(
-            self.task.loss(ops, outputs, examples), self.task.totals(ops, outputs, examples), outputs
-        )
-
-
-def make(config, data, total_steps, planning):
-    engine = ToyEngine()
-    engine.task = data.task
-    return engine
-""",
-}
-ENTRY = """
-from runner.engine import registry
-
-registry.ENGINES["toy"] = registry.EngineEntry(
-    package="toy_engine",
-    title="Toy",
-    libraries=("numpy",),
-    distributions=("numpy",),
-    hidden=(),
-    install="pip install numpy",
-)
-"""
-START = """
-import sys
-
-import toy_entry
-from runner.cli import entry
-
-sys.argv[0] = "runner"
-entry.main("runner.cli.train")
-"""
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """Returns a folder with the package of an engine, its entry, its YAML file and a program that adds the entry."""
-    package = tmp_path / "toy_engine"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    for name, text in PACKAGE.items():
-        (package / f"{name}.py").write_text(text)
-    (tmp_path / "toy_entry.py").write_text(ENTRY)
-    (tmp_path / "start.py").write_text(START)
-    options = tmp_path / "conf" / "engine"
-    options.mkdir(parents=True)
-    (options / "toy.yaml").write_text("# An engine of one weight.\nname: toy\n")
-    return tmp_path
-
-
-def run(project: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    """Runs the train command on a small dataset, with the project's engine in the table."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(project), str(ROOT)])}
-    command = [sys.executable, "start.py", "dataset=digits", "mesh=single", "tracking=none", *overrides]
-    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_a_run_trains_with_an_engine_that_only_the_table_knows(project: Path) -> None:
-    done = run(project, "engine=toy", "trainer.epochs=1")
-    assert done.returncode == 0, done.stderr
-    assert "eval/accuracy" in done.stdout
 
 
 def compared_names(tree: ast.AST) -> Iterator[ast.Constant]:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests import forks
-from tests.engine.jax_runs import ROOT, answers
+from tests.engine.jax_runs import ROOT
 from tests.nightly import nightly_except
 
 LAYERS = {
@@ -79,25 +79,3 @@ def test_every_kind_of_convolution_has_the_gradients_of_one_device(layers: dict[
     assert len(found) == len(layers) * len(SPECS)
     # Sums of some 3,000 float32 products in another order; what XLA makes of it by itself is 1 to 3 away.
     assert {name: worst for name, worst in found.items() if worst > 2e-5} == {}
-
-
-# The axes of a mesh, the spec of its images, and the axes that are left over.
-MESHES = [
-    ({"batch": 8}, ["batch", None, None, None], []),
-    ({"batch": 4, "model": 2}, ["batch", None, None, None], ["model"]),
-    ({"batch": 8, "model": 1}, ["batch", None, None, None], []),
-    ({"batch": 2, "height": 2, "width": 2}, ["batch", "height", None, None], ["width"]),
-    ({"batch": 2, "height": 2, "width": 2}, ["batch", "height", "width", None], []),
-    ({"model": 8}, [None, None, None, None], ["model"]),
-]
-UNUSED = """
-import json, sys
-from runner.engine.jax.layers.kernel_gradient import unused_axes
-print(json.dumps([unused_axes(axes, image) for axes, image, _ in json.loads(sys.argv[1])]))
-"""
-unused = answers(UNUSED, MESHES)
-
-
-@pytest.mark.parametrize("case", range(len(MESHES)))
-def test_axes_that_shard_no_images_are_unused(unused: list[list[str]], case: int) -> None:
-    assert unused[case] == MESHES[case][2]
