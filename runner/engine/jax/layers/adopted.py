@@ -16,7 +16,6 @@ import keras
 
 from runner.engine.jax import private
 from runner.engine.jax.layers.convolution import convolution
-from runner.engine.jax.layers.dense import MOST_OUTPUTS, narrow_product
 from runner.engine.jax.layers.philox import uniform
 from runner.model import scope
 
@@ -24,8 +23,6 @@ from runner.model import scope
 def adopt(model: keras.Model, *, on_cpu: bool = False, whole_images: bool = True) -> None:
     """Replaces the classes of a model's stock layers. Its variables, names and config stay as they are."""
     classes: dict[type, type] = {keras.layers.Dropout: Dropout}
-    if on_cpu:
-        classes[keras.layers.Dense] = Dense
     if on_cpu and whole_images:
         classes[keras.layers.Conv2D] = Conv2D
     for layer in private.all_layers(model):
@@ -94,22 +91,6 @@ def masks_from_scope(model: keras.Model) -> Iterator[None]:
 
     with private.dropout_replaced(replaced):
         yield
-
-
-class Dense(keras.layers.Dense):  # type: ignore[misc]
-    """A dense layer that computes the same as Keras's. One with few units trains faster on a CPU."""
-
-    def call(self, inputs: jax.Array, training: bool | None = None) -> jax.Array:
-        """Returns the activations (..., units) of inputs (..., features)."""
-        kernel = keras.ops.convert_to_tensor(self.kernel)
-        if self.units > MOST_OUTPUTS or not _are_float32(inputs, kernel):
-            return super().call(inputs, training=training)
-        y = narrow_product(inputs, kernel)
-        if self.bias is not None:
-            y = keras.ops.add(y, self.bias)
-        if self.activation is not None:
-            y = self.activation(y)
-        return y
 
 
 class Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
