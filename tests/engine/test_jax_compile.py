@@ -42,7 +42,7 @@ for axes, loop, _ in meshes:
     config = with_keys(config, {"engine.name": "jax", "engine.loop": loop})
     engine = make_engine(config, cases.data(), 1, planning=True)
     engine.build()
-    modes.append(engine._mode.loop_on_device)
+    modes.append(engine._loops)
 
 import jax, keras, numpy as np
 from runner.engine.jax.compile import slow_in_loops

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from jax.stages import Compiled, Lowered
 
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.schema import ModelConfig
 from runner.engine.base import ProgramCost
 from runner.engine.jax import private
 from runner.engine.jax.adapter import reason
@@ -20,7 +19,6 @@ from runner.engine.jax.initial import equations
 from runner.engine.jax.state import State
 from runner.engine.jax.step import Step
 from runner.errors import ConfigError
-from runner.layout import mesh
 
 logger = logging.getLogger(__name__)
 
@@ -49,55 +47,32 @@ _WITHOUT_TRITON: Options = {"xla_gpu_enable_triton_gemm": False}
 _MOST_NAMED = 4
 
 
-@dataclass(frozen=True)
-class ExecutionMode:
-    """How a model's steps are run: a call's steps as one program, or one by one; on virtual devices of the CPU."""
+def loops_on_device(trace: jax.core.Jaxpr, loop: str, *, on_cpus: bool) -> bool:
+    """Returns whether a call's steps run as one program, by `engine.loop` and the operations of a step's trace."""
+    slow = slow_in_loops(trace)
+    loops = loop == "device" or (loop == "auto" and not (slow and on_cpus))
+    logger.info(
+        "the steps of a call run %s (engine.loop=%s; convolutions that are slow in loops on CPUs: %d, CPUs: %s)",
+        "in a loop on the devices" if loops else "as one program each",
+        loop,
+        slow,
+        on_cpus,
+    )
+    return loops
 
-    loop_on_device: bool
-    on_cpus: bool
 
-
-def choose(
+def traced_gradients(
     step: Step,
     state: State[jax.Array],
     trainable: Sequence[str],
-    config: RunConfig,
+    config: ModelConfig,
     batch: Mapping[str, jax.ShapeDtypeStruct],
-) -> ExecutionMode:
-    """Traces the gradients, checks that they reach every variable, and chooses how steps run by their operations.
+) -> jax.core.Jaxpr:
+    """Returns the trace of a step's gradients, which reach every trainable variable.
 
     Raises:
       ConfigError: a training step of the model raises; the loss does not depend on a trainable variable.
     """
-    trace = _traced_gradients(step, state, config.model, batch)
-    _check_dependence(trace, trainable, config.model)
-    return mode_of(trace, config)
-
-
-def mode_of(trace: jax.core.Jaxpr, config: RunConfig) -> ExecutionMode:
-    """Returns how steps run, by their operations."""
-    device = mesh.device_kind(config.mesh)
-    on_cpus = device == "cpu"
-    slow = slow_in_loops(trace)
-    loop_on_device = config.engine.loop == "device"
-    if config.engine.loop == "auto":
-        loop_on_device = not (slow and on_cpus)
-    form = "as one program each"
-    if loop_on_device:
-        form = "in a loop on the devices"
-    logger.info(
-        "the steps of a call run %s (engine.loop=%s; convolutions that are slow in loops on CPUs: %d, devices: %s)",
-        form,
-        config.engine.loop,
-        slow,
-        device,
-    )
-    return ExecutionMode(loop_on_device, on_cpus)
-
-
-def _traced_gradients(
-    step: Step, state: State[jax.Array], config: ModelConfig, batch: Mapping[str, jax.ShapeDtypeStruct]
-) -> jax.core.Jaxpr:
     count = jax.ShapeDtypeStruct((), np.float32)
     microstep = jax.ShapeDtypeStruct((), np.int32)
 
@@ -107,7 +82,7 @@ def _traced_gradients(
         return gradients, loss_b, regularization
 
     try:
-        return jax.make_jaxpr(learned)(state, dict(batch), count, microstep).jaxpr
+        trace = jax.make_jaxpr(learned)(state, dict(batch), count, microstep).jaxpr
     except (ConfigError, jax.errors.UnexpectedTracerError):
         # The engine answers the second by another build, see `JaxEngine.build`.
         raise
@@ -115,6 +90,8 @@ def _traced_gradients(
         raise ConfigError(
             f"model._target_={config.target}: a training step of the model raised {reason(error)}"
         ) from error
+    _check_dependence(trace, trainable, config)
+    return trace
 
 
 def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: ModelConfig) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from runner.config.schema import RunConfig
+from runner.config.schema import HardwareConfig
 from runner.engine import compilers
 from runner.engine.jax import private, residuals
 from runner.errors import invalid
@@ -37,21 +37,19 @@ _TORUS_DIMS = {"v4": 3, "v5p": 3, "v5e": 2, "v6e": 2}
 _LARGEST_FUSED_HEAD = 128
 
 
-def make_mesh(config: RunConfig) -> Mesh:
+def make_mesh(axes: Mapping[str, int], compiler: str, hardware: HardwareConfig) -> Mesh:
     """Returns the mesh of a plan, whose devices need not exist; raises ConfigError if no compiler has them."""
-    axes = config.mesh.axes
-    if config.plan.compiler == ARITHMETIC:
+    if compiler == ARITHMETIC:
         # Whatever reads shapes and shardings takes the abstract mesh as it takes a mesh of devices. From JAX 0.11 on,
         # the axes of an abstract mesh are explicit by default.
         kinds = (AxisType.Auto,) * len(axes)
         abstract: Any = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=kinds)
         return abstract
-    devices = _target_devices(config)
+    devices = _target_devices(axes, hardware)
     return Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes))
 
 
-def _target_devices(config: RunConfig) -> list[Any]:
-    hardware = config.hardware
+def _target_devices(axes: Mapping[str, int], hardware: HardwareConfig) -> list[Any]:
     kind = hardware.kind or ""
     target = hardware.target or ""
     if not compilers.is_installed(kind):
@@ -62,10 +60,10 @@ def _target_devices(config: RunConfig) -> list[Any]:
             problem=f"the compiler of hardware={hardware.name} is not installed",
             fix=f"pip install -e '.[{extra}]', which needs no {kind.upper()}, or set plan.compiler={ARITHMETIC}",
         )
-    count = math.prod(config.mesh.axes.values())
+    count = math.prod(axes.values())
     if kind == _GPU:
         return _gpus(target, count, hardware.node_devices or count)
-    return _tpus(config, target, count)
+    return _tpus(axes, target, hardware.name)
 
 
 def _gpus(target: str, count: int, per_node: int) -> list[Any]:
@@ -84,20 +82,20 @@ def _gpus(target: str, count: int, per_node: int) -> list[Any]:
     return list(topology.devices)
 
 
-def _tpus(config: RunConfig, target: str, count: int) -> list[Any]:
+def _tpus(axes: Mapping[str, int], target: str, hardware: str | None) -> list[Any]:
     # Without the first, the compiler asks Google Cloud's metadata server; without the second, two plans at a time
     # abort on a lock file.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    shape = torus(count, _TORUS_DIMS.get(target, 2))
+    shape = torus(math.prod(axes.values()), _TORUS_DIMS.get(target, 2))
     name = f"{target}:{'x'.join(map(str, shape))}"
     try:
         topology = topologies.get_topology_desc(platform="tpu", topology_name=name)
     except Exception as error:  # libtpu raises errors of several types.
         raise invalid(
             "mesh.axes",
-            config.mesh.axes,
-            problem=f"the compiler of hardware={config.hardware.name} has no topology {name}",
+            axes,
+            problem=f"the compiler of hardware={hardware} has no topology {name}",
             fix="choose a number of devices that is a slice of this TPU, such as 64 or 256",
         ) from error
     return list(topology.devices)
@@ -124,17 +122,16 @@ def torus(count: int, dims: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def attention_of(config: RunConfig) -> Iterator[None]:
+def attention_of(kind: str | None, compiler: str) -> Iterator[None]:
     """Makes Keras choose attention as it would on the plan's devices, while the context lasts.
 
     Keras asks `jax.devices()`, which are those of this machine. On GPUs it takes cuDNN's fused attention in 16 bits.
     On TPUs its splash attention falls back to plain attention, because a causal mask under jit is traced.
     """
-    kind = config.hardware.kind or config.mesh.device
     if kind != _GPU:
         yield
         return
-    if config.plan.compiler == TARGET:
+    if compiler == TARGET:
         with private.gpu_attention(_can_fuse):
             yield
         return

@@ -30,7 +30,15 @@ from runner.engine.evaluation import BatchResult
 from runner.engine.jax import environment, mesh, precision, private, processes, randomness, updates
 from runner.engine.jax.adapter import Keras3Factory, check_model, layer_outputs, model_inputs
 from runner.engine.jax.collectives import collectives
-from runner.engine.jax.compile import FOR_CPUS, TO_READ, Options, choose, compiled, program_cost
+from runner.engine.jax.compile import (
+    FOR_CPUS,
+    TO_READ,
+    Options,
+    compiled,
+    loops_on_device,
+    program_cost,
+    traced_gradients,
+)
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
@@ -64,6 +72,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}
         self._split: Arrays | None = None
         self._builds_eagerly = False
+        self._on_cpus = runner_mesh.device_kind(config.mesh) == "cpu"
 
     def build(self) -> None:
         """Makes devices, mesh, model and slots, and places them.
@@ -105,8 +114,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         else:
             self._model, self._initial = self._factory.build_for_mesh(eager=self._builds_eagerly)
         self._check_model()
-        on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
-        adopt(self._model, on_cpu=on_cpu, whole_images=splits_examples_alone(self._array_specs))
+        adopt(self._model, on_cpu=self._on_cpus, whole_images=splits_examples_alone(self._array_specs))
         self._names = Names(self._model)
         return shapes_of(self._names.variables)
 
@@ -158,24 +166,26 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _make_programs(self) -> None:
         step = self._make_step()
-        self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
+        shapes = self._microbatch_shapes()
+        trace = traced_gradients(step, self._state, self._trainable, self._config.model, shapes)
         by_example = self._array_shardings[WEIGHT]
-        losses = self._make_training(step)
+        losses = self._make_training(step, trace)
         evaluated = (losses, self._replicated, by_example, self._replicated)
         self._evaluated = jax.jit(step.evaluated, out_shardings=evaluated)
         self._next_logits = jax.jit(step.next_logits, out_shardings=self._replicated)
         weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
         self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=weights)
 
-    def _make_training(self, step: Rounds[Any]) -> NamedSharding:
+    def _make_training(self, step: Rounds[Any], trace: jax.core.Jaxpr) -> NamedSharding:
         """Prepares what every training needs; returns the sharding of an evaluation's losses (B,)."""
+        self._loops = loops_on_device(trace, self._config.engine.loop, on_cpus=self._on_cpus)
         losses, sums = result_shardings(
             self._array_shardings[WEIGHT],
             self._stacked_shardings[WEIGHT],
             self._replicated,
-            loops=self._mode.loop_on_device,
+            loops=self._loops,
         )
-        train: Callable[..., object] = step.many if self._mode.loop_on_device else step.step
+        train: Callable[..., object] = step.many if self._loops else step.step
         # Results are pinned: XLA would otherwise choose other shardings for the new state than for the old one.
         results = (self._state_shardings, sums, self._replicated)
         self._train = jax.jit(train, donate_argnums=0, out_shardings=results)
@@ -222,7 +232,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         for name in self._data.arrays:
             _, *example_spec = self._array_specs[name]
             shardings[name] = self._sharding((None, *example_spec))
-        self._split = cached(source, shardings, self._config, planning=self._planning)
+        self._split = cached(source, shardings, self._config.engine.data, self._config.mesh, planning=self._planning)
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Places a call's arrays, or the rows of what is cached, by micro-batches."""
@@ -249,7 +259,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         shapes = tuple(shapes_of(batches.arrays).items())
         if shapes not in self._programs:
             arguments = [self._state, *self._arguments(batches, 0)]
-            if not self._mode.loop_on_device:
+            if not self._loops:
                 # A program of one round takes the round's number.
                 arguments.append(np.int32(0))
             self._programs[shapes] = compiled(self._lowered(arguments), self._compiler_options())
@@ -261,7 +271,7 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _compiler_options(self) -> Options:
         if self._planning:
             return TO_READ
-        if self._mode.on_cpus:
+        if self._on_cpus:
             return FOR_CPUS
         return {}
 
@@ -269,7 +279,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         """Runs the steps in one program, or one after another. It does not wait for the last program to end."""
         program = self._compiled(batches)
         arguments = self._arguments(batches, first_step, rate_factor)
-        if self._mode.loop_on_device:
+        if self._loops:
             self._state, sums, regularization = self._run(program, self._state, *arguments)
             return self._pending(sums, regularization, batches)
         rows: dict[str, list[jax.Array]] = defaultdict(list)
@@ -308,7 +318,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _run(self, program: Callable[..., T], *arguments: object) -> T:
         """Starts a program. If several devices share a CPU's threads, after the one before has ended."""
-        if not self._mode.on_cpus or self._mesh.size == 1:
+        if not self._on_cpus or self._mesh.size == 1:
             return program(*arguments)
         with current().waiting():
             RUNNING.wait()
@@ -391,7 +401,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             self._layer_paths(),
             self._trainable,
             self._data_axes,
-            looped=self._mode.loop_on_device,
+            looped=self._loops,
         )
         return self._per_step(per_microbatch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -32,14 +33,19 @@ class PlannedEngine(JaxEngine):
     is_checked = False
 
     def _make_mesh(self) -> Mesh:
-        return elsewhere.make_mesh(self._config)
+        config = self._config
+        return elsewhere.make_mesh(config.mesh.axes, config.plan.compiler, config.hardware)
+
+    def _attention(self) -> AbstractContextManager[None]:
+        config = self._config
+        return elsewhere.attention_of(config.hardware.kind or config.mesh.device, config.plan.compiler)
 
     def _make_programs(self) -> None:
         if self._config.plan.compiler == elsewhere.ARITHMETIC:
             # Nothing is compiled.
             self._make_step()
             return
-        with elsewhere.attention_of(self._config):
+        with self._attention():
             super()._make_programs()
 
     def _check_model(self) -> None:
@@ -119,7 +125,7 @@ class PlannedEngine(JaxEngine):
         return PlacedBatches(arrays, batches.weights, batches.steps)
 
     def _lowered(self, arguments: Sequence[object]) -> Lowered:
-        with elsewhere.attention_of(self._config):
+        with self._attention():
             return super()._lowered(arguments)
 
     def _compiler_options(self) -> Options:
@@ -136,7 +142,7 @@ class PlannedEngine(JaxEngine):
 
         state = self._state
         self._head_counts: dict[tuple[int, ...], None] = {}
-        with elsewhere.attention_of(self._config), private.attention_replaced(self._noting_heads):
+        with self._attention(), private.attention_replaced(self._noting_heads):
             saved, self._scores = elsewhere.saved_arrays(
                 losses,
                 state.trainable,

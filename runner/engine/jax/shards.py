@@ -14,13 +14,14 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from runner.cluster.team import current
-from runner.config.schema import RunConfig
+from runner.config.schema import MeshConfig
 from runner.data.base import Array, ArraySource, DataSource
 from runner.engine.base import Shard, VariableInfo
 from runner.engine.jax.processes import placed_all
 from runner.engine.mappings import subset
 from runner.errors import invalid
-from runner.layout import mesh
+from runner.layout.mesh import device_kind
+from runner.layout.mesh import size as axes_size
 
 # Bytes of a split's arrays that `engine.data=auto` keeps on each device. MNIST, CIFAR and small tables fit; of an
 # accelerator's memory it is a small part.
@@ -128,30 +129,16 @@ def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeD
     return jax.make_array_from_single_device_arrays(shape, sharding, placed)
 
 
-def fits(size: int, config: RunConfig) -> bool:
-    """Returns whether a split's arrays of so many bytes are kept on each device."""
-    if config.engine.data != "auto":
-        return config.engine.data == "device"
-    if current().count > 1:
-        # Each process reads the examples that its devices need.
-        return False
-    # Virtual devices share one memory, in which each has its own copy.
-    copies = 1
-    if mesh.device_kind(config.mesh) == "cpu":
-        copies = mesh.size(config.mesh.axes)
-    return size * copies <= _MOST_CACHED
-
-
 def cached(
-    source: DataSource, shardings: Mapping[str, NamedSharding], config: RunConfig, *, planning: bool
+    source: DataSource, shardings: Mapping[str, NamedSharding], data: str, mesh: MeshConfig, *, planning: bool
 ) -> dict[str, jax.Array] | None:
-    """Puts a split's arrays (N, ...) on the devices, for a plan their shapes; None: the split is to be streamed.
+    """Puts a split's arrays (N, ...) on each device, for a plan their shapes; None: the split is to be streamed.
 
     Raises:
       ConfigError: `engine.data=device`, and the split is not in memory.
     """
     if not isinstance(source, ArraySource):
-        if config.engine.data == "device":
+        if data == "device":
             raise invalid(
                 "engine.data",
                 "device",
@@ -160,7 +147,7 @@ def cached(
             )
         return None
     arrays = subset(source.arrays, shardings)
-    if not fits(sum(array.nbytes for array in arrays.values()), config):
+    if data == "host" or (data == "auto" and not _fits(sum(array.nbytes for array in arrays.values()), mesh)):
         return None
     if not planning:
         return placed_all(arrays, shardings)
@@ -169,3 +156,10 @@ def cached(
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
         shapes[name] = jax.ShapeDtypeStruct(array.shape, dtype, sharding=shardings[name])
     return shapes
+
+
+def _fits(size: int, mesh: MeshConfig) -> bool:
+    # With several processes, each reads the examples that its devices need. Virtual devices share one memory, in which
+    # each has its own copy.
+    copies = axes_size(mesh.axes) if device_kind(mesh) == "cpu" else 1
+    return current().count == 1 and size * copies <= _MOST_CACHED

@@ -16,7 +16,6 @@ from runner.engine.base import HostBatches, LayerOutput
 from runner.engine.evaluation import BatchResult
 from runner.engine.jax import private
 from runner.engine.jax.adapter import outputs_of
-from runner.engine.jax.compile import mode_of
 from runner.engine.jax.engine import RUNNING, JaxEngine
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_step.factory import OwnStepFactory
@@ -87,8 +86,7 @@ class OwnStepEngine(JaxEngine):
         functions = Functions(self._parts, self._task, self._config.trainer.seed)
         step = OwnStep(functions, self._partitioning())
         self._functions = step
-        self._mode = mode_of(self._traced_step(step), self._config)
-        losses = self._make_training(step)
+        losses = self._make_training(step, self._traced_step(step))
         self._evaluated = jax.jit(step.evaluated, out_shardings=(losses, self._replicated))
         self._outputs = jax.jit(step.outputs, static_argnums=1)
 
