@@ -19,7 +19,7 @@ from runner.arrays import Tensor
 from runner.data.base import Array
 from runner.engine.jax.adapter import Keras3Factory, check_model, layer_outputs
 from runner.engine.jax.layers.adopted import masks_from_scope
-from runner.engine.jax.layers.rows import exact_row_gradients
+from runner.engine.jax.layers.gradients import exact_row_gradients
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import as_float32, rounded, set_dtypes
 from runner.engine.jax.private import all_layers, forget_added_losses, in_float32, training_argument

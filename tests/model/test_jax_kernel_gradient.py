@@ -29,7 +29,7 @@ os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
 os.environ["PJRT_NPROC"], os.environ["KERAS_BACKEND"] = "16", "jax"
 import jax, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients, spread_over
+from runner.engine.jax.layers.gradients import exact_gradients, spread_over
 layers, specs, batch = json.loads(sys.argv[1])
 same = jax.lax.conv_general_dilated
 class ByAnotherName(keras.layers.Layer):
@@ -53,7 +53,7 @@ for name, text in layers.items():
     gradients = jax.grad(loss, (0, 1))
     expected = jax.tree.leaves(jax.jit(gradients)(weights, x))
     def exact(weights, x):
-        with exact_kernel_gradients(spread_over(mesh)):
+        with exact_gradients(spread_over(mesh)):
             return gradients(weights, x)
     for spec in specs:
         whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(*spec))

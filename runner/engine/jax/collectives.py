@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.engine.axes import device_groups, group_size, without_axes
+from runner.engine.axes import group_size, without_axes
 from runner.engine.base import Collective
 from runner.engine.jax import hlo
 from runner.layout import Placement
@@ -310,23 +310,11 @@ def _width(element_type: str) -> int:
 def _axis(attributes: str, axes: Mapping[str, int]) -> str:
     """Returns the axes over whose devices a collective runs, joined by `+`; empty: each device is alone."""
     pairs = hlo.source_target_pairs(attributes)
-    if pairs is not None:
-        return _axes_between(pairs, axes)
-    groups = hlo.replica_groups(attributes, math.prod(axes.values()))
-    group_sets = set(map(frozenset, groups))
-    for names, expected in device_groups(axes).items():
-        if group_sets == expected:
-            return "+".join(names)
-    # A part of an axis's devices: XLA splits by it a dim that the whole axis would not divide.
-    pairs = []
-    for group in groups:
-        for other in group[1:]:
-            pairs.append((group[0], other))
-    return _axes_between(pairs, axes)
-
-
-def _axes_between(pairs: Iterable[tuple[int, int]], axes: Mapping[str, int]) -> str:
-    """Returns the axes along which the devices of a pair differ, joined by `+`."""
+    if pairs is None:
+        pairs = []
+        # A group may be a part of an axis's devices: XLA splits by it a dim that the whole axis would not divide.
+        for first, *others in hlo.replica_groups(attributes, math.prod(axes.values())):
+            pairs += [(first, other) for other in others]
     sizes = tuple(axes.values())
     different = set()
     for source, target in pairs:

@@ -19,7 +19,7 @@ from runner.data.base import WEIGHT
 from runner.engine.axes import without_axes
 from runner.engine.jax import private
 from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts
-from runner.engine.jax.layers.kernel_gradient import Spread, spread_over, unused_axes
+from runner.engine.jax.layers.gradients import Spread, spread_over, unused_axes
 from runner.engine.mappings import map_values, shapes_of
 from runner.layout import Placement, Spec, transformers
 from runner.layout.axes import JOIN, data_axes, names_of
@@ -39,7 +39,7 @@ class Partitioning:
       sums: sharding of the numbers of a call's examples, (K, B).
       gathered: shardings of trainable variables that the step gathers before the model uses them, by their index.
       heads_axis: axis that splits the heads of queries, keys and values in every attention; None: no such axis.
-      spread_images: see `runner.engine.jax.layers.kernel_gradient.exact_kernel_gradients`.
+      spread_images: see `runner.engine.jax.layers.gradients.exact_gradients`.
       tokens: how it splits examples and their tokens.
     """
 

@@ -285,7 +285,7 @@ def dropout_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> Abstract
 
 
 def take_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> AbstractContextManager[None]:
-    """Replaces Keras's look-up of a table's rows, whose gradients are else summed in bfloat16, see `.layers.rows`."""
+    """Replaces Keras's look-up of a table's rows, whose gradients else add up in bfloat16, see `.layers.gradients`."""
     return _replaced(backend.numpy, "take", make)
 
 
@@ -327,7 +327,7 @@ def kernel_gradients_of(
     """Applies a function of images, gradient of the results and dims to the inputs of convolution kernels' gradients.
 
     Every convolution is the same primitive, whichever function made it, and its gradients are computed by the one rule
-    that this table has for it. Without it kernel gradients are wrong on some meshes, see `.layers.kernel_gradient`.
+    that this table has for it. Without it kernel gradients are wrong on some meshes, see `.layers.gradients`.
     """
     original = ad.fancy_transposes[lax.conv_general_dilated_p]
 

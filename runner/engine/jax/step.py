@@ -18,8 +18,7 @@ from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.jax import private
 from runner.engine.jax.layers.chunked_loss import bytes_of_chunk, chunked
-from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
-from runner.engine.jax.layers.rows import exact_row_gradients
+from runner.engine.jax.layers.gradients import exact_gradients
 from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.precision import as_float32, rounded, rounded_like
 from runner.engine.jax.randomness import Randomness
@@ -139,7 +138,7 @@ class Step(Rounds[State[jax.Array]]):
         return weights
 
     def _gradients_of_losses(self, *arguments: object) -> tuple[list[jax.Array], Aux]:
-        with exact_kernel_gradients(self._partitioning.spread_images), exact_row_gradients():
+        with exact_gradients(self._partitioning.spread_images):
             gradients: tuple[list[jax.Array], Aux] = jax.grad(self.losses, has_aux=True)(*arguments)
         return gradients
 

@@ -6,7 +6,6 @@ Shapes: B examples of a batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import jax
@@ -17,8 +16,7 @@ from runner import arrays
 from runner.data.base import WEIGHT
 from runner.engine.jax import private
 from runner.engine.jax.adapter import reason
-from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
-from runner.engine.jax.layers.rows import exact_row_gradients
+from runner.engine.jax.layers.gradients import exact_gradients
 from runner.engine.jax.own_step.parts import Parts, Values
 from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.rounds import Arrays, Rounds, Sums, first_step, only_batch
@@ -114,19 +112,12 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         super().__init__(partitioning, 1, functions.task.step_metrics)
         self._functions = functions
 
-    def _contexts(self) -> AbstractContextManager[Any]:
-        stack = ExitStack()
-        stack.enter_context(self._attention())
-        stack.enter_context(exact_kernel_gradients(self._partitioning.spread_images))
-        stack.enter_context(exact_row_gradients())
-        return stack
-
     def step(
         self, state: dict[str, jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[dict[str, jax.Array], Sums, jax.Array]:
         """Returns one round's new state, losses and metrics (B,), and regularization, 0; see the base class."""
         batch, _, _ = self._batch(split, arrays, numbers, index)
-        with self._contexts():
+        with self._attention(), exact_gradients(self._partitioning.spread_images):
             new_state, sums = self._functions.train(state, batch, first_step(numbers) + index)
         placed: dict[str, jax.Array] = lax.with_sharding_constraint(new_state, self._partitioning.state)
         return placed, sums, jnp.zeros((), jnp.float32)
@@ -134,7 +125,7 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
     def evaluated(self, state: dict[str, jax.Array], arrays: Arrays, number: jax.Array) -> tuple[jax.Array, Arrays]:
         """Returns each example's loss (B,) and the totals of a batch, arrays (1, B, ...)."""
         batch = only_batch(arrays)
-        with self._contexts():
+        with self._attention(), exact_gradients(self._partitioning.spread_images):
             metrics = self._functions.evaluate(state, batch, number)
         return metrics[LOSS], self._functions.totals(metrics, batch)
 
