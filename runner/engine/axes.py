@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -31,28 +30,6 @@ def axes_of(specs: Iterable[Spec]) -> set[str]:
 def without_axes(spec: Spec, axes: Collection[str]) -> Spec:
     """Returns a spec that shards no dim over some axes."""
     return tuple(None if axis in axes else axis for axis in spec)
-
-
-def device_groups(axes: Mapping[str, int]) -> dict[tuple[str, ...], set[frozenset[int]]]:
-    """Returns, by axes, the groups of devices that differ in those axes only.
-
-    There is an entry for every choice of axes.
-
-    Args:
-      axes: mesh axis to size; devices are numbered row-major.
-    """
-    names: list[str] = []
-    sizes: list[int] = []
-    for name, size in axes.items():
-        if size > 1:
-            names.append(name)
-            sizes.append(size)
-    ids = np.arange(math.prod(sizes)).reshape(sizes)
-    groups = {}
-    for count in range(len(names) + 1):
-        for dims in itertools.combinations(range(len(names)), count):
-            groups[tuple(names[dim] for dim in dims)] = set(map(frozenset, groups_along(ids, dims)))
-    return groups
 
 
 def groups_along(ids: npt.NDArray[np.integer], dims: Sequence[int]) -> list[list[int]]:

@@ -95,7 +95,7 @@ def main() -> None:
     again = tuned.build()
     found["preset"] = float(np.abs(np.asarray(again(batch, training=False)) - logits).max())
     found["adapters"] = trained(again)
-    abstract = tuned.build_abstract()
+    abstract, _ = tuned.build_for_mesh()
     found["held"] = [isinstance(v.value, jax.core.Tracer) for v in abstract.weights].count(False)
     told, names = stored.attached(abstract), Names(abstract).variables
     kernel = "transformer_layer_0/self_attention/query/kernel"
@@ -108,7 +108,7 @@ def main() -> None:
     found["normalizing"] = [normalizing(pattern) for pattern in ("last/.*", ".*")]
     found["nothing"] = refused(language(), ["transformer_layer_9/.*"], **gpt)
     found["other_task"] = refused(language(), **gpt, task="TextClassifier")
-    bert = factory(classes(), backbone="BertBackbone", vocabulary_size=V, **SIZES).build_abstract()
+    bert, _ = factory(classes(), backbone="BertBackbone", vocabulary_size=V, **SIZES).build_for_mesh()
     found["classifier"] = [type(layer).__name__ for layer in bert.layers], [list(o.shape) for o in bert.outputs]
     found["needed"] = refused(classes(), backbone="BertBackbone", **SIZES)
     found["unknown"] = refused(language(), **gpt, num_layer=2)

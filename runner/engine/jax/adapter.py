@@ -96,20 +96,6 @@ class Keras3Factory:
         assign(model, values)
         return model
 
-    def build_abstract(self, *, eager: bool = False) -> keras.Model:
-        """Returns the model for a plan: its variables need no values, and have some if it is built eagerly."""
-        if not eager:
-            traced = self._traced()
-            if traced is not None:
-                return traced[0]
-            deferred = self._build_deferred()
-            if deferred is not None:
-                model, created = deferred
-                for variable in created:
-                    private.release(variable)
-                return model
-        return self.build()
-
     def _traced(self) -> tuple[keras.Model, ClosedJaxpr] | None:
         return traced_build(self.call_builder, lambda model: model.variables, holds_traced)
 

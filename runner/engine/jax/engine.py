@@ -42,7 +42,7 @@ from runner.engine.jax.compile import (
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
-from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, result_shardings, sharding, unsplit
+from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, unsplit
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Rounds, batch_shapes, call_numbers
@@ -109,10 +109,7 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         config = self._config
         self._factory = Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision)
-        if self._planning:
-            self._model = self._factory.build_abstract(eager=self._builds_eagerly)
-        else:
-            self._model, self._initial = self._factory.build_for_mesh(eager=self._builds_eagerly)
+        self._model, self._initial = self._factory.build_for_mesh(eager=self._builds_eagerly)
         self._check_model()
         adopt(self._model, on_cpu=self._on_cpus, whole_images=splits_examples_alone(self._array_specs))
         self._names = Names(self._model)
@@ -179,12 +176,15 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _make_training(self, step: Rounds[Any], trace: jax.core.Jaxpr) -> NamedSharding:
         """Prepares what every training needs; returns the sharding of an evaluation's losses (B,)."""
         self._loops = loops_on_device(trace, self._config.engine.loop, on_cpus=self._on_cpus)
-        losses, sums = result_shardings(
-            self._array_shardings[WEIGHT],
-            self._stacked_shardings[WEIGHT],
-            self._replicated,
-            loops=self._loops,
-        )
+        # Numbers of single examples stay where they are computed, unless several processes must read them: then every
+        # device gets all of them. A round that is dispatched on its own leaves them, and `_stacked` joins a call's.
+        losses = self._array_shardings[WEIGHT]
+        sums = losses
+        if self._loops:
+            sums = self._stacked_shardings[WEIGHT]
+        if not self._replicated.is_fully_addressable:
+            losses = self._replicated
+            sums = losses if self._loops else self._array_shardings[WEIGHT]
         train: Callable[..., object] = step.many if self._loops else step.step
         # Results are pinned: XLA would otherwise choose other shardings for the new state than for the old one.
         results = (self._state_shardings, sums, self._replicated)

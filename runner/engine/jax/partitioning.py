@@ -213,21 +213,3 @@ def _vocabulary_parts(on: MeshLayout, roles: Mapping[str, Role]) -> int:
                 count = on.axes[axis]
             parts.append(count)
     return min(parts, default=1)
-
-
-def result_shardings(
-    of_round: NamedSharding, of_call: NamedSharding, replicated: NamedSharding, *, loops: bool
-) -> tuple[NamedSharding, NamedSharding]:
-    """Returns the shardings of an evaluation's losses (B,), and of a training call's losses and metrics (K, B).
-
-    Numbers of single examples stay where they are computed, unless several processes must read them: then every device
-    gets all of them. A step that is dispatched on its own leaves them, and `_stacked` of the engine joins a call's.
-    """
-    losses = of_round
-    losses_of_call = of_call
-    if not replicated.is_fully_addressable:
-        losses = replicated
-        losses_of_call = replicated
-    if loops:
-        return losses, losses_of_call
-    return losses, of_round

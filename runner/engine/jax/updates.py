@@ -35,16 +35,10 @@ from runner.engine.optim.stock import (
 )
 
 Values = list[jax.Array]
+# The trainable variables by path, which need no values.
+Variables = Mapping[str, keras.Variable]
 # (number of the trainable variable, its new value) -> its value after its constraint
 Constrain = Callable[[int, jax.Array], jax.Array]
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The trainable variables by path, which need no values, and the settings of each."""
-
-    variables: Mapping[str, keras.Variable]
-    settings: Mapping[str, Settings]
 
 
 @dataclass(frozen=True)
@@ -79,12 +73,13 @@ class UpdateRule(ABC):
 
 def make(config: OptimizerConfig, paths: Sequence[str], variables: Sequence[keras.Variable], mesh: Mesh) -> UpdateRule:
     """Returns the update of a checked config; raises ConfigError if a parameter group matches no variable."""
-    trained = Trained(dict(zip(paths, variables, strict=True)), groups.settings(config, paths))
+    by_path = dict(zip(paths, variables, strict=True))
+    settings = groups.settings(config, paths)
     if OPTIMIZERS[config.name].is_keras_class:
-        return KerasUpdate(config, trained, mesh)
+        return KerasUpdate(config, by_path, settings, mesh)
     if OPTIMIZERS[config.name].is_transformation:
-        return TransformationUpdate(config, trained)
-    return OwnUpdate(config, trained)
+        return TransformationUpdate(config, by_path, settings)
+    return OwnUpdate(config, by_path, settings)
 
 
 def _ranks(variables: Mapping[str, keras.Variable]) -> dict[str, int]:
@@ -94,10 +89,10 @@ def _ranks(variables: Mapping[str, keras.Variable]) -> dict[str, int]:
 class OwnUpdate(UpdateRule):
     """Our rule, variable by variable."""
 
-    def __init__(self, config: OptimizerConfig, trained: Trained) -> None:
-        self.settings = trained.settings
-        self._rule = rules.GroupedRule(config, trained.settings, jnp)
-        self.slots = whole_slots(self._rule.rule.slots, _ranks(trained.variables))
+    def __init__(self, config: OptimizerConfig, variables: Variables, settings: Mapping[str, Settings]) -> None:
+        self.settings = settings
+        self._rule = rules.GroupedRule(config, settings, jnp)
+        self.slots = whole_slots(self._rule.rule.slots, _ranks(variables))
 
     def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Updates each variable by the rule."""
@@ -129,15 +124,17 @@ def _unless_frozen(freeze_steps: int, done: jax.Array, new: jax.Array, old: jax.
 class KerasUpdate(UpdateRule):
     """Optimizers of Keras 3: one per learning rate and step count, as Keras has them per optimizer."""
 
-    def __init__(self, config: OptimizerConfig, trained: Trained, mesh: Mesh) -> None:
-        self.settings = trained.settings
+    def __init__(
+        self, config: OptimizerConfig, variables: Variables, settings: Mapping[str, Settings], mesh: Mesh
+    ) -> None:
+        self.settings = settings
         self.slots = []
         # Each with the numbers of its variables, its factor of the rate, and the steps before its first.
         self._parts: list[tuple[_KerasOptimizer, list[int], float, int]] = []
-        numbers = {path: number for number, path in enumerate(trained.variables)}
-        for (rate, freeze_steps), paths in groups.parts(trained.settings).items():
-            own = {path: trained.variables[path] for path in paths}
-            excluded = [own[path] for path in paths if not trained.settings[path].decays]
+        numbers = {path: number for number, path in enumerate(variables)}
+        for (rate, freeze_steps), paths in groups.parts(settings).items():
+            own = {path: variables[path] for path in paths}
+            excluded = [own[path] for path in paths if not settings[path].decays]
             optimizer = _KerasOptimizer(config, own, excluded, mesh)
             self.slots += optimizer.slots
             self._parts.append((optimizer, [numbers[path] for path in paths], rate, freeze_steps))
@@ -170,12 +167,12 @@ class KerasUpdate(UpdateRule):
 class TransformationUpdate(UpdateRule):
     """A transformation of Optax. Its updates are multiplied by the learning rate."""
 
-    def __init__(self, config: OptimizerConfig, trained: Trained) -> None:
+    def __init__(self, config: OptimizerConfig, variables: Variables, settings: Mapping[str, Settings]) -> None:
         self.transformation = transformation.make(config)
-        self.settings = trained.settings
-        self._paths = list(trained.variables)
+        self.settings = settings
+        self._paths = list(variables)
         shapes = {}
-        for path, variable in trained.variables.items():
+        for path, variable in variables.items():
             shapes[path] = jax.ShapeDtypeStruct(tuple(variable.shape), jnp.float32)
         # By shapes alone, as the state is too large for one device before it is sharded.
         first = jax.eval_shape(self.transformation.init, shapes)

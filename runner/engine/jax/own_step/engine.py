@@ -42,10 +42,7 @@ class OwnStepEngine(JaxEngine):
         assert isinstance(task, StepTask)
         self._task = task
         self._own_factory = OwnStepFactory(self._config, self._data, self._total_steps)
-        if self._planning:
-            self._parts = self._own_factory.build_abstract(eager=self._builds_eagerly)
-        else:
-            self._parts, self._initial = self._own_factory.build_for_mesh(eager=self._builds_eagerly)
+        self._parts, self._initial = self._own_factory.build_for_mesh(eager=self._builds_eagerly)
         # Checks the optimizers too, before anything is placed.
         self._kinds = self._parts.kinds
         return shapes_of(self._parts.model_variables)

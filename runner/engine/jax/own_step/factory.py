@@ -78,13 +78,6 @@ class OwnStepFactory:
             private.release(variable)
         return parts, Initial(values)
 
-    def build_abstract(self, *, eager: bool = False) -> Parts:
-        """Returns the parts for a plan: their variables need no values, and have some if they are built eagerly."""
-        traced = None if eager else self._traced()
-        if traced is None:
-            return self.build()
-        return traced[0]
-
     def build_with(self, values: Mapping[str, Array]) -> Parts:
         """Returns the parts on one device, with the given values of the models' variables by canonical path."""
         parts = self.build()
