@@ -73,13 +73,15 @@ class Keras3Factory:
         The build is traced. A builder that needs values as it builds, or layers that keep what they computed then, are
         built eagerly on one device; each value is released when it is placed.
         """
-        built = None
+        built: tuple[keras.Model, Mapping[int, TraceSlice | StoredValue]] | None = None
         if not eager:
             traced = self._traced() or self._trace_deferred()
             if traced is not None:
                 built = self._with_sources(*traced)
         if built is None:
-            built = self._build_on_host()
+            with host_memory():
+                model = self.call_builder()
+            built = model, {id(variable): HostValue(variable.value) for variable in model.weights}
         model, values_by_id = built
         stored_values = stored.attached(model)
         initial: dict[str, TraceSlice | StoredValue] = {}
@@ -155,11 +157,6 @@ class Keras3Factory:
             if id(variable) not in weights:
                 private.set_value(variable, slices[id(variable)].now())
         return model, {key: part.source() for key, part in slices.items()}
-
-    def _build_on_host(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]]:
-        with host_memory():
-            model = self.call_builder()
-        return model, {id(variable): HostValue(variable.value) for variable in model.weights}
 
     def call_builder(self) -> keras.Model:
         """Returns the built and checked model. All values that its builder draws are computed."""
@@ -364,7 +361,9 @@ def layer_outputs(model: keras.Model, batch: int, data: DataSpec) -> list[LayerO
 
 def outputs_of(model: keras.Model, inputs: Any) -> list[LayerOutput]:
     """Returns each layer's output by tracing one call."""
-    notes = Outputs(Names(model).layers, lambda tree: filter(_is_tensor, jax.tree.leaves(tree)))
+    notes = Outputs(
+        Names(model).layers, lambda tree: [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape")]
+    )
     training = private.training_argument(model, training=False)
 
     def call(state: list[list[jax.Array]], inputs: jax.Array | dict[str, jax.Array]) -> object:
@@ -374,7 +373,3 @@ def outputs_of(model: keras.Model, inputs: Any) -> list[LayerOutput]:
     with private.calls_replaced(private.all_layers(model), notes.recorded):
         jax.eval_shape(call, variable_shapes(model), inputs)
     return notes.found
-
-
-def _is_tensor(value: object) -> bool:
-    return hasattr(value, "shape") and hasattr(value, "dtype")

@@ -58,7 +58,11 @@ def prepare_environment(config: RunConfig) -> None:
     if kind != "cpu":
         return
     os.environ["JAX_PLATFORMS"] = "cpu"
-    _set_threads(local_devices)
+    needed = threads(local_devices)
+    already_set = os.environ.get("PJRT_NPROC", "")
+    if already_set.isdigit():
+        needed = max(needed, int(already_set))
+    os.environ["PJRT_NPROC"] = str(needed)
     timeouts = dict(_FLAGS)
     if processes > 1:
         # One process may be behind by as much as `cluster.timeout`, while it compiles or saves. The devices of another
@@ -67,14 +71,6 @@ def prepare_environment(config: RunConfig) -> None:
         timeouts[_TERMINATE] = max(between, timeouts[_TERMINATE])
         timeouts[_BETWEEN_PROCESSES] = between
     _add_xla_flags(timeouts)
-
-
-def _set_threads(devices: int) -> None:
-    needed = threads(devices)
-    already_set = os.environ.get("PJRT_NPROC", "")
-    if already_set.isdigit():
-        needed = max(needed, int(already_set))
-    os.environ["PJRT_NPROC"] = str(needed)
 
 
 def _add_xla_flags(flags: dict[str, int]) -> None:

@@ -249,7 +249,9 @@ def _drawn(slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeS
         rows = list(zip(*group, strict=True))
         program = _program(rows[0], slices, kinds)
         for row in rows:
-            constants = [_placed_constants(slices[path], kinds[path]) for path in row]
+            constants = []
+            for path in row:
+                constants.append([_placed_constant(value, kinds[path]) for value in slices[path].constants.values()])
             values = jax.block_until_ready(program(constants, np.uint32(0)))
             arrays.update(zip(row, values, strict=True))
     return arrays
@@ -259,10 +261,6 @@ def _bytes_per_device(kind: jax.ShapeDtypeStruct) -> int:
     assert isinstance(kind.sharding, NamedSharding)
     size: int = math.prod(kind.sharding.shard_shape(kind.shape)) * np.dtype(kind.dtype).itemsize
     return size
-
-
-def _placed_constants(part: TraceSlice, kind: jax.ShapeDtypeStruct) -> list[Any]:
-    return [_placed_constant(value, kind) for value in part.constants.values()]
 
 
 def _placed_constant(value: Any, kind: jax.ShapeDtypeStruct) -> Any:

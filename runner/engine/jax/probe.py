@@ -33,11 +33,13 @@ def check_kept(
     layers = [model, *private.all_layers(model)]
     pads = config.dataset.remainder == "pad"
     has_own_code = contract.has_own_code(layers)
-    if first is None and _is_abstract(model):
+    if first is None and any(not isinstance(variable.value, jax.Array) for variable in model.variables):
         return
     if not has_own_code and not pads:
         return
-    kept = _kept_variables(model)
+    variables = Names(model).variables
+    # No gradient changes these; states of random generators are left out.
+    kept = without(variables, model.trainable_variables)
     if kept and has_own_code:
         for path in _changed(model, data, kept, training=False):
             raise contract.changed_by_evaluation(path, config.model)
@@ -48,24 +50,11 @@ def check_kept(
         changed = _changed(model, data, kept, training=True)
     if changed or has_own_code or contract.has_activity_loss(layers):
         # `first` gathers from all processes, so it is called only if a call is computed.
-        values = _held_values(model) if first is None else first()
+        values = map_values(lambda variable: variable.value, variables) if first is None else first()
         before = map_values(np.asarray, subset(values, changed))
         padding.check(
             _call(model, config.trainer, changed, values), data.inputs, before, config.trainer.accumulate_steps
         )
-
-
-def _is_abstract(model: keras.Model) -> bool:
-    return any(isinstance(variable.value, jax.core.Tracer | jax.ShapeDtypeStruct) for variable in model.variables)
-
-
-def _held_values(model: keras.Model) -> dict[str, jax.Array]:
-    return {path: variable.value for path, variable in Names(model).variables.items()}
-
-
-def _kept_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the variables by path that no gradient changes, without states of random generators."""
-    return without(Names(model).variables, model.trainable_variables)
 
 
 def _values(variables: Sequence[keras.Variable]) -> Values:

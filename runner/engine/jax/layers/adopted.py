@@ -39,22 +39,17 @@ class Dropout(keras.layers.Dropout):  # type: ignore[misc]
         """Returns the inputs. In training, they have a share of `rate` set to zero and the rest scaled up."""
         if not training or not 0 < self.rate < 1 or not _is_training_step():
             return super().call(inputs, training=training)
-        return _dropped(inputs, self.rate, self.noise_shape, self.name)
+        noise_shape = inputs.shape if self.noise_shape is None else self.noise_shape
+        # None in a noise shape: the inputs' size.
+        mask_shape = [inputs.shape[dim] if size is None else size for dim, size in enumerate(noise_shape)]
+        mask = jnp.broadcast_to(_mask(mask_shape, self.rate, self.name), inputs.shape)
+        return jnp.where(mask, inputs / (1.0 - self.rate), jnp.zeros_like(inputs))
 
 
 def _is_training_step() -> bool:
     """Returns whether an engine traces a training step. Its scope then gives the masks."""
     entered = scope.current()
     return entered is not None and entered.step is not None
-
-
-def _dropped(inputs: jax.Array, rate: float, noise_shape: Sequence[int | None] | None, layer: str) -> jax.Array:
-    if noise_shape is None:
-        noise_shape = inputs.shape
-    # None in a noise shape: the inputs' size.
-    mask_shape = [inputs.shape[dim] if size is None else size for dim, size in enumerate(noise_shape)]
-    mask = jnp.broadcast_to(_mask(mask_shape, rate, layer), inputs.shape)
-    return jnp.where(mask, inputs / (1.0 - rate), jnp.zeros_like(inputs))
 
 
 def _mask(shape: Sequence[int], rate: float, layer: str) -> jax.Array:
@@ -100,10 +95,7 @@ class Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
         """Returns the convolution of (batch, height, width, channel) images."""
         w = keras.ops.convert_to_tensor(kernel)
         is_plain = self.groups == 1 and set(self.dilation_rate) == {1} and self.data_format == "channels_last"
-        if not is_plain or not _are_float32(inputs, w):
+        are_float32 = all(isinstance(array, jax.Array) and array.dtype == jnp.float32 for array in (inputs, w))
+        if not is_plain or not are_float32:
             return super().convolution_op(inputs, kernel)
         return convolution(inputs, w, tuple(self.strides), self.padding.upper())
-
-
-def _are_float32(*arrays: object) -> bool:
-    return all(isinstance(array, jax.Array) and array.dtype == jnp.float32 for array in arrays)
