@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,7 +32,7 @@ _INSTRUCTION = re.compile(
     rf"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<kind>{'|'.join(_KINDS)})(?P<start>-start)?\("
     r"(?P<operands>[^)]*)\)(?P<attributes>.*)$"
 )
-_NAMED_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*op_name=\"([^\"]*)\"")
+_NAMED_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*op_name=\"([^\"]*)\"", re.MULTILINE)
 _OPERATION = re.compile(r"op_name=\"([^\"]*)\"")
 # Element type and dims of each tensor in an instruction's type.
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
@@ -148,23 +148,64 @@ class _Origins:
         return found
 
 
-@dataclass(frozen=True)
 class _Program:
-    """The context in which the lines of a program are read.
+    """A program's text, with what its lines say of each other."""
 
-    Attributes:
-      axes: mesh axis to size.
-      operations: name of an instruction -> JAX operation that it serves.
-      calling_operations: name of a computation -> JAX operation of an instruction that calls it.
-      widened: names of float32 instructions whose values are bfloat16.
-      origins: finder of variables and layers.
-    """
+    def __init__(self, text: str, axes: Mapping[str, int], origins: _Origins) -> None:
+        self._axes = axes
+        self._origins = origins
+        # Name of an instruction -> JAX operation that it serves.
+        self._operations: dict[str, str] = dict(_NAMED_INSTRUCTION.findall(text))
+        self._calling_operations = hlo.calling_operations(text)
+        self._widened = hlo.widened_bf16(text)
 
-    axes: Mapping[str, int]
-    operations: Mapping[str, str]
-    calling_operations: Mapping[str, str]
-    widened: Collection[str]
-    origins: _Origins
+    def read(self, instruction: re.Match[str], axis: str, line: hlo.Line) -> Iterator[Collective]:
+        """Yields one entry per tensor of an instruction; a merge is one operation, counted at the first."""
+        kind = _KINDS[instruction["kind"]]
+        scale = line.count
+        if kind == "reduce_scatter":
+            # The instruction's type is a device's part of the result; `Collective.bytes` is what it puts in.
+            scale *= group_size(axis, self._axes)
+        elif kind == "all_reduce" and line.computation.startswith(_REDUCE_SCATTER):
+            # Its type is the whole already.
+            kind = "reduce_scatter"
+        for index, tensor in enumerate(self._tensors(instruction, line.computation)):
+            yield Collective(
+                kind=kind,
+                axis=axis,
+                phase=tensor.phase,
+                origin=self._origins.of(kind, axis, tensor),
+                count=line.count if index == 0 else 0,
+                bytes=math.prod(tensor.shape) * tensor.width * scale,
+            )
+
+    def _tensors(self, instruction: re.Match[str], computation: str) -> list[_Tensor]:
+        shapes = _SHAPE.findall(_LAYOUT_OR_COMMENT.sub("", instruction["type"]))
+        operands = _operands(instruction["operands"])
+        if instruction["start"] and instruction["kind"] != "all-reduce":
+            # An asynchronous collective's type lists its inputs, then its outputs.
+            shapes = shapes[len(operands) : 2 * len(operands)]
+        attributes = instruction["attributes"]
+        own_operation = _OPERATION.search(attributes)
+        names = [""]
+        if computation.startswith(_REDUCE_SCATTER):
+            names = [self._calling_operations.get(computation, "")]
+        if own_operation:
+            names = _merged_names(own_operation[1])
+        tensors = []
+        for index, (element_type, dims) in enumerate(shapes):
+            operand = ""
+            if index < len(operands):
+                operand = operands[index]
+            # Equal names of a merge are given once; then the operand's own operation tells the tensors apart.
+            operation = self._operations.get(operand, names[0])
+            if len(names) == len(shapes):
+                operation = names[index]
+            width = _width(element_type)
+            if element_type == "f32" and (hlo.reduces_bf16(attributes) or operand in self._widened):
+                width = _BF16_BYTES
+            tensors.append(_Tensor(tuple(hlo.integers(dims)), width, operation))
+        return tensors
 
 
 def collectives(
@@ -193,13 +234,7 @@ def collectives(
     Raises:
       EngineError: replica groups in an unknown form.
     """
-    program = _Program(
-        axes=axes,
-        operations=_operations(text),
-        calling_operations=hlo.calling_operations(text),
-        widened=hlo.widened_bf16(text),
-        origins=_Origins(placements, layers, trainable, axes, data_axes),
-    )
+    program = _Program(text, axes, _Origins(placements, layers, trainable, axes, data_axes))
     counted: list[Collective] = []
     is_in_entry = False
     for line in hlo.lines(text):
@@ -211,73 +246,10 @@ def collectives(
         if instruction is None or (looped and is_in_entry):
             continue
         axis = _axis(instruction["attributes"], axes)
-        if not axis:
-            # Each device is a group of its own: nothing is communicated.
-            continue
-        for collective in _read(instruction, axis, line.computation, program):
-            count = line.count * collective.count
-            counted.append(replace(collective, count=count, bytes=line.count * collective.bytes))
+        # Without an axis, each device is a group of its own: nothing is communicated.
+        if axis:
+            counted += program.read(instruction, axis, line)
     return counted
-
-
-def _operations(text: str) -> dict[str, str]:
-    operations = {}
-    for line in text.splitlines():
-        instruction = _NAMED_INSTRUCTION.match(line)
-        if instruction:
-            operations[instruction[1]] = instruction[2]
-    return operations
-
-
-def _read(instruction: re.Match[str], axis: str, computation: str, program: _Program) -> Iterator[Collective]:
-    kind = _KINDS[instruction["kind"]]
-    scale = 1
-    if kind == "reduce_scatter":
-        # The instruction's type is a device's part of the result; `Collective.bytes` is what it puts in.
-        scale = group_size(axis, program.axes)
-    elif kind == "all_reduce" and computation.startswith(_REDUCE_SCATTER):
-        # Its type is the whole already.
-        kind = "reduce_scatter"
-    for index, tensor in enumerate(_tensors(instruction, computation, program)):
-        yield Collective(
-            kind=kind,
-            axis=axis,
-            phase=tensor.phase,
-            origin=program.origins.of(kind, axis, tensor),
-            # The tensors of a merged collective are sent by one operation, which is counted at the first.
-            count=int(index == 0),
-            bytes=math.prod(tensor.shape) * tensor.width * scale,
-        )
-
-
-def _tensors(instruction: re.Match[str], computation: str, program: _Program) -> list[_Tensor]:
-    shapes = _SHAPE.findall(_LAYOUT_OR_COMMENT.sub("", instruction["type"]))
-    operands = _operands(instruction["operands"])
-    if instruction["start"] and instruction["kind"] != "all-reduce":
-        # An asynchronous collective's type lists its inputs, then its outputs.
-        shapes = shapes[len(operands) : 2 * len(operands)]
-    attributes = instruction["attributes"]
-    own_operation = _OPERATION.search(attributes)
-    names = [""]
-    if computation.startswith(_REDUCE_SCATTER):
-        names = [program.calling_operations.get(computation, "")]
-    if own_operation:
-        names = _merged_names(own_operation[1])
-    tensors = []
-    for index, (element_type, dims) in enumerate(shapes):
-        operand = ""
-        if index < len(operands):
-            operand = operands[index]
-        # Equal names of a merge are given once; then the operand's own operation tells the tensors apart.
-        operation = program.operations.get(operand, names[0])
-        if len(names) == len(shapes):
-            operation = names[index]
-        is_widened_bf16 = hlo.reduces_bf16(attributes) or operand in program.widened
-        width = _width(element_type)
-        if is_widened_bf16 and element_type == "f32":
-            width = _BF16_BYTES
-        tensors.append(_Tensor(tuple(hlo.integers(dims)), width, operation))
-    return tensors
 
 
 def _operands(text: str) -> list[str]:
@@ -315,12 +287,7 @@ def _axis(attributes: str, axes: Mapping[str, int]) -> str:
         # A group may be a part of an axis's devices: XLA splits by it a dim that the whole axis would not divide.
         for first, *others in hlo.replica_groups(attributes, math.prod(axes.values())):
             pairs += [(first, other) for other in others]
-    sizes = tuple(axes.values())
-    different = set()
-    for source, target in pairs:
-        source_place = np.unravel_index(source, sizes)
-        target_place = np.unravel_index(target, sizes)
-        for name, at_source, at_target in zip(axes, source_place, target_place, strict=True):
-            if at_source != at_target:
-                different.add(name)
-    return "+".join(name for name in axes if name in different)
+    numbers = np.asarray(pairs, np.int64).reshape(-1, 2).T
+    places = np.asarray(np.unravel_index(numbers, tuple(axes.values())))
+    differs = (places[:, 0] != places[:, 1]).any(axis=-1)
+    return "+".join(name for name, is_different in zip(axes, differs, strict=True) if is_different)
