@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.schema import DatasetConfig, ModelConfig, OptimizerConfig, RunConfig
+from runner.config import search_path
+from runner.config.build import build
+from runner.config.schema import DatasetConfig, LayoutConfig, MeshConfig, ModelConfig, OptimizerConfig, RunConfig
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, Dataset
 from runner.data.loading import load as load_data
@@ -22,23 +24,31 @@ from runner.engine.base import HostBatches
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.configs import with_keys
-from tests.engine import gpt_cases as cases
 
 STEPS = 3
 # Rows are filled up to a multiple of this with padding of weight 0, which every mesh divides.
 MULTIPLE = 16
 OPTIONS: dict[str, dict[str, Any]] = {
     "gpt2": {"fused_head": False},
-    "llama": {**cases.OPTIONS["llama"], "fused_head": False},
+    "llama": {
+        "positions": "rotary",
+        "norm": "rms",
+        "activation": "swiglu",
+        "bias": False,
+        "key_value_heads": 2,
+        "fused_head": False,
+    },
     "fused": {"fused_head": True, "scan": True, "remat": "full"},
 }
-_SIZES = {"dim": cases.DIM, "depth": 2, "heads": 4, "feedforward": 64}
+_SIZES = {"dim": 32, "depth": 2, "heads": 4, "feedforward": 64}
+TOKENS, VOCABULARY = 16, 64
+AXES = {"single": {"batch": 1}, "batch8": {"batch": 8}, "batch4_model2": {"batch": 4, "model": 2}}
 
 
 def load(labeled: bool) -> dict[str, Any]:
     """Returns sequences of 2 to 16 tokens; with `labeled` also the next token of each token."""
     rng = np.random.default_rng(3)
-    tokens = [rng.integers(0, cases.VOCABULARY, rng.integers(2, cases.TOKENS + 1)) for _ in range(48)]
+    tokens = [rng.integers(0, VOCABULARY, rng.integers(2, TOKENS + 1)) for _ in range(48)]
     if not labeled:
         return {"tokens": tokens}
     label = [np.append(sequence[1:], 0) for sequence in tokens]
@@ -54,7 +64,7 @@ def dataset(*, packed: bool) -> Dataset:
         target=f"{__spec__.name}.load",
         options={"labeled": not packed},
         pad=pad,
-        pad_length=cases.TOKENS,
+        pad_length=TOKENS,
         pack=packed,
         test="train",
     )
@@ -87,7 +97,8 @@ def on_mesh(engine_name: str, mesh: str, name: str, *, packed: bool) -> dict[str
     engine.load_state(engine.state() | values)
     gradients = engine.gradients(batches, 0)
     read = engine.train_steps(engine.place(batches), 0).read()
-    evaluation = engine.evaluate([cases.first(batches)])
+    first = HostBatches({key: array[:1] for key, array in arrays.items()}, batches.weights[:1], 1)
+    evaluation = engine.evaluate([first])
     found = {path: value for path, value in engine.state().items() if path in shapes}
     assert set(found) == set(gradients)
     return {
@@ -100,15 +111,18 @@ def on_mesh(engine_name: str, mesh: str, name: str, *, packed: bool) -> dict[str
 
 
 def _config(engine_name: str, mesh: str, name: str, batch_size: int) -> RunConfig:
-    config = cases.config(engine_name, "gpt2", mesh)
-    language_model = LanguageModelOptions(vocabulary=cases.VOCABULARY)
+    language_model = LanguageModelOptions(vocabulary=VOCABULARY)
+    layout = "megatron" if mesh == "batch4_model2" else "replicated"
     return with_keys(
-        config,
+        RunConfig(),
         {
+            "mesh": MeshConfig(axes=AXES[mesh]),
+            "layout": build(LayoutConfig, search_path.content_of(f"layout/{layout}"), "layout"),
             # Plain SGD: Adam would divide the rounding of gradients near 0.
             "optimizer": OptimizerConfig("sgd", 0.1),
             "model": ModelConfig("runner.model.gpt.build", _SIZES | OPTIONS[name]),
             "task": TaskConfig("language_model", [], None, None, asdict(language_model)),
+            "engine.name": engine_name,
             "dataset.batch_size": batch_size,
         },
     )
