@@ -57,9 +57,7 @@ class Keras3Factory:
         self._builder = target.load(config.target)
 
     def build(self) -> keras.Model:
-        """Returns the built model of stock Keras on one device; raises ConfigError, as all its kin, if the builder is
-        wrong.
-        """
+        """Returns the built model of stock Keras on one device; raises ConfigError if the builder is wrong."""
         model = self.call_builder()
         stored_values = stored.attached(model)
         for variable in model.weights:
@@ -73,16 +71,18 @@ class Keras3Factory:
         The build is traced. A builder that needs values as it builds, or layers that keep what they computed then, are
         built eagerly on one device; each value is released when it is placed.
         """
-        built: tuple[keras.Model, Mapping[int, TraceSlice | StoredValue]] | None = None
+        traced = None
         if not eager:
-            traced = self._traced() or self._trace_deferred()
-            if traced is not None:
-                built = self._with_sources(*traced)
-        if built is None:
+            traced = traced_build(self.call_builder, lambda model: model.variables, holds_traced)
+            traced = traced or self._trace_deferred()
+        values_by_id: Mapping[int, TraceSlice | StoredValue]
+        if traced is not None:
+            model, trace = traced
+            values_by_id = self._sources(model, trace)
+        else:
             with host_memory():
                 model = self.call_builder()
-            built = model, {id(variable): HostValue(variable.value) for variable in model.weights}
-        model, values_by_id = built
+            values_by_id = {id(variable): HostValue(variable.value) for variable in model.weights}
         stored_values = stored.attached(model)
         initial: dict[str, TraceSlice | StoredValue] = {}
         for path, variable in Names(model).variables.items():
@@ -98,15 +98,24 @@ class Keras3Factory:
         assign(model, values)
         return model
 
-    def _traced(self) -> tuple[keras.Model, ClosedJaxpr] | None:
-        return traced_build(self.call_builder, lambda model: model.variables, holds_traced)
-
     def _trace_deferred(self) -> tuple[keras.Model, ClosedJaxpr] | None:
-        """Returns the same as `_traced` for a model that is built untraced, of which only initializers are traced."""
-        deferred = self._build_deferred()
-        if deferred is None:
+        """Returns a model that is built untraced, and the trace of its initializers alone; None: it can't be.
+
+        Constants that the builder computes have values, such as the factor of Gemma's embeddings. In a traced build
+        they have none, and the model would keep the trace's.
+        """
+        scope = keras.StatelessScope(initialize_variables=False)
+        try:
+            with private.kept_seed_generator(), scope:
+                model = self.call_builder()
+        except ConfigError:
+            # As in a traced build: the eager build raises it again if the builder is wrong in itself.
             return None
-        model, created = deferred
+        finally:
+            created = private.take_uninitialized()
+        if scope.state_mapping:
+            # The builder sets values, which would be lost.
+            return None
 
         def values() -> list[jax.Array]:
             for variable in created:
@@ -126,29 +135,8 @@ class Keras3Factory:
             return None
         return model, trace
 
-    def _build_deferred(self) -> tuple[keras.Model, list[keras.Variable]] | None:
-        """Returns a model that is built untraced, and its variables, which have no values yet.
-
-        Constants that the builder computes have values, such as the factor of Gemma's embeddings. In a traced build
-        they have none, and the model would keep the trace's. None: the builder sets values, which would be lost.
-        """
-        scope = keras.StatelessScope(initialize_variables=False)
-        try:
-            with private.kept_seed_generator(), scope:
-                model = self.call_builder()
-        except ConfigError:
-            # As in a traced build: the eager build raises it again if the builder is wrong in itself.
-            return None
-        finally:
-            created = private.take_uninitialized()
-        if scope.state_mapping:
-            return None
-        return model, created
-
     @staticmethod
-    def _with_sources(
-        model: keras.Model, trace: ClosedJaxpr
-    ) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]]:
+    def _sources(model: keras.Model, trace: ClosedJaxpr) -> dict[int, TraceSlice | StoredValue]:
         slices = dict(zip(map(id, model.variables), trace_slices(trace), strict=True))
         weights = set(map(id, model.weights))
         for variable in model.variables:
@@ -156,7 +144,7 @@ class Keras3Factory:
             # only value that stays in the model.
             if id(variable) not in weights:
                 private.set_value(variable, slices[id(variable)].now())
-        return model, {key: part.source() for key, part in slices.items()}
+        return {key: part.source() for key, part in slices.items()}
 
     def call_builder(self) -> keras.Model:
         """Returns the built and checked model. All values that its builder draws are computed."""
