@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -50,23 +51,31 @@ def lines(text: str) -> Iterator[Line]:
     limits = _loop_limits(text)
     # Computation -> the computations that call it, and how often each call runs it.
     callers: dict[str, list[tuple[str, int]]] = {}
-    computation = ""
-    for line in text.splitlines():
-        computation = _computation(line, computation)
+    for line, computation in _located(text):
         count = _trip_count(line, limits)
         for called in _called(line):
             callers.setdefault(called, []).append((computation, count))
+
+    @cache
+    def run_count(name: str) -> int:
+        return max((trips * run_count(caller) for caller, trips in callers.get(name, [])), default=1)
+
+    for line, computation in _located(text):
+        yield Line(line, computation, run_count(computation))
+
+
+def _located(text: str) -> Iterator[tuple[str, str]]:
+    """Yields each line with the name of the computation that it is in."""
     computation = ""
-    known_counts = dict[str, int]()
     for line in text.splitlines():
-        computation = _computation(line, computation)
-        yield Line(line, computation, _run_count(computation, callers, known_counts))
+        header = _HEADER.match(line)
+        if header:
+            computation = header[1]
+        yield line, computation
 
 
 def calling_operations(text: str) -> dict[str, str]:
-    """Returns each computation -> the JAX operation of an instruction that calls it: those inside a fusion may name
-    none.
-    """
+    """Returns each computation -> the JAX operation of an instruction that calls it; those inside may name none."""
     operations: dict[str, str] = {}
     for line in text.splitlines():
         operation = _OPERATION.search(line)
@@ -85,18 +94,14 @@ def _loop_limits(text: str) -> dict[str, int]:
     limits: dict[str, int] = {}
     if _TRIP_COUNT.search(text):
         return limits
-    constants: dict[str, int] = {}
-    computation = ""
-    for line in text.splitlines():
-        if _HEADER.match(line):
-            constants = {}
-        computation = _computation(line, computation)
+    constants: dict[tuple[str, str], int] = {}
+    for line, computation in _located(text):
         constant = _CONSTANT.match(line)
         if constant:
-            constants[constant[1]] = int(constant[2])
+            constants[computation, constant[1]] = int(constant[2])
         limit = _LIMIT.match(line)
-        if limit and limit[1] in constants:
-            limits[computation] = constants[limit[1]]
+        if limit and (computation, limit[1]) in constants:
+            limits[computation] = constants[computation, limit[1]]
     return limits
 
 
@@ -111,13 +116,6 @@ def _trip_count(line: str, limits: Mapping[str, int]) -> int:
     return limits.get(loop[1], 1)
 
 
-def _computation(line: str, before: str) -> str:
-    header = _HEADER.match(line)
-    if header is None:
-        return before
-    return header[1]
-
-
 def _called(line: str) -> list[str]:
     called: list[str] = _CALLED.findall(line)
     branches = _BRANCHES.search(line)
@@ -125,15 +123,6 @@ def _called(line: str) -> list[str]:
         for name in branches[1].split(","):
             called.append(name.strip().lstrip("%"))
     return called
-
-
-def _run_count(name: str, callers: Mapping[str, list[tuple[str, int]]], known: dict[str, int]) -> int:
-    if name not in known:
-        counts = []
-        for caller, trips in callers.get(name, []):
-            counts.append(trips * _run_count(caller, callers, known))
-        known[name] = max(counts, default=1)
-    return known[name]
 
 
 def widened_bf16(text: str) -> set[str]:
@@ -146,9 +135,7 @@ def widened_bf16(text: str) -> set[str]:
     widened = set[str]()
     # Computation -> name of its root instruction.
     roots = dict[str, str]()
-    computation = ""
-    for line in text.splitlines():
-        computation = _computation(line, computation)
+    for line, computation in _located(text):
         instruction = _INSTRUCTION.match(line)
         if instruction is None:
             continue
