@@ -64,7 +64,7 @@ class JaxReference(Reference):
         self._ops = arrays.of(jnp)
         self._task = request.data.task
         self._model = Keras3Factory(config.model, request.data, seed, config.engine.precision).build()
-        check_model(self._model, config, request.data)
+        check_model(self._model, config.model, request.data, pads=config.dataset.remainder == "pad")
         variables = Names(self._model).variables
         self._paths = {id(variable): path for path, variable in variables.items()}
         self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]

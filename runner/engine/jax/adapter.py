@@ -13,14 +13,13 @@ import keras
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import LayerOutput, as_called
 from runner.engine.jax import private
 from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, trace_slices, traced_build
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
-from runner.engine.jax.probe import check_kept
 from runner.engine.jax.shards import host_memory
 from runner.engine.layer_notes import Outputs
 from runner.engine.mappings import keys_by_id, map_values, subset
@@ -222,31 +221,29 @@ def under_policy(name: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
+def check_model(model: keras.Model, config: ModelConfig, data: DataSpec, *, pads: bool) -> None:
     """Raises ConfigError for what a model must not do on any mesh; see also `runner.model.contract`."""
     paths = Names(model).variables
-    builder.check_paths(paths, config.model)
-    contract.check_cover(paths, model.weights, config.model)
-    builder.check_trainable(model.trainable_variables, config.model)
+    builder.check_paths(paths, config)
+    contract.check_cover(paths, model.weights, config)
+    builder.check_trainable(model.trainable_variables, config)
     # JAX makes float32 of float64, except where a verification allows float64.
-    contract.check(model, private.all_layers(model), keras.Model, config.model, ("float32", "float64"))
-    _check_layers(model, config)
-    _check_outputs(_output_shapes(model, config.model, data), data)
-    check_kept(model, config, data)
+    contract.check(model, private.all_layers(model), keras.Model, config, ("float32", "float64"))
+    _check_layers(model, config, pads=pads)
+    _check_outputs(_output_shapes(model, config, data), data)
 
 
-def _check_layers(model: keras.Model, config: RunConfig) -> None:
-    pads = config.dataset.remainder == "pad"
+def _check_layers(model: keras.Model, config: ModelConfig, *, pads: bool) -> None:
     for layer in private.all_layers(model):
         if isinstance(layer, _IN_TENSORFLOW):
             raise ConfigError(
-                f"model._target_={config.model.target}: layer {layer.name} ({type(layer).__name__}) runs in "
+                f"model._target_={config.target}: layer {layer.name} ({type(layer).__name__}) runs in "
                 "TensorFlow only, also in Keras 3 on JAX; remove it from the model and compute its output in the "
                 "dataset"
             )
         if isinstance(layer, keras.layers.AugMix):
             raise ConfigError(
-                f"model._target_={config.model.target}: layer {layer.name} (AugMix) draws from Python's random "
+                f"model._target_={config.target}: layer {layer.name} (AugMix) draws from Python's random "
                 "numbers once, when a step is compiled, so no seed reproduces it; use RandAugment or dataset.augment"
             )
         is_batch_norm = isinstance(layer, keras.layers.BatchNormalization)

@@ -116,7 +116,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         return shapes_of(self._names.variables)
 
     def _check_model(self) -> None:
-        check_model(self._model, self._config, self._data)
+        pads = self._config.dataset.remainder == "pad"
+        check_model(self._model, self._config.model, self._data, pads=pads)
 
     def _layout(self) -> LayoutConfig:
         config = self._config.layout
@@ -153,7 +154,14 @@ class JaxEngine(MeshEngine[jax.Array]):
             return
         shapes = self._tree.by_path(self._tree.shapes(self._kinds))
         initial = self._initial.place(subset(shapes, variables))
-        check_kept(self._model, self._config, self._data, lambda: processes.readable(initial, self._replicated))
+        check_kept(
+            self._model,
+            self._config.model,
+            self._config.trainer,
+            self._data,
+            lambda: processes.readable(initial, self._replicated),
+            pads=self._config.dataset.remainder == "pad",
+        )
         self._state = self._tree.begin(initial, self._kinds, self._update_rule.first_slots)
 
     def _assign(self, values: Mapping[str, Array]) -> None:
@@ -200,7 +208,19 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _step_on(self, partitioning: Partitioning) -> Step:
         task, rule = self._data.task, self._update_rule
-        return Step(self._model, self._config, task, self._total_steps, self._drawn, partitioning, rule)
+        config = self._config
+        device = runner_mesh.device_kind(config.mesh)
+        return Step(
+            self._model,
+            config.trainer,
+            config.optimizer,
+            task,
+            total_steps=self._total_steps,
+            device=device,
+            randomness=self._drawn,
+            partitioning=partitioning,
+            update_rule=rule,
+        )
 
     def _partitioning(self) -> Partitioning:
         return self._partition(self._model)

@@ -8,7 +8,7 @@ import jax
 import keras
 import numpy as np
 
-from runner.config.schema import RunConfig, TrainerConfig
+from runner.config.schema import ModelConfig, TrainerConfig
 from runner.data.base import Batch
 from runner.engine.base import as_called
 from runner.engine.jax import private
@@ -21,40 +21,38 @@ Values = list[jax.Array]
 
 
 def check_kept(
-    model: keras.Model, config: RunConfig, data: DataSpec, first: Callable[[], Mapping[str, jax.Array]] | None = None
+    model: keras.Model,
+    config: ModelConfig,
+    trainer: TrainerConfig,
+    data: DataSpec,
+    first: Callable[[], Mapping[str, jax.Array]],
+    *,
+    pads: bool,
 ) -> None:
-    """Raises ConfigError if an evaluation changes a variable, or if padding would count in variables, losses or
-    examples.
+    """Raises ConfigError if an evaluation changes a variable, or padding would count in variables, losses or examples.
 
     A model of Keras's own layers alone costs nothing here, except for one trace if batches are padded and it has such
     variables. A call is computed only if something is kept, or if a user's code may mix examples. `first` returns the
-    variables' initial values by path; None: those that they hold, if they hold any.
+    variables' initial values by path; it gathers them from all processes, so it is called only for such a call.
     """
     layers = [model, *private.all_layers(model)]
-    pads = config.dataset.remainder == "pad"
     has_own_code = contract.has_own_code(layers)
-    if first is None and any(not isinstance(variable.value, jax.Array) for variable in model.variables):
-        return
     if not has_own_code and not pads:
         return
-    variables = Names(model).variables
     # No gradient changes these; states of random generators are left out.
-    kept = without(variables, model.trainable_variables)
+    kept = without(Names(model).variables, model.trainable_variables)
     if kept and has_own_code:
         for path in _changed(model, data, kept, training=False):
-            raise contract.changed_by_evaluation(path, config.model)
+            raise contract.changed_by_evaluation(path, config)
     if not pads:
         return
     changed: list[str] = []
     if kept:
         changed = _changed(model, data, kept, training=True)
     if changed or has_own_code or contract.has_activity_loss(layers):
-        # `first` gathers from all processes, so it is called only if a call is computed.
-        values = map_values(lambda variable: variable.value, variables) if first is None else first()
+        values = first()
         before = map_values(np.asarray, subset(values, changed))
-        padding.check(
-            _call(model, config.trainer, changed, values), data.inputs, before, config.trainer.accumulate_steps
-        )
+        padding.check(_call(model, trainer, changed, values), data.inputs, before, trainer.accumulate_steps)
 
 
 def _values(variables: Sequence[keras.Variable]) -> Values:

@@ -14,7 +14,7 @@ import keras
 from jax import lax
 
 from runner import arrays
-from runner.config.schema import RunConfig
+from runner.config.schema import OptimizerConfig, TrainerConfig
 from runner.data.base import WEIGHT
 from runner.engine.jax import private
 from runner.engine.jax.layers.chunked_loss import bytes_of_chunk, chunked
@@ -32,7 +32,6 @@ from runner.engine.optim import (
 )
 from runner.engine.optim.clipping import clip
 from runner.engine.optim.schedules import learning_rate
-from runner.layout.mesh import device_kind
 from runner.model import scope
 from runner.task.base import LOSS, Task
 
@@ -52,27 +51,31 @@ class Step(Rounds[State[jax.Array]]):
     def __init__(
         self,
         model: keras.Model,
-        config: RunConfig,
+        trainer: TrainerConfig,
+        optimizer: OptimizerConfig,
         task: Task,
+        *,
         total_steps: int,
+        device: str,
         randomness: Randomness,
         partitioning: Partitioning,
         update_rule: UpdateRule,
     ) -> None:
-        super().__init__(partitioning, config.trainer.accumulate_steps, task.step_metrics)
+        super().__init__(partitioning, trainer.accumulate_steps, task.step_metrics)
         self._model = model
-        self._config = config
+        self._seed = trainer.seed
+        self._optimizer = optimizer
         self._task = task
         self._total_steps = total_steps
         self._random = randomness
         # Read once: the property walks the whole model.
         self._variables = model.trainable_variables
         self._update_rule = update_rule
-        self._norms = norms.names(config.optimizer, list(update_rule.settings))
+        self._norms = norms.names(optimizer, list(update_rule.settings))
         ops = arrays.of(jnp)
         # Of the config's devices, which need not be those of this process.
-        self._chunk_bytes = bytes_of_chunk(device_kind(config.mesh))
-        self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens, most_bytes=self._chunk_bytes))
+        most_bytes = bytes_of_chunk(device)
+        self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens, most_bytes=most_bytes))
         # Keras's layers are traced once for all programs that use the gradients: it takes seconds for a deep model.
         self._differentiated = jax.jit(self._gradients_of_losses, inline=True)
 
@@ -96,7 +99,7 @@ class Step(Rounds[State[jax.Array]]):
           microstep: int32 (), micro-batches done before.
         """
         others = self._random.insert(non_trainable, microstep)
-        training_scope = scope.Scope(self._config.trainer.seed, microstep)
+        training_scope = scope.Scope(self._seed, microstep)
         private.forget_added_losses(self._model)
         with scope.enter(training_scope), self._attention():
             model_outputs, others, added_losses = self._model.stateless_call(
@@ -181,7 +184,7 @@ class Step(Rounds[State[jax.Array]]):
 
         Its non-trainable weights are the new ones already; `done` steps and the `microbatch` of the step come before.
         """
-        config = self._config.optimizer
+        config = self._optimizer
         rate = learning_rate(config, done, self._total_steps, jnp) * rate_factor
         if self._microbatches > 1:
             # A step's first micro-batch begins its sums; what the step before left in them does not count.
@@ -219,7 +222,7 @@ class Step(Rounds[State[jax.Array]]):
 
     def _gradient_norms(self, gradients: list[jax.Array], done: jax.Array) -> list[jax.Array]:
         paths = list(self._update_rule.settings)
-        return norms.values(self._config.optimizer, paths, self._counted(gradients, done), self._ops)
+        return norms.values(self._optimizer, paths, self._counted(gradients, done), self._ops)
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
         """Returns a trainable variable's new value after its Keras constraint, called as `fit` calls it."""
