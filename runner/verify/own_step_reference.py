@@ -16,8 +16,8 @@ import numpy as np
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
 from runner.engine.jax.adapter import outputs_of
-from runner.engine.jax.own_step.factory import OwnStepFactory
 from runner.engine.jax.own_step.functions import Functions
+from runner.engine.jax.own_step.parts import OwnStepFactory
 from runner.engine.jax.private import all_layers, inputs_of, is_functional
 from runner.layout.paths import is_slot
 from runner.task.base import LOSS

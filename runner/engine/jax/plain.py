@@ -9,7 +9,7 @@ from runner.data.base import Array
 from runner.engine.base import PlainModel
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.own_step.engine import exported_name
-from runner.engine.jax.own_step.factory import OwnStepFactory
+from runner.engine.jax.own_step.parts import OwnStepFactory
 from runner.engine.registry import keras_package
 from runner.task.base import DataSpec
 from runner.task.step import StepTask

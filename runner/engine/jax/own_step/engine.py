@@ -18,9 +18,8 @@ from runner.engine.jax import private
 from runner.engine.jax.adapter import outputs_of
 from runner.engine.jax.engine import RUNNING, JaxEngine
 from runner.engine.jax.names import Names
-from runner.engine.jax.own_step.factory import OwnStepFactory
 from runner.engine.jax.own_step.functions import Functions, OwnStep
-from runner.engine.jax.own_step.parts import slot_spec
+from runner.engine.jax.own_step.parts import OwnStepFactory, slot_spec
 from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.rounds import call_numbers
 from runner.engine.jax.state import placed
