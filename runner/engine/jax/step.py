@@ -41,8 +41,6 @@ Weights = tuple[list[jax.Array], list[jax.Array]]
 Aux = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array]]
 # Results of an evaluation, see `Step.evaluated`.
 Evaluated = tuple[jax.Array, Arrays, jax.Array | Arrays, jax.Array | None]
-# Each example's loss (B,), and the task's totals.
-Judged = tuple[jax.Array, Arrays]
 
 
 class Step(Rounds[State[jax.Array]]):
