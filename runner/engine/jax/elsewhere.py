@@ -49,7 +49,7 @@ def make_mesh(axes: Mapping[str, int], compiler: str, hardware: HardwareConfig) 
     return Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes))
 
 
-def _target_devices(axes: Mapping[str, int], hardware: HardwareConfig) -> list[Any]:
+def _target_devices(axes: Mapping[str, int], hardware: HardwareConfig) -> list[jax.Device]:
     kind = hardware.kind or ""
     target = hardware.target or ""
     if not compilers.is_installed(kind):
@@ -66,7 +66,7 @@ def _target_devices(axes: Mapping[str, int], hardware: HardwareConfig) -> list[A
     return _tpus(axes, target, hardware.name)
 
 
-def _gpus(target: str, count: int, per_node: int) -> list[Any]:
+def _gpus(target: str, count: int, per_node: int) -> list[jax.Device]:
     description = _DESCRIPTIONS / f"{target}.txtpb"
     if not description.is_file():
         raise invalid(
@@ -82,7 +82,7 @@ def _gpus(target: str, count: int, per_node: int) -> list[Any]:
     return list(topology.devices)
 
 
-def _tpus(axes: Mapping[str, int], target: str, hardware: str | None) -> list[Any]:
+def _tpus(axes: Mapping[str, int], target: str, hardware: str | None) -> list[jax.Device]:
     # Without the first, the compiler asks Google Cloud's metadata server; without the second, two plans at a time
     # abort on a lock file.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
@@ -139,7 +139,7 @@ def attention_of(kind: str | None, compiler: str) -> Iterator[None]:
         yield
 
 
-def _can_fuse(query: Any, key: Any, value: Any, bias: Any, **_: object) -> bool:
+def _can_fuse(query: jax.Array, key: jax.Array, value: jax.Array, bias: object, **_: object) -> bool:
     """Returns whether cuDNN's fused attention takes these arrays (B, T, H, K)."""
     del bias
     for array in (query, key, value):
@@ -151,7 +151,9 @@ def _can_fuse(query: Any, key: Any, value: Any, bias: Any, **_: object) -> bool:
 def _with_fused_shapes(stock_attention: private.ArrayFunction) -> private.ArrayFunction:
     """Returns an attention whose saved arrays have the shapes of cuDNN's; it is traced and never run."""
 
-    def attention(query: Any, key: Any, value: Any, bias: Any = None, **options: Any) -> jax.Array:
+    def attention(
+        query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None, **options: object
+    ) -> jax.Array:
         if options.get("flash_attention") is False or not _can_fuse(query, key, value, bias):
             return stock_attention(query, key, value, bias=bias, **options)
         attended: jax.Array = _fused(query, key, value)

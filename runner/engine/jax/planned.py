@@ -65,7 +65,7 @@ class PlannedEngine(JaxEngine):
 
     def _noting_heads(self, attention: private.ArrayFunction) -> private.ArrayFunction:
 
-        def noted(query: Any, key: Any, value: Any, **options: Any) -> jax.Array:
+        def noted(query: jax.Array, key: jax.Array, value: jax.Array, **options: object) -> jax.Array:
             self._head_counts[head_counts((query, key))] = None
             attended: jax.Array = attention(query, key, value, **options)
             return attended
@@ -118,7 +118,7 @@ class PlannedEngine(JaxEngine):
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Returns the shapes of a call's arrays with their shardings."""
-        arrays: dict[str, Any] = {}
+        arrays: dict[str, jax.ShapeDtypeStruct] = {}
         for name, array in cut(batches, self._microbatches).items():
             dtype = jax.dtypes.canonicalize_dtype(array.dtype)
             arrays[name] = jax.ShapeDtypeStruct(array.shape, dtype, sharding=self._stacked_shardings[name])
@@ -137,7 +137,7 @@ class PlannedEngine(JaxEngine):
         microstep = jax.ShapeDtypeStruct((), np.int32)
         step = self._functions
 
-        def losses(trainable: list[jax.Array], *arguments: Any) -> Any:
+        def losses(trainable: list[jax.Array], *arguments: Any) -> tuple[jax.Array, object]:
             return step.losses(step.used_weights(trainable), *arguments)
 
         state = self._state
@@ -159,7 +159,7 @@ class PlannedEngine(JaxEngine):
         return [_described(scores) for scores in self._scores]
 
 
-def _described(arrays: Iterable[Any]) -> list[tuple[tuple[int, ...], str]]:
+def _described(arrays: Iterable[jax.ShapeDtypeStruct]) -> list[tuple[tuple[int, ...], str]]:
     return [(tuple(array.shape), str(array.dtype)) for array in arrays]
 
 

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax.extend
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from runner.engine.jax.initial import equations
 
+# A shape and a dtype; the type of JAX's abstract values has neither.
+Aval = Any
 # Calls of a function, which XLA inlines.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 # Operations whose results XLA computes again inside of the operation that reads them.
@@ -44,15 +46,15 @@ class _Value:
     operation that is not fused reads it.
     """
 
-    aval: Any
+    aval: Aval
     inputs: Sequence[_Value] | None = None
     is_argument: bool = False
     is_written: bool = False
 
 
-def held(jaxpr: Any, outputs: Iterable[Any]) -> list[Any]:
+def held(jaxpr: Jaxpr, outputs: Iterable[Var]) -> list[Aval]:
     """Returns the abstract values, arguments left out, that must be in memory to compute some outputs again."""
-    environment: dict[Any, _Value] = {}
+    environment: dict[Var, _Value] = {}
     for variable in (*jaxpr.invars, *jaxpr.constvars):
         environment[variable] = _Value(variable.aval, is_argument=True)
     _read(jaxpr, environment)
@@ -95,13 +97,13 @@ def _bytes(value: _Value) -> int:
     return int(math.prod(value.aval.shape) * getattr(value.aval.dtype, "itemsize", 0))
 
 
-def _value(variable: Any, environment: dict[Any, _Value]) -> _Value:
-    if isinstance(variable, jax.extend.core.Literal):
+def _value(variable: Var | Literal, environment: dict[Var, _Value]) -> _Value:
+    if isinstance(variable, Literal):
         return _Value(variable.aval, is_argument=True)
     return environment[variable]
 
 
-def _read(jaxpr: Any, environment: dict[Any, _Value]) -> None:
+def _read(jaxpr: Jaxpr, environment: dict[Var, _Value]) -> None:
     for equation in jaxpr.eqns:
         inputs = [_value(variable, environment) for variable in equation.invars]
         name = equation.primitive.name
@@ -117,10 +119,10 @@ def _read(jaxpr: Any, environment: dict[Any, _Value]) -> None:
             environment[variable] = _Value(variable.aval, inputs if is_fused else None)
 
 
-def _called(equation: Any, inputs: Sequence[_Value]) -> Iterator[_Value]:
+def _called(equation: JaxprEqn, inputs: Sequence[_Value]) -> Iterator[_Value]:
     (closed,) = [value for key, value in equation.params.items() if key in ("jaxpr", "call_jaxpr", "fun_jaxpr")]
     inner = getattr(closed, "jaxpr", closed)
-    environment: dict[Any, _Value] = {}
+    environment: dict[Var, _Value] = {}
     for variable in inner.constvars:
         environment[variable] = _Value(variable.aval, is_argument=True)
     environment.update(zip(inner.invars, inputs, strict=True))
@@ -129,14 +131,14 @@ def _called(equation: Any, inputs: Sequence[_Value]) -> Iterator[_Value]:
         yield _value(variable, environment)
 
 
-def scores(jaxpr: Any) -> list[list[Any]]:
+def scores(jaxpr: Jaxpr) -> list[list[Aval]]:
     """Returns the abstract values of attention's scores, those of one block together.
 
     They are the products of two activations, which share dims of a batch, that are larger than both: there are more
     keys than numbers per head. A block may have several, such as those of the chunks of local attention. Between those
     of two blocks there are products with weights.
     """
-    groups: list[list[Any]] = [[]]
+    groups: list[list[Aval]] = [[]]
     for equation in equations(jaxpr.eqns):
         if equation.primitive.name != "dot_general":
             continue

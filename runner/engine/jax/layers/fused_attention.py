@@ -36,7 +36,7 @@ def fused_where_alike(
             other_sizes.append(size)
 
     def replaced(stock_attention: private.ArrayFunction) -> private.ArrayFunction:
-        def attention(query: Any, key: Any, value: Any, **options: Any) -> jax.Array:
+        def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: object) -> jax.Array:
             can_fuse = not splits_tokens and divide_heads(other_sizes, head_counts((query, key)))
             if not can_fuse and options.get("flash_attention") is None:
                 options["flash_attention"] = False
@@ -50,7 +50,7 @@ def fused_where_alike(
         yield
 
 
-def head_counts(arrays: Sequence[Any]) -> tuple[int, ...]:
+def head_counts(arrays: Sequence[jax.Array]) -> tuple[int, ...]:
     """Returns the number of heads of each array (B, T, H, K); arrays of other dims have none."""
     return tuple(array.shape[2] for array in arrays if len(array.shape) == 4)
 
@@ -78,7 +78,9 @@ def _batch_entry(examples: NamedSharding) -> Any:
     return examples.spec[0]
 
 
-def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: Sequence[Any]) -> Sequence[Any]:
+def _with_one_sharding(
+    examples: NamedSharding, heads_axis: str | None, arrays: Sequence[jax.Array]
+) -> Sequence[jax.Array]:
     """Returns queries, keys and values (B, T, H, K) sharded by examples, and by heads over an axis.
 
     They are returned as they are if cuDNN's kernel does not take them: with more than 16 bits, or other dims.
