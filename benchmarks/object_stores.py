@@ -44,7 +44,7 @@ from rich.table import Table
 
 from benchmarks.contenders import ContenderError
 from benchmarks.turns import Block, Trainee
-from runner.checkpoint.index import CheckpointIndex
+from runner.checkpoint import storage
 from runner.checkpoint.storage import Content
 from runner.engine.base import Shard
 from runner.host.stores.urls import place
@@ -208,7 +208,7 @@ class _OwnSaves:
         os.environ.update(store.env)
         self._cpus = store.server_cpus
         self._local = local
-        self._index = CheckpointIndex(place(f"{store.url}/own-saves"), 0)
+        self._folder = place(f"{store.url}/own-saves")
         self._steps = 0
         self._thread = threading.Thread()
 
@@ -230,8 +230,8 @@ class _OwnSaves:
         self._steps += 1
         state = np.zeros(size, np.uint8)
         shard = Shard(start=(0,), array=state, whole=state.shape)
-        self._index.write(Content(self._steps, {"state": [shard]}, {}, {}), None)
-        self._index.remove_old(_KEPT)
+        storage.write(self._folder, Content(self._steps, {"state": [shard]}, {}, {}))
+        storage.remove(self._folder, self._steps - _KEPT)
 
 
 def _overrides(name: str, scratch: Path, options: argparse.Namespace, store: _Store) -> list[str]:

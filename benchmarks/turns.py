@@ -23,8 +23,8 @@ from typing import Any
 
 from benchmarks.contenders import ROOT, ContenderError
 from runner.checkpoint.recorder import MetricRecorder
+from runner.checkpoint.saver import CheckpointSaver
 from runner.config.schema import ProfileConfig
-from runner.host import work
 from runner.train import loop
 from runner.train.profile import Profiler
 
@@ -108,8 +108,35 @@ class _Turns(Profiler):
 
 def _so_far(step: int) -> Block:
     """Returns the steps and the seconds of this process so far; only differences of the seconds mean something."""
-    saving = work.clock().seconds().get(work.SAVE, 0.0)
-    return Block(step, time.perf_counter(), time.process_time(), saving)
+    return Block(step, time.perf_counter(), time.process_time(), _saving.seconds)
+
+
+class _Saving:
+    """Wall seconds in which the training waited for saves, without those in which the devices still trained."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._sign = 0.0
+
+    def timed(self, method: Callable[..., Any], sign: float) -> Callable[..., Any]:
+        """Returns a method whose time is added; with sign -1 it is taken off, inside another one only."""
+
+        def call(*given: Any) -> Any:
+            outer = self._sign
+            counts = sign > 0 or outer > 0
+            self._sign = sign
+            begun = time.perf_counter()
+            try:
+                return method(*given)
+            finally:
+                self._sign = outer
+                if counts:
+                    self.seconds += sign * (time.perf_counter() - begun)
+
+        return call
+
+
+_saving = _Saving()
 
 
 class Trainee:
@@ -169,18 +196,14 @@ def main() -> None:
     from runner.__main__ import main as train_command
 
     train = loop.train
-    drain = MetricRecorder.drain
 
     def train_in_turns(config: Any, engine: Any, splits: Any, hooks: loop.LoopHooks, *others: Any) -> loop.Result:
         turns = _Turns(int(os.environ[_BLOCK]), int(os.environ[_FIRST]), Path(os.environ[_FILE]))
         return train(config, engine, splits, replace(hooks, profiler=turns), *others)
 
-    def drain_as_training(recorder: MetricRecorder) -> None:
-        with work.clock().doing(work.TRAINING):
-            drain(recorder)
-
     loop.train = train_in_turns
-    MetricRecorder.drain = drain_as_training
+    MetricRecorder.drain = _saving.timed(MetricRecorder.drain, -1.0)  # type: ignore[method-assign]
+    CheckpointSaver._put = _saving.timed(CheckpointSaver._put, 1.0)  # type: ignore[method-assign]
     train_command()
 
 

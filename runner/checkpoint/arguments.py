@@ -23,10 +23,7 @@ from runner.host.stores.urls import ObjectPath, Place, is_url
 from runner.host.stores.urls import problem as url_problem
 
 if TYPE_CHECKING:
-    from runner.checkpoint import (
-        recorded,
-        runs,
-    )
+    from runner.checkpoint import recorded, runs
 else:
     # They import NumPy, which an error of the config should not wait for.
     recorded = late("runner.checkpoint.recorded")
@@ -53,22 +50,15 @@ def folder_of(config: CheckpointConfig) -> Place:
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
-    """Returns the command line with the recorded overrides of the run that it names.
+    """Returns a command line, as typed, with the recorded overrides of the run that it names.
 
     A key that is typed again replaces the recorded one, and an option of a group replaces the recorded keys of that
     group.
 
-    Args:
-      arguments: as typed, without the program.
-
     Raises:
       ConfigError: there is no such run, it can't be used like this, or its record sets what a record may not set.
     """
-    named: dict[str, str] = {}
-    for key in KEYS:
-        value = value_of(arguments, key)
-        if value:
-            named[key] = value
+    named = {key: value_of(arguments, key) for key in KEYS if value_of(arguments, key)}
     if not named:
         return list(arguments)
     if len(named) > 1:
@@ -76,14 +66,10 @@ def expand(arguments: Sequence[str]) -> list[str]:
             f"{' and '.join(named)} can't be combined: resume continues a run, branch continues it as a new run, and "
             "run is for evaluate and export; leave out all but one"
         )
-    key, reference = next(iter(named.items()))
+    ((key, reference),) = named.items()
     if not set(MULTIRUN).isdisjoint(arguments):
-        raise invalid(
-            key,
-            reference,
-            problem="needs a single run, not a multirun",
-            fix="drop -m, or set sweep.resume for a sweep",
-        )
+        problem = "needs a single run, not a multirun"
+        raise invalid(key, reference, problem=problem, fix="drop -m, or set sweep.resume for a sweep")
     if key == "resume" and reference == AUTO:
         # The same command line is typed each time, so nothing recorded is added to it.
         return list(arguments)
@@ -91,22 +77,16 @@ def expand(arguments: Sequence[str]) -> list[str]:
     # Here and not with the config, because the run is looked for there first.
     _check_url(_FOLDER, typed_folder)
     _check_url(key, _STEP.sub("", reference))
-    root = folder_of(CheckpointConfig(folder=typed_folder or None))
-    run, step = runs.find(key, reference, root)
-    typed: list[str] = []
-    typed_keys: list[str] = []
-    for argument in arguments:
-        argument_key = key_of(argument)
-        if argument_key != key:
-            typed.append(argument)
-            typed_keys.append(argument_key)
+    run, step = runs.find(key, reference, folder_of(CheckpointConfig(folder=typed_folder or None)))
+    typed = [argument for argument in arguments if key_of(argument) != key]
+    typed_keys = [key_of(argument) for argument in typed]
     if key == "run":
         # A run is evaluated or exported in this process, however many processes trained it.
         typed_keys.append("cluster")
     elif key == "branch":
         typed_keys += _OF_RESTARTS
-    record = recorded.Record(key, str(run.folder), recorded.why_foreign(run.folder, runs.RECORD))
-    overrides = record.checked(without(run.record["overrides"], typed_keys))
+    foreign = recorded.why_foreign(run.folder, runs.RECORD)
+    overrides = recorded.checked(f"{key}={run.folder}", foreign, without(run.record["overrides"], typed_keys))
     resolved = run.folder.as_posix()
     if step is not None:
         resolved += f"@{step}"

@@ -13,21 +13,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 from runner.checkpoint import files
-from runner.checkpoint.files import (
-    LARGEST_RECORD,
-    DamagedError,
-    read_json,
-)
-from runner.config.build import build
-from runner.errors import ConfigError, passing
-from runner.host import outputs, work
+from runner.checkpoint.files import LARGEST_RECORD, DamagedError
+from runner.errors import passing
+from runner.host import outputs
 from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath, Place
 from runner.tracking import process
@@ -47,6 +40,9 @@ _LOOK_S = 1.0
 # Why an attempt ended that came to the end of the run.
 FINISHED = "finished"
 
+# A tag of a run that was restarted: its attempts, and why each ended.
+TAG = "runner.attempts"
+
 _FILE = re.compile(r"attempt-([1-9]\d{0,8})\.json", re.ASCII)
 
 
@@ -58,51 +54,38 @@ class Attempt:
       number: from 1.
       host: name of the machine of its process 0.
       pid: id of that process there.
-      began: when its process was started, in seconds since 1970.
       seen: when the file was last written, in seconds since 1970.
       first: training steps done when it began.
       step: training steps done when the file was last written.
       mesh: axes and sizes of its mesh, such as `batch=4 model=2`.
       ended: why it ended, in words; empty: it runs, or was killed.
-      seconds: seconds by kind of work since its process was started; see `runner.host.work`.
     """
 
-    number: int = 1
+    number: int
     host: str = ""
     pid: str = ""
-    began: float = 0.0
     seen: float = 0.0
     first: int = 0
     step: int = 0
     mesh: str = ""
     ended: str = ""
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def path_of(folder: Place, number: int) -> Place:
-    """Returns the file of an attempt.
-
-    Args:
-      folder: of the run's checkpoints.
-      number: of the attempt, from 1.
-    """
+    """Returns the file of an attempt in the folder of a run's checkpoints."""
     return folder / f"attempt-{number}.json"
 
 
 def names(folder: Place) -> list[str]:
-    """Returns the names of the files of a run's attempts, in order; empty if the folder can't be read."""
+    """Returns the names of the files of a run's attempts, in order."""
     return [path_of(folder, number).name for number in _numbers(folder)]
 
 
 def _numbers(folder: Place) -> list[int]:
     """Returns the numbers of a run's attempts in order; empty if the folder can't be read."""
-    numbers: list[int] = []
     with suppress(OSError):
-        for name in files.names(folder):
-            match = _FILE.fullmatch(name)
-            if match:
-                numbers.append(int(match[1]))
-    return sorted(numbers)
+        return sorted(int(match[1]) for match in map(_FILE.fullmatch, files.names(folder)) if match)
+    return []
 
 
 def read(folder: Place) -> list[Attempt]:
@@ -110,30 +93,24 @@ def read(folder: Place) -> list[Attempt]:
     attempts: list[Attempt] = []
     for name in names(folder):
         with suppress(DamagedError):
-            attempts.append(_read(folder / name))
+            attempts.append(files.as_record(Attempt, files.read_json(folder / name, LARGEST_RECORD), folder / name))
     return attempts
 
 
-def _read(path: Place) -> Attempt:
-    """Returns the attempt of a file; raises DamagedError."""
-    try:
-        attempt: Attempt = build(Attempt, read_json(path, LARGEST_RECORD), path.name)
-    except DamagedError:
-        raise
-    except ConfigError as error:
-        raise DamagedError(f"{path} is invalid: {error}") from error
-    return attempt
+def causes(attempts: Sequence[Attempt]) -> str:
+    """Returns the attempts and why each ended, for a tag of the run; the last one is at the end of its training."""
+    parts: list[str] = []
+    for attempt in attempts:
+        ended = attempt.ended or (FINISHED if attempt is attempts[-1] else "killed, or lost with its machine")
+        on_mesh = f", on {attempt.mesh}" if attempt.mesh != attempts[0].mesh else ""
+        parts.append(f"{attempt.number}: steps {attempt.first:,} to {attempt.step:,}{on_mesh}, {ended}")
+    return "; ".join(parts)
 
 
 def is_silent(folder: Place, say: Callable[[str], object], sleep: Callable[[float], None] = time.sleep) -> bool:
-    """Returns whether the last attempt of a run no longer writes its file, which this waits for.
+    """Returns whether the last attempt of a run no longer writes its file, which this waits for after a line to `say`.
 
     Only the content of the file is compared, never the clocks of two machines.
-
-    Args:
-      folder: of the run's checkpoints.
-      say: is called with one line before the wait.
-      sleep: waits for so many seconds.
     """
     begun = names(folder)
     if not begun:
@@ -153,100 +130,54 @@ def is_silent(folder: Place, say: Callable[[str], object], sleep: Callable[[floa
 
 def _content(path: Place) -> bytes:
     # Opened each time: a network file system checks for another machine's write when a file is opened.
-    try:
-        return client.read(path, LARGEST_RECORD) if isinstance(path, ObjectPath) else path.read_bytes()
-    except (OSError, client.TooLargeError):
-        return b""
+    with suppress(OSError):
+        return client.read(path) if isinstance(path, ObjectPath) else path.read_bytes()
+    return b""
 
 
 class Journal:
-    """Records that no attempt is made; the base of `AttemptJournal`."""
-
-    def update(self, **changes: Any) -> None:
-        """Changes fields of the attempt; they are written with the next beat."""
-
-    def attempts(self) -> list[Attempt]:
-        """Returns the run's attempts up to now, this one last; none of a run that records none."""
-        return []
-
-    def end(self, why: str) -> None:
-        """Records the end of the attempt, and why it ended."""
-
-
-class AttemptJournal(Journal):
-    """The record of this process's attempt, which a thread writes every few seconds.
-
-    **Invariant.** `_attempt` is replaced under `_lock`, which the training takes between two device calls. So nobody
-    waits for a disk while holding it: the file is written under `_writing`, from a copy.
-    """
+    """The record of this process's attempt, which a thread writes every few seconds; the training never waits."""
 
     def __init__(self, folder: Place, number: int, first: int, lost: Callable[[str], object], mesh: str = "") -> None:
-        """Creates the attempt's file.
+        """Creates the attempt's file, after so many training steps; raises FileExistsError if another process has.
 
-        Args:
-          folder: of the run's checkpoints.
-          number: of the attempt.
-          first: training steps done.
-          lost: called by the thread with a line if another process has begun a later attempt of the run.
-          mesh: axes and sizes.
-
-        Raises:
-          FileExistsError: another process has begun this attempt.
-          OSError: the disk is full or read-only.
+        `lost` is called by the thread with a line if another process has begun a later attempt of the run.
         """
         identity = process.identity()
-        now = time.time()
-        seconds = work.clock().seconds()
         self._folder = folder
         self._lost = lost
-        self._attempt = Attempt(
-            number,
-            host=identity[process.HOST],
-            pid=identity[process.PID],
-            # The clock of work has run since this process was started, before anything was known of the run.
-            began=now - sum(seconds.values()),
-            seen=now,
-            first=first,
-            step=first,
-            mesh=mesh,
-            seconds=seconds,
-        )
-        # Two locks: `_lock` guards the fields and is held for moments only, because the training loop takes it in
-        # `update`. `_writing` is held while the file is written, so that a slow disk holds up no step.
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
+        self._begun = Attempt(number, identity[process.HOST], identity[process.PID], first=first, mesh=mesh)
+        self._step = first
+        self._ended = ""
         self._has_warned = False
         self._over = threading.Event()
-        _create(path_of(folder, number), _as_text(self._attempt))
+        _create(path_of(folder, number), _as_text(self._now()))
         self._thread = threading.Thread(target=self._beat, name="attempt-journal", daemon=True)
         self._thread.start()
 
+    def _now(self) -> Attempt:
+        return replace(self._begun, seen=time.time(), step=self._step, ended=self._ended)
+
     def attempts(self) -> list[Attempt]:
         """Returns the run's attempts up to now, this one last; those of another process are read."""
-        with self._lock:
-            self._attempt = replace(self._attempt, seen=time.time(), seconds=work.clock().seconds())
-            own = self._attempt
-        return [*(attempt for attempt in read(self._folder) if attempt.number < own.number), own]
+        return [*(attempt for attempt in read(self._folder) if attempt.number < self._begun.number), self._now()]
 
-    def update(self, **changes: Any) -> None:
-        """Changes fields of the attempt; they are written with the next beat."""
-        with self._lock:
-            self._attempt = replace(self._attempt, **changes)
+    def update(self, step: int) -> None:
+        """Takes the number of training steps done, which is written with the next beat."""
+        self._step = step
 
     def end(self, why: str) -> None:
         """Records the end of the attempt, and why it ended; the first reason counts."""
         self._over.set()
         # No beat may replace the file after the last write below.
         self._thread.join()
-        with self._lock:
-            if self._attempt.ended:
-                return
-            self._attempt = replace(self._attempt, ended=why)
-        self._write()
+        if not self._ended:
+            self._ended = why
+            self._write()
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_S):
-            later = path_of(self._folder, self._attempt.number + 1)
+            later = path_of(self._folder, self._begun.number + 1)
             # By its name, because a store may list a new object late.
             with suppress(OSError):
                 if files.exists(later):
@@ -256,19 +187,15 @@ class AttemptJournal(Journal):
 
     def _write(self) -> None:
         """Replaces the file; not synced, because a power cut may cost the last few seconds of this record."""
-        with self._writing:
-            with self._lock:
-                self._attempt = replace(self._attempt, seen=time.time(), seconds=work.clock().seconds())
-                attempt = self._attempt
-            path = path_of(self._folder, attempt.number)
-            try:
-                _replace(path, _as_text(attempt))
-            except OSError as error:
-                # The next beat tries again: a file that stays unchanged shows other machines that this process is
-                # gone. Checkpoints report a full disk themselves.
-                if not self._has_warned:
-                    self._has_warned = True
-                    outputs.warn(f"could not record the attempt in {path}: {error}")
+        path = path_of(self._folder, self._begun.number)
+        try:
+            _replace(path, _as_text(self._now()))
+        except OSError as error:
+            # The next beat tries again: a file that stays unchanged shows other machines that this process is gone.
+            # Checkpoints report a full disk themselves.
+            if not self._has_warned:
+                self._has_warned = True
+                outputs.warn(f"could not record the attempt in {path}: {error}")
 
 
 def _create(path: Place, text: str) -> None:
@@ -289,13 +216,9 @@ def _replace(path: Place, text: str) -> None:
     if isinstance(path, ObjectPath):
         client.write(path, text.encode())
         return
-    temporary = _temporary(path)
+    temporary = path.with_name(f".unfinished-{path.name}")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".unfinished-{path.name}")
 
 
 def _as_text(attempt: Attempt) -> str:
@@ -311,33 +234,21 @@ def _leave(why: str) -> None:
     os._exit(1)
 
 
-def begin(folder: Place, first: int, earlier_end: str = "", mesh: str = "") -> AttemptJournal:
-    """Begins the next attempt of a run; process 0 calls this.
+def begin(folder: Place, first: int, earlier_end: str = "", mesh: str = "") -> Journal:
+    """Begins the next attempt of a run after `first` training steps; process 0 calls this.
 
-    Args:
-      folder: of the run's checkpoints.
-      first: training steps done.
-      earlier_end: why the attempt before this one ended, if that one could not record it; empty: unknown.
-      mesh: axes and sizes.
+    `earlier_end` is why the attempt before this one ended, if that one could not record it.
 
     Raises:
       PassingError: another process has begun one at the same time.
-      OSError: the disk is full or read-only.
     """
     number = max(_numbers(folder), default=0) + 1
     earlier = read(folder)
-    for name in names(folder):
-        # A process that was killed while it wrote has left it.
-        path = folder / name
-        if not isinstance(path, ObjectPath):
-            with suppress(OSError):
-                _temporary(path).unlink()
     if earlier_end and earlier and not earlier[-1].ended:
         with suppress(OSError):
-            ended = _as_text(replace(earlier[-1], ended=earlier_end))
-            _replace(path_of(folder, earlier[-1].number), ended)
+            _replace(path_of(folder, earlier[-1].number), _as_text(replace(earlier[-1], ended=earlier_end)))
     try:
-        return AttemptJournal(folder, number, first, _leave, mesh)
+        return Journal(folder, number, first, _leave, mesh)
     except FileExistsError:
         problem = f"another process has begun the run at the same time ({folder})"
         raise passing("name", folder.name, problem=problem, fix="wait for it or stop it") from None

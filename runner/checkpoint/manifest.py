@@ -1,28 +1,20 @@
-"""Schema of a checkpoint's manifest, `checkpoint.json`: typed, complete, and limited to the checkpoint's own folder.
+"""Schema of a checkpoint's manifest, `checkpoint.json`.
 
-A digest shows that a file has changed; it does not show who wrote it. So the content of a manifest is a claim, and
-each part of it is compared with the files before anything is read, or memory for it allocated.
+A digest shows that a file has changed; it does not show who wrote it. So what a manifest says of arrays is compared
+with the files before memory is allocated, and it names files in the checkpoint's own folder only.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from typing import Any
 
-from runner.checkpoint.files import (
-    DamagedError,
-    is_folder,
-    read_json,
-)
-from runner.checkpoint.typed import MisfitError
-from runner.checkpoint.typed import read as read_typed
-from runner.data.vocabulary import Vocabulary
+from runner.checkpoint import files
+from runner.checkpoint.files import DamagedError
 from runner.errors import ConfigError
 from runner.host.stores.urls import ObjectPath, Place
 
@@ -45,7 +37,7 @@ DIGEST = "data_sha256"
 FILES_FOLDER = "files_folder"
 FOLDER_NAME = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
 
-_ARRAYS_FILE = re.compile(r"arrays-[0-9]{5}\.safetensors")
+_ARRAYS_FILE = re.compile(r"arrays-[0-9]{5}\.safetensors", re.ASCII)
 
 # NumPy's name of a dtype -> the name in a safetensors file, for what `runner.checkpoint.tensors` can write.
 DTYPES = {
@@ -65,28 +57,13 @@ DTYPES = {
     "bfloat16": "BF16",
 }
 
-
-@dataclass(frozen=True)
-class TensorHeader:
-    """A tensor of a safetensors file according to the file's header.
-
-    Attributes:
-      dtype: safetensors' name of the dtype, such as `F32`.
-      shape: of the tensor.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
+# File name -> key of a tensor -> safetensors' name of its dtype, and its shape.
+Headers = Mapping[str, Mapping[str, tuple[str, tuple[int, ...]]]]
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file of a checkpoint.
-
-    Attributes:
-      bytes: its size.
-      sha256: its digest, in hexadecimal.
-    """
+    """Size and SHA-256 of a file."""
 
     bytes: int
     sha256: str
@@ -94,13 +71,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class PartEntry:
-    """A part of an array: a shard as one device held it.
-
-    Attributes:
-      file: name of the safetensors file that holds it.
-      key: of the tensor in that file.
-      start: index of its first element in the whole array, one number per dim.
-    """
+    """A shard: its file, the key of its tensor there, and the index of its first element in the whole array."""
 
     file: str
     key: str
@@ -109,13 +80,7 @@ class PartEntry:
 
 @dataclass(frozen=True)
 class ArrayEntry:
-    """An array, put together from its parts.
-
-    Attributes:
-      shape: of the whole array.
-      dtype: NumPy's name, such as `float32`.
-      parts: together they cover each element once.
-    """
+    """An array, put together from its parts; `dtype` is NumPy's name."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -124,25 +89,9 @@ class ArrayEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint needs of `checkpoint.json`, of the right types; `about` is all of it.
+    """What a checkpoint needs of `checkpoint.json`, of the right types; `about` is all of it."""
 
-    Attributes:
-      step: training steps done.
-      files_folder: the folder of the files below that of the manifest.
-      files: by name, exactly those that hold the arrays and the history.
-      arrays: by canonical path.
-      run: id of the run.
-      config: resolved.
-      seed: of the run.
-      versions: of the libraries.
-      saved_at: when it was saved.
-      metrics: the last ones.
-      encoding: how the run's data became numbers, see `runner.data.base.Encoding`.
-      constants: what the task computed from its training data.
-      data_sha256: of the training data.
-      about: the whole content as plain values.
-    """
-
+    format: int
     step: int
     files_folder: str
     files: dict[str, FileEntry]
@@ -159,34 +108,14 @@ class Manifest:
     about: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Encoding:
-    """The types of an encoding's entries; words of the data may have any characters."""
-
-    categories: dict[str, list[Any]] = field(default_factory=dict)
-    mean: dict[str, list[float]] = field(default_factory=dict)
-    deviation: dict[str, list[float]] = field(default_factory=dict)
-    lengths: dict[str, int] = field(default_factory=dict)
-    vocabulary: dict[str, Any] | None = None
+def folder_name(step: int) -> str:
+    """Returns the name of a checkpoint's folder."""
+    return f"step-{step:09d}"
 
 
-def arrays_file(process: int) -> str:
-    """Returns the name of the file that a process writes its shards into; process 0 always writes one."""
-    return f"arrays-{process:05d}.safetensors"
-
-
-def is_own(name: str) -> bool:
-    """Returns whether a file of that name is part of a checkpoint."""
-    return name in (NAME, HISTORY) or _ARRAYS_FILE.fullmatch(name) is not None
-
-
-def sealed(content: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of a manifest, with its own digest in it.
-
-    Raises:
-      OSError: the manifest is too large to be read again.
-    """
-    data = json.dumps({**content, "sha256": _digest(content)}, indent=1).encode()
+def sealed(content: Mapping[str, object]) -> bytes:
+    """Returns the bytes of a manifest; raises OSError if it is too large to be read again."""
+    data = json.dumps(files.sealed(content), indent=1).encode()
     if len(data) > LARGEST:
         raise OSError(f"{NAME} would have {len(data):,} bytes, more than the {LARGEST:,} that can be read")
     return data
@@ -196,152 +125,49 @@ def read(folder: Place) -> Manifest:
     """Returns the manifest of a checkpoint; the files of its arrays are not looked at.
 
     Raises:
-      DamagedError: the manifest is missing, corrupted or invalid.
+      DamagedError: the manifest is missing, corrupted, invalid, or not of the step in the folder's name.
       ConfigError: this version does not know its format.
     """
     path = folder / NAME
-    if not isinstance(folder, ObjectPath) and not is_folder(folder):
+    if not isinstance(folder, ObjectPath) and not files.is_folder(folder):
         raise DamagedError(f"{folder} is not a folder")
-    content = read_json(path, LARGEST)
+    content = files.read_json(path, LARGEST)
     # The format comes first: another one may have another digest and other keys.
     file_format = content.get("format")
-    if not isinstance(file_format, int):
-        raise DamagedError(f"{path} is invalid: format must be an integer")
-    if file_format != FORMAT:
+    if isinstance(file_format, int) and file_format != FORMAT:
         raise ConfigError(
             f"checkpoint {folder}: has format {file_format}, but this version of the runner reads format "
             f"{FORMAT}; use the version that wrote it"
         )
-    if content.pop("sha256", None) != _digest(content):
-        raise DamagedError(f"{path} is corrupted (SHA-256 mismatch)")
-    try:
-        return _checked(read_typed(Manifest, content, "it"), content)
-    except MisfitError as error:
-        raise DamagedError(f"{path} is invalid: {error}") from error
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    # With sorted keys, so that the digest does not depend on their order in the file.
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _checked(claim: Manifest, content: dict[str, Any]) -> Manifest:
-    """Returns a manifest whose entries agree with each other; raises MisfitError."""
-    # Process 0's file is there even if all its shards are other processes'.
-    used_files = {HISTORY, ARRAYS}
-    for path, array in claim.arrays.items():
-        _check_array(path, array)
+    content = files.unsealed(content, path)
+    claim = files.as_record(Manifest, content, path)
+    used_files = {HISTORY, ARRAYS}  # process 0's file is there even if all its shards are other processes'
+    for array in claim.arrays.values():
         used_files.update(part.file for part in array.parts)
-    if set(claim.files) != used_files:
-        raise MisfitError(f"files must be {', '.join(sorted(used_files))}, which hold its arrays and its history")
-    if not FOLDER_NAME.fullmatch(claim.files_folder):
-        raise MisfitError(f"{FILES_FOLDER} must be a hexadecimal number")
-    encoding = read_typed(_Encoding, claim.encoding, ENCODING)
-    if not all(isinstance(word, str) for words in encoding.categories.values() for word in words):
-        raise MisfitError(f"{ENCODING}.categories must be strings")
-    if encoding.vocabulary is not None:
-        try:
-            Vocabulary.from_json(encoding.vocabulary)
-        except ValueError as error:
-            raise MisfitError(f"{ENCODING}.vocabulary is invalid: {error}") from error
-    for table in (encoding.mean, encoding.deviation, claim.constants):
-        if not all(math.isfinite(number) for numbers in table.values() for number in numbers):
-            raise MisfitError("what it learned from its data must be finite numbers")
+    are_own = all(name == HISTORY or _ARRAYS_FILE.fullmatch(name) for name in used_files)
+    if set(claim.files) != used_files or not are_own or not FOLDER_NAME.fullmatch(claim.files_folder):
+        raise DamagedError(f"{path} is invalid: it must name the files of its arrays, in its own folder")
+    if folder.name != folder_name(claim.step):
+        raise DamagedError(f"{folder} holds the checkpoint of step {claim.step}")
     return replace(claim, about=content)
 
 
-def _check_array(path: str, array: ArrayEntry) -> None:
-    if array.dtype not in DTYPES:
-        raise MisfitError(f"arrays.{path}.dtype must be one of {', '.join(DTYPES)}")
-    if not all(_ARRAYS_FILE.fullmatch(part.file) for part in array.parts):
-        raise MisfitError(f"arrays.{path}.parts must be in arrays files in the checkpoint's own folder")
-    keys = [f"{path}@{index}" for index in range(len(array.parts))]
-    if len(array.parts) == 1:
-        keys = [path]
-    if not array.parts or [part.key for part in array.parts] != keys:
-        raise MisfitError(f"arrays.{path}.parts must name the tensors {path}, or {path}@0 and so on")
-
-
-def check_tensors(manifest: Manifest, tensors: Mapping[str, Mapping[str, TensorHeader]]) -> None:
-    """Checks that the files hold the parts of every array, and that these cover each of its elements exactly once.
-
-    Args:
-      manifest: the claim.
-      tensors: what the files hold: file name -> key -> header.
-
-    Raises:
-      MisfitError: names the first array that does not agree.
-    """
-    unclaimed: set[tuple[str, str]] = set()
-    for file, headers in tensors.items():
-        unclaimed.update(zip(repeat(file), headers, strict=False))
-    for path, array in manifest.arrays.items():
-        boxes: list[Box] = []
+def check_tensors(path: Place, claim: Manifest, headers: Headers) -> None:
+    """Checks that the files hold every part of every array, as large as the arrays; raises DamagedError."""
+    parts = 0
+    for name, array in claim.arrays.items():
+        elements = 0
         for part in array.parts:
-            header = tensors[part.file].get(part.key)
-            if header is None:
-                raise MisfitError(f"{part.file} lacks {part.key}")
-            if header.dtype != DTYPES[array.dtype]:
-                raise MisfitError(f"{part.key} is {header.dtype} in {part.file}, but {array.dtype} in {NAME}")
-            if (part.file, part.key) not in unclaimed:
-                raise MisfitError(f"{part.key} is part of two arrays")
-            unclaimed.remove((part.file, part.key))
-            boxes.append((part.start, header.shape))
-        if not covers(array.shape, boxes):
-            raise MisfitError(f"the parts of {path} don't cover each of its elements once")
-    if unclaimed:
-        _, key = min(unclaimed)
-        raise MisfitError(f"{NAME} does not name {key}")
-
-
-Box = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-def covers(shape: tuple[int, ...], boxes: Sequence[Box]) -> bool:
-    """Returns whether boxes cover each element of an array exactly once.
-
-    Args:
-      shape: of the array.
-      boxes: start and size of each box, one number per dim.
-    """
-    for start, size in boxes:
-        if not len(start) == len(size) == len(shape):
-            return False
-        if any(begin + count > most for begin, count, most in zip(start, size, shape, strict=True)):
-            return False
-    # Boxes inside the array that have as many elements as it and don't overlap cover it; counting needs no memory.
-    elements = sum(math.prod(size) for _, size in boxes)
-    return elements == math.prod(shape) and not _overlap(len(shape), boxes)
-
-
-def _overlap(rank: int, boxes: Sequence[Box]) -> bool:
-    """Returns whether two boxes share an element.
-
-    A sweep along one dim: each box is compared only with those that reach into its first row, so a large array of many
-    shards is checked in far fewer comparisons than one per pair.
-    """
-    if rank == 0 or len(boxes) < 2:
-        return len(boxes) > 1
-    # Along the dim with the most different starts, so that few boxes are open together.
-    starts = list(zip(*(start for start, _ in boxes), strict=True))
-    dim = max(range(rank), key=lambda candidate: len(set(starts[candidate])))
-    nonempty = [box for box in boxes if math.prod(box[1])]
-    nonempty.sort(key=lambda box: box[0][dim])
-    open_boxes: list[Box] = []
-    for start, size in nonempty:
-        still_open: list[Box] = []
-        for other_start, other_size in open_boxes:
-            if other_start[dim] + other_size[dim] <= start[dim]:
-                continue
-            if _intersect((start, size), (other_start, other_size)):
-                return True
-            still_open.append((other_start, other_size))
-        open_boxes = [*still_open, (start, size)]
-    return False
-
-
-def _intersect(first: Box, second: Box) -> bool:
-    return all(
-        begin < other_begin + other_count and other_begin < begin + count
-        for begin, count, other_begin, other_count in zip(*first, *second, strict=True)
-    )
+            dtype, shape = headers.get(part.file, {}).get(part.key, ("missing", ()))
+            if dtype != DTYPES.get(array.dtype):
+                raise DamagedError(f"{path} is invalid: {part.key} is {dtype} in {part.file}, but {array.dtype} here")
+            is_inside = len(part.start) == len(shape) == len(array.shape) and all(
+                0 <= start <= whole - size for start, size, whole in zip(part.start, shape, array.shape, strict=True)
+            )
+            if is_inside:
+                elements += math.prod(shape)
+        if elements != math.prod(array.shape) or not array.parts:
+            raise DamagedError(f"{path} is invalid: the parts of {name} don't cover it")
+        parts += len(array.parts)
+    if parts != sum(map(len, headers.values())):
+        raise DamagedError(f"{path} is invalid: it does not name every tensor of its files")

@@ -27,9 +27,6 @@ from runner.task.metrics import EPOCH, EVAL
 # (step, metric -> mean)
 StepMeans = tuple[int, dict[str, float]]
 
-# Rank and last dim of an array; None: any.
-Form = tuple[int, int | None]
-
 _NO_OUTPUTS = np.zeros(0, np.float32)
 
 
@@ -53,7 +50,7 @@ class MetricHistory:
     """Metrics so far. A sum is over the examples of a step, weighted as in the loss; a mean is a sum over its weight.
 
     Attributes:
-      names: the names of the metrics of a step, `loss` first.
+      names: the metrics of a step, `loss` first.
       train: (step, means by name) of every logged window.
       open_window: (1 + names,) weight and sums of each step of the window that is not complete yet.
       epoch_sums: (1 + names,) weight and sums of the epoch's steps that were read so far.
@@ -74,12 +71,13 @@ class MetricHistory:
 
 
 def empty(names: Sequence[str]) -> MetricHistory:
-    """Returns the history of a new run.
-
-    Args:
-      names: the metrics of a step, without the loss.
-    """
+    """Returns the history of a new run; `names`: the metrics of a step, without the loss."""
     return MetricHistory((LOSS, *names), [], [], np.zeros(2 + len(names)), [], [], [])
+
+
+def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns metrics with a prefix before each name, such as `eval/`."""
+    return {f"{prefix}{name}": value for name, value in metrics.items()}
 
 
 def measured(history: MetricHistory) -> list[tuple[int, dict[str, float]]]:
@@ -90,12 +88,8 @@ def measured(history: MetricHistory) -> list[tuple[int, dict[str, float]]]:
     means_by_step = dict(history.epochs)
     rows: list[tuple[int, dict[str, float]]] = []
     for step, evaluation in history.evaluations:
-        metrics: dict[str, float] = {}
-        for name, value in evaluation.metrics.items():
-            metrics[f"{EVAL}{name}"] = value
-        for name, mean in means_by_step.get(step, {}).items():
-            metrics[f"{EPOCH}{name}"] = mean
-        rows.append((step, metrics))
+        metrics = prefixed(EVAL, evaluation.metrics)
+        rows.append((step, metrics | prefixed(EPOCH, means_by_step.get(step, {}))))
     return rows
 
 
@@ -108,10 +102,10 @@ def to_arrays(history: MetricHistory) -> dict[str, Array]:
         evaluation_rows.append((step, evaluation.examples))
         evaluated.append(evaluation.metrics)
     tables: dict[str, Array | list[float]] = {
-        "train": _steps(history.train),
+        "train": [step for step, _ in history.train],
         "open": open_rows[:, 0],
         "epoch": history.epoch_sums[:1],
-        "epochs": _steps(history.epochs),
+        "epochs": [step for step, _ in history.epochs],
         "evaluations": np.array(evaluation_rows, np.float64).reshape(-1, 2),
         "rates": np.array(history.rates, np.float64).reshape(-1, 3),
         "restores": np.array(list(map(astuple, history.restores)), np.float64).reshape(-1, 3),
@@ -122,52 +116,32 @@ def to_arrays(history: MetricHistory) -> dict[str, Array]:
         tables[f"epoch/{name}"] = history.epoch_sums[column : column + 1]
         tables[f"epochs/{name}"] = _column(history.epochs, name)
     # A run may have been resumed with fewer metrics, as without task.top_k. Those that all have are stored.
-    for name in _in_all(evaluated):
-        tables[f"evaluations/{name}"] = [metrics[name] for metrics in evaluated]
+    for name in evaluated[-1] if evaluated else ():
+        if all(name in metrics for metrics in evaluated):
+            tables[f"evaluations/{name}"] = [metrics[name] for metrics in evaluated]
     return {name: np.array(table, np.float64, order="C") for name, table in tables.items()}
-
-
-def _steps(rows: Sequence[StepMeans]) -> list[float]:
-    return [step for step, _ in rows]
 
 
 def _column(rows: Sequence[StepMeans], name: str) -> list[float]:
     return [means[name] for _, means in rows]
 
 
-def _in_all(evaluated: Sequence[Mapping[str, float]]) -> list[str]:
-    """Returns the names that all evaluations have, in the order of the last one."""
-    if not evaluated:
-        return []
-    return [name for name in evaluated[-1] if all(name in metrics for metrics in evaluated)]
-
-
 def from_arrays(arrays: Mapping[str, Array]) -> MetricHistory:
-    """Returns the history that arrays store.
-
-    Args:
-      arrays: valid by `check_arrays`.
-    """
+    """Returns the history that arrays store; raises LookupError, TypeError or ValueError if they store none."""
     names = _metric_names(arrays, "train")
     open_columns = [arrays["open"]]
     epoch_columns = [arrays["epoch"]]
     for name in names:
         open_columns.append(arrays[f"open/{name}"])
         epoch_columns.append(arrays[f"epoch/{name}"])
-    rates: list[tuple[int, float, float]] = []
-    for step, rate, ms in arrays["rates"]:
-        rates.append((int(step), float(rate), float(ms)))
-    restores: list[Restore] = []
-    for bad, step, factor in arrays["restores"]:
-        restores.append(Restore(int(bad), int(step), float(factor)))
     return MetricHistory(
         names=names,
         train=_means(arrays, "train", names),
         open_window=list(np.column_stack(open_columns)),
         epoch_sums=np.concatenate(epoch_columns),
         evaluations=_evaluations(arrays),
-        rates=rates,
-        restores=restores,
+        rates=[(int(step), float(rate), float(ms)) for step, rate, ms in arrays["rates"]],
+        restores=[Restore(int(bad), int(step), float(factor)) for bad, step, factor in arrays["restores"]],
         epochs=_means(arrays, "epochs", names),
     )
 
@@ -191,66 +165,6 @@ def _evaluations(arrays: Mapping[str, Array]) -> list[tuple[int, Evaluation]]:
         metrics = _cells(arrays, "evaluations", names, row)
         rows.append((int(step), Evaluation(metrics, int(examples), {}, _NO_OUTPUTS)))
     return rows
-
-
-def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
-    """Checks that arrays store a history of so many steps.
-
-    Args:
-      step: training steps done.
-      arrays: as they were read.
-
-    Raises:
-      ValueError: names the first array that is invalid.
-    """
-    names = _metric_names(arrays, "train")
-    evaluated = _metric_names(arrays, "evaluations")
-    columns_of = dict.fromkeys(("train", "open", "epoch", "epochs"), names)
-    columns_of["evaluations"] = evaluated
-    columns: dict[str, Form] = {}
-    for table, metrics in columns_of.items():
-        for name in metrics:
-            columns[f"{table}/{name}"] = (1, None)
-    _check_form(arrays, _TABLES | columns)
-    if LOSS not in names or (len(arrays["evaluations"]) and LOSS not in evaluated):
-        raise ValueError(f"its history must hold the {LOSS}")
-    for table, metrics in columns_of.items():
-        for name in metrics:
-            if len(arrays[f"{table}/{name}"]) != len(arrays[table]):
-                raise ValueError(f"{table} of its history has another form")
-    counts = [*arrays["epoch"], *arrays["open"], *arrays["evaluations"][:, 1], *arrays["restores"][:, :2].flat]
-    # NaN compares false.
-    are_valid = np.isfinite(counts) & (np.asarray(counts) >= 0)
-    if len(arrays["epoch"]) != 1 or not np.all(are_valid):
-        raise ValueError("its history must have finite counts of at least 0")
-    for name in ("train", "epochs", "evaluations", "rates"):
-        at = arrays[name]
-        if at.ndim == 2:
-            at = at[:, 0]
-        is_step = (at > 0) & (at <= step) & (at == np.floor(at))
-        is_increasing = np.diff(at) > 0
-        if not (np.all(is_step) and np.all(is_increasing)):
-            raise ValueError(f"{name} of its history must have steps up to {step}, in order")
-
-
-_TABLES: dict[str, Form] = {
-    "train": (1, None),
-    "open": (1, None),
-    "epoch": (1, 1),
-    "epochs": (1, None),
-    "evaluations": (2, 2),
-    "rates": (2, 3),
-    "restores": (2, 3),
-}
-
-
-def _check_form(arrays: Mapping[str, Array], forms: Mapping[str, Form]) -> None:
-    if set(arrays) != set(forms):
-        raise ValueError(f"its history must hold {', '.join(forms)}")
-    for name, (rank, last) in forms.items():
-        array = arrays[name]
-        if array.ndim != rank or array.dtype != np.float64 or last not in (None, array.shape[-1]):
-            raise ValueError(f"{name} of its history has another form")
 
 
 def _metric_names(arrays: Mapping[str, Array], table: str) -> tuple[str, ...]:

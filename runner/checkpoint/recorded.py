@@ -11,7 +11,7 @@ One in an object store or a tracking store is never.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +44,14 @@ _PLACES = {
 }
 # A resumed run saves in its own folder, whatever a foreign record says.
 _CHECKPOINT_FOLDER = "trainer.checkpoint.folder"
-# Keys by which a command line names a run; no record has them.
-_RUN_KEYS = ("resume", "name", "branch", "run")
+# Groups and keys that a record may set; it names no run.
+_GROUPS = {spec.name for spec in fields(RunConfig)} - {"resume", "name", "branch", "run"} | {"experiment"}
 # Characters of an override that a message shows.
 _LONGEST = 120
 
 
 def why_foreign(folder: Place, name: str) -> str:
-    """Returns why a record is not this user's own; empty if it is.
-
-    Args:
-      folder: of the run or sweep.
-      name: of the record in it.
-    """
+    """Returns why the record of that name in a folder is not this user's own; empty if it is."""
     if not isinstance(folder, Path):
         return "it is in an object store"
     problem = why_not_ours(folder)
@@ -69,87 +64,68 @@ def why_foreign(folder: Place, name: str) -> str:
     return "" if is_ours else f"{shown(folder / name)} belongs to another user, or can be written by others"
 
 
-@dataclass(frozen=True)
-class Record:
-    """A recorded command line, and where it comes from.
+def checked(source: str, foreign: str, arguments: object) -> list[str]:
+    """Returns the recorded overrides to apply, without those that are typed again.
 
-    Attributes:
-      key: what the user typed to name it: `resume`, `run` or `sweep.resume`.
-      source: what that names: a folder, or a sweep's run.
-      foreign: why it is not this user's own, see `why_foreign`; empty if it is.
+    `source` is what the user typed to name the record, such as `resume=<folder>`; for `foreign` see `why_foreign`.
+
+    Raises:
+      ConfigError: an override sets what a foreign record may not set; names it and the fix.
     """
-
-    key: str
-    source: str
-    foreign: str
-
-    def checked(self, arguments: object) -> list[str]:
-        """Returns the overrides to apply.
-
-        Args:
-          arguments: the recorded ones, without those that are typed again.
-
-        Raises:
-          ConfigError: an override sets what a foreign record may not set; names it and the fix.
-        """
-        if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
-            raise self._invalid(
-                str(arguments), "is not a list of overrides", "don't use it: the runner did not write this record"
-            )
-        if not self.foreign:
-            return list(arguments)
-        parser = OverridesParser.create()
-        kept: list[str] = []
-        for argument in arguments:
-            try:
-                override = parser.parse_override(argument)
-                self._check(argument, override)
-            except HydraException:
-                raise self._invalid(argument, "is not an override") from None
-            except RecursionError:
-                raise self._invalid(argument, "is nested too deeply") from None
-            if override.key_or_group != _CHECKPOINT_FOLDER:
-                kept.append(argument)
-        return kept
-
-    def _check(self, argument: str, override: Override) -> None:
-        name = override.key_or_group
-        if override.package is not None or name.partition(".")[0] not in _groups():
-            raise self._invalid(argument, "is not a key of a run")
-        if name == _CHECKPOINT_FOLDER:
-            return
-        type_again = f"if you trust it, type {_typed(argument)} as well"
-        for path, value in _settings(tuple(name.split(".")), override):
-            if len(path) == 1 and not str(value).replace("_", "").replace("-", "").isalnum():
-                raise self._invalid(argument, "is not the name of an option")
-            if "${" in str(value):
-                raise self._invalid(argument, f"reads values from outside the record ({self.foreign})", type_again)
-            if value is None or value is False or value in ({}, []):
-                continue
-            is_ours = path == ("model", _TARGET) and str(value).startswith(_OWN_BUILDERS)
-            if not _CODE.isdisjoint(path) and not is_ours:
-                problem = f"would import and run code that is not the runner's ({self.foreign})"
-                raise self._invalid(argument, problem, type_again)
-            is_kind = path[-1] == "tokenizer" and value in ("bytes", "bpe")
-            if not _PLACES.isdisjoint(path) and not is_kind:
-                fix = f"{type_again}, or tracking=none" if path == ("tracking", "uri") else type_again
-                raise self._invalid(argument, f"leads to a place outside the record ({self.foreign})", fix)
-
-    def _invalid(self, argument: str, problem: str, fix: str = "") -> ConfigError:
-        if not fix:
-            fix = "remove the override from the record, or type yourself what you need"
+    if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
+        raise ConfigError(f"{source}: its record is not a list of overrides; the runner did not write it")
+    if not foreign:
+        return list(arguments)
+    parser = OverridesParser.create()
+    kept: list[str] = []
+    for argument in arguments:
         text = argument if len(argument) <= _LONGEST else f"{argument[:_LONGEST]}..."
-        return ConfigError(f"{self.key}={self.source}: its recorded {text!r} {problem}; {fix}")
+        try:
+            override = parser.parse_override(argument)
+            is_of_a_run = _is_of_a_run(override)
+        except (HydraException, RecursionError):
+            is_of_a_run = False
+        if not is_of_a_run:
+            raise ConfigError(
+                f"{source}: its recorded {text!r} is no override of a run; remove it from the record, or type "
+                "yourself what you need"
+            )
+        if override.key_or_group == _CHECKPOINT_FOLDER:
+            continue
+        if any(_leads_outside(path, value) for path, value in _settings(override)):
+            typed = argument
+            if len(argument) > _LONGEST or not argument.isprintable() or "${" in argument:
+                typed = f"{argument.partition('=')[0]}=..."
+            raise ConfigError(
+                f"{source}: its recorded {text!r} would import and run code that is not the runner's, or leads to a "
+                f"place outside the record ({foreign}); if you trust it, type {typed} as well"
+            )
+        kept.append(argument)
+    return kept
 
 
-def _typed(argument: str) -> str:
-    """Returns what to type in place of a recorded override, which must replace all that it sets."""
-    if len(argument) <= _LONGEST and argument.isprintable() and "${" not in argument:
-        return argument
-    return f"{argument.partition('=')[0]}=..."
+def _is_of_a_run(override: Override) -> bool:
+    """Returns whether an override sets a key of a run, or chooses an option of a group by its name."""
+    name = override.key_or_group
+    if override.package is not None or name.partition(".")[0] not in _GROUPS:
+        return False
+    values = [value for path, value in _settings(override) if len(path) == 1]
+    return all("${" in str(value) or str(value).replace("_", "").replace("-", "").isalnum() for value in values)
 
 
-def _settings(path: tuple[str, ...], override: Override) -> Iterator[tuple[tuple[str, ...], object]]:
+def _leads_outside(path: tuple[str, ...], value: object) -> bool:
+    """Returns whether a value is an import path, a place, or read from outside the record."""
+    if "${" in str(value):
+        return True
+    if value is None or value is False or value in ({}, []):
+        return False
+    is_own_builder = path == ("model", _TARGET) and str(value).startswith(_OWN_BUILDERS)
+    is_kind_of_tokenizer = path[-1] == "tokenizer" and value in ("bytes", "bpe")
+    is_code = not _CODE.isdisjoint(path) and not is_own_builder
+    return is_code or (not _PLACES.isdisjoint(path) and not is_kind_of_tokenizer)
+
+
+def _settings(override: Override) -> Iterator[tuple[tuple[str, ...], object]]:
     """Yields each key that an override sets with its value; for a sweep over values, each of them."""
     value: Any = override.value()
     values = [value]
@@ -159,7 +135,7 @@ def _settings(path: tuple[str, ...], override: Override) -> Iterator[tuple[tuple
         # A pattern of option names becomes one name, so that it is checked as one.
         values = [pattern.strip("*") or "any" for pattern in value.include]
     for single in values:
-        yield from _leaves(path, single)
+        yield from _leaves(tuple(override.key_or_group.split(".")), single)
 
 
 def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], object]]:
@@ -171,7 +147,3 @@ def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...]
             yield from _leaves(path, inner)
     else:
         yield path, value
-
-
-def _groups() -> set[str]:
-    return {spec.name for spec in fields(RunConfig)} - set(_RUN_KEYS) | {"experiment"}

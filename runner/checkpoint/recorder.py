@@ -9,11 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from runner.checkpoint import metric_history
-from runner.checkpoint.metric_history import (
-    MetricHistory,
-    Restore,
-    StepMeans,
-)
+from runner.checkpoint.metric_history import MetricHistory, Restore, StepMeans, prefixed
 from runner.checkpoint.stopping import Measured
 from runner.data.base import Array
 from runner.engine.base import Pending
@@ -31,12 +27,7 @@ _CALLS_IN_FLIGHT = 1
 
 
 class MetricRecorder:
-    """Reads the metrics of steps, logs the mean of every `window` steps, and keeps what plots and checkpoints need.
-
-    Attributes:
-      history: what was read and logged. After a return to a checkpoint the steps after it are logged again, and the
-        history has the later points.
-    """
+    """Reads the metrics of steps, logs the mean of every `window` steps, and keeps what plots and checkpoints need."""
 
     def __init__(
         self,
@@ -59,11 +50,10 @@ class MetricRecorder:
           learning_rate: steps done -> the schedule's rate; None: a custom step has optimizers of its own.
           metrics: the task's metrics of a step, without the loss.
           batch_size: global.
-          tokens: per example, if the task counts in tokens; 0: it does not.
+          tokens: per example; 0: the task counts none.
           by_batch: whether a last, smaller batch has the weight of a full one in the means.
           on_nan: `trainer.on_nan`.
-          reductions: evaluations so far -> reductions of the learning rate at plateaus, (steps done, factor from there
-            on).
+          reductions: evaluations so far -> reductions of the learning rate at plateaus.
         """
         self._log = log
         self._window = window
@@ -149,13 +139,6 @@ class MetricRecorder:
             logged["learning_rate"] = self._learning_rate(step - 1) * self.rate_factor(step - 1)
         self._log(step, logged)
 
-    def rate_changes(self) -> list[tuple[int, float]]:
-        """Returns (steps done, factor of the schedule's rate from there on) of every change of the factor."""
-        self.rate_factor(0)  # brings the reductions up to date
-        _, reductions = self._reductions
-        steps = {step for step, _ in reductions} | {restore.step for restore in self.history.restores}
-        return [(step, self.rate_factor(step)) for step in sorted(steps)]
-
     def rate_factor(self, step: int) -> float:
         """Returns the factor of the schedule's rate after so many steps: by restores and by reductions at plateaus.
 
@@ -191,10 +174,7 @@ class MetricRecorder:
         if not epochs or epochs[-1][0] < step:
             means = self.epoch_means()
             epochs.append((step, means))
-            self._log_epoch(step, means)
-
-    def _log_epoch(self, step: int, means: Mapping[str, float]) -> None:
-        self._log(step, prefixed(EPOCH, means))
+            self._log(step, prefixed(EPOCH, means))
 
     def start_epoch(self) -> None:
         """Starts the means of a new epoch."""
@@ -214,9 +194,9 @@ class MetricRecorder:
         for at, means in self.history.train:
             self._log_window(at, means)
         for at, means in self.history.epochs:
-            self._log_epoch(at, means)
+            self._log(at, prefixed(EPOCH, means))
         for at, evaluation in self.history.evaluations:
-            self._log_evaluation(at, evaluation)
+            self._log(at, prefixed(EVAL, evaluation.metrics))
         for at, examples_per_second, step_ms in self.history.rates:
             self._log_rate(at, examples_per_second, step_ms)
 
@@ -230,12 +210,7 @@ class MetricRecorder:
         self._pending.clear()
 
     def go_back(self, restore: Restore, arrays: Mapping[str, Array]) -> None:
-        """Continues from a checkpoint of this run, and forgets what came after it.
-
-        Args:
-          restore: the checkpoint, and why.
-          arrays: what `arrays` returned there.
-        """
+        """Continues from what `arrays` returned at a checkpoint of this run, and forgets what came after it."""
         self._pending.clear()
         # The checkpoint may be older than the last restore, which it then doesn't know.
         restores = [*self.history.restores, restore]
@@ -246,10 +221,11 @@ class MetricRecorder:
     def _take(self, step: int, history: MetricHistory) -> None:
         """Replaces the history, with this run's metrics in this run's order."""
         names = self.history.names
-        # The first column is the weight, the sums follow in the order of the names.
+        # The first column is the weight, the sums follow in the order of the names; -1 if a checkpoint lacks one, as a
+        # norm that was not logged then.
         order = [0]
         for name in names:
-            order.append(_column(history.names, name))
+            order.append(1 + history.names.index(name) if name in history.names else -1)
         history.train = _selected(history.train, names)
         history.epochs = _selected(history.epochs, names)
         history.open_window = [_reordered(row, order) for row in history.open_window]
@@ -260,11 +236,7 @@ class MetricRecorder:
         self._reductions = 0, ()
 
     def latest(self) -> dict[str, float]:
-        """Returns the last value of each metric.
-
-        Those of the last evaluation have the means of the epoch with them: any of them may be the metric of the best
-        checkpoint, whose record is compared with these values.
-        """
+        """Returns the last value of each metric; those of the last evaluation come with the means of the epoch."""
         values: dict[str, float] = {}
         if self.history.train:
             _, means = self.history.train[-1]
@@ -279,9 +251,6 @@ class MetricRecorder:
             at, last = self.evaluations[-1]
             self.evaluations[-1] = (at, replace(last, totals={}, outputs=last.outputs[:0], named_outputs={}))
         self.evaluations.append((step, evaluation))
-        self._log_evaluation(step, evaluation)
-
-    def _log_evaluation(self, step: int, evaluation: Evaluation) -> None:
         self._log(step, prefixed(EVAL, evaluation.metrics))
 
     def add_rate(self, step: int, steps_per_second: float) -> None:
@@ -302,17 +271,7 @@ class MetricRecorder:
 
 def _selected(table: Sequence[StepMeans], names: Sequence[str]) -> list[StepMeans]:
     """Returns the rows of a table with the given metrics only."""
-    rows: list[StepMeans] = []
-    for step, means in table:
-        rows.append((step, {name: means.get(name, np.nan) for name in names}))
-    return rows
-
-
-def _column(names: Sequence[str], name: str) -> int:
-    """Returns a metric's column after that of the weight; -1 if a checkpoint lacks it, as a norm not logged then."""
-    if name not in names:
-        return -1
-    return 1 + list(names).index(name)
+    return [(step, {name: means.get(name, np.nan) for name in names}) for step, means in table]
 
 
 def _reordered(row: Array, order: Sequence[int]) -> Array:
@@ -320,11 +279,6 @@ def _reordered(row: Array, order: Sequence[int]) -> Array:
     found = row[list(order)]
     found[np.asarray(order) < 0] = np.nan
     return found
-
-
-def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns metrics with a prefix before each name, such as `eval/`."""
-    return {f"{prefix}{name}": value for name, value in metrics.items()}
 
 
 def _means(names: Sequence[str], row: Array) -> dict[str, float]:

@@ -2,68 +2,44 @@
 
 The order of a resume, with the reason for each place:
 
-1. `open_previous`, before anything else of the run: the run is found, locked, found once more under the lock, checked
-   for a process that still runs it, and its checkpoint is verified byte by byte. Until the lock is taken, another
-   process may still change the run. All of it takes no framework, so an error is reported within a second.
-2. `check_order`, in the same call: the config must see the same examples in the same order, and `check_examples` in
-   the same form.
-3. `check_data`, when the data is loaded: its SHA-256 is what the checkpoint records.
-4. `check_unfinished`, when the task is known: the run has the task's metrics, and steps are left to train. Up to here
-   nothing was changed, and the run's record in the tracking store was not opened; there, a rejected config would show
-   as a failed run.
-5. `load`, when the engine is built: every variable must agree in path, shape and precision before the first is
-   assigned.
-6. `recovery.saving` writes the run's record again, with this process in it, when everything else is ready.
+1. `open_previous`, before a framework is imported: the run is found, locked, found once more under the lock (another
+   process may have changed it until then), checked for a process that still runs it, and its checkpoint is verified.
+2. `check_data` and `check_unfinished`, when data and task are known. Up to here nothing was changed, and the run's
+   record in the tracking store was not opened; there, a rejected config would show as a failed run.
+3. `load`, when the engine is built: every variable must agree before the first is assigned.
+4. `recovery.begin_attempt` writes the run's record again, with this process in it, when everything else is ready.
+
+`resume=auto name=<name>` begins the run, or continues it. Its folder has the run's name, so every start finds it. Of
+several starts at once, one takes the lock on that folder. A file system without locks that reach other machines is the
+reason for the second test: the run's last process is looked for, and where it can't be seen from here, the file of its
+attempt must have been silent for a while.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from runner.checkpoint import (
-    index,
-    named,
-    runs,
-    stopping,
-    storage,
-)
-from runner.checkpoint.arguments import (
-    folder_of,
-    recorded_overrides,
-)
+from runner.checkpoint import attempts, runs, stopping, storage
+from runner.checkpoint.arguments import NAME, folder_of, recorded_overrides
 from runner.checkpoint.files import DamagedError
-from runner.checkpoint.manifest import (
-    CONSTANTS,
-    DIGEST,
-    ENCODING,
-)
-from runner.checkpoint.metric_history import (
-    from_arrays,
-    measured,
-)
+from runner.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
+from runner.checkpoint.metric_history import from_arrays, measured
 from runner.checkpoint.reading import Checkpoint
-from runner.checkpoint.runs import (
-    WENT_BACK,
-    SavedRun,
-)
+from runner.checkpoint.runs import WENT_BACK, SavedRun, print_line
 from runner.cluster.team import current
 from runner.config.convert import flatten
-from runner.config.schema import AUTO, RunConfig
+from runner.config.schema import AUTO, EarlyStoppingConfig, RunConfig
 from runner.data.base import Encoding
 from runner.engine.base import Engine
 from runner.engine.lengths import RunLength
 from runner.errors import EXIT_DONE, ConfigError, invalid, shown
-from runner.host.stores.urls import place
-from runner.layout.paths import (
-    is_ema,
-    is_variable,
-    owner_of,
-)
-from runner.task.base import LOSS, SCALED, Task
+from runner.host.stores.urls import Place, place
+from runner.layout.paths import is_ema, is_variable, owner_of
+from runner.task.base import LOSS, Task
 
 # The keys that decide which examples a step sees. A resumed run must see those that it has not seen.
 _ORDER = (
@@ -95,12 +71,9 @@ _NARROW = "bfloat16"
 
 @dataclass(frozen=True)
 class Previous:
-    """A recorded run and its checkpoint, from which this process resumes, branches, evaluates or exports.
+    """A recorded run as it was left, and its checkpoint, from which this process resumes, branches or evaluates.
 
-    Attributes:
-      run: its record, as it was left.
-      checkpoint: of the run.
-      branches: whether a new run begins with the checkpoint, and this run stays unchanged.
+    `branches`: a new run begins with the checkpoint, and this run stays unchanged.
     """
 
     run: SavedRun
@@ -121,160 +94,161 @@ class Previous:
     def encoding(self) -> Encoding | None:
         """How the run's data became numbers; None if it needed no encoding."""
         recorded = self.checkpoint.about.get(ENCODING)
-        if recorded is None:
-            return None
-        return Encoding.from_json(recorded)
+        return None if recorded is None else Encoding.from_json(recorded)
 
     @property
-    def constants(self) -> Mapping[str, Any] | None:
+    def constants(self) -> Mapping[str, Any]:
         """What the run's task computed from its training data and decided by its model."""
-        # Versions that recorded no scaling divided all images by 255.
-        constants: Mapping[str, Any] = {SCALED: [1.0], **self.checkpoint.about.get(CONSTANTS, {})}
+        constants: Mapping[str, Any] = self.checkpoint.about.get(CONSTANTS, {})
         return constants
 
     @property
     def repeats_steps(self) -> bool:
         """Whether the run trains steps again that it has logged: it went back, now or at an earlier resume."""
-        if self.branches:
-            return False
-        return bool(self.run.record.get(WENT_BACK) or self.later_steps)
+        return not self.branches and bool(self.run.record.get(WENT_BACK) or self.later_steps)
 
     def describe_position(self, length: RunLength) -> str:
         """Returns one line that says where training continues in a run of this length."""
         verb = "Starting from run" if self.branches else "Resuming run"
         return f"{verb} {self.run.id} at {length.describe_position(self.checkpoint.step)}"
 
-    def describe_other_checkpoints(self) -> list[str]:
-        """Returns lines that say what happens to the run's later checkpoints; empty if it continues from its last."""
+    def describe_other_checkpoints(self) -> str:
+        """Returns what happens to the run's later checkpoints; empty if it continues from its last."""
         name = f"{self.run.id}@{self.checkpoint.step}"
         if self.branches:
-            return [f"branch={name}: a new run begins with that state; run {self.run.id} stays unchanged"]
+            return f"branch={name}: a new run begins with that state; run {self.run.id} stays unchanged"
         if not self.later_steps:
-            return []
-        best_step = self._best_step()
-        names: list[str] = []
-        for step in self.later_steps:
-            is_best = step == best_step
-            mark = " (the best)" if is_best else ""
-            names.append(f"{step:,}{mark}")
-        return [
-            f"resume={name}: the checkpoints of steps {', '.join(names)} are from after that step and are removed "
+            return ""
+        steps = ", ".join(f"{step:,}" for step in self.later_steps)
+        return (
+            f"resume={name}: the checkpoints of steps {steps} are from after that step and are removed "
             f"(branch={name} keeps all)"
+        )
+
+
+def opened_by_first(what: str, find: Callable[[], Previous | None]) -> Previous | None:
+    """Opens a run in all processes: process 0 finds and verifies it, the others don't hash the checkpoint again.
+
+    `what` is the run in words, used once.
+    """
+    found: list[Previous | None] = []
+
+    def describe() -> list[Any]:
+        found.append(find())
+        previous = found[0]
+        # Values of JSON only: that is what a broadcast can send.
+        if previous is None:
+            return []
+        return [
+            str(previous.run.folder),
+            dict(previous.run.record),
+            str(previous.checkpoint.folder),
+            previous.branches,
         ]
 
-    def _best_step(self) -> int | None:
-        """Returns the step of the best checkpoint; None if there is none, or its record is damaged."""
-        try:
-            best = index.read_best(self.run.folder)
-        except DamagedError:
-            # A run that continues from a step that was named needs no best checkpoint.
-            return None
-        return None if best is None else best["step"]
+    description = current().broadcast(what, describe)
+    if found or not description:
+        return found[0] if found else None
+    folder, record, checkpoint_folder, branches = description
+    return Previous(SavedRun(place(folder), record), Checkpoint(place(checkpoint_folder), trusted=True), branches)
 
 
-def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStack) -> Previous | None:
+def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitStack) -> Previous | None:
     """Opens and checks the checkpoint that a run resumes or branches from; None for a new run.
 
-    Args:
-      config: checked; its `resume` or `branch` is what `arguments.expand` made of the command line.
-      content: the config, resolved.
-      locks: gets a lock on the resumed run, so that no other process resumes it too.
+    `content` is the config, resolved. `locks` gets a lock on the resumed run, so that no other process resumes it too.
 
     Raises:
       ConfigError: the checkpoint is damaged or of a newer format, the run is still running, or it saw other examples.
+      SystemExit: the same command has finished the named run.
     """
-    if config.resume == AUTO:
-        previous = _open_named(config, locks)
-        if previous is not None:
-            check_order(previous.checkpoint, content)
-            check_examples(previous.checkpoint, content)
-        return previous
-    if config.branch is not None:
-        key = "branch"
-        reference: str | None = config.branch
-    else:
-        key = "resume"
-        reference = config.resume
+    root = folder_of(config.trainer.checkpoint)
+    branches = config.branch is not None
+    reference = config.branch or config.resume
+    key = "branch" if branches else "resume"
     if reference is None:
         return None
-    root = folder_of(config.trainer.checkpoint)
-    opened: list[Previous] = []
+    name = config.name if config.resume == AUTO else None
 
-    def find() -> list[Any]:
+    def find() -> Previous | None:
+        if name is not None:
+            return _find_named(name, root / name, locks)
         run, step = runs.find(key, reference, root)
-        if key == "resume":
+        if not branches:
             locks.enter_context(runs.locked(key, run))
             # Once more: another process may have changed the run before the lock was taken.
             run, step = runs.find(key, reference, root)
             runs.check_not_running(key, run)
-        checkpoint = runs.open_checkpoint(key, run, step)
-        opened.append(Previous(run, checkpoint, branches=key == "branch"))
-        # Values of JSON only: that is what a broadcast can send.
-        return [str(run.folder), dict(run.record), str(checkpoint.folder)]
+        return Previous(run, runs.open_checkpoint(key, run, step), branches)
 
-    # Process 0 finds and verifies; the others open the same checkpoint without hashing it again.
-    folder, record, checkpoint_folder = current().broadcast("the resumed run", find)
-    if opened:
-        previous = opened[0]
-    else:
-        checkpoint = Checkpoint(place(checkpoint_folder), trusted=True)
-        previous = Previous(SavedRun(place(folder), record), checkpoint, branches=key == "branch")
-    check_order(previous.checkpoint, content)
-    if not previous.branches:
-        check_examples(previous.checkpoint, content)
+    previous = opened_by_first(f"the run of {key}", find)
+    if previous is None:
+        return None
+    record = previous.run.record
+    if name is not None and current().broadcast(
+        "whether the run has finished",
+        lambda: bool(record.get("finished")) and record["overrides"] == recorded_overrides(),
+    ):
+        if current().is_first:
+            print_line(f"name={name}: the run has finished; its checkpoints are in {previous.run.folder}")
+        # What started this command (a job, an array, a start script) is to see that nothing is left to do.
+        raise SystemExit(EXIT_DONE)
+    check_examples(previous.checkpoint, content, order_only=branches)
+    if config.tracking.name != "none":
+        check_experiment(config.tracking.experiment, previous)
     return previous
 
 
-def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
-    """Opens a named run at its last whole checkpoint; None: it has none, so it trains from the start.
+def _find_named(name: str, folder: Place, locks: ExitStack) -> Previous | None:
+    """Returns a named run at its last whole checkpoint; None: it has none, so it trains from the start."""
+    run = take(name, folder, locks, print_line)
+    first_error: ConfigError | None = None
+    for step in reversed(storage.steps(folder) if run is not None else []):
+        assert run is not None
+        try:
+            checkpoint = runs.open_checkpoint("resume", run, step)
+        except ConfigError as error:
+            if not isinstance(error.__cause__, DamagedError):
+                # Of a newer format: the steps after an earlier checkpoint are not lost.
+                raise
+            first_error = first_error or error
+            continue
+        if first_error is not None:
+            print_line(f"warning: {first_error}; continuing from step {step}")
+        return Previous(run, checkpoint)
+    if first_error is not None:
+        raise first_error
+    return None
 
-    Raises:
-      ConfigError: see `named.take` and `named.last_whole`.
-      SystemExit: the same command has finished the run.
+
+def take(name: str, folder: Place, locks: ExitStack, say: Callable[[str], object]) -> SavedRun | None:
+    """Takes a named run for this process; None: there is no such run yet; raises ConfigError.
+
+    `locks` gets the lock on the run, and `say` is called with one line before a wait.
     """
-    opened: list[tuple[SavedRun, Checkpoint | None]] = []
-
-    def find() -> list[Any]:
-        run = named.take(config, locks, runs.print_line)
-        if run is None:
-            return ["", {}, "", False]
-        has_finished = bool(run.record.get("finished")) and run.record["overrides"] == recorded_overrides()
-        if has_finished:
-            runs.print_line(f"name={config.name}: the run has finished; its checkpoints are in {run.folder}")
-            return ["", {}, "", True]
-        checkpoint = named.last_whole(run, runs.print_line)
-        opened.append((run, checkpoint))
-        return [str(run.folder), dict(run.record), "" if checkpoint is None else str(checkpoint.folder), False]
-
-    folder, record, checkpoint_folder, has_finished = current().broadcast("the named run", find)
-    if has_finished:
-        # What started this command (a job, an array, a start script) is to see that nothing is left to do.
-        raise SystemExit(EXIT_DONE)
-    if not folder:
+    locks.enter_context(runs.locked(NAME, SavedRun(folder, {"run": name})))
+    run = runs.begun(NAME, folder)
+    if run is None:
         return None
-    if opened:
-        run, checkpoint = opened[0]
-    else:
-        run = SavedRun(place(folder), record)
-        checkpoint = Checkpoint(place(checkpoint_folder), trusted=True) if checkpoint_folder else None
-    return None if checkpoint is None else Previous(run, checkpoint)
+    if run.record.get(NAME) != name:
+        problem = f"{folder} has the checkpoints of run {run.id}, which has another name"
+        raise invalid(NAME, name, problem=problem, fix="choose another name")
+    try:
+        runs.check_not_running(NAME, run)
+    except ConfigError:
+        # The last process is another machine's. Locks may not reach that machine, but its writes do.
+        if not attempts.is_silent(folder, say):
+            # It may have come to its end during the wait, and has then said so in the record.
+            run = runs.begun(NAME, folder)
+            if run is not None:
+                runs.check_not_running(NAME, run)
+    return run
 
 
-def check_experiment(config: RunConfig, previous: Previous | None) -> None:
-    """Checks that a run that continues stays in its MLflow experiment: MLflow moves no run to another.
-
-    Args:
-      config: checked.
-      previous: that the run continues from; None: it is a new one.
-
-    Raises:
-      ConfigError: the config names another experiment.
-    """
-    if previous is None or previous.resumed_run_id is None or config.tracking.name == "none":
-        return
-    experiment = config.tracking.experiment
+def check_experiment(experiment: str, previous: Previous) -> None:
+    """Checks that a run that continues stays in its MLflow experiment: MLflow moves no run to another."""
     before = dict(flatten(previous.checkpoint.about["config"])).get("tracking.experiment", experiment)
-    if before != experiment:
+    if before != experiment and previous.resumed_run_id is not None:
         raise invalid(
             "tracking.experiment",
             experiment,
@@ -283,68 +257,29 @@ def check_experiment(config: RunConfig, previous: Previous | None) -> None:
         )
 
 
-def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
-    """Checks that a config continues with the same examples in the same order.
+def check_examples(checkpoint: Checkpoint, content: Mapping[str, object], *, order_only: bool = False) -> None:
+    """Checks that a config continues with the same examples in the same order; raises ConfigError.
 
-    Args:
-      checkpoint: that the run continues from.
-      content: the resolved config.
-
-    Raises:
-      ConfigError: names the first key that differs.
+    With `order_only` the form of an example may be another one, as in a branch.
     """
     before = dict(flatten(checkpoint.about["config"]))
     now = dict(flatten(content))
-    differing = [key for key in _ORDER if before.get(key) != now.get(key)]
+    keys = _ORDER if order_only else (*_ORDER, *_EXAMPLE)
+    differing = [key for key in keys if before.get(key) != now.get(key)]
     if (before.get(_SPLITS_TRAIN, "") is None) != (now.get(_SPLITS_TRAIN, "") is None):
         differing.append(_SPLITS_TRAIN)
-    if differing:
-        key = differing[0]
-        trained = f"{key}={_shown(before.get(key))}"
+    for key in differing[:1]:
+        trained = f"{key}={shown(before.get(key))}"
         raise invalid(
             key,
             now.get(key),
-            problem=f"the run has trained with {trained}, which decides the order of its examples",
+            problem=f"the run has trained with {trained}, which decides its examples or their order",
             fix=f"leave out {key}, or start a new run",
         )
 
 
-def _shown(value: object) -> object:
-    return "null" if value is None else value
-
-
-def check_examples(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
-    """Checks that a run that continues makes the same examples of its data.
-
-    Args:
-      checkpoint: that the run continues from.
-      content: the resolved config.
-
-    Raises:
-      ConfigError: names the first key that differs.
-    """
-    before = dict(flatten(checkpoint.about["config"]))
-    now = dict(flatten(content))
-    for key in _EXAMPLE:
-        if before.get(key, now.get(key)) != now.get(key):
-            raise invalid(
-                key,
-                now.get(key),
-                problem=f"the run has trained on examples with {key}={shown(before[key])}",
-                fix=f"leave out {key}, or start a new run",
-            )
-
-
 def check_data(checkpoint: Checkpoint, digest: str) -> None:
-    """Checks that a run continues with the data that it began with.
-
-    Args:
-      checkpoint: that the run continues from.
-      digest: `Dataset.digest` of the config's data.
-
-    Raises:
-      ConfigError: the data has changed.
-    """
+    """Checks by `Dataset.digest` that a run continues with the data that it began with; raises ConfigError."""
     if checkpoint.about.get(DIGEST, digest) != digest:
         raise ConfigError(
             f"resume: the data has changed since run {checkpoint.about['run']} began (SHA-256 mismatch); restore the "
@@ -352,22 +287,11 @@ def check_data(checkpoint: Checkpoint, digest: str) -> None:
         )
 
 
-def check_unfinished(config: RunConfig, previous: Previous | None, length: RunLength, task: Task) -> None:
-    """Rejects a run with other metrics, and one that has nothing left to train.
+def check_unfinished(early: EarlyStoppingConfig, previous: Previous, length: RunLength, task: Task) -> None:
+    """Rejects a run with other metrics, and one that has nothing left to train, with a ConfigError.
 
     A run that has done all its steps without recording its results is accepted: it evaluates and records.
-
-    Args:
-      config: checked, with the names of its metrics.
-      previous: the run; None: a new one.
-      length: of the config's whole run.
-      task: the config's.
-
-    Raises:
-      ConfigError: the run lacks a metric, has finished, or was stopped early.
     """
-    if previous is None:
-        return
     key = "branch" if previous.branches else "resume"
     name = f"{key}={previous.run.id}"
     history = from_arrays(previous.checkpoint.history())
@@ -386,7 +310,6 @@ def check_unfinished(config: RunConfig, previous: Previous | None, length: RunLe
             f"{name}: the run has done all of its {previous.checkpoint.step:,} steps; "
             f"{length.fix_for_more(previous.checkpoint.step)} to train longer"
         )
-    early = config.trainer.early_stopping
     reason = stopping.reason(early, stopping.objective(early.metric, task.directions), measured(history))
     if reason is not None:
         raise ConfigError(
@@ -396,37 +319,32 @@ def check_unfinished(config: RunConfig, previous: Previous | None, length: RunLe
 
 
 def load(engine: Engine, checkpoint: Checkpoint) -> None:
-    """Loads a checkpoint's arrays into an engine, under the engine's own mesh and layout.
+    """Loads a checkpoint of any mesh, layout and engine into an engine, under the engine's own mesh and layout.
 
-    Args:
-      engine: built.
-      checkpoint: of any mesh, layout and engine.
-
-    Raises:
-      ConfigError: the checkpoint is of another model or optimizer, or `engine.state` would round it; names the first
-        variable that differs.
+    A ConfigError says that it is of another model or optimizer, or that `engine.state` would round it.
     """
     # Both checks come before the first array is placed, so a rejected checkpoint leaves the engine as it was.
     check_variables(engine, checkpoint)
-    _check_precision(engine, checkpoint)
+    trained = set(engine.trainable)
+    for path, info in engine.variables().items():
+        # Frozen weights are rounded as a step would round them anyway.
+        is_rounded = info.dtype == _NARROW and checkpoint.dtype(path) != _NARROW
+        if is_rounded and owner_of(path) in trained:
+            raise invalid(
+                "engine.state",
+                _NARROW,
+                problem=f"would round {path}, which checkpoint {checkpoint.folder} has in {checkpoint.dtype(path)}",
+                fix="set engine.state=master to compute with bfloat16 weights, or engine.state=float32",
+            )
     engine.load_state(checkpoint)
 
 
 def check_variables(engine: Engine, checkpoint: Checkpoint) -> None:
-    """Checks that an engine has the variables of a checkpoint.
-
-    Args:
-      engine: built.
-      checkpoint: of any mesh, layout and engine.
-
-    Raises:
-      ConfigError: the checkpoint is of another model or optimizer; names the first variable that differs.
-    """
+    """Checks that an engine has the variables of a checkpoint; a ConfigError names the first that differs."""
     variables = engine.variables()
     # The model's variables come first: what else a state has (optimizer state, averages) follows from them.
     unmatched = sorted(set(variables) ^ set(checkpoint), key=lambda path: (not is_variable(path), path))
-    if unmatched:
-        path = unmatched[0]
+    for path in unmatched[:1]:
         group = _differing_group(path, variables, checkpoint)
         where = "the checkpoint lacks" if path in variables else "this config does not have"
         raise ConfigError(
@@ -446,25 +364,7 @@ def _differing_group(path: str, variables: Iterable[str], checkpoint: Iterable[s
     if is_variable(path):
         return "model"
     kind = path.removesuffix(owner_of(path))
-    if _has_kind(variables, kind) and _has_kind(checkpoint, kind):
+    if all(any(other.startswith(kind) for other in paths) for paths in (variables, checkpoint)):
         # Both have this kind of optimizer state, but for other variables.
         return "model.trainable"
     return "optimizer.ema" if is_ema(path) else "optimizer"
-
-
-def _has_kind(paths: Iterable[str], kind: str) -> bool:
-    return any(path.startswith(kind) for path in paths)
-
-
-def _check_precision(engine: Engine, checkpoint: Checkpoint) -> None:
-    """Rejects rounding of what steps change; frozen weights are rounded as a step would round them anyway."""
-    trained = set(engine.trainable)
-    for path, info in engine.variables().items():
-        is_rounded = info.dtype == _NARROW and checkpoint.dtype(path) != _NARROW
-        if is_rounded and owner_of(path) in trained:
-            raise invalid(
-                "engine.state",
-                _NARROW,
-                problem=f"would round {path}, which checkpoint {checkpoint.folder} has in {checkpoint.dtype(path)}",
-                fix="set engine.state=master to compute with bfloat16 weights, or engine.state=float32",
-            )

@@ -20,18 +20,13 @@ Measured = Sequence[tuple[int, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric of evaluations that selects.
-
-    Attributes:
-      metric: as it is logged, such as `eval/loss` or `train/epoch_loss`.
-      direction: in which it is better, `minimize` or `maximize`.
-    """
+    """A metric of evaluations that selects, as it is logged, and the direction in which it is better."""
 
     metric: str
     direction: str
 
     def value(self, metrics: Mapping[str, float]) -> float:
-        """Returns the metric's value among those measured at an evaluation; NaN if it was not measured."""
+        """Returns the metric's value; NaN if it was not measured."""
         return metrics.get(self.metric, math.nan)
 
     def improves(self, value: float, than: float, by: float = 0.0) -> bool:
@@ -47,12 +42,7 @@ class Objective:
 
 
 def objective(metric: str | None, directions: Mapping[str, str]) -> Objective | None:
-    """Returns the objective of a metric; None if there is no metric.
-
-    Args:
-      metric: one of the task's, such as `eval/loss`.
-      directions: the task's.
-    """
+    """Returns the objective of a metric of the task, whose directions these are; None if there is no metric."""
     return None if metric is None else Objective(metric, selecting(directions, tuple(directions))[metric])
 
 
@@ -72,11 +62,6 @@ def reductions(config: PlateauConfig, goal: Objective, measured: Measured) -> li
     """Returns the reductions of the learning rate so far, as (steps done, factor from there on).
 
     The rule and its defaults are those of Keras's `ReduceLROnPlateau`, once per evaluation.
-
-    Args:
-      config: patience, cooldown, and what counts as an improvement.
-      goal: the metric that is watched.
-      measured: so far.
     """
     reduction = 0.1 if config.factor is None else config.factor
     patience = config.patience or 10
@@ -106,13 +91,7 @@ def reductions(config: PlateauConfig, goal: Objective, measured: Measured) -> li
 
 
 def reason(config: EarlyStoppingConfig, goal: Objective | None, measured: Measured) -> str | None:
-    """Returns why training ends, in words; None if it continues.
-
-    Args:
-      config: patience, and what counts as an improvement.
-      goal: the metric of early stopping; None: nothing ends a run early.
-      measured: so far.
-    """
+    """Returns why training ends, in words; None if it continues."""
     if goal is None:
         return None
     patience = config.patience or 3

@@ -11,11 +11,11 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 
-from runner.checkpoint.files import SAFE_OPEN_FLAGS
 from runner.checkpoint.manifest import DTYPES
 from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath, Place
@@ -23,60 +23,52 @@ from runner.host.stores.urls import ObjectPath, Place
 # The length of the header is a multiple of this, so that the arrays after it are aligned for every dtype.
 _ALIGNMENT = 8
 
-# Bytes that an upload gets at a time, so that it never copies a whole array.
-_UPLOADED = 4 << 20
+# Bytes that are written at a time, so that an upload never copies a whole array.
+_PIECE = 4 << 20
+
+
+class _Writer(Protocol):
+    def write(self, data: Any, /) -> int: ...
 
 
 def write(path: Place, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes a new file that is on the disk, or in its store, when this returns.
+    """Writes a new file that is on the disk, or in its store, when this returns; returns its size and SHA-256.
 
-    Args:
-      path: the file, or an object of a store.
-      arrays: by key, each with `shape` and `dtype`; NumPy copies each to the host when its turn comes.
-
-    Returns:
-      The manifest's entry of the file: its size in bytes and its SHA-256.
-
-    Raises:
-      OSError: the path exists already, the disk is full, or the store can't be written.
+    Each array has `shape` and `dtype`; NumPy copies it to the host when its turn comes.
     """
     # The widest elements first, so that each array starts at a multiple of its element size.
     order = sorted(arrays, key=lambda key: (-np.dtype(arrays[key].dtype).itemsize, key))
     digest = hashlib.sha256()
     size = 0
-    if isinstance(path, ObjectPath):
-        with client.writing(path) as upload:
-            for chunk in _chunks(arrays, order):
-                size += memoryview(chunk).nbytes
-                _upload(upload, memoryview(chunk), digest)
-        return {"bytes": size, "sha256": digest.hexdigest()}
-    # The user decides with the folder's mode who else may read the files.
-    mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_OPEN_FLAGS, mode)
-    with os.fdopen(handle, "wb") as file:
-        path.chmod(mode)
+    with _opened(path) as file:
         for chunk in _chunks(arrays, order):
-            file.write(chunk)
-            digest.update(chunk)
-            size += memoryview(chunk).nbytes
-        file.flush()
-        os.fsync(file.fileno())
+            for start in range(0, chunk.nbytes, _PIECE):
+                piece = chunk[start : start + _PIECE]
+                digest.update(piece)
+                size += file.write(piece)
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def _upload(upload: client.Writer, data: memoryview, digest: Any) -> None:
-    """Adds bytes to an upload and to the digest of the whole."""
-    for start in range(0, data.nbytes, _UPLOADED):
-        piece = data[start : start + _UPLOADED]
-        digest.update(piece)
-        upload.write(piece)
+@contextmanager
+def _opened(path: Place) -> Iterator[_Writer]:
+    if isinstance(path, ObjectPath):
+        with client.writing(path) as upload:
+            yield upload
+        return
+    # The user decides with the folder's mode who else may read the files.
+    mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
+    with path.open("xb") as file:
+        path.chmod(mode)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _chunks(arrays: Mapping[str, Any], order: Sequence[str]) -> Iterator[bytes | memoryview]:
+def _chunks(arrays: Mapping[str, Any], order: Sequence[str]) -> Iterator[memoryview]:
     """Yields the parts of a file: the header's length, the header, and each array."""
     header = _header(arrays, order)
-    yield len(header).to_bytes(8, "little")
-    yield header
+    yield memoryview(len(header).to_bytes(8, "little"))
+    yield memoryview(header)
     for key in order:
         yield _bytes_of(arrays[key])
 

@@ -50,7 +50,7 @@ from runner.errors import (
     cut,
     in_one_line,
 )
-from runner.host import paths, secrets, session, stages, work
+from runner.host import paths, secrets, session, stages
 from runner.host.late import late
 from runner.host.outputs import caused_by_disk
 from runner.host.signals import interruption
@@ -89,7 +89,6 @@ def run_command(command: str | Command) -> int:
     # Lets errors reach us, in place of Hydra's own printer, which ends the process with its text and exit code 1.
     os.environ[_FULL_ERROR] = "1"
     _find_modules_of_the_user()
-    work.begin_command()
     with session.opened(sys.argv[0], sys.argv[1:]) as opened, paths.project():
         try:
             flags = _read_arguments(opened)

@@ -19,7 +19,6 @@ from runner.task import metrics
 _SHORT_TITLES = {
     "throughput/step_ms": "step ms",
     "throughput/examples_per_second": "examples/s",
-    "goodput/training": "goodput",
     "plan/bytes_per_device": "bytes/device",
     "plan/collective_bytes": "moved/step",
     "plan/flops_per_device": "flops/device",

@@ -15,7 +15,7 @@ from runner.data import loading
 from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.base import CountsCost, Engine, HostBatches, cache_on_device, caches_split
-from runner.host import stages, work
+from runner.host import stages
 from runner.plan import changes, depth
 from runner.plan.base import Plan
 from runner.plan.make import make_plan, memory_parts
@@ -88,7 +88,7 @@ def on_cpu(config: RunConfig) -> RunConfig:
 
 def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> None:
     """Compiles an engine's step for batches of zeros."""
-    with stages.stage("compiling the step"), work.clock().doing(work.COMPILE):
+    with stages.stage("compiling the step"):
         engine.compile(engine.place(zero_batches(engine, data, batch_size, capacity)))
 
 

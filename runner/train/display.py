@@ -28,51 +28,77 @@ Means = Mapping[str, float]
 
 
 class Display:
-    """Shows the progress of training; this one shows nothing (`trainer.progress=none`)."""
+    """Shows the progress of training: a bar per period on a terminal, or lines for logs and pipes."""
+
+    def __init__(self, mode: str = "none", console: Console | None = None, evaluated: str = "test") -> None:
+        """Shows nothing yet.
+
+        Args:
+          mode: `trainer.progress`; `auto` is a bar on a terminal and lines elsewhere.
+          console: to print to.
+          evaluated: name of the split that evaluations are on.
+        """
+        self._console = console or Console(quiet=True)
+        self._evaluated = evaluated
+        self._shows = mode != "none"
+        self._period = ""
+        self._steps = 0
+        self._shown = time.monotonic()
+        self._task: TaskID | None = None
+        self._progress: Progress | None = None
+        if mode == "bar" or (mode == "auto" and self._console.is_terminal):
+            self._progress = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]:.0f} steps/s  {task.fields[metrics]}", markup=False),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
 
     def start_period(self, name: str, steps: int, done: int = 0) -> None:
-        """Starts a period, such as an epoch.
-
-        Args:
-          name: such as `epoch 1/3`.
-          steps: of the period.
-          done: steps of it that a resumed run has done already.
-        """
+        """Starts a period, such as `epoch 1/3`, of which a resumed run has done some steps already."""
+        self._period = name
+        self._steps = steps
+        if self._progress is not None:
+            self._progress.start()
+            clean_redirected()
+            # A NaN or Inf loss may have ended the last period before its bar was removed.
+            self._remove_bar()
+            self._task = self._progress.add_task(name, total=steps, completed=done, rate=0.0, metrics="")
 
     def update(self, done: int, rate: float, means: Means) -> None:
-        """Shows the progress within a period.
-
-        Args:
-          done: steps of the period that are done.
-          rate: steps per second.
-          means: of the period so far.
-        """
+        """Shows the steps of the period that are done, steps per second, and the means of the period so far."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=done, rate=rate, metrics=metrics_line(means))
+        elif self._shows and time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
+            seconds_left = (self._steps - done) / rate if rate else 0.0
+            progress = f"step {done}/{self._steps}  {rate:.0f} steps/s"
+            self._print(f"{self._period}  {progress}  {metrics_line(means)}  {seconds_left:.0f} s left")
 
     def end_period(self, means: Means, evaluation: Evaluation | None) -> None:
-        """Ends a period.
-
-        Args:
-          means: of the period.
-          evaluation: after it; None if none was due.
-        """
+        """Prints the period's line, with the evaluation after it if one was due."""
+        self._remove_bar()
+        line = f"{self._period} train {metrics_line(means)}"
+        if evaluation is not None:
+            line += f" | {self._evaluated} {metrics_line(evaluation.metrics)}"
+        if self._shows:
+            self._print(line)
 
     def close(self) -> None:
         """Leaves the terminal clean."""
+        if self._progress is not None:
+            self._progress.stop()
 
+    def _print(self, line: str) -> None:
+        self._shown = time.monotonic()
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
-def make_display(mode: str, console: Console, evaluated: str = "test") -> Display:
-    """Returns the display of a run.
-
-    Args:
-      mode: `trainer.progress`; `auto` is a bar on a terminal and lines elsewhere.
-      console: to print to.
-      evaluated: name of the split that evaluations are on.
-    """
-    if mode == "none":
-        return Display()
-    if mode == "bar" or (mode == "auto" and console.is_terminal):
-        return BarDisplay(console, evaluated)
-    return LineDisplay(console, evaluated)
+    def _remove_bar(self) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
 
 
 def shown(value: float) -> str:
@@ -98,92 +124,6 @@ def metrics_line(metrics: Means) -> str:
 def evaluation_line(split: str, evaluation: Evaluation) -> str:
     """Returns an evaluation of a split on one line."""
     return f"{split} {metrics_line(evaluation.metrics)} ({evaluation.examples:,})"
-
-
-def _period_line(period: str, means: Means, evaluated: str, evaluation: Evaluation | None) -> str:
-    line = f"{period} train {metrics_line(means)}"
-    if evaluation is not None:
-        line += f" | {evaluated} {metrics_line(evaluation.metrics)}"
-    return line
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-class LineDisplay(Display):
-    """Prints one line every few seconds and one per period, for logs and pipes."""
-
-    def __init__(self, console: Console, evaluated: str) -> None:
-        self._console = console
-        self._evaluated = evaluated
-        self._period = ""
-        self._steps = 0
-        self._shown = time.monotonic()
-
-    def start_period(self, name: str, steps: int, done: int = 0) -> None:  # noqa: ARG002
-        """Starts a period; prints nothing."""
-        self._period = name
-        self._steps = steps
-
-    def update(self, done: int, rate: float, means: Means) -> None:
-        """Prints a line if the last one is some seconds old."""
-        if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
-            self._shown = time.monotonic()
-            seconds_left = (self._steps - done) / rate if rate else 0.0
-            progress = f"step {done}/{self._steps}  {rate:.0f} steps/s"
-            _print(self._console, f"{self._period}  {progress}  {metrics_line(means)}  {seconds_left:.0f} s left")
-
-    def end_period(self, means: Means, evaluation: Evaluation | None) -> None:
-        """Prints the period's line."""
-        self._shown = time.monotonic()
-        _print(self._console, _period_line(self._period, means, self._evaluated, evaluation))
-
-
-class BarDisplay(Display):
-    """Shows one progress bar per period."""
-
-    def __init__(self, console: Console, evaluated: str) -> None:
-        self._period = ""
-        self._evaluated = evaluated
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]:.0f} steps/s  {task.fields[metrics]}", markup=False),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task: TaskID | None = None
-
-    def start_period(self, name: str, steps: int, done: int = 0) -> None:
-        """Starts a new bar."""
-        self._period = name
-        self._progress.start()
-        clean_redirected()
-        # A NaN or Inf loss may have ended the last period before its bar was removed.
-        self._remove_bar()
-        self._task = self._progress.add_task(name, total=steps, completed=done, rate=0.0, metrics="")
-
-    def update(self, done: int, rate: float, means: Means) -> None:
-        """Moves the bar."""
-        assert self._task is not None
-        self._progress.update(self._task, completed=done, rate=rate, metrics=metrics_line(means))
-
-    def end_period(self, means: Means, evaluation: Evaluation | None) -> None:
-        """Replaces the bar with the period's line."""
-        self._remove_bar()
-        _print(self._progress.console, _period_line(self._period, means, self._evaluated, evaluation))
-
-    def close(self) -> None:
-        """Stops drawing."""
-        self._progress.stop()
-
-    def _remove_bar(self) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
 
 
 def result_table(rows: Iterable[tuple[str, str]]) -> Table:

@@ -16,23 +16,10 @@ from runner.train.display import shown
 # Rows of a table that are printed, about a screenful; evaluate.json has all.
 _MAX_ROWS = 40
 
-Row = Sequence[Cell]
-
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """An evaluation of a checkpoint.
-
-    Attributes:
-      run: the run's id.
-      step: the step of the checkpoint.
-      dataset: its name.
-      split: that was evaluated, a name or an expression.
-      mesh: axes and sizes, in words.
-      metrics: the metrics of the evaluation by name.
-      examples: how many were evaluated.
-      tables: the task's, by title.
-    """
+    """An evaluation of a split (a name or an expression) by a checkpoint: its metrics and the task's tables."""
 
     run: str
     step: int
@@ -61,7 +48,7 @@ class EvaluationReport:
         return rows
 
     def printed(self) -> list[Table]:
-        """Returns the task's tables for the terminal; of a long one the rows with the lowest fractions."""
+        """Returns the task's tables for the terminal; of a long one the first rows."""
         has_titles = len(self.tables) > 1
         tables: list[Table] = []
         for title, (columns, rows) in self.tables.items():
@@ -82,40 +69,18 @@ class EvaluationReport:
         return {**asdict(self), **self.metrics, "metrics": dict(self.metrics), "tables": tables}
 
 
-def _printed(title: str | None, columns: Sequence[str], rows: Sequence[Row]) -> Table:
-    count = len(rows)
+def _printed(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     notes = [title] if title else []
-    if count > _MAX_ROWS:
-        column = _sorting_column(columns, rows)
-        if column is None:
-            notes.append(f"the first {_MAX_ROWS} of {count}; all: evaluate.json")
-        else:
-            rows = sorted(rows, key=lambda row: _fraction(row[column]))
-            notes.append(f"lowest {columns[column]}, {_MAX_ROWS} of {count}; all: evaluate.json")
-        rows = rows[:_MAX_ROWS]
+    if len(rows) > _MAX_ROWS:
+        notes.append(f"the first {_MAX_ROWS} of {len(rows)}; all: evaluate.json")
+    rows = rows[:_MAX_ROWS]
     table = Table(title=", ".join(notes) or None)
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if _is_number(rows, number) else "left")
+    for column, name in enumerate(columns):
+        has_text = any(isinstance(row[column], str) for row in rows)
+        table.add_column(name, justify="left" if has_text else "right")
     for row in rows:
         table.add_row(*map(_cell, row))
     return table
-
-
-def _sorting_column(columns: Sequence[str], rows: Sequence[Row]) -> int | None:
-    """Returns the last column of fractions, such as recall; None if there is none."""
-    for column in reversed(range(len(columns))):
-        if all(row[column] is None or isinstance(row[column], float) for row in rows):
-            return column
-    return None
-
-
-def _fraction(value: Cell) -> float:
-    """Returns a cell of a sorting column; a class without examples has no value, and comes last."""
-    return value if isinstance(value, float) else 1.0
-
-
-def _is_number(rows: Sequence[Row], column: int) -> bool:
-    return not any(isinstance(row[column], str) for row in rows)
 
 
 def _cell(value: Cell) -> str:

@@ -14,7 +14,8 @@ from typing import TypeVar
 import numpy as np
 
 from runner.cluster.team import current
-from runner.config.schema import RunConfig
+from runner.config.schema import LayoutConfig, RunConfig
+from runner.config.schema_data import DatasetConfig
 from runner.config.schema_trainer import TrainerConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, DataSource, Rows
 from runner.data.prefetch import Prefetcher
@@ -69,12 +70,9 @@ class StepsPerCall:
     """
 
     def __init__(self, fixed: int | None, bytes_per_step: int, most: int = _MAX_STEPS) -> None:
-        """Starts with one step per call, or with a fixed number.
+        """Starts with one step per call, or with a fixed number (`trainer.steps_per_call`).
 
-        Args:
-          fixed: `trainer.steps_per_call`; None: chosen here.
-          bytes_per_step: of the arrays of one batch.
-          most: steps per call.
+        `bytes_per_step` is the size of the arrays of one batch, and `most` the limit of steps per call.
         """
         self._fixed = fixed
         self.capacity = fixed or max(1, min(most, _MAX_BYTES // max(bytes_per_step, 1)))
@@ -92,18 +90,16 @@ class StepsPerCall:
 def steps_per_call(
     config: RunConfig, arrays: Mapping[str, ArraySpec], examples: int, *, cached: bool = False
 ) -> StepsPerCall:
-    """Returns what chooses the number of steps per device call of a run.
+    """Returns what chooses the number of steps per device call of a run with batches of these arrays.
 
-    Args:
-      config: checked.
-      arrays: specs of a batch's arrays.
-      examples: of the training split.
-      cached: whether the devices keep the split, so that a batch brings only row numbers.
+    `cached`: the devices keep the split, so that a batch brings only row numbers.
     """
-    fixed = lengths.steps_per_call(config, examples)
+    most = _MAX_STEPS
     if cached:
-        return StepsPerCall(fixed, lengths.bytes_per_step(config.dataset, {ROW: _ROW_SPEC}), _MAX_CACHED_STEPS)
-    return StepsPerCall(fixed, lengths.bytes_per_step(config.dataset, arrays), _MAX_STEPS)
+        most = _MAX_CACHED_STEPS
+        arrays = {ROW: _ROW_SPEC}
+    fixed = lengths.steps_per_call(config, examples)
+    return StepsPerCall(fixed, lengths.bytes_per_step(config.dataset, arrays), most)
 
 
 @dataclass(frozen=True)
@@ -149,12 +145,12 @@ class Examples:
         name: str = "",
         given_up: Callable[[], bool] | None = None,
     ) -> Iterator[HostBatches]:
-        """Yields a plan's batches, several per device call.
+        """Yields a plan's batches, several per device call; what is after a call's steps is not computed.
 
         Args:
           plan: of the source.
           size: steps of the plan that were taken -> steps of the next call, at least 1.
-          capacity: first dim of every call's arrays; what is after its steps is not computed.
+          capacity: first dim of every call's arrays.
           epoch: from 0.
           name: of this use of the plan, which names its batches among the processes.
           given_up: returns whether nobody takes the batches any more.
@@ -214,12 +210,7 @@ class Examples:
         return HostBatches(padded, _padded(weights, capacity), len(indices))
 
     def _shared_weights(
-        self,
-        read: Mapping[str, Array],
-        weight: Array,
-        own_rows: Array,
-        name: str,
-        given_up: Callable[[], bool] | None,
+        self, read: Mapping[str, Array], weight: Array, own_rows: Array, name: str, given_up: Callable[[], bool] | None
     ) -> Array:
         """Returns the weights (K, B) of all examples, of which this process has read only its own."""
         if not self.task.weighs_arrays:
@@ -292,23 +283,17 @@ class Splits:
 
 
 def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, cached: bool = False) -> Splits:
-    """Returns what a run trains and is evaluated on; with `trainer.overfit_batches` the same examples.
-
-    Args:
-      config: checked.
-      data: the config's.
-      task: of its arrays.
-      readers: read its splits.
-      cached: whether the devices keep the training split.
-    """
+    """Returns what a run trains and is evaluated on; with `trainer.overfit_batches` the same examples."""
+    axes = config.mesh.axes
+    layout = config.layout
 
     def examples(source: DataSource) -> Examples:
-        return Examples(source, task, readers.reader(source), share=share_of(config))
+        return Examples(source, task, readers.reader(source), share=share_of(axes, layout))
 
     microbatches = config.trainer.accumulate_steps
-    train = Examples(data.train, task, readers.reader(data.train), cached, share_of(config, microbatches))
+    train = Examples(data.train, task, readers.reader(data.train), cached, share_of(axes, layout, microbatches))
     if config.trainer.overfit_batches is not None:
-        plan = epoch_plan(config, data.train, 0, config.trainer.overfit_batches)
+        plan = epoch_plan(config.dataset, config.trainer, data.train, 0, config.trainer.overfit_batches)
         # Every process reads all of them: they are few, and an evaluation needs other rows than training.
         trained = readers.reader(data.train).begin(0, plan.indices[plan.weights > 0]).result()
         return Splits(train, examples(ArraySource(trained, data.train.specs)), "overfit", None)
@@ -317,7 +302,8 @@ def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, ca
 
 
 def training(
-    config: RunConfig,
+    dataset: DatasetConfig,
+    trainer: TrainerConfig,
     train: Examples,
     per_epoch: int,
     total: int,
@@ -333,10 +319,10 @@ def training(
     only.
 
     Args:
-      config: seed, batch size, order and the last partial batch.
+      dataset: batch size, order and the last partial batch.
+      trainer: seed.
       train: training examples.
-      per_epoch: steps of an epoch; the order of an epoch is a function of the seed and its number alone, so that a
-        resumed run sees the same.
+      per_epoch: steps of an epoch.
       total: steps of the run.
       chosen: how many steps each call takes.
       place: copies batches to the devices.
@@ -355,11 +341,9 @@ def training(
     def call_size(first: int, taken: int) -> int:
         step = first + taken
 
-        def own_choice() -> int:
-            return min(chosen.steps, most(step) or chosen.steps)
-
         # Times differ between processes, but all must take calls of the same size: process 0's times decide.
-        return team.broadcast(f"{name} step {step}", own_choice, given_up=is_closed)
+        key = f"{name} step {step}"
+        return team.broadcast(key, lambda: min(chosen.steps, most(step) or chosen.steps), given_up=is_closed)
 
     def chunks() -> Iterator[HostBatches]:
         step = start
@@ -368,13 +352,13 @@ def training(
             first = epoch * per_epoch
             steps = min(per_epoch, total - first)
             # In here, so that the order of a large split is drawn in the other thread too.
-            plan = epoch_plan(config, train.source, epoch, steps, step - first)
+            plan = epoch_plan(dataset, trainer, train.source, epoch, steps, step - first)
             size = partial(call_size, step)
-            drawn = drawn_epoch(config.trainer, epoch)
+            drawn = drawn_epoch(trainer, epoch)
             yield from train.chunks(plan, size, chosen.capacity, drawn, f"{name} epoch {epoch}", is_closed)
             step = first + steps
 
-    prefetcher = Prefetcher(chunks(), place, config.dataset.prefetch)
+    prefetcher = Prefetcher(chunks(), place, dataset.prefetch)
     prefetchers.append(prefetcher)
     return prefetcher
 
@@ -386,24 +370,21 @@ def drawn_epoch(config: TrainerConfig, epoch: int) -> int:
     return epoch
 
 
-def epoch_plan(config: RunConfig, source: DataSource, epoch: int, steps: int, start_step: int = 0) -> Plan:
-    """Returns the batches of an epoch, from `start_step` on.
+def epoch_plan(
+    dataset: DatasetConfig, trainer: TrainerConfig, source: DataSource, epoch: int, steps: int, start_step: int = 0
+) -> Plan:
+    """Returns the batches of an epoch of `steps`, from `start_step` on.
 
-    Args:
-      config: seed, batch size, order and the last partial batch.
-      source: training examples, which may decide their order; see `DataSource.epoch_order`.
-      epoch: from 0.
-      steps: of this epoch.
-      start_step: steps of it that were trained already.
+    They are a function of the seed and the epoch's number alone, so that a resumed run sees the same.
     """
     return train_plan(
         source.size,
-        batch_size=config.dataset.batch_size,
-        seed=config.trainer.seed,
-        epoch=drawn_epoch(config.trainer, epoch),
+        batch_size=dataset.batch_size,
+        seed=trainer.seed,
+        epoch=drawn_epoch(trainer, epoch),
         start_step=start_step,
-        shuffle=config.dataset.shuffle,
-        remainder=config.dataset.remainder,
+        shuffle=dataset.shuffle,
+        remainder=dataset.remainder,
         steps=steps,
         source=source,
     )
@@ -414,11 +395,7 @@ def evaluation(
 ) -> Iterator[HostBatches]:
     """Yields every example of a split in order, one batch at a time; the last is padded with weight 0.
 
-    Args:
-      examples: of the split.
-      batch_size: examples per batch.
-      limit: stops after that many batches; None: no limit.
-      rows: of each batch, with padding; None: `batch_size`.
+    It stops after `limit` batches; `rows` is the size of each with its padding, by default `batch_size`.
     """
     name = f"evaluation {next(_evaluations)}"
     plan = eval_plan(examples.size, batch_size, limit, rows)
@@ -428,14 +405,7 @@ def evaluation(
 def evaluation_of(
     config: RunConfig, engine: Engine, examples: Examples, limit: int | None = None
 ) -> Iterator[HostBatches]:
-    """Returns a split's batches as a run evaluates them on its mesh.
-
-    Args:
-      config: checked.
-      engine: evaluates them; tries the first one.
-      examples: of the split.
-      limit: stops after that many batches; None: no limit.
-    """
+    """Returns a split's batches as a run evaluates them on its mesh; the engine tries the first one."""
 
     def batches(examples: Examples, *, mixes_rows: bool) -> Iterator[HostBatches]:
         size = lengths.eval_examples(config, examples.size, mixes_rows=mixes_rows)
@@ -453,16 +423,13 @@ def evaluation_of(
     return itertools.chain(first, all_batches)
 
 
-def share_of(config: RunConfig, microbatches: int = 1) -> Share | None:
+def share_of(axes: dict[str, int], layout: LayoutConfig, microbatches: int = 1) -> Share | None:
     """Returns the rows of a batch that the devices of this process need; None if they need all.
 
-    Args:
-      config: checked.
-      microbatches: parts that a batch is computed in, each of which is split over the mesh.
+    `microbatches` are the parts that a batch is computed in, each of which is split over the mesh.
     """
     team = current()
-    axes = config.mesh.axes
-    axis = batch_axis(config.layout, axes)
+    axis = batch_axis(layout, axes)
     if team.count == 1 or axis is None:
         return None
     columns = mesh.columns(axes, axis, team.index, team.count)

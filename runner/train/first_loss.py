@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from runner.cluster.team import current
-from runner.config.schema import RunConfig
+from runner.config.schema_data import DatasetConfig
+from runner.config.schema_trainer import TrainerConfig
 from runner.train import feed
 
 _UNKNOWN = (
@@ -16,17 +17,12 @@ _UNKNOWN = (
 )
 
 
-def cause(config: RunConfig, train: feed.Examples) -> str:
-    """Returns what makes the loss of a run's first batch NaN or Inf, in words with a fix.
-
-    Args:
-      config: the run's.
-      train: training examples.
-    """
+def cause(dataset: DatasetConfig, trainer: TrainerConfig, train: feed.Examples) -> str:
+    """Returns what makes the loss of a run's first batch NaN or Inf, in words with a fix."""
     # A process reads its own rows only, and the others may be at another place by now.
     if current().count > 1:
         return _UNKNOWN
-    plan = feed.epoch_plan(config, train.source, 0, 1)
+    plan = feed.epoch_plan(dataset, trainer, train.source, 0, 1)
     examples = replace(train, cached=False)
     batch = {name: array[0] for name, array in examples.read(0, plan.indices[:1], plan.weights[:1]).arrays.items()}
     for name, array in batch.items():

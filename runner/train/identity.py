@@ -12,31 +12,12 @@ from runner.engine import registry
 from runner.host import import_path, paths
 from runner.host.versions import installed
 
-_LIBRARIES = (
-    *registry.distributions(),
-    "numpy",
-    "simplejpeg",
-    "opencv-python-headless",
-    "pillow",
-)
+_LIBRARIES = (*registry.distributions(), "numpy", "simplejpeg", "opencv-python-headless", "pillow")
+# Groups whose options say nothing of a run.
+GROUPS_OF_COMMANDS = ("sweep", "plan", "advise", "hardware", "verify", "evaluate", "generate", "replay", "export")
 # Groups and keys that decide where, how fast or how visibly a run computes, not what.
-_IGNORED_GROUPS = (
-    "tracking",
-    "sweep",
-    "plan",
-    "advise",
-    "hardware",
-    "verify",
-    "evaluate",
-    "generate",
-    "replay",
-    "export",
-)
-_IGNORED_PREFIXES = (
-    "trainer.checkpoint.",
-    "trainer.profile.",
-    "cluster.restart",
-)
+_IGNORED_GROUPS = ("tracking", *GROUPS_OF_COMMANDS)
+_IGNORED_PREFIXES = ("trainer.checkpoint.", "trainer.profile.", "cluster.restart")
 _IGNORED_KEYS = frozenset(
     {
         "engine.intra_op_threads",
@@ -54,19 +35,19 @@ _DIGEST_CHARACTERS = 20  # 80 bits: enough for any number of runs, and short eno
 
 def counts(key: str) -> bool:
     """Returns whether a key decides what a run computes, and not only where, how fast or how visibly."""
-    is_ignored = key in _IGNORED_KEYS or key.startswith(_IGNORED_PREFIXES) or key.split(".")[0] in _IGNORED_GROUPS
-    return not is_ignored
+    group = key.partition(".")[0]
+    return not (key in _IGNORED_KEYS or key.startswith(_IGNORED_PREFIXES) or group in _IGNORED_GROUPS)
 
 
 def code_version(config: RunConfig) -> str:
-    """Returns a digest of this package, the libraries, and a user's own modules.
+    """Returns a digest of this package, the libraries, and a user's own modules, which the config's import paths name.
 
     A commit would not do: a working tree may have changed since, and an installed package has none.
-
-    Args:
-      config: of the run, whose import paths name the modules.
     """
-    return _digest(b"".join([_package_digest().encode(), *map(_source, import_paths(config))]))
+    digest = hashlib.sha256(_package_digest().encode())
+    for path in import_paths(config):
+        digest.update(_source(path))
+    return digest.hexdigest()[:_DIGEST_CHARACTERS]
 
 
 @cache
@@ -89,7 +70,3 @@ def _source(path: str) -> bytes:
         return source.read_bytes()
     except OSError:
         return b""
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]

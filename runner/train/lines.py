@@ -1,14 +1,37 @@
-"""Lines that a run prints before it trains: its optimizer, its length, and which examples it uses for what."""
+"""Lines that a run prints: its config, its length, which examples it uses for what, and how to continue it."""
 
 from __future__ import annotations
 
-from runner.config.schema import OptimizerConfig, RunConfig
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from runner.checkpoint import runs
+from runner.checkpoint.arguments import folder_of
+from runner.config.differences import differences
+from runner.config.schema import CheckpointConfig, ClusterConfig, OptimizerConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_trainer import TrainerConfig
 from runner.data.base import Dataset
 from runner.engine.lengths import RunLength
 from runner.engine.optim import schedules
+from runner.errors import ConfigError
+from runner.host import session
+from runner.host.paths import shown
+from runner.host.stores.urls import Place
 from runner.train import feed
+
+_PROGRAM = "runner"
+
+
+def config_line(composed: DictConfig, content: Mapping[str, object], folder: Path) -> str:
+    """Returns how the config differs from the defaults, and where all of it is."""
+    changed = differences(composed, content)
+    description = ", ".join([*changed, "else the defaults"]) if changed else "the defaults"
+    return f"config: {description} ({shown(folder / 'config.yaml')})"
 
 
 def optimizer_line(config: OptimizerConfig) -> str:
@@ -22,55 +45,69 @@ def optimizer_line(config: OptimizerConfig) -> str:
     return line
 
 
-def length_line(length: RunLength) -> str:
-    """Returns how many epochs a run is that is measured in steps or tokens; empty where it is set in epochs."""
-    if length.key == "epochs":
-        return ""
-    line = f"trains for {length.total:,} steps"
-    if length.key == "tokens":
-        line += f" of {length.tokens:,} tokens"
-    return f"{line}; an epoch has {length.epoch:,} steps"
-
-
-def examples_line(config: RunConfig, splits: feed.Splits, length: RunLength) -> str:
-    """Returns which training examples an epoch leaves out; empty where it has all, or does not come to its end."""
-    trainer = config.trainer
+def data_lines(
+    trainer: TrainerConfig, dataset: DatasetConfig, splits: feed.Splits, data: Dataset, length: RunLength
+) -> list[str]:
+    """Returns lines on the length of a run, the training examples that an epoch leaves out, and the use of splits."""
+    lines: list[str] = []
+    if length.key != "epochs":
+        tokens = f" of {length.tokens:,} tokens" if length.key == "tokens" else ""
+        lines.append(f"trains for {length.total:,} steps{tokens}; an epoch has {length.epoch:,} steps")
     size = splits.train.size
+    left_out = size % dataset.batch_size
+    # Such an epoch leaves out more than its last batch, which is what was asked for.
+    ends_early = trainer.steps_per_epoch or trainer.limit_train_batches or length.total < length.epoch
     if trainer.overfit_batches is not None:
-        return (
+        lines.append(
             f"trains on the same {splits.selecting.size:,} examples in every epoch, and evaluates on these "
             "(trainer.overfit_batches)"
         )
-    left_out = size % config.dataset.batch_size
-    # Such an epoch leaves out more than its last batch, which is what was asked for.
-    ends_early = trainer.steps_per_epoch or trainer.limit_train_batches or length.total < length.epoch
-    if left_out and config.dataset.remainder == "drop" and not ends_early:
-        return f"each epoch leaves out {left_out} of {size:,} examples (dataset.remainder=pad counts them)"
-    return ""
-
-
-def packing_line(config: DatasetConfig, data: Dataset) -> str:
-    """Returns how full the packed rows of train are; empty without sequence packing."""
-    if not config.pack:
-        return ""
-    return f"packed rows: {data.selection['train']}"
-
-
-def selection_line(config: TrainerConfig, splits: feed.Splits, data: Dataset) -> str:
-    """Returns which split selects the best checkpoint or the end of the run; empty where nothing is selected."""
-    trainer = config
-    selected = []
+    elif left_out and dataset.remainder == "drop" and not ends_early:
+        lines.append(f"each epoch leaves out {left_out} of {size:,} examples (dataset.remainder=pad counts them)")
+    if dataset.pack:
+        lines.append(f"packed rows: {data.selection['train']}")
+    selected: list[str] = []
     if trainer.checkpoint.enabled and trainer.checkpoint.best is not None:
         selected.append(f"the best checkpoint by {trainer.checkpoint.best}")
     if trainer.early_stopping.metric is not None:
         selected.append(f"the end of the run by {trainer.early_stopping.metric}")
-    if not selected:
+    if selected:
+        split = splits.selecting_name
+        description = data.selection.get(split, split)
+        if description != split:
+            split = f"{split} ({description})"
+        line = f"{split}, {splits.selecting.size:,} examples, selects {' and '.join(selected)}"
+        if splits.test is not None:
+            line = f"{line}; test, {splits.test.size:,} examples, is evaluated once at the end"
+        lines.append(line)
+    return lines
+
+
+def continuing_line(folder: Place, cluster: ClusterConfig, name: str | None = None) -> str:
+    """Returns the line with the command that continues a run; empty where the run left no checkpoint.
+
+    Whatever started its processes (`cluster`) has to start them again. `name` is the run's, with `resume=auto`.
+    """
+    if name is not None:
+        return f"To continue, start the same command again (resume=auto name={name})"
+    default_folder = folder_of(CheckpointConfig())  # where `resume` searches for an id
+    try:
+        run_id = runs.find("resume", str(folder), default_folder)[0].id
+    except (ConfigError, OSError):
         return ""
-    split = splits.selecting_name
-    description = data.selection.get(split, split)
-    if description != split:
-        split = f"{split} ({description})"
-    line = f"{split}, {splits.selecting.size:,} examples, selects {' and '.join(selected)}"
-    if splits.test is not None:
-        line = f"{line}; test, {splits.test.size:,} examples, is evaluated once at the end"
-    return line
+    reference = run_id
+    if folder.parent != default_folder:
+        reference = shown(folder)
+    else:
+        with suppress(ConfigError):
+            if runs.find("resume", "latest", default_folder)[0].id == run_id:
+                reference = "latest"
+    # As this process's command was typed: as a module, or as the program that an installation makes.
+    is_console_script = Path(session.current().program).name == _PROGRAM
+    program = _PROGRAM if is_console_script else f"python -m {_PROGRAM}"
+    command = f"{program} {shlex.quote(f'resume={reference}')}"
+    if cluster.name == "explicit":
+        return f"To continue, in each process: {command} cluster.index=<its number>"
+    if cluster.name == "auto":
+        return f"To continue, start it as before (srun, mpirun or similar): {command}"
+    return f"To continue: {command}"

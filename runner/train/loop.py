@@ -10,19 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from runner.checkpoint import stopping
-from runner.checkpoint.attempts import Journal
 from runner.checkpoint.files import DamagedError
-from runner.checkpoint.metric_history import (
-    MetricHistory,
-    Restore,
-)
+from runner.checkpoint.metric_history import MetricHistory, Restore, prefixed
 from runner.checkpoint.reading import Checkpoint
-from runner.checkpoint.recorder import (
-    LogPoints,
-    MetricRecorder,
-    Reductions,
-    prefixed,
-)
+from runner.checkpoint.recorder import LogPoints, MetricRecorder, Reductions
 from runner.checkpoint.resume import load
 from runner.checkpoint.saver import Saver
 from runner.checkpoint.stopping import Objective
@@ -33,22 +24,12 @@ from runner.data.base import Array
 from runner.engine import lengths
 from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.engine.lengths import RunLength
-from runner.engine.optim import (
-    norms,
-    schedules,
-)
+from runner.engine.optim import norms, schedules
 from runner.errors import EngineError, Interrupted, NotFiniteError
-from runner.host import work
 from runner.task.base import Evaluation
 from runner.task.metrics import TEST
-from runner.train import (
-    feed,
-    first_loss,
-)
-from runner.train.display import (
-    Display,
-    evaluation_line,
-)
+from runner.train import feed, first_loss
+from runner.train.display import Display, evaluation_line
 from runner.train.meter import Meter
 from runner.train.profile import Profiler
 
@@ -75,7 +56,6 @@ class Result:
       test: of these weights, on the test split; None if the test split is the data that selects.
       ended: why training ended, in words.
       epoch_means: means of the training metrics over the last period, such as the last epoch, by name.
-      rate_changes: (steps done, factor of the schedule's rate from there on), of restores and reductions at plateaus.
       unsaved: why the state, or with early stopping the best state, could not be saved; None: it is saved.
     """
 
@@ -87,7 +67,6 @@ class Result:
     test: Evaluation | None
     ended: str
     epoch_means: Mapping[str, float]
-    rate_changes: Sequence[tuple[int, float]] = ()
     unsaved: str | None = None
 
     @property
@@ -111,7 +90,7 @@ class LoopHooks:
       saver: saves checkpoints.
       profiler: traces a few steps.
       evaluated: takes the step of an evaluation, with whose weights it may write samples.
-      journal: takes the number of steps done, for the record of this attempt.
+      stepped: takes the number of steps done, for the record of this attempt.
     """
 
     log: LogPoints
@@ -122,7 +101,7 @@ class LoopHooks:
     saver: Saver
     profiler: Profiler
     evaluated: Callable[[int], None] = lambda _: None
-    journal: Journal = field(default_factory=Journal)
+    stepped: Callable[[int], None] = lambda _: None
 
 
 @dataclass
@@ -166,7 +145,8 @@ class _Training:
             return min(limits)
 
         return feed.training(
-            self.config,
+            self.config.dataset,
+            self.config.trainer,
             self.splits.train,
             length.epoch,
             length.total,
@@ -181,17 +161,9 @@ class _Training:
 def train(
     config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None = None
 ) -> Result:
-    """Trains for the length of the run, or until early stopping ends it.
+    """Trains for the length of the run, or until early stopping ends it; the engine then has the best weights.
 
-    Args:
-      config: checked, with the names of its metrics.
-      engine: built; for a resumed run, with its state loaded.
-      splits: examples to train and to evaluate on.
-      hooks: log, display, checkpoints, signals.
-      start: checkpoint that the run continues from; None: a new run.
-
-    Returns:
-      The result; with early stopping the engine has the best weights.
+    A run that continues has the state of the checkpoint `start` in its engine already.
 
     Raises:
       Interrupted: a signal came; every metric up to the last step has been logged, and the state is saved.
@@ -199,8 +171,7 @@ def train(
     """
     training = _begin(config, engine, splits, hooks, start)
     try:
-        with work.clock().doing(work.TRAINING):
-            ended = _train_with_restores(training)
+        ended = _train_with_restores(training)
         return _finish(training, ended, start)
     except Interrupted as interrupted:
         _save_interrupted(training, interrupted)
@@ -281,9 +252,7 @@ def _train_with_restores(training: _Training) -> str:
         try:
             return _train_periods(training)
         except NotFiniteError as error:
-            # As at the start of a resumed run: no call of training steps, and nothing with a usual time.
-            with work.clock().doing(work.START):
-                _restore(training, error)
+            _restore(training, error)
 
 
 def _train_periods(training: _Training) -> str:
@@ -295,7 +264,7 @@ def _train_periods(training: _Training) -> str:
     # One source of batches for all periods: those of the next one are made ready while the last call and the
     # evaluation of this one run.
     with training.batches() as batches:
-        calls = work.clock().waiting(training.meter.timed(batches), work.INPUT)
+        calls = training.meter.timed(batches)
         for end in _period_ends(training):
             # Asked before a period and not after it, so that a run which is resumed after its end trains no further
             # step.
@@ -311,9 +280,7 @@ def _train_periods(training: _Training) -> str:
                 evaluation = _evaluate(training, training.splits.selecting, keep_outputs=is_reported)
                 recorder.add_evaluation(training.step, evaluation)
                 hooks.saver.evaluated(training.step, recorder)
-                # A sample may take far longer than an evaluation or a call of training steps.
-                with work.clock().doing(work.REPORT):
-                    hooks.evaluated(training.step)
+                hooks.evaluated(training.step)
             hooks.display.end_period(recorder.epoch_means(), evaluation)
             # Only now, so that the checkpoint of a period's last step has its evaluation.
             hooks.saver.save_if_due(training.step, recorder)
@@ -332,13 +299,7 @@ def _period_ends(training: _Training) -> Iterator[int]:
 
 
 def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int) -> None:
-    """Trains one period, or the rest of it.
-
-    Args:
-      training: in progress.
-      calls: the batches of its device calls.
-      end: steps at the end of the period.
-    """
+    """Trains one period, or the rest of it."""
     recorder = training.recorder
     meter = training.meter
     hooks = training.hooks
@@ -361,7 +322,7 @@ def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int)
         # have this call to do. A NaN or Inf loss is raised here.
         recorder.add(training.step, pending)
         training.step += placed.steps
-        hooks.journal.update(step=training.step)
+        hooks.stepped(training.step)
 
         # After the metrics were read, because that is where the host waits for the devices: so the times of calls,
         # from which the size of the next one is chosen, include the devices' work.
@@ -398,7 +359,7 @@ def _restore(training: _Training, error: NotFiniteError) -> None:
     hooks = training.hooks
     if error.step == 1:
         # A restore would compute the same loss again.
-        cause = first_loss.cause(training.config, training.splits.train)
+        cause = first_loss.cause(training.config.dataset, trainer, training.splits.train)
         raise NotFiniteError(1, error.loss, trainer.on_nan, cause) from error
     if trainer.on_nan != "restore":
         raise error
@@ -442,8 +403,12 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
     # loaded into the engine.
     recorder.flush()
     unsaved = hooks.saver.save_last(training.step, recorder)
-    best_unsaved = hooks.saver.best_unsaved()
-    if best_unsaved is not None:
+    best_unsaved = None
+    best = None if training.best is None else stopping.best(training.best, recorder.measured())
+    if best is not None and best[0] in hooks.saver.failures:
+        best_step, _ = best
+        reason = hooks.saver.failures[best_step].reason
+        best_unsaved = f"the state of step {best_step:,} could not be saved ({reason})"
         hooks.notify(f"warning: the best evaluation has no checkpoint: {best_unsaved}", {UNSAVED: best_unsaved})
     if training.objective is None or training.best is None:
         taken, evaluation = recorder.evaluations[-1]
@@ -469,17 +434,12 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
         test=test,
         ended=ended,
         epoch_means=means,
-        rate_changes=recorder.rate_changes(),
         unsaved=unsaved,
     )
 
 
 def _save_interrupted(training: _Training, interrupted: Interrupted) -> None:
-    """Saves the state of a run that a signal ends.
-
-    Raises:
-      Interrupted: the same, with the reason why the state could not be saved.
-    """
+    """Saves the state of a run that a signal ends; raises Interrupted with the reason if it could not be saved."""
     try:
         # The open window is saved as it is: the resumed run closes it where the uninterrupted run would have.
         training.recorder.drain()
@@ -550,14 +510,13 @@ def _evaluate(training: _Training, examples: feed.Examples, *, keep_outputs: boo
             training.hooks.stop.raise_if_requested()
             yield batch
 
-    with work.clock().doing(work.EVALUATION):
-        batches = feed.evaluation_of(training.config, training.engine, examples, trainer.limit_eval_batches)
-        if trainer.eval_mean == "examples":
-            return training.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
-        evaluations: list[Evaluation] = []
-        for batch in interruptible():
-            evaluations.append(training.engine.evaluate([batch], keep_outputs=keep_outputs))
-        return _mean(evaluations)
+    batches = feed.evaluation_of(training.config, training.engine, examples, trainer.limit_eval_batches)
+    if trainer.eval_mean == "examples":
+        return training.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
+    evaluations: list[Evaluation] = []
+    for batch in interruptible():
+        evaluations.append(training.engine.evaluate([batch], keep_outputs=keep_outputs))
+    return _mean(evaluations)
 
 
 def _mean(batches: Sequence[Evaluation]) -> Evaluation:

@@ -24,13 +24,7 @@ from runner.train.feed import Examples
 def check(config: RunConfig, engine: Engine, train: Examples) -> list[str]:
     """Checks a user's loss, and the last batch of an epoch if it is padded; changes no state.
 
-    Args:
-      config: checked.
-      engine: built.
-      train: examples of the training split.
-
-    Returns:
-      A warning if the loss of an example reads other rows, as it does if arrays are broadcast by mistake.
+    Returns a warning if the loss of an example reads other rows, as it does if arrays are broadcast by mistake.
 
     Raises:
       ConfigError: padding would count in the loss or in a metric of other examples; or the loss reads rows that

@@ -16,20 +16,10 @@ _STEPS = 5  # traced, unless trainer.profile.steps is set
 
 
 class Profiler:
-    """Traces the steps of `trainer.profile`, once; device calls begin and end with them.
-
-    Attributes:
-      folder: of the trace, in TensorBoard's format.
-    """
+    """Traces the steps of `trainer.profile`, once, into `folder`; device calls begin and end with them."""
 
     def __init__(self, config: ProfileConfig, trace: Trace, folder: Path) -> None:
-        """Prepares a trace.
-
-        Args:
-          config: the first step, and how many.
-          trace: returns a context that traces everything in it into a folder.
-          folder: the run's.
-        """
+        """Prepares a trace; `trace` returns a context that traces everything in it into a folder."""
         self.folder = folder / FOLDER
         self._start = config.start
         self._steps = config.steps or _STEPS
@@ -49,12 +39,7 @@ class Profiler:
         return None
 
     def before_call(self, step: int, wait: Callable[[], None]) -> None:
-        """Begins the trace if its first step is next.
-
-        Args:
-          step: steps done.
-          wait: waits for the devices, so that nothing of earlier steps is traced.
-        """
+        """Begins the trace if its first step is next; `wait` waits for the devices, which have earlier steps to do."""
         # A run that went back to a checkpoint (trainer.on_nan=restore) may come to this step again.
         if step == self._start and not self._is_done:
             wait()
@@ -62,12 +47,7 @@ class Profiler:
             self._is_running = True
 
     def after_call(self, step: int, wait: Callable[[], None]) -> None:
-        """Ends the trace if its last step is done.
-
-        Args:
-          step: steps done.
-          wait: waits for the devices, so that all of the last step is traced.
-        """
+        """Ends the trace if its last step is done; `wait` waits for the devices, so that all of it is traced."""
         if self._is_running and self._start is not None and step >= self._start + self._steps:
             wait()
             self.close()
@@ -81,15 +61,7 @@ class Profiler:
 
 
 def check(config: TrainerConfig, length: RunLength) -> None:
-    """Checks that a run does the steps that are traced; a resumed run may have done them already.
-
-    Args:
-      config: checked.
-      length: of the run.
-
-    Raises:
-      ConfigError: the run ends before.
-    """
+    """Checks that a run does the steps that are traced, or has done them; raises ConfigError."""
     start = config.profile.start
     steps = config.profile.steps or _STEPS
     total = length.total

@@ -27,6 +27,7 @@ from runner.task.registry import metric_directions
 from runner.tracking import Status, Tracker, member, open_tracker
 from runner.tracking.page import ENDED as ENDED
 from runner.tracking.page import Page
+from runner.train import identity
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +36,6 @@ CONFIG = "config.yaml"
 # The tag of a run that says which of its logs lack text, and why.
 INCOMPLETE = "runner.incomplete_logs"
 _DEFAULT_LAYOUT = "replicated"
-_GROUPS_OF_COMMANDS = (
-    "sweep",
-    "plan",
-    "advise",
-    "hardware",
-    "verify",
-    "evaluate",
-    "generate",
-    "replay",
-    "export",
-)  # their options say nothing of a run
 _LISTED_GROUPS = ("model", "mesh", "layout", "engine", "dataset", "task", "optimizer")
 _LISTED_KEYS = (
     "dataset.batch_size",
@@ -79,11 +69,7 @@ class Verdict:
 
 
 def with_config(content: dict[str, object]) -> Path:
-    """Writes a command's resolved config into its folder, which Hydra made, and returns the folder.
-
-    Raises:
-      PassingError: the folder can't be written.
-    """
+    """Writes a command's resolved config into its folder, which Hydra made, and returns the folder."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     with required(folder):
         (folder / CONFIG).write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
@@ -93,21 +79,15 @@ def with_config(content: dict[str, object]) -> Path:
 def open_run(
     config: RunConfig, content: Mapping[str, object], command: str, prefix: str = "", resume_run_id: str | None = None
 ) -> Tracker:
-    """Starts a tracked run with the config as its params.
+    """Starts a tracked run with the config as its params; `content` is the same resolved.
 
-    Args:
-      config: checked.
-      content: the same resolved, as plain values.
-      command: the command line.
-      prefix: of the run's name, which is made of model, mesh and layout where the config has none. A run with a prefix
-        is not a training run.
-      resume_run_id: id of the run to continue; None: a new run.
+    A run whose name has a prefix is not a training run. `resume_run_id` is the run to continue; None: a new run.
     """
     options = choices()
     typed_keys = [key_of(override) for override in as_typed(HydraConfig.get().overrides.task)]
     tags: dict[str, str] = {}
     for group, option in options.items():
-        if group not in _GROUPS_OF_COMMANDS:
+        if group not in identity.GROUPS_OF_COMMANDS:
             tags[f"runner.{group}"] = option
     tags[metrics.TAG] = json.dumps(metric_directions(config.task))
     name = prefix + (config.name or _name(config, options, typed_keys))
@@ -135,13 +115,7 @@ def open_run(
 def listed_params(
     content: Mapping[str, object], options: Mapping[str, str], typed_keys: Sequence[str]
 ) -> dict[str, object]:
-    """Returns the params that a run's page lists: those that distinguish runs at a glance. config.yaml has all.
-
-    Args:
-      content: the resolved config, nested.
-      options: group -> option.
-      typed_keys: keys of the command line, as `optimizer.learning_rate`.
-    """
+    """Returns the params that a run's page lists: those that distinguish runs at a glance. config.yaml has all."""
     flat = dict(flatten(content))
     mesh_content = content.get("mesh", {})
     assert isinstance(mesh_content, Mapping)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +14,13 @@ import numpy as np
 from rich.console import Console
 
 from runner import figures
-from runner.checkpoint.recorder import prefixed
+from runner.checkpoint.metric_history import prefixed
 from runner.cluster.team import current
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Encoding
-from runner.engine import lengths, registry
+from runner.engine import registry
 from runner.engine.base import Engine, PlainModel, SavesLight
 from runner.engine.lengths import RunLength
-from runner.host import work
 from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
@@ -29,16 +28,9 @@ from runner.task.base import DataSpec, Evaluation, Report
 from runner.task.metrics import EVAL, MAXIMIZE, TEST
 from runner.tracking import Tracker
 from runner.train import loop
-from runner.train.display import (
-    result_table,
-    shown,
-)
+from runner.train.display import result_table, shown
 from runner.train.export.signature import Served
 from runner.train.feed import Splits
-from runner.train.goodput import (
-    KINDS,
-    Goodput,
-)
 
 if TYPE_CHECKING:
     from runner.tracking.store import Store
@@ -64,9 +56,9 @@ class Outcome:
       engine: with the weights that the run keeps.
       splits: its examples.
       result: of the training loop.
+      length: of the run by its config; with early stopping it may have ended before.
       mfu: model FLOPs utilization (MFU) of training, a fraction; None: it is not known.
       peak_gflops: the peak, `plan.gflops` or that of a known GPU.
-      goodput: of all attempts of the run; None: they are not recorded.
       encoding: how the run's data became numbers.
     """
 
@@ -74,10 +66,10 @@ class Outcome:
     engine: Engine
     splits: Splits
     result: loop.Result
+    length: RunLength
     mfu: float | None
-    peak_gflops: float | None = None
-    goodput: Goodput | None = None
-    encoding: Encoding = field(default_factory=Encoding)
+    peak_gflops: float | None
+    encoding: Encoding
 
     @property
     def served(self) -> Served:
@@ -91,12 +83,6 @@ class Outcome:
         # Of a table enough that integers are told from other numbers; of images as few as an example has.
         count = _TABLE_ROWS if self.encoding.mean else _EXAMPLE_ROWS
         return self.served.raw(source.read(np.arange(min(count, source.size))))
-
-    @property
-    def length(self) -> RunLength:
-        """Length of the run by its config; with early stopping it may have ended before."""
-        train = self.splits.train
-        return lengths.run_length(self.config, train.size, train.task.tokens)
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
@@ -180,11 +166,6 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
         panels = curves(history.train, evaluations, length, splits.selecting_name)
         along = f"epoch (of {length.epoch:,} steps)" if length.by_epochs else "step"
         files["curves.png"] = lambda path: figures.curves(path, panels, along, rising=rising)
-    goodput = outcome.goodput
-    if goodput is not None and len(goodput.attempts) > 1:
-        content = json.dumps(goodput.content(), indent=2) + "\n"
-        files["attempts.json"] = lambda path: path.write_text(content)
-        files["goodput.png"] = lambda path: figures.bars(path, goodput_bars(goodput))
     files |= report.files
     files["summary.json"] = lambda path: path.write_text(summary)
     return files
@@ -193,14 +174,7 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
 def curves(
     train: Points, evaluations: Points, length: RunLength, evaluated: str = "test"
 ) -> dict[str, list[figures.Curve]]:
-    """Returns the curves of every metric by epoch or by step, for training steps and for evaluations.
-
-    Args:
-      train: (step, means by name) of logged windows.
-      evaluations: (step, metrics by name).
-      length: of the run, which is shown by epochs or by steps.
-      evaluated: name of the split that evaluations are on.
-    """
+    """Returns the curves of every metric by epoch or by step, for training steps and for evaluations of a split."""
     unit = length.epoch if length.by_epochs else 1
     period = "epoch" if length.by_epochs else "period"
     drawn = (
@@ -237,17 +211,6 @@ def _by_period(train: Points, period: int) -> list[tuple[int, dict[str, float]]]
     return by_period
 
 
-def goodput_bars(measured: Goodput) -> figures.Bars:
-    """Returns the wall time of a run by attempt and kind of work."""
-    rows: dict[str, list[tuple[str, float]]] = {}
-    for attempt, share in zip(measured.attempts, measured.shares, strict=True):
-        rows[f"attempt {attempt.number}"] = list(share.seconds.items())
-    colors = (*figures.SERIES, figures.TRAIN_STEPS, figures.OTHER)
-    parts = {kind: (kind, color) for kind, color in zip(KINDS, colors, strict=True)}
-    whole = measured.whole
-    return figures.Bars(f"goodput {whole.share(work.TRAINING):.0%} of {whole.wall:,.0f} s", "seconds", rows, parts)
-
-
 def _summary(outcome: Outcome) -> dict[str, object]:
     """Returns the content of summary.json; figures of speed are null where too few steps were measured.
 
@@ -256,34 +219,23 @@ def _summary(outcome: Outcome) -> dict[str, object]:
     """
     result = outcome.result
     meter = result.meter
-    rate = None
-    step_ms = None
-    tokens_per_second = None
-    cpu_ms_per_step = None
+    rate = meter.steps_per_second if meter.is_meaningful else 0.0
     tokens_per_batch = outcome.config.dataset.batch_size * outcome.splits.train.task.tokens
-    if meter.is_meaningful:
-        rate = meter.steps_per_second
-        cpu_ms_per_step = 1000.0 * meter.cpu_seconds / meter.steps
-    if rate:
-        step_ms = 1000.0 / rate
-        tokens_per_second = tokens_per_batch * rate
     summary: dict[str, object] = {
         "steps": result.steps,
         "taken_step": result.taken,
         "ended": result.ended,
-        "steps_per_second": rate,
-        "step_ms": step_ms,
+        "steps_per_second": rate or None,
+        "step_ms": 1000.0 / rate if rate else None,
     }
     if tokens_per_batch:
-        summary["tokens_per_second"] = tokens_per_second
+        summary["tokens_per_second"] = tokens_per_batch * rate or None
     summary |= {
-        "cpu_ms_per_step": cpu_ms_per_step,
+        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.is_meaningful else None,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
         "model_flop_utilization": outcome.mfu,
     }
-    if outcome.goodput is not None:
-        summary["goodput"] = outcome.goodput.whole.share(work.TRAINING)
     summary |= prefixed("train_", result.epoch_means)
     for prefix, evaluation in (("eval", result.evaluation), ("test", result.test)):
         if evaluation is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from runner.cluster.team import current
-from runner.config.schema import RunConfig
+from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import WEIGHT, Array, Batch
 from runner.engine.base import Engine, HostBatches, Writes
 from runner.errors import EngineError
@@ -32,35 +32,26 @@ def sample(
     prompt: str | None = None,
     before: Callable[[], None] = lambda: None,
 ) -> str | None:
-    """Returns a text that an engine's model writes; None if its task writes none.
+    """Returns a text that a model writes after a prompt, by default the config's; None if its task writes none.
 
-    Args:
-      config: checked; its seed and mesh.
-      engine: with its weights.
-      task: of the engine.
-      step: training steps done, which the random draws depend on.
-      prompt: the beginning of the text; None: the config's.
-      before: is called before each token.
+    The random draws depend on the seed and the step. `before` is called before each token.
     """
     if not isinstance(engine, Writes):
         return None
-    ask, multiple = asking(config, engine, before)
+    ask, multiple = asking(config.layout, config.mesh.axes, engine, before)
     return task.sample(ask, step, config.trainer.seed, multiple, prompt)
 
 
-def asking(config: RunConfig, engine: Engine, before: Callable[[], None] = lambda: None) -> tuple[Ask, int]:
+def asking(
+    layout: LayoutConfig, axes: Mapping[str, int], engine: Engine, before: Callable[[], None] = lambda: None
+) -> tuple[Ask, int]:
     """Returns what computes the next logits of a batch's rows, and the number that must divide the rows of a batch.
-
-    Args:
-      config: checked; its mesh.
-      engine: with its weights.
-      before: is called before each token.
 
     Raises:
       EngineError: the engine's models can't write text.
     """
     if not isinstance(engine, Writes):
-        raise EngineError(f"engine={config.engine.name}: its models can't write text; set engine=jax")
+        raise EngineError("this engine's models can't write text; set engine=jax")
     writer: Writes = engine
 
     def next_logits(batch: Batch) -> Array:
@@ -68,9 +59,8 @@ def asking(config: RunConfig, engine: Engine, before: Callable[[], None] = lambd
         arrays = {name: np.asarray(array)[None] for name, array in batch.items()}
         return writer.next_logits(HostBatches(arrays, arrays[WEIGHT], 1))
 
-    axis = batch_axis(config.layout, config.mesh.axes)
     # The batch must be divisible by its axis, so as many texts are written at least, and one of them is returned.
-    return next_logits, axis_size(config.mesh.axes, axis)
+    return next_logits, axis_size(axes, batch_axis(layout, axes))
 
 
 def shown(text: str) -> list[str]:
@@ -99,15 +89,7 @@ class Samples:
     """Writes a run's samples; all processes must ask for one, and process 0 writes it."""
 
     def __init__(self, config: RunConfig, engine: Engine, task: Task, folder: Path, keep: Callable[[Path, str], None]):
-        """Takes what all samples have in common.
-
-        Args:
-          config: checked.
-          engine: of the run.
-          task: of the run.
-          folder: the run's.
-          keep: takes a file and the artifact folder that it belongs to.
-        """
+        """Takes what all samples have in common; `keep` takes a file and the artifact folder that it belongs to."""
         self._config = config
         self._engine = engine
         self._task = task
@@ -116,12 +98,7 @@ class Samples:
         self._texts: dict[int, str] = {}
 
     def take(self, step: int, before: Callable[[], None] = lambda: None) -> None:
-        """Writes a sample of the present weights, `samples/step_<step>.txt`.
-
-        Args:
-          step: training steps done.
-          before: is called before each token.
-        """
+        """Writes a sample of the present weights, `samples/step_<step>.txt`; calls `before` before each token."""
         text = sample(self._config, self._engine, self._task, step, before=before)
         if text is None or not current().is_first:
             return

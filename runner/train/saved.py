@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from runner.checkpoint import runs
 from runner.checkpoint.arguments import folder_of
-from runner.checkpoint.reading import Checkpoint
-from runner.checkpoint.resume import (
-    Previous,
-    load,
-)
-from runner.checkpoint.runs import SavedRun
-from runner.cluster.team import current
+from runner.checkpoint.resume import Previous, load, opened_by_first
 from runner.config.convert import flatten
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.data import workers
 from runner.data.base import DataSource
-from runner.data.splits import Slice, parse_split
 from runner.engine import make_engine
 from runner.engine.base import Engine
 from runner.engine.lengths import without_padding
 from runner.errors import invalid
 from runner.host.logs import quiet_native_log
-from runner.host.stores.urls import place
 from runner.task.base import DataSpec, Evaluation, Task
 from runner.train import feed
+
+# Parts of a split expression in the order of their replacement: MLflow allows few characters in a metric's name.
+_WORDS = (("[:", "_0-"), (":]", "-end"), ("[", "_"), ("]", ""), (":", "-"), ("%", "pct"), ("+", "_and_"))
 
 
 def open_saved(config: RunConfig, command: str) -> Previous:
@@ -50,19 +44,14 @@ def open_saved(config: RunConfig, command: str) -> Previous:
         )
     reference = config.run
     root = folder_of(config.trainer.checkpoint)
-    opened: list[Previous] = []
 
-    def find() -> tuple[str, dict[str, Any], str]:
+    def find() -> Previous:
         run, step = runs.find("run", reference, root)
-        checkpoint = runs.open_checkpoint("run", run, step)
-        opened.append(Previous(run, checkpoint))
-        return str(run.folder), dict(run.record), str(checkpoint.folder)
+        return Previous(run, runs.open_checkpoint("run", run, step))
 
-    # Process 0 finds and verifies; the others open the same checkpoint without hashing it again.
-    folder, record, checkpoint_folder = current().broadcast("the recorded run", find)
-    if opened:
-        return opened[0]
-    return Previous(SavedRun(place(folder), record), Checkpoint(place(checkpoint_folder), trusted=True))
+    saved = opened_by_first("the recorded run", find)
+    assert saved is not None
+    return saved
 
 
 def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> Engine:
@@ -85,7 +74,9 @@ def evaluated(
 ) -> Evaluation:
     """Evaluates a split, as training does."""
     with workers.opened(config.dataset, config.trainer.seed) as readers:
-        examples = feed.Examples(source, task, readers.reader(source), share=feed.share_of(config))
+        examples = feed.Examples(
+            source, task, readers.reader(source), share=feed.share_of(config.mesh.axes, config.layout)
+        )
         batches = feed.evaluation_of(config, engine, examples, limit)
         return engine.evaluate(batches, keep_outputs=keep_outputs)
 
@@ -96,21 +87,9 @@ def split_key(text: str) -> str:
     >>> split_key("test"), split_key("test[:1000]"), split_key("train[10%:]+test")
     ('test', 'test_0-1000', 'train_10pct-end_and_test')
     """
-    return "_and_".join(_slice_key(term) for term in parse_split(text))
-
-
-def _slice_key(term: Slice) -> str:
-    if term.start is None and term.stop is None:
-        return term.name
-    # MLflow allows no `%` in the name of a metric.
-    unit = "pct" if term.percent else ""
-    start = "0"
-    if term.start is not None:
-        start = f"{term.start:g}{unit}"
-    stop = "end"
-    if term.stop is not None:
-        stop = f"{term.stop:g}{unit}"
-    return f"{term.name}_{start}-{stop}"
+    for part, word in _WORDS:
+        text = text.replace(part, word)
+    return text
 
 
 def place_of(config: DatasetConfig, saved: Previous, split: str) -> str:

@@ -106,7 +106,7 @@ def _rows(config: RunConfig, data: Dataset, length: RunLength, step: int) -> tup
     epoch, offset = divmod(step - 1, length.epoch)
     steps = min(length.epoch, length.total - epoch * length.epoch)
     # The plan begins after `offset` steps of the epoch, so its first batch is that of the step.
-    plan = feed.epoch_plan(config, data.train, epoch, steps, offset)
+    plan = feed.epoch_plan(config.dataset, config.trainer, data.train, epoch, steps, offset)
     return plan.indices[0], plan.weights[0]
 
 
@@ -120,6 +120,7 @@ class _StateTaker(Saver):
     def __init__(
         self, engine: Engine, recorded: RecordedStep, last: int, result: Recomputed, *, records: bool
     ) -> None:
+        super().__init__()
         self._engine = engine
         self._step = recorded.step
         self._last = last

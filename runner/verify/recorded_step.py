@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from runner.checkpoint import (
+    manifest,
     recovery,
     runs,
     storage,
@@ -21,10 +22,7 @@ from runner.checkpoint.metric_history import (
     StepMeans,
     from_arrays,
 )
-from runner.checkpoint.reading import (
-    Checkpoint,
-    read_manifest,
-)
+from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import SavedRun
 from runner.config.convert import flatten
 from runner.config.schema_replay import ReplayConfig
@@ -148,7 +146,7 @@ def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
     # attempt that trained the step, so it has the config and the versions of that attempt.
     after = min((other for other in steps if other >= step), default=last.step)
     try:
-        about = read_manifest(storage.place(run.folder, after)).about
+        about = manifest.read(storage.place(run.folder, after)).about
     except DamagedError as error:
         raise ConfigError(f"run={run.id}: its checkpoint of step {after} is damaged ({error})") from error
     return RecordedStep(run, step, start, saved, history, last.step, about)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from runner.checkpoint.resume import (
     Previous,
     check_data,
-    check_order,
+    check_examples,
 )
 from runner.cluster.team import current
 from runner.config.convert import resolved
@@ -56,7 +56,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         return
     recorded = steps.recorded_step(saved.run, config.replay)
     # Before the data and the engine are loaded: the configs alone tell whether the examples have another order.
-    check_order(saved.checkpoint, resolved(config, composed))
+    check_examples(saved.checkpoint, resolved(config, composed), order_only=True)
     device_lines = devices.device_lines(config, composed)
     content = resolved(config, composed)
     folder = with_config(content)

@@ -145,7 +145,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
         examples = Examples(data.train, task, workers.reader(data.train))
         while steps_left:
             steps = min(per_epoch, steps_left)
-            plan = epoch_plan(config, data.train, epoch, steps)
+            plan = epoch_plan(config.dataset, config.trainer, data.train, epoch, steps)
             epochs.append(examples.read(drawn_epoch(config.trainer, epoch), plan.indices, plan.weights))
             steps_left -= steps
             epoch += 1

@@ -19,11 +19,7 @@ from runner.engine.registry import make_plain
 from runner.task.base import DataSpec
 from runner.train.export.check import check
 from runner.train.export.signature import Served
-from runner.train.export.write import (
-    SAVED_MODEL,
-    loaded_keras,
-    write_model,
-)
+from runner.train.export.write import SAVED_MODEL, loaded_keras, write_model
 from tests.configs import with_keys
 from tests.engine import cases
 

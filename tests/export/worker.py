@@ -23,11 +23,7 @@ from runner.task.base import DataSpec, named_outputs
 from runner.task.registry import make_task
 from runner.train.export.check import check
 from runner.train.export.signature import Served
-from runner.train.export.write import (
-    SAVED_MODEL,
-    loaded_keras,
-    write_model,
-)
+from runner.train.export.write import SAVED_MODEL, loaded_keras, write_model
 from tests.configs import with_keys
 from tests.engine import cases
 

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint import (
-    runs,
-    storage,
-)
+from runner.checkpoint import runs, storage
 from runner.config.schema import ClusterConfig
 from runner.host import paths, session
-from runner.train.run import continuing_line
+from runner.train.lines import continuing_line
 from tests.training.checkpoint.test_storage import content
 
 
@@ -47,7 +44,7 @@ def test_a_run_that_saved_elsewhere_is_named_by_its_folder(place: Path, tmp_path
 
 
 def test_a_run_without_a_checkpoint_prints_no_command(place: Path) -> None:
-    assert continuing_line(place / "none", ClusterConfig()) is None
+    assert continuing_line(place / "none", ClusterConfig()) == ""
 
 
 def test_a_named_run_is_continued_by_the_same_command(place: Path) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from runner.config.schema import MeshConfig, ModelConfig, RunConfig
+from runner.config.schema import ModelConfig
 from runner.layout import Placement
 from runner.model.gpt_options import TARGET
-from runner.train.run import _Training
-from tests.configs import with_keys
+from runner.train.run import model_flops
 
 BATCH, TOKENS, VOCABULARY = 4, 8, 10
 SHAPES = {
@@ -28,14 +27,9 @@ SHAPES = {
 @pytest.mark.parametrize("per_token", [2, 3, 4])
 def test_a_mixture_counts_the_experts_that_a_token_uses(per_token: int) -> None:
     options: dict[str, Any] = {"experts": 4, "experts_per_token": per_token, "window": None}
-    config = with_keys(
-        RunConfig(mesh=MeshConfig(axes={"batch": 2}), model=ModelConfig(TARGET, options)),
-        {"dataset.batch_size": BATCH},
-    )
-    task = SimpleNamespace(tokens=TOKENS, outputs=SimpleNamespace(units=VOCABULARY))
+    task: Any = SimpleNamespace(tokens=TOKENS, outputs=SimpleNamespace(units=VOCABULARY))
     placements = {path: Placement(path, shape, (None,) * len(shape), None) for path, shape in SHAPES.items()}
     engine: Any = SimpleNamespace(placements=placements, trainable=list(SHAPES))
-    run: Any = SimpleNamespace(task=task, config=config)
-    found = _Training._counted(run, engine, {})["plan/flops_per_device"]
+    found = model_flops(ModelConfig(TARGET, options), BATCH, engine, task)
     parameters = 16 + 2 * 16 * 16 + 16 * VOCABULARY + per_token * 3 * 16 * 24
-    assert found == BATCH * TOKENS * (6 * parameters + 12 * TOKENS * 16) / 2
+    assert found == BATCH * TOKENS * (6 * parameters + 12 * TOKENS * 16)

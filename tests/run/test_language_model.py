@@ -82,13 +82,7 @@ BPE = ["dataset.tokenizer=bpe", "dataset.vocabulary_size=320", "dataset.end_toke
 TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one, and crosses processes
 
 
-@pytest.mark.parametrize(
-    ("engine", "options"),
-    [
-        ("jax", [*BPE, "engine.precision=bfloat16"]),
-        ("keras_dtensor", BPE),
-    ],
-)
+@pytest.mark.parametrize(("engine", "options"), [("jax", [*BPE, "engine.precision=bfloat16"]), ("keras_dtensor", BPE)])
 def test_a_run_resumes_bit_for_bit_and_its_export_writes_what_the_run_writes(
     tmp_path: Path, engine: str, options: list[str]
 ) -> None:

@@ -56,10 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("rank", "options"),
-    [
-        (4, TEXT),
-        (0, [*TEXT, 'model.trainable=["transformer_layer_1/.*/bias","layer_norm/.*"]']),
-    ],
+    [(4, TEXT), (0, [*TEXT, 'model.trainable=["transformer_layer_1/.*/bias","layer_norm/.*"]'])],
     ids=["lora", "patterns"],
 )
 def test_a_preset_is_fine_tuned_resumed_evaluated_exported_and_loaded_again(

@@ -263,7 +263,7 @@ def command(config, composed):
     from rich.console import Console
 
     from runner.config.differences import differences
-    from runner.train.run import (
+    from runner.train.record import (
     open_run,
     recorded,
 )

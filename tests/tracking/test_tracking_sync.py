@@ -19,7 +19,7 @@ from runner.tracking.records import Artifact, Ending, Point, Record, Tag
 from runner.tracking.run_file import RunFile
 from runner.tracking.send import is_retryable
 from runner.tracking.store import Store, open_store
-from runner.train.run import recorded
+from runner.train.record import recorded
 from tests.tracking.conftest import Opener, Unsent
 
 POINTS: list[Record] = [Point("loss", float(step), 7, step) for step in range(5)]

@@ -14,10 +14,7 @@ from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Batch, 
 from runner.data.sampler import eval_plan
 from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.task.base import LOSS, Task
-from runner.train import (
-    feed,
-    padded,
-)
+from runner.train import feed, padded
 from tests.numpy_engine import KnownTask
 
 SECONDS_A_CALL = 0.25
@@ -51,7 +48,9 @@ def calls_of(
     run: RunConfig, data: feed.Examples, steps: int, a_call: int | None, epoch: int = 0
 ) -> list[PlacedBatches]:
     chosen = feed.StepsPerCall(a_call, 1)
-    with feed.training(run, data, steps, (epoch + 1) * steps, chosen, place, start=epoch * steps) as batches:
+    with feed.training(
+        run.dataset, run.trainer, data, steps, (epoch + 1) * steps, chosen, place, start=epoch * steps
+    ) as batches:
         return list(batches)
 
 
@@ -89,7 +88,9 @@ def test_the_batches_of_a_run_cross_epochs_and_end_with_the_run(start: int) -> N
         limits.append(step)
         return 7 - step % 7
 
-    with feed.training(run, data, 10, 24, feed.StepsPerCall(4, 1), place, start=start, most=most) as batches:
+    with feed.training(
+        run.dataset, run.trainer, data, 10, 24, feed.StepsPerCall(4, 1), place, start=start, most=most
+    ) as batches:
         calls = list(batches)
     _, labels, _ = joined(calls)
     epochs = [joined(calls_of(run, data, 10, 1, epoch))[1] for epoch in range(3)]

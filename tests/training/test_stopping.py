@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.checkpoint.stopping import (
-    best,
-    objective,
-    reason,
-    reductions,
-)
+from runner.checkpoint.stopping import best, objective, reason, reductions
 from runner.config.schema import EarlyStoppingConfig, PlateauConfig
 from tests import forks
 

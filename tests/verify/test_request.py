@@ -37,7 +37,7 @@ def trained_on(made: RunConfig, data: Dataset, epochs: int, steps: int) -> list[
     with opened(made.dataset, made.trainer.seed) as workers:
         examples = feed.Examples(data.train, task, workers.reader(data.train))
         for epoch in range(epochs):
-            plan = feed.epoch_plan(made, examples.source, epoch, steps)
+            plan = feed.epoch_plan(made.dataset, made.trainer, examples.source, epoch, steps)
             for each in examples.chunks(plan, lambda _: 1, 1, epoch):
                 found.append(np.stack([each.arrays["label"][0], each.arrays[WEIGHT][0]]))
     return found

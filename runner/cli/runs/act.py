@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from runner.checkpoint import attempts, index, runs, storage
+from runner.checkpoint import attempts, files, runs, storage
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.files import DamagedError
 from runner.cli import tables
@@ -98,9 +98,9 @@ def _steps(run: ListedRun) -> str:
         return ""
     best_step = None
     with suppress(DamagedError):
-        record = index.read_best(run.saved.folder)
+        record = storage.read_best(run.saved.folder)
         if record:
-            best_step = record["step"]
+            best_step = record.step
     texts = [f"{step}*" if step == best_step else str(step) for step in run.steps[-_STEPS_SHOWN:]]
     text = ", ".join(texts)
     return f"... {text}" if len(run.steps) > _STEPS_SHOWN else text
@@ -202,7 +202,7 @@ def _remove(run: ListedRun) -> tuple[list[int], int]:
         # Checked while the lock is held, so that no process can resume the run meanwhile.
         runs.check_not_running("run", run.saved)
         # Before the checkpoints, so that no record ever names one that is gone.
-        index.forget_best(folder)
+        storage.forget_best(folder)
         for step in storage.steps(folder):
             size = storage.size(folder, step)
             if storage.remove(folder, step):
@@ -214,7 +214,9 @@ def _remove(run: ListedRun) -> tuple[list[int], int]:
         storage.clean(folder)
     # The run's record stays as long as one of its checkpoints does.
     if is_whole:
-        storage.remove_records(folder, [runs.RECORD, runs.LOCK, *attempts.names(folder)])
+        for name in (runs.RECORD, runs.LOCK, *attempts.names(folder)):
+            files.remove(folder / name)
+        files.remove_empty(folder)
     return steps, total
 
 

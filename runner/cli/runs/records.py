@@ -19,7 +19,6 @@ from runner.tracking.store import Store, search
 from runner.tracking.sweeps import KIND_TAG
 
 _SPLITS = ("train", "eval", "test")
-_GOODPUT = "goodput"
 _STEP_MS = "step_ms"
 # In a summary, `eval_examples` is the size of an evaluation and not one of its metrics.
 _EXAMPLES = "examples"
@@ -81,8 +80,6 @@ def results_of(folder: Path) -> dict[str, float]:
                 results[f"{split}/{name}"] = float(value)
             elif key == _STEP_MS:
                 results[f"throughput/{key}"] = float(value)
-            elif key == _GOODPUT:
-                results[f"{key}/training"] = float(value)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return {}
     return results

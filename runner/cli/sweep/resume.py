@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
+from runner.checkpoint import recorded as record
 from runner.checkpoint.arguments import (
     MULTIRUN,
     key_of,
     value_of,
     without,
 )
-from runner.checkpoint.recorded import Record
 from runner.config.build import build
 from runner.config.compose import compose
 from runner.config.schema import TrackingConfig
@@ -69,9 +69,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
     # `latest` is the newest sweep of the experiment that is typed, else of the store.
     names_experiment = "tracking.experiment" in typed_keys or "experiment" in typed_keys
     run = sweeps.find(store, reference, [store.experiment_id] if names_experiment else [])
-    record = Record(_KEY, run.info.run_id, parent.why_foreign(run))
+    source = f"{_KEY}={run.info.run_id}"
     recorded = [argument for argument in parent.recorded_arguments(run) if argument not in MULTIRUN]
-    return ["-m", *record.checked(without(recorded, typed_keys)), *typed, f"{_KEY}={run.info.run_id}"]
+    return ["-m", *record.checked(source, parent.why_foreign(run), without(recorded, typed_keys)), *typed, source]
 
 
 def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Place) -> list[str]:
@@ -81,7 +81,7 @@ def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: P
     """
     try:
         saved_run, _ = runs.find("resume", run.info.run_id, checkpoints)
-        resume.check_order(runs.open_checkpoint("resume", saved_run, None), content)
+        resume.check_examples(runs.open_checkpoint("resume", saved_run, None), content, order_only=True)
     except ConfigError:
         return []
     return [f"resume={quoted(saved_run.folder.as_posix())}"]

@@ -18,10 +18,7 @@ from runner.data.base import Array
 from runner.errors import EngineError, describe
 from runner.host.logs import quiet_native_log
 from runner.task.base import named_outputs
-from runner.train.export.signature import (
-    NAME,
-    Served,
-)
+from runner.train.export.signature import NAME, Served
 from runner.train.export.write import KERAS_FILE
 
 # Of the largest value of an answer. The run and its export sum in another order in float32, whose rounding is 6e-8 per
@@ -68,12 +65,7 @@ class Difference:
 
 
 def compare(run: Answers, export: Answers, again: Answers) -> dict[str, Difference]:
-    """Compares answers by name, each (N, ...).
-
-    Args:
-      run: answers of the run.
-      export: answers of the export, loaded again.
-      again: its answers to the first examples in another call, which differ where the model draws random numbers.
+    """Compares answers by name, each (N, ...); `again` are the export's to the first examples in another call.
 
     Raises:
       EngineError: the export has other answers, or other shapes.
@@ -127,9 +119,6 @@ def check(
 
     Returns:
       `SavedModel` and `model.keras` -> answer -> difference, as far as they were written.
-
-    Raises:
-      EngineError: the export can't be loaded.
     """
     served_arrays = {name: arrays[name].astype(spec.dtype) for name, spec in served.inputs.items()}
     expected = served.answers(run)

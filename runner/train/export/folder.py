@@ -12,7 +12,6 @@ from pathlib import Path
 from runner.checkpoint.runs import SavedRun
 from runner.config.schema import ExportConfig
 from runner.errors import EngineError, invalid
-from runner.host.folders import remove_empty, remove_files
 from runner.host.paths import outputs_dir
 
 RECORD = "export.json"
@@ -20,22 +19,13 @@ _KEY = "export.folder"
 
 
 def target(config: ExportConfig, run: SavedRun) -> Path:
-    """Returns the folder of an export.
-
-    Raises:
-      ConfigError: the folder has other files than an earlier export's.
-    """
+    """Returns the folder of an export; raises ConfigError if it has other files than an earlier export's."""
+    path = outputs_dir() / "exports" / run.id
     if config.folder:
         path = Path(config.folder).expanduser().absolute()
-    else:
-        path = outputs_dir() / "exports" / run.id
     if path.exists() and not _is_ours(path):
-        raise invalid(
-            _KEY,
-            path,
-            problem="must be a new or empty folder, or an earlier export without other files",
-            fix=f"set {_KEY}={path}/export",
-        )
+        problem = "must be a new or empty folder, or an earlier export without other files"
+        raise invalid(_KEY, path, problem=problem, fix=f"set {_KEY}={path}/export")
     return path
 
 
@@ -43,25 +33,17 @@ def _is_ours(path: Path) -> bool:
     """Returns whether a folder has no other files than those that an export recorded."""
     if not path.is_dir():
         return False
-    files = set(_files(path))
-    return not files or files <= set(_recorded(path))
+    try:
+        recorded = {RECORD, *map(str, json.loads((path / RECORD).read_text())["files"])}
+    except (OSError, ValueError, TypeError, KeyError):
+        recorded = set()
+    return set(_files(path)) <= recorded
 
 
 def _files(path: Path) -> list[str]:
     """Returns the relative paths of all files below a folder; a link counts as a file."""
-    names: list[str] = []
-    for child in path.rglob("*"):
-        if not child.is_dir() or child.is_symlink():
-            names.append(child.relative_to(path).as_posix())
-    return sorted(names)
-
-
-def _recorded(path: Path) -> list[str]:
-    """Returns the files that an export recorded as its own; empty if there is no valid record."""
-    try:
-        return [RECORD, *map(str, json.loads((path / RECORD).read_text())["files"])]
-    except (OSError, ValueError, TypeError, KeyError):
-        return []
+    found = [child for child in path.rglob("*") if not child.is_dir() or child.is_symlink()]
+    return sorted(child.relative_to(path).as_posix() for child in found)
 
 
 @contextmanager
@@ -75,28 +57,20 @@ def making(path: Path) -> Iterator[Path]:
     new.mkdir()
     try:
         yield new
-        _record_files(new)
+        # What a later export may replace.
+        record = json.loads((new / RECORD).read_text())
+        record["files"] = [name for name in _files(new) if name != RECORD]
+        (new / RECORD).write_text(json.dumps(record, indent=1) + "\n")
         # Checked again: an export takes minutes, in which somebody may have written there.
         if path.exists() and not _is_ours(path):
             raise EngineError(f"{_KEY}={path}: other files were written there during the export; nothing was exported")
-        try:
-            if path.exists():
-                path.rename(old)
-            new.rename(path)
-        except BaseException:
-            if old.exists() and not path.exists():
-                old.rename(path)
-            raise
-        # The earlier export goes only when the new one is in its place.
-        remove_files(old, _recorded(old))
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
     finally:
-        shutil.rmtree(new, ignore_errors=True)
-        remove_empty([old, workspace])
-
-
-def _record_files(folder: Path) -> None:
-    """Adds to an export's record the files that it wrote, which a later export may replace."""
-    record = folder / RECORD
-    content = json.loads(record.read_text())
-    content["files"] = [name for name in _files(folder) if name != RECORD]
-    record.write_text(json.dumps(content, indent=1) + "\n")
+        # The earlier export goes only when the new one is in its place.
+        shutil.rmtree(workspace, ignore_errors=True)

@@ -23,13 +23,7 @@ from runner.host.late import late
 from runner.host.versions import installed
 from runner.tracking.store import Store
 from runner.train.export.signature import Served
-from runner.train.export.write import (
-    KERAS_FILE,
-    SAVED_MODEL,
-    answers,
-    write_model,
-    write_program,
-)
+from runner.train.export.write import KERAS_FILE, SAVED_MODEL, answers, write_model, write_program
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -59,7 +53,7 @@ def log_model(
     step: int,
     convert: bool,
 ) -> str:
-    """Stores a model as a logged model of a run.
+    """Stores a model as a logged model of a run; returns its URI, such as `models:/m-...`.
 
     Args:
       store: the store of the run.
@@ -70,9 +64,6 @@ def log_model(
       name: of the logged model.
       step: training step of the model; MLflow shows the metrics of that step with it.
       convert: see `write_model`.
-
-    Returns:
-      The model's URI, such as `models:/m-...`.
     """
     names = served.names()
     inputs, example = _inputs(served, examples)
@@ -174,20 +165,13 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_package_scan() -> Iterator[None]:
-    """Keeps MLflow from reading the file lists of all installed packages.
+    """Keeps MLflow from reading the file lists of all installed packages, which costs half a second of CPU time.
 
-    That costs half a second of CPU time.
-
-    MLflow maps modules to packages in order to compare a model's requirements with what is installed. Ours are the
-    installed versions, under the names of their packages, so the map is not needed.
+    MLflow compares a model's requirements with what is installed; ours are the installed versions.
     """
     cached = getattr(requirements_utils, _MODULE_MAP, {})
-    if cached is not None:
-        # The map was made before, or this version of MLflow has none.
-        yield
-        return
-    setattr(requirements_utils, _MODULE_MAP, {})
+    setattr(requirements_utils, _MODULE_MAP, cached or {})
     try:
         yield
     finally:
-        setattr(requirements_utils, _MODULE_MAP, None)
+        setattr(requirements_utils, _MODULE_MAP, cached)

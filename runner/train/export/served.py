@@ -41,16 +41,9 @@ class ServedModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
 
     # Without a type on model_input, which MLflow would take for a schema of its own.
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
-        """Predicts.
+        """Returns the answers by name, float32 and int64, each (batch, ...), for arrays by name or a pandas.DataFrame.
 
-        Args:
-          context: MLflow's.
-          model_input: arrays (batch, ...) by name, or a pandas.DataFrame; for a model with one input also the array
-            alone. Strings of a column of categories are encoded as the run encoded them.
-          params: ignored.
-
-        Returns:
-          Answers by name, float32 and int64, each (batch, ...).
+        A model with one input also takes the array alone. Strings of a column of categories are encoded as in the run.
         """
         del context, params
         has_names = isinstance(model_input, Mapping) or hasattr(model_input, "columns")

@@ -18,10 +18,7 @@ from runner.engine.base import PlainModel
 from runner.errors import in_one_line
 from runner.host.late import late
 from runner.task.base import named_outputs
-from runner.train.export.signature import (
-    NAME,
-    Served,
-)
+from runner.train.export.signature import NAME, Served
 
 if TYPE_CHECKING:
     import jax
@@ -49,13 +46,7 @@ WEIGHTS_FILE = "model.weights.h5"
 
 @dataclass(frozen=True)
 class Written:
-    """The files of an export.
-
-    Attributes:
-      saved_model: whether there is a SavedModel.
-      keras: name of the Keras file; None if there is none.
-      left_out: one line for each file that was not written, with the reason.
-    """
+    """Whether an export has a SavedModel, the name of its Keras file, and a line per file that was not written."""
 
     saved_model: bool
     keras: str | None
@@ -63,14 +54,10 @@ class Written:
 
 
 def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: bool, tensorflow: bool) -> Written:
-    """Writes a model in every format that it can be written in.
+    """Writes a model in every format that it can be written in: `saved_model/`, `model.keras` or `model.weights.h5`.
 
-    Args:
-      plain: the model.
-      served: its signature.
-      folder: gets `saved_model/` and `model.keras` or `model.weights.h5`.
-      convert: whether TensorFlow's AutoGraph may rewrite the layers, as users' own layers may need.
-      tensorflow: whether to write a SavedModel, which needs TensorFlow.
+    `convert`: whether TensorFlow's AutoGraph may rewrite the layers, as users' own layers may need. A SavedModel is
+    written with `tensorflow`, which it needs.
     """
     if tensorflow and plain.package == "keras":
         _from_keras3(plain, served, folder / SAVED_MODEL)

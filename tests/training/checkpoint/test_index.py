@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.checkpoint import (
-    index,
-    storage,
-)
-from runner.checkpoint.index import CheckpointIndex
+from runner.checkpoint import storage
 from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.saver import CheckpointSaver
+from runner.checkpoint.storage import BestRecord
+from runner.config.schema import CheckpointConfig
 from tests.training.checkpoint.numpy_engine import NumpyEngine
 from tests.training.checkpoint.test_resumed_loop import Killed, Store, make_config, train
 from tests.training.checkpoint.test_storage import content
@@ -20,6 +19,11 @@ from tests.training.checkpoint.test_storage import content
 
 def at(folder: Path, step: int) -> Checkpoint:
     return Checkpoint(storage.place(folder, step))
+
+
+def saver(folder: Path, start: int) -> CheckpointSaver:
+    config = CheckpointConfig(keep=1)
+    return CheckpointSaver(config, folder, lambda step, _: content(step), pytest.fail, start)
 
 
 def die_after(folder: Path, start: int, points: int, every: int = 5) -> None:
@@ -48,23 +52,19 @@ def test_the_later_checkpoints_are_removed_when_training_continues(folder: Path)
 def test_a_crash_before_the_first_save_continues_from_the_step_that_was_named(folder: Path) -> None:
     die_after(folder, 10, 0)
     assert storage.steps(folder)[-1] == 10
-    assert index.read_best(folder) is None or index.read_best(folder)["step"] <= 10  # type: ignore[index]
+    best = storage.read_best(folder)
+    assert best is None or best.step <= 10
 
 
 def test_the_best_checkpoint_is_forgotten_if_it_is_removed(folder: Path) -> None:
-    value = at(folder, 20).about["metrics"]["train/loss"]
-    index.write_best(folder, {"metric": "train/loss", "value": value, "step": 20})
-    place = CheckpointIndex(folder, 10)
-    assert place.best() is None
-    assert index.read_best(folder) is None
-    place.write(content(15), None)
-    place.write(content(20), {"metric": "eval/loss", "value": 0.1, "step": 20})
-    assert place.best() == {"metric": "eval/loss", "value": 0.1, "step": 20}
+    storage.write_best(folder, BestRecord("train/loss", 0.5, 20))
+    assert saver(folder, 10).best() is None
+    assert storage.read_best(folder) is None
 
 
 def test_a_damaged_checkpoint_after_the_resumed_one_is_replaced(folder: Path) -> None:
     (storage.place(folder, 24) / "checkpoint.json").write_text("{")
-    assert not {24} & CheckpointIndex(folder, 20).steps
+    assert not {24} & saver(folder, 20)._steps
     train(make_config(5, keep=99), Store(), folder, at(folder, 20))
     assert at(folder, 24).step == 24
 
@@ -75,7 +75,7 @@ def test_a_folder_with_only_the_name_of_a_checkpoint_does_not_displace_a_valid_o
     storage.place(folder, 5).rename(folder / "swap")
     storage.place(folder, 10).rename(storage.place(folder, 5))
     (folder / "swap").rename(storage.place(folder, 10))
-    place = CheckpointIndex(folder, 24)
-    assert not {5, 10, 999} & place.steps
-    assert place.remove_old(1) == []
+    kept = saver(folder, 24)
+    assert not {5, 10, 999} & kept._steps
+    kept._steps -= set(kept._remove_old())
     assert {5, 10, 24} <= set(storage.steps(folder)) < set(genuine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint import (
-    arguments,
-    attempts,
-    named,
-    resume,
-    runs,
-    storage,
-)
+from runner.checkpoint import arguments, attempts, resume, runs, storage
 from runner.checkpoint.attempts import Attempt
 from runner.config.schema import AUTO, RunConfig
 from runner.errors import ConfigError
@@ -60,7 +52,6 @@ def test_the_first_start_begins_and_a_later_one_continues_from_the_last_checkpoi
     config: RunConfig, locks: ExitStack, tmp_path: Path
 ) -> None:
     assert resume.open_previous(config, CONTENT, locks) is None
-    assert named.tracked_id(config) is None
     locks.close()
     saved(tmp_path, 10, 20)
     previous = resume.open_previous(config, CONTENT, locks)
@@ -74,7 +65,9 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again_in_the_same_tr
 ) -> None:
     saved(tmp_path)
     assert resume.open_previous(config, CONTENT, locks) is None
-    assert named.tracked_id(config) == "aaaa"
+    begun = runs.begun("name", tmp_path / "exp1")
+    assert begun is not None
+    assert begun.tracking_id == "aaaa"
 
 
 def test_of_two_starts_at_once_the_second_names_the_first(config: RunConfig, locks: ExitStack, tmp_path: Path) -> None:
@@ -166,7 +159,7 @@ def test_a_run_of_a_machine_that_still_writes_is_left_to_it(
 
 
 def test_a_run_of_another_machine_that_ends_during_the_wait_continues(
-    config: RunConfig, locks: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    locks: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_another_machine(tmp_path)
     path = attempts.path_of(tmp_path / "exp1", 1)
@@ -178,14 +171,14 @@ def test_a_run_of_another_machine_that_ends_during_the_wait_continues(
         path.write_text(json.dumps({"number": 1, "step": 13, "ended": "finished"}))
 
     monkeypatch.setattr(attempts.is_silent, "__defaults__", (end,))
-    run = named.take(config, locks, str)
+    run = resume.take("exp1", tmp_path / "exp1", locks, str)
     assert run is not None
     assert run.record["finished"]
 
 
 def test_attempts_are_numbered_and_keep_why_they_ended(tmp_path: Path) -> None:
     first = attempts.begin(tmp_path, 0)
-    first.update(step=7)
+    first.update(7)
     first.end("the network is gone")
     first.end("a later reason")
     second = attempts.begin(tmp_path, 5)
@@ -207,7 +200,7 @@ def test_a_damaged_attempt_is_left_out(tmp_path: Path) -> None:
 def test_an_attempt_that_another_one_has_replaced_ends_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "BEAT_S", 0.01)
     lost: list[str] = []
-    journal = attempts.AttemptJournal(tmp_path, 1, 0, lost.append)
+    journal = attempts.Journal(tmp_path, 1, 0, lost.append)
     attempts.path_of(tmp_path, 2).write_text("{}")
     journal._thread.join(10.0)
     assert len(lost) == 1
@@ -218,7 +211,7 @@ def test_an_earlier_attempt_ends_none(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(attempts, "BEAT_S", 0.01)
     lost: list[str] = []
     attempts.path_of(tmp_path, 1).write_text("{}")
-    journal = attempts.AttemptJournal(tmp_path, 2, 0, lost.append)
+    journal = attempts.Journal(tmp_path, 2, 0, lost.append)
     attempts.path_of(tmp_path, 2).unlink()
     while not attempts.path_of(tmp_path, 2).exists():
         time.sleep(0.01)
@@ -238,43 +231,13 @@ def test_after_a_failed_write_the_next_beat_writes_again(
             raise failures.pop()
         return as_text(attempt)
 
-    journal = attempts.AttemptJournal(tmp_path, 1, 0, pytest.fail)
+    journal = attempts.Journal(tmp_path, 1, 0, pytest.fail)
     monkeypatch.setattr(attempts, "_as_text", failing)
-    journal.update(step=7)
+    journal.update(7)
     while attempts.read(tmp_path)[0].step != 7:
         time.sleep(0.01)
     journal.end("")
     assert capsys.readouterr().err.count("could not record the attempt") == 1
-
-
-def test_the_training_never_waits_for_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "BEAT_S", 0.01)
-    is_writing = threading.Event()
-    is_updated = threading.Event()
-    as_text = attempts._as_text
-
-    def slow(attempt: Attempt) -> str:
-        if threading.current_thread().name == "attempt-journal":
-            is_writing.set()
-            assert is_updated.wait(30.0)
-        return as_text(attempt)
-
-    monkeypatch.setattr(attempts, "_as_text", slow)
-    journal = attempts.AttemptJournal(tmp_path, 1, 0, pytest.fail)
-    assert is_writing.wait(30.0)
-    assert not journal._lock.locked()
-    journal.update(step=7)
-    is_updated.set()
-    journal.end("")
-    assert attempts.read(tmp_path)[0].step == 7
-
-
-def test_two_attempts_of_one_number_never_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = attempts.begin(tmp_path, 0)
-    monkeypatch.setattr(attempts, "_numbers", lambda _: [])
-    with pytest.raises(ConfigError, match="another process has begun the run at the same time"):
-        attempts.begin(tmp_path, 0)
-    journal.end("")
 
 
 def test_the_command_line_of_a_named_run_gets_nothing_recorded(tmp_path: Path) -> None:

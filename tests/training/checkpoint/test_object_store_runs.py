@@ -14,14 +14,10 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from runner.checkpoint import (
-    files,
-    storage,
-)
-from runner.checkpoint.files import DamagedError
+from runner.checkpoint import files, storage
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import RECORD
-from runner.host.stores import cache, client
+from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath
 from runner.tracking import process as process_of
 from tests import forks, google_server, object_server
@@ -133,40 +129,3 @@ def _check_no_secret_is_recorded(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             assert b"hunter2" not in path.read_bytes(), path
-
-
-CORRUPTIONS = 50
-
-
-def corrupted(whole: bytes, draw: np.random.Generator) -> bytes:
-    """Returns an object's content with one bit changed, cut off, or with bytes added."""
-    position = int(draw.integers(len(whole)))
-    kind = draw.choice(["bit", "cut", "longer"])
-    if kind == "cut":
-        return whole[:position]
-    if kind == "longer":
-        return whole[:position] + b"\0" + whole[position:]
-    return whole[:position] + bytes([whole[position] ^ (1 << int(draw.integers(8)))]) + whole[position + 1 :]
-
-
-def test_corruptions_on_the_server_are_found(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.training.checkpoint.test_storage import content
-
-    client._store.cache_clear()
-    with object_server.proxied(Proxy(port, delay=0.02)) as slow:
-        for name, value in slow.environment().items():
-            monkeypatch.setenv(name, value)
-        place = storage.write(ObjectPath(f"s3://{BUCKET}", "corruptions"), content())
-        assert isinstance(place, ObjectPath)
-        draw = np.random.default_rng(5)
-        names = sorted(client.below(place))
-        for case in range(CORRUPTIONS):
-            name = names[case % len(names)]
-            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(case)))
-            monkeypatch.setattr(cache, "_used", set())
-            whole = client.read(place / name)
-            client.write(place / name, corrupted(whole, draw))
-            with pytest.raises(DamagedError):
-                Checkpoint(place)
-            client.write(place / name, whole)
-        assert Checkpoint(place).step == 3

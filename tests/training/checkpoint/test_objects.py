@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import random
 import threading
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -15,21 +13,14 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from runner.checkpoint import (
-    attempts,
-    index,
-    manifest,
-    recovery,
-    runs,
-    storage,
-)
+from runner.checkpoint import attempts, manifest, recovery, runs, storage
 from runner.checkpoint.files import DamagedError
-from runner.checkpoint.index import CheckpointIndex
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import MetricRecorder
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import CheckpointSaver
-from runner.config.schema import CheckpointConfig, RunConfig
+from runner.checkpoint.storage import BestRecord
+from runner.config.schema import CheckpointConfig
 from runner.errors import ConfigError
 from runner.host.stores import cache, client
 from runner.host.stores.client import StoreError
@@ -64,34 +55,22 @@ def test_a_checkpoint_is_the_same_as_in_a_local_folder(folder: ObjectPath, tmp_p
     assert storage.written_at(folder, 3) > 0
 
 
-def test_a_save_that_fails_before_its_manifest_leaves_no_files(
-    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(path: ObjectPath) -> None:
-        raise StoreError(f"{path}: 503")
-
-    with monkeypatch.context() as context:
-        context.setattr(storage, "_files_of", fail)
-        with pytest.raises(StoreError):
-            storage.write(folder, content(1))
-    assert not client.below(folder)
-
-
 def test_a_store_that_does_not_answer_does_not_show_as_files_that_no_run_wrote(
     folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for step in (1, 2):
-        storage.write(folder, content(step))
-    kept = CheckpointIndex(folder, 2)
+    said: list[str] = []
+    saver = CheckpointSaver(CheckpointConfig(keep=1), folder, lambda step, _: content(step), said.append)
 
     def fail(path: ObjectPath, *_: object) -> None:
         raise StoreError(f"{path}: 503")
 
     with monkeypatch.context() as context:
         context.setattr(client, "remove", fail)
-        (warning,) = kept.remove_old(1)
+        saver.save(1, RECORDER)
+        saver.save(2, RECORDER)
+        saver.close()
     path = f"{folder}/step-000000001"
-    assert warning == f"could not remove {path}: {path}/checkpoint.json: 503"
+    assert said == [f"could not remove {path}: {path}/checkpoint.json: 503"]
 
 
 def test_the_manifest_is_the_commit(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,39 +103,6 @@ def test_a_checkpoint_of_the_same_step_replaces_the_former_one_at_once(folder: O
     assert len(before) == len(after)
     # What was read before stays readable.
     np.testing.assert_array_equal(opened["d1/kernel"], WHOLE)
-
-
-def _copied(folder: ObjectPath, target: Path) -> Path:
-    """Copies a folder of a store to the disk, as `aws s3 sync` does."""
-    for name in client.below(folder):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).write_bytes(client.read(folder / name))
-    return target
-
-
-def test_a_local_copy_is_verified_and_removed_like_any_other_checkpoint(folder: ObjectPath, tmp_path: Path) -> None:
-    storage.write(folder, content())
-    copy = _copied(folder, tmp_path / "copy")
-    place = storage.place(copy, 3)
-    assert isinstance(place, Path)
-    np.testing.assert_array_equal(Checkpoint(place)["d1/kernel"], WHOLE)
-    assert storage.size(copy, 3) == storage.size(folder, 3)
-    (arrays,) = place.glob(f"*/{manifest.ARRAYS}")
-    data = bytearray(arrays.read_bytes())
-    data[-1] ^= 1
-    arrays.write_bytes(data)
-    with pytest.raises(DamagedError, match="SHA-256 mismatch"):
-        Checkpoint(place)
-    assert storage.remove(copy, 3)
-    storage.remove_records(copy, [])
-    assert not copy.exists()
-
-
-def test_files_of_others_stay(folder: ObjectPath) -> None:
-    storage.write(folder, content())
-    client.write(folder / "step-000000003" / "notes.txt", b"mine")
-    assert storage.remove(folder, 3)
-    assert set(client.below(folder)) == {"step-000000003/notes.txt"}
 
 
 def test_files_stay_beside_a_manifest_that_can_not_be_read(folder: ObjectPath) -> None:
@@ -211,24 +157,6 @@ def test_a_store_that_does_not_answer_is_no_damage(folder: ObjectPath, monkeypat
         storage.is_checkpoint(place)
 
 
-def test_training_waits_for_a_large_state_only_until_it_is_on_the_local_disk(
-    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    was_taken: list[bool] = []
-    large = replace(content(), shards=dict(content().shards), passing=True)
-    upload = client.upload
-
-    def noted(file: Path, path: ObjectPath) -> None:
-        was_taken.append(large.taken.is_set() and not large.shards)
-        upload(file, path)
-
-    monkeypatch.setattr(client, "upload", noted)
-    written = Checkpoint(storage.write(folder, large))
-    assert was_taken == [True]
-    np.testing.assert_array_equal(written["d1/kernel"], WHOLE)
-    assert not list(cache.folder().glob("spool-*"))
-
-
 def test_a_step_waits_for_no_upload(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store answers only after the step has gone on; by then nothing is saved, and afterwards everything is."""
     may_answer = threading.Event()
@@ -249,37 +177,16 @@ def test_a_step_waits_for_no_upload(folder: ObjectPath, monkeypatch: pytest.Monk
 
 
 def test_the_index_keeps_the_newest_and_the_best(folder: ObjectPath) -> None:
-    kept = CheckpointIndex(folder, 0)
-    kept.write(content(1), {"metric": "eval/loss", "value": 0.1, "step": 1})
+    saver = CheckpointSaver(CheckpointConfig(keep=1), folder, lambda step, _: content(step), pytest.fail)
+    saver._put(1, RECORDER, BestRecord("eval/loss", 0.1, 1))
     for step in (2, 3, 4):
-        kept.write(content(step), None)
-        assert kept.remove_old(1) == []
-    assert storage.steps(folder) == [1, 4]
-    assert index.read_best(folder) == {"metric": "eval/loss", "value": 0.1, "step": 1}
-    kept.give_up(1)
-    assert index.read_best(folder) is None
-
-
-def test_a_full_local_disk_removes_no_checkpoint_in_the_store(
-    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saver = CheckpointSaver(
-        CheckpointConfig(every_steps=1, keep=3, best=None), folder, lambda step, _: content(step), lambda _: None
-    )
-    for step in (1, 2):
         saver.save(step, RECORDER)
-    saver._wait()
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as context:
-        context.setattr(storage, "write", full)
-        unsaved = saver.save_last(3, RECORDER)
+    saver._settle()
+    assert storage.steps(folder) == [1, 4]
+    assert storage.read_best(folder) == BestRecord("eval/loss", 0.1, 1)
+    assert saver.go_back(1) is None
+    assert storage.read_best(folder) is None
     saver.close()
-    assert unsaved is not None
-    assert f"free space in {cache.folder()}, where files wait for their upload, then continue from step 2" in unsaved
-    assert storage.steps(folder) == [1, 2]
 
 
 def registered(folder: ObjectPath) -> SavedRun:
@@ -338,28 +245,15 @@ def test_a_run_that_another_process_has_begun_since_it_was_looked_for_is_in_use(
     )
     runs.write_record(there.folder, there.record)
     before = attempts.names(there.folder)
-    config = RunConfig(resume="auto", name="exp1")
     with ExitStack() as locks, pytest.raises(ConfigError, match="on elsewhere is still running it"):
-        recovery.begin_attempt(config, Tracker(), Path("unused"), None, locks)
+        recovery.begin_attempt(CheckpointConfig(), "exp1", "batch=1", Tracker(), Path("unused"), None, locks)
     assert attempts.names(there.folder) == before
-
-
-def test_a_process_leaves_when_another_one_has_begun_the_next_attempt(
-    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attempts, "BEAT_S", 0.01)
-    left: list[str] = []
-    journal = attempts.AttemptJournal(folder, 1, 0, left.append)
-    client.write(folder / "attempt-2.json", b"{}")
-    journal._thread.join(5)
-    assert len(left) == 1
-    assert "has begun attempt-2.json of this run" in left[0]
 
 
 def test_an_attempt_is_begun_once(folder: ObjectPath) -> None:
     journal = attempts.begin(folder, 0)
     with pytest.raises(FileExistsError):
-        attempts.AttemptJournal(folder, 1, 0, str)
-    journal.update(step=5)
+        attempts.Journal(folder, 1, 0, str)
+    journal.update(5)
     journal.end("finished")
     assert [(attempt.step, attempt.ended) for attempt in attempts.read(folder)] == [(5, "finished")]

@@ -14,12 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.checkpoint import (
-    arguments,
-    runs,
-    storage,
-)
-from runner.checkpoint.recorded import Record
+from runner.checkpoint import arguments, recorded, runs, storage
 from runner.errors import ConfigError
 from tests.training.checkpoint.test_storage import content
 
@@ -132,7 +127,7 @@ ELSEWHERE = [
 
 
 def checked(overrides: object, *, own: bool = False) -> list[str]:
-    return Record("run", "/shared/run", "" if own else "a stranger wrote it").checked(overrides)
+    return recorded.checked("run=/shared/run", "" if own else "a stranger wrote it", overrides)
 
 
 def test_plain_keys_are_accepted_from_any_record() -> None:
@@ -164,7 +159,7 @@ def test_code_and_places_are_accepted_from_own_records_only(override: str) -> No
 
 def test_a_record_that_is_nested_too_deeply_is_rejected() -> None:
     override = f"dataset.features={'[' * 1200}{']' * 1200}"
-    with pytest.raises(ConfigError, match=r"its recorded 'dataset.features=.* is nested too deeply"):
+    with pytest.raises(ConfigError, match=r"its recorded 'dataset.features=.* is no override of a run"):
         checked([override])
 
 

