@@ -115,7 +115,7 @@ def to_arrays(history: MetricHistory) -> dict[str, Array]:
         tables[f"open/{name}"] = open_rows[:, column]
         tables[f"epoch/{name}"] = history.epoch_sums[column : column + 1]
         tables[f"epochs/{name}"] = _column(history.epochs, name)
-    # A run may have been resumed with fewer metrics, as without task.top_k. Those that all have are stored.
+    # A run may have been resumed with fewer metrics, as without `task.metrics`. Those that all have are stored.
     for name in evaluated[-1] if evaluated else ():
         if all(name in metrics for metrics in evaluated):
             tables[f"evaluations/{name}"] = [metrics[name] for metrics in evaluated]

@@ -53,8 +53,6 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
         # All checks come before the model is built, which takes the time.
-        if config.evaluate.prompt is not None:
-            task.check_prompt(config.evaluate.prompt)
         source, split = _chosen(config, data)
         task.check_split(source, split)
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
@@ -62,7 +60,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         with stages.stage(f"evaluating {split}"):
             limit = config.trainer.limit_eval_batches
             evaluation = evaluated(config, engine, task, source, limit, keep_outputs=True)
-            text = sample(config, engine, task, saved.checkpoint.step, config.evaluate.prompt)
+            text = sample(config, engine, task, saved.checkpoint.step)
         if not team.is_first:
             return
         task_report = Report({}, {})

@@ -19,6 +19,7 @@ from runner.host.signals import heard
 from runner.task import registry as tasks
 from runner.task.base import DataSpec
 from runner.task.generation import Sampling
+from runner.task.language_model import LanguageModel
 from runner.task.registry import make_task
 from runner.train import samples
 from runner.train.record import with_config
@@ -53,6 +54,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         data = loading.load_run(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        assert isinstance(task, LanguageModel), "only its entry has `samples_text`"
         # All checks come before the model is built, which takes the time.
         encoded = task.encode_prompts(prompts, key, options.tokens)
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")

@@ -466,15 +466,13 @@ class AdviseConfig:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """The split and the prompt that `runner.evaluate` uses.
+    """The split that `runner.evaluate` uses.
 
     Attributes:
       split: `test`, `validation`, `train`, or a split expression such as `test[:1000]`.
-      prompt: language models: start of the sampled texts; null: `task.sample.prompt`.
     """
 
     split: str = "test"
-    prompt: str | None = None
 
 
 @dataclass(frozen=True)

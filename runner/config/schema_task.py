@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import IDENTIFIER, Problem, checked, empty_problem, entries, integer, number
+from runner.config.fields import IDENTIFIER, Problem, checked, empty_problem, integer, number
 from runner.errors import shown
 
 
@@ -127,8 +127,6 @@ class ClassificationOptions:
       label_smoothing: fraction of each label that is spread over all classes.
       class_weights: weight of the loss per class: a list in label order, class name -> weight (others 1), or
         `balanced`: examples / (classes * examples of the class) in the train split. null: none.
-      top_k: also report `top_<k>`, which counts an example as correct if its label is among the k largest outputs;
-        null: not reported.
       classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
       from_logits: the model returns logits; false: it ends in a softmax and returns probabilities.
       loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
@@ -144,24 +142,11 @@ class ClassificationOptions:
         rule="balanced, a list of numbers, or a mapping from names to numbers",
         example="balanced",
     )
-    # With k = 1 it would be the accuracy.
-    top_k: int | None = integer(None, at_least=2, example=5)
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
     from_logits: bool = True
     loss: str | None = None
     loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
     metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
-
-
-def _thresholds_problem(thresholds: object) -> str | None:
-    """Returns what is wrong with a list of probabilities, or None."""
-    assert isinstance(thresholds, list)
-    for threshold in thresholds:
-        if not 0 < threshold < 1:
-            return f"a threshold must be above 0 and below 1, not {shown(threshold)}"
-    if len(set(thresholds)) < len(thresholds):
-        return Problem("thresholds must be unique", fix="remove one of them")
-    return None
 
 
 @dataclass(frozen=True)
@@ -171,8 +156,6 @@ class BinaryOptions:
     Attributes:
       positive: name of the class whose probability the model returns; null: the second of the dataset, or 1.
       threshold: probability above which an example is predicted to be positive.
-      thresholds: more thresholds, for each of which `precision_<threshold>` and `recall_<threshold>` are reported.
-      auc_thresholds: number of thresholds that `auc` and `auc_pr` are computed from (Keras's `num_thresholds`).
       label_smoothing: fraction of each label that is moved to 0.5.
       class_weights: weight of the loss per class: [weight of 0, weight of 1], class name -> weight (others 1), or
         `balanced`: examples / (2 * examples of the class) in the train split. null: none.
@@ -184,9 +167,6 @@ class BinaryOptions:
 
     positive: Any = checked(None, whole=_name_problem, rule="string or integer", example="yes")
     threshold: float = number(0.5, above=0.0, below=1.0)
-    thresholds: list[float] = entries([], whole=_thresholds_problem, rule="above 0 and below 1", example=[0.3])
-    # Each example is compared with every threshold, so a batch needs memory for as many numbers per example.
-    auc_thresholds: int = integer(200, at_least=3, at_most=100_000)
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
     class_weights: Any = checked(
         None,
@@ -241,9 +221,6 @@ class MultilabelOptions:
 
     Attributes:
       threshold: probability above which a label is predicted.
-      thresholds: more thresholds, for each of which `precision_<threshold>` and `recall_<threshold>` are reported.
-      auc_thresholds: number of thresholds that `auc`, `auc_pr` and their means over the labels are computed from
-        (Keras's `num_thresholds`); null: they are not reported.
       label_smoothing: fraction of each label that is moved to 0.5.
       from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
       loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
@@ -252,9 +229,6 @@ class MultilabelOptions:
     """
 
     threshold: float = number(0.5, above=0.0, below=1.0)
-    thresholds: list[float] = entries([], whole=_thresholds_problem, rule="above 0 and below 1", example=[0.3])
-    # A batch needs memory for one number per example, label and threshold, so the areas are not computed unasked.
-    auc_thresholds: int | None = integer(None, at_least=3, at_most=100_000, example=200)
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
     from_logits: bool = True
     loss: str | None = None

@@ -19,7 +19,7 @@ class _ShortKey:
 
 
 _SHORT_KEYS = {
-    "prompt": _ShortKey("generate.prompt", "runner.generate", "set task.sample.prompt or evaluate.prompt"),
+    "prompt": _ShortKey("generate.prompt", "runner.generate", "set task.sample.prompt"),
     "devices": _ShortKey("advise.devices", "runner.advise", "set mesh=batch8, or another mesh"),
     "step": _ShortKey("replay.step", "runner.verify", "set trainer.steps=100, or name a checkpoint: run=latest@100"),
     "against": _ShortKey("replay.against", "runner.verify", "set run=latest, or resume=latest to continue a run"),

@@ -63,11 +63,7 @@ CONSTRAINTS: Mapping[str, Constraint] = {
 }
 
 # Options that need Keras on JAX -> the values that need nothing.
-_NEEDS_JAX: Mapping[str, tuple[object, ...]] = {
-    "fused_head": (None, False),
-    "scan": (None, False),
-    "remat": ("none",),
-}
+_NEEDS_JAX: Mapping[str, tuple[object, ...]] = {"fused_head": (None, False), "scan": (None, False), "remat": ("none",)}
 
 # The number of blocks from which on `scan: null` computes them by a scan. XLA compiles unscanned blocks one by one: a
 # plan of 48 takes 40 CPU seconds and 1.4 GB, on eight devices twice that; scanned 5 s and 0.4 GB at any depth. With
@@ -160,12 +156,8 @@ def check_device(config: ModelConfig, device: str) -> None:
     """
     offloaded = config.options.get("offloaded")
     if config.target == TARGET and offloaded and device == "cpu":
-        raise invalid(
-            "model.offloaded",
-            list(offloaded),
-            problem="on a CPU, device memory is host memory, so JAX offloads nothing",
-            fix="use model.saved, or mesh.device=gpu",
-        )
+        problem = "on a CPU, device memory is host memory, so JAX offloads nothing"
+        raise invalid("model.offloaded", list(offloaded), problem=problem, fix="use model.saved, or mesh.device=gpu")
 
 
 def default_feedforward(dim: int, activation: str) -> int:
@@ -287,9 +279,6 @@ def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
     max_length = config.options.get("max_length")
     length = dataset.sequence_length or checks_text.LENGTH
     if isinstance(max_length, int) and checks_text.is_text(dataset) and length > max_length:
-        raise invalid(
-            "model.max_length",
-            max_length,
-            problem=f"must be at least dataset.sequence_length={length}, the tokens of a row",
-            fix=f"set model.max_length={length}, or remove it",
-        )
+        problem = f"must be at least dataset.sequence_length={length}, the tokens of a row"
+        fix = f"set model.max_length={length}, or remove it"
+        raise invalid("model.max_length", max_length, problem=problem, fix=fix)

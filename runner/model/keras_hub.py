@@ -140,12 +140,9 @@ def _enable_lora(backbone: Any, rank: int) -> None:
             variable.trainable = False
     if not backbone.trainable_variables:
         names = ", ".join(backbone.default_lora_layer_names())
-        raise invalid(
-            "model.lora_rank",
-            rank,
-            problem=f"{type(backbone).__name__} has no layer that supports adapters (layers named {names})",
-            fix="remove model.lora_rank, and select trainable variables with model.trainable",
-        )
+        problem = f"{type(backbone).__name__} has no layer that supports adapters (layers named {names})"
+        fix = "remove model.lora_rank, and select trainable variables with model.trainable"
+        raise invalid("model.lora_rank", rank, problem=problem, fix=fix)
 
 
 def with_values(keras: Any, inputs: Mapping[str, ArraySpec], folder: str) -> Any:

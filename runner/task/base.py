@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
+from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.data.vocabulary import Vocabulary
-from runner.errors import ConfigError, invalid
-from runner.task.generation import Sampling
+from runner.errors import ConfigError
 from runner.task.metrics import LOSS_NAME
 
 # Computes `Task.next_logits`, float32 (B, V), of a batch's arrays (B, ...).
@@ -183,6 +183,35 @@ class Task(ABC):
     scales_by_model: bool = False
     scale_images: bool | None = None
 
+    @abstractmethod
+    def __init__(self, config: TaskConfig, options: Any, data: TaskData) -> None:
+        """Settles what the arrays are; see `runner.task.registry.make_task`.
+
+        Raises:
+          ConfigError: the dataset does not have the arrays that the task needs.
+        """
+
+    @classmethod
+    @abstractmethod
+    def metric_directions(cls, options: Any) -> dict[str, str]:
+        """Returns the metrics of an evaluation except the loss, by name -> `maximize` or `minimize`."""
+
+    @classmethod
+    def step_metric_names(cls, options: Any) -> tuple[str, ...]:
+        """Returns the names of the metrics of a training step except the loss."""
+        del options
+        return cls.step_metrics
+
+    @classmethod
+    def check_options(cls, options: Any) -> None:
+        """Checks the task's options without a dataset.
+
+        Raises:
+          ConfigError: a value is invalid.
+        """
+        # By default, the schema has checked each of them, and none depends on another.
+        del options
+
     def without_class_weights(self) -> Task:
         """Returns the task as an evaluation uses it: as in Keras, class weights are for training alone."""
         if self._class_weights is None:
@@ -333,60 +362,14 @@ class Task(ABC):
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns pictures and tables of an evaluation."""
 
-    def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
+    def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1) -> str | None:
         """Returns text that the model samples, to be recorded; None if the task or the config has no samples.
 
-        Args:
-          prompt: start of the text; None: that of the config.
+        `ask` computes `next_logits` of a batch, whose size `multiple` must divide. The draws depend on `seed` and
+        `step`, the number of training steps done.
         """
-        del ask, step, seed, multiple, prompt
+        del ask, step, seed, multiple
         return None
-
-    def check_prompt(self, prompt: str) -> None:
-        """Checks a prompt for `sample` that replaces the config's.
-
-        Raises:
-          ConfigError: the task has no samples, or can't continue this prompt.
-        """
-        raise invalid(
-            "evaluate.prompt",
-            prompt,
-            problem="needs a run with task=language_model and a dataset with a vocabulary",
-            fix="remove evaluate.prompt",
-        )
-
-    def encode_prompts(self, prompts: Sequence[str], key: str, tokens: int | None) -> list[Array]:
-        """Returns the tokens (n,) of each prompt for `generate`.
-
-        Args:
-          tokens: number of tokens that each text gets; None: the default, or as many as a row has room for.
-
-        Raises:
-          ConfigError: the task can't continue one of them.
-        """
-        del tokens
-        raise invalid(
-            key,
-            prompts[0],
-            problem="needs a run with task=language_model and a dataset with a vocabulary",
-            fix="name such a run",
-        )
-
-    def generate(
-        self,
-        ask: Ask,
-        prompts: Sequence[Array],
-        tokens: int | None,
-        sampling: Sampling,
-        seed: int,
-        multiple: int = 1,
-    ) -> list[str]:
-        """Returns the texts that the model writes after prompts; only for a task that has samples.
-
-        Args:
-          tokens: number of tokens of each text; None: the default.
-        """
-        raise NotImplementedError
 
     def next_logits(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, V), the logits that `sample` needs; only for a task that has samples."""

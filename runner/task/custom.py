@@ -12,9 +12,9 @@ from runner.config.schema_task import CustomOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, DataSource
 from runner.errors import ConfigError, describe, invalid
 from runner.host import import_path
-from runner.task.base import LOSS, Evaluation, OutputSpec, Report, Task, TaskData, model_dtype
+from runner.task.base import LOSS, Evaluation, OutputSpec, Report, TaskData, model_dtype
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.supervised import Roles, Supervised, counted, roles
+from runner.task.supervised import Supervised, counted
 
 # A user's function: (ops, outputs, batch) -> (B,).
 Measure = Callable[[Arrays, Tensor, Mapping[str, Tensor]], Tensor]
@@ -51,57 +51,15 @@ def metrics_of(options: CustomOptions) -> dict[str, Metric]:
     return metrics
 
 
-def directions(options: CustomOptions) -> dict[str, str]:
-    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    return {name: metric.direction for name, metric in metrics_of(options).items()}
-
-
-def step_metrics(options: CustomOptions) -> tuple[str, ...]:
-    """Returns the names of the metrics of a training step except the loss."""
-    return tuple(directions(options))
-
-
-def check(options: CustomOptions) -> None:
-    """Checks options without a dataset, and without importing the functions.
-
-    Raises:
-      ConfigError: a package does not exist, or two metrics have one name.
-    """
-    owners = {LOSS: "the loss"}
-    for direction, paths in ((MAXIMIZE, options.maximize), (MINIMIZE, options.minimize)):
-        for path in paths:
-            name = path.rpartition(".")[2]
-            if name in owners:
-                raise invalid(
-                    f"task.{direction}",
-                    path,
-                    problem=f"a metric is named after its function, and {owners[name]} is named {name}",
-                    fix="rename the function",
-                )
-            owners[name] = "another metric"
-    import_path.check(_LOSS_KEY, options.target)
-    for metric in metrics_of(options).values():
-        import_path.check(metric.key, metric.path)
-
-
-def make(config: TaskConfig, options: CustomOptions, data: TaskData) -> Task:
-    """Returns the task of a run."""
-    return Custom(config, options, data)
-
-
 def _loaded(path: str, key: str) -> Measure:
     function: Measure = import_path.load(path, key)
     import_path.check_positional(key, path, function, PARAMETERS)
     return function
 
 
-def output_spec(array_roles: Roles, arrays: Mapping[str, ArraySpec], units: int | None) -> OutputSpec:
-    """Returns the output that a custom loss needs: the config's number of units, or that of the target.
-
-    Args:
-      units: of the config; None: those of the target.
-    """
-    specs = [arrays[name] for name in array_roles.target]
+def output_spec(target: Sequence[str], arrays: Mapping[str, ArraySpec], units: int | None) -> OutputSpec:
+    """Returns the output that a custom loss needs: the config's number of units, or that of the target (None)."""
+    specs = [arrays[name] for name in target]
     if units is not None or not specs:
         return OutputSpec(units)
     if len(specs) > 1:
@@ -122,19 +80,42 @@ class Custom(Supervised):
     reads_batch = True
     runs_user_code = True
 
+    @classmethod
+    def metric_directions(cls, options: CustomOptions) -> dict[str, str]:
+        """Returns the names of the metrics' functions."""
+        return {name: metric.direction for name, metric in metrics_of(options).items()}
+
+    @classmethod
+    def step_metric_names(cls, options: CustomOptions) -> tuple[str, ...]:
+        """Returns the same names: a step has all metrics."""
+        return tuple(metrics_of(options))
+
+    @classmethod
+    def check_options(cls, options: CustomOptions) -> None:
+        """Checks that the packages exist, without importing the functions, and that no two metrics have one name."""
+        owners = {LOSS: "the loss"}
+        for direction, paths in ((MAXIMIZE, options.maximize), (MINIMIZE, options.minimize)):
+            for path in paths:
+                name = path.rpartition(".")[2]
+                if name in owners:
+                    problem = f"a metric is named after its function, and {owners[name]} is named {name}"
+                    raise invalid(f"task.{direction}", path, problem=problem, fix="rename the function")
+                owners[name] = "another metric"
+        import_path.check(_LOSS_KEY, options.target)
+        for metric in metrics_of(options).values():
+            import_path.check(metric.key, metric.path)
+
     def __init__(self, config: TaskConfig, options: CustomOptions, data: TaskData) -> None:
         """Imports the functions; see `runner.task.registry.make_task`."""
-        array_roles = roles(config, data.arrays, needs_target=False)
-        super().__init__(array_roles, data.arrays, directions(options))
+        super().__init__(config, options, data, needs_target=False)
         self.arrays = dict(data.arrays)
-        self.outputs = output_spec(array_roles, data.arrays, options.units)
+        self.outputs = output_spec(self.target_names, data.arrays, options.units)
         self._loss_path = options.target
-        self._loss = _loaded(options.target, _LOSS_KEY)
+        self._function = _loaded(options.target, _LOSS_KEY)
         self._metrics = metrics_of(options)
         self._functions: dict[str, Measure] = {}
         for name, metric in self._metrics.items():
             self._functions[name] = _loaded(metric.path, metric.key)
-        self.step_metrics = tuple(self._functions)
 
     def _call(
         self, key: str, path: str, function: Measure, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]
@@ -166,7 +147,7 @@ class Custom(Supervised):
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's loss (B,), times its sample weight."""
-        loss_b = self._call(_LOSS_KEY, self._loss_path, self._loss, ops, outputs, batch)
+        loss_b = self._call(_LOSS_KEY, self._loss_path, self._function, ops, outputs, batch)
         return self._weighted(ops, loss_b, batch)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

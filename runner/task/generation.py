@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.config.schema_task import SampleOptions
 from runner.data.base import Array
+from runner.data.vocabulary import EncodingError, Vocabulary
+from runner.errors import invalid
 
 # Tokens of a sample if the config names no number: a few sentences, while each token costs a forward pass.
 DEFAULT_TOKENS = 256
@@ -48,7 +51,8 @@ def sample_tokens(
     """Returns the prompts and their continuations, int32 (prompt + count,) per row.
 
     Tokens are drawn by the Gumbel-max trick: the index of the largest of logit / temperature + Gumbel noise has the
-    softmax's distribution (Maddison, Tarlow and Minka, A* Sampling, 2014, section 2).
+    softmax's distribution (Maddison, Tarlow and Minka, A* Sampling, 2014, section 2). `first_row` is the number of the
+    first row, if these are some of several rows.
     """
     rows = np.zeros((len(prompts), length), np.int32)
     lengths = np.array([len(prompt) for prompt in prompts])
@@ -67,11 +71,11 @@ def sample_tokens(
 
 
 def _drawn(logits: Array, sampling: Sampling, seed: int, step: int, row: int, position: int) -> int:
-    """Returns the next token of a row, from float64 logits (V,)."""
     if sampling.temperature == 0:
         return int(np.argmax(logits))
     scores = kept_scores(logits / sampling.temperature, sampling)
-    return int(np.argmax(scores + _noise(seed, step, row, position, len(scores))))
+    bits = np.random.Philox(key=[seed, step], counter=[0, 0, row, position])
+    return int(np.argmax(scores + np.random.Generator(bits).gumbel(size=len(scores))))
 
 
 def kept_scores(scores: Array, sampling: Sampling) -> Array:
@@ -93,6 +97,50 @@ def kept_scores(scores: Array, sampling: Sampling) -> Array:
     return limited
 
 
-def _noise(seed: int, step: int, row: int, position: int, size: int) -> Array:
-    bits = np.random.Philox(key=[seed, step], counter=[0, 0, row, position])
-    return np.random.Generator(bits).gumbel(size=size)
+def encode_prompt(
+    sample: SampleOptions, key: str, vocabulary: Vocabulary, length: int, *, ends_are_inputs: bool
+) -> Array:
+    """Returns the tokens (n,) that samples start with, of the prompt that the key `key` names.
+
+    Args:
+      sample: options.
+      key: for errors.
+      vocabulary: encodes the prompt.
+      length: of a row, T.
+      ends_are_inputs: whether the model learns what follows the end of a document, which is then the default prompt.
+
+    Raises:
+      ConfigError: the vocabulary can't encode the prompt, or a row has no room for it and the sample.
+    """
+    if sample.prompt is None:
+        prompt = _default_prompt(vocabulary, ends_are_inputs=ends_are_inputs)
+    else:
+        prompt = _encoded(sample.prompt, vocabulary)
+        # A tokenizer may drop or replace every character that it does not know.
+        is_lost = bool(sample.prompt.strip()) and not vocabulary.decode(prompt).strip()
+        if not len(prompt) or is_lost:
+            raise invalid(key, sample.prompt, problem="has no tokens in the vocabulary", fix="write another prompt")
+    room = length - len(prompt)
+    if room < 1:
+        problem = f"must have fewer tokens than a row, {length}, but has {len(prompt)}"
+        raise invalid(key, sample.prompt, problem=problem, fix="shorten it, or train with longer rows")
+    if sample.tokens is not None and sample.tokens > room:
+        problem = f"must be at most {room}: a row has {length} tokens, and the prompt needs {len(prompt)}"
+        raise invalid("task.sample.tokens", sample.tokens, problem=problem, fix=f"set task.sample.tokens={room}")
+    return prompt
+
+
+def _default_prompt(vocabulary: Vocabulary, *, ends_are_inputs: bool) -> Array:
+    """Returns the end-of-document token, else a new line, else token 0."""
+    if ends_are_inputs and vocabulary.end is not None:
+        return np.array([vocabulary.end], np.int32)
+    new_line = _encoded("\n", vocabulary)
+    return new_line if len(new_line) else np.zeros(1, np.int32)
+
+
+def _encoded(text: str, vocabulary: Vocabulary) -> Array:
+    """Returns the tokens of a text; none if the vocabulary can't encode it."""
+    try:
+        return vocabulary.encode(text)
+    except EncodingError:
+        return np.zeros(0, np.int32)

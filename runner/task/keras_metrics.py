@@ -18,7 +18,7 @@ from runner import arrays
 from runner.arrays import Arrays, Tensor
 from runner.data.base import Array
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
-from runner.task import losses, thresholds
+from runner.task import losses
 from runner.task.metrics import LOSS_NAME, MAXIMIZE, MINIMIZE
 
 KEY = "task.metrics"
@@ -26,6 +26,8 @@ KEY = "task.metrics"
 _PREFIX = "keras "
 # A metric's name is a part of a logged name, such as `eval/auc`, and of a key of the config.
 _NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
+# Digits of a threshold in a metric's name, such as `recall_0.3`: more would only name the same threshold differently.
+_DIGITS = 6
 # Metrics of 0 and 1, not of probabilities, besides those that count outputs.
 _OF_LABELS_ALONE = ("BinaryAccuracy", "F1Score", "FBetaScore", "MeanIoU", "OneHotMeanIoU", "IoU", "OneHotIoU")
 # Arguments of Keras's classes that the task sets itself.
@@ -200,19 +202,15 @@ def _listed(setting: Any) -> list[tuple[str, Mapping[str, Any]]]:
 def _checked(kind: str, content: Mapping[str, Any], targets: str) -> Requested:
     """Returns a metric of its name and options; see `requested`. Keras checks the options that it takes."""
     fitting = [name for name, known in KINDS.items() if targets in known.targets]
-    if kind == "R2Score":
-        problem = "Keras's float32 sums lose the variance of large numbers"
-        raise invalid(KEY, kind, problem=problem, fix="use r2, which task=regression logs")
-    if kind not in KINDS:
+    if kind not in fitting:
         # Keras's short names and functions are other spellings of a class.
         plain = losses.SHORT.get(kind, kind).replace("_", "").lower()
         spelled = {name.lower(): name for name in KINDS}.get(plain, kind)
-        fix = did_you_mean(spelled, KINDS, "use the name of Keras's class.")
-        if spelled in KINDS:
-            fix = f"did you mean {spelled}?"
-        raise invalid(KEY, kind, problem="is not a Keras metric", fix=f"{fix} The task has {listed(fitting)}")
-    if kind not in fitting:
-        raise invalid(KEY, kind, problem="does not fit the targets of the task", fix=f"use one of {listed(fitting)}")
+        problem = "does not fit the targets of the task" if kind in KINDS else "is not a Keras metric that runs have"
+        fix = (
+            f"did you mean {spelled}?" if spelled != kind else did_you_mean(kind, fitting, "see keras.io/api/metrics.")
+        )
+        raise invalid(KEY, kind, problem=problem, fix=f"{fix} The task has {listed(fitting)}")
     for option in _SET_BY_TASK:
         if option in content:
             raise invalid(f"{KEY}.{kind}.{option}", content[option], problem="is set by the task", fix="remove it")
@@ -230,7 +228,7 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str) -> Requested:
     names: tuple[str, ...] = (name,)
     limits = options.get("thresholds")
     if kind != "AUC" and isinstance(limits, Sequence) and len(limits) > 1:
-        names = tuple(thresholds.named(name, threshold) for threshold in limits)
+        names = tuple(f"{name}_{round(threshold, _DIGITS):g}" for threshold in limits)
     return Requested(kind, options, names, weighted)
 
 
@@ -257,12 +255,9 @@ class KerasMetrics:
         self._made: list[Any] | None = None
         for metric in self._requested:
             if metric.weighted and not has_example_weight:
-                raise invalid(
-                    f"{metric.key}.weighted",
-                    True,
-                    problem="needs weights of the examples",
-                    fix="set task.example_weight, or remove it",
-                )
+                problem = "needs weights of the examples"
+                fix = "set task.example_weight, or remove it"
+                raise invalid(f"{metric.key}.weighted", True, problem=problem, fix=fix)
             if metric.kind in ("F1Score", "FBetaScore") and metric.options.get("threshold") is None and size == 1:
                 problem = "the largest output is always positive, as there is one column"
                 raise invalid(f"{metric.key}.threshold", None, problem=problem, fix="set a threshold, such as 0.5")
@@ -271,12 +266,8 @@ class KerasMetrics:
                 chosen = metric.options.get(option, 0) if metric.kind != "BinaryIoU" else 0
                 for index in chosen if isinstance(chosen, Sequence) else [chosen]:
                     if isinstance(index, int) and not 0 <= index < size:
-                        raise invalid(
-                            f"{metric.key}.{option}",
-                            chosen,
-                            problem=f"the target has {size} classes, 0 to {size - 1}",
-                            fix="name one of these",
-                        )
+                        problem = f"the target has {size} classes, 0 to {size - 1}"
+                        raise invalid(f"{metric.key}.{option}", chosen, problem=problem, fix="name one of these")
 
     def totals(self, ops: Arrays, compare: Callable[[], Compared]) -> dict[str, Tensor]:
         """Returns the sums of a batch.

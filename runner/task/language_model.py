@@ -10,16 +10,15 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
-from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
+from runner.data.base import WEIGHT, Array, ArraySpec, DataSource, column
 from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS, is_of_packing
 from runner.errors import ConfigError, invalid
-from runner.layout.axes import SEQUENCE
 from runner.task import generation
-from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Task, TaskData
-from runner.task.generation import Sampling
+from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, TaskData
+from runner.task.generation import Sampling, encode_prompt
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.supervised import Supervised, as_vector, default_target, is_real, no_array, roles
-from runner.task.token_checks import are_tags, check_tokens, check_weights, encode_prompt, tags_fix
+from runner.task.per_position import PerPosition, perplexity, without_roles
+from runner.task.supervised import is_real
 
 # Names of the outputs of a model that leaves the logits to the loss.
 HIDDEN = "hidden"
@@ -34,41 +33,11 @@ _BYTES = "bytes"
 
 # Examples whose tokens are checked where a source can't return an array as a whole: few, since each may be decoded.
 _FIRST_EXAMPLES = 8
-
-# Prompts that `generate` continues at once: it bounds the memory of a file of many prompts.
+# Prompts that are continued at once: it bounds the memory of many prompts.
 _ROWS = 32
-# Nats per token above which a perplexity is not computed: float64 overflows at the exponential of 710.
-_MOST_NATS = 700.0
 
 
-def directions(options: LanguageModelOptions) -> dict[str, str]:
-    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    del options
-    return {"perplexity": MINIMIZE, "bits_per_byte": MINIMIZE, "accuracy": MAXIMIZE}
-
-
-def step_metrics(options: LanguageModelOptions) -> tuple[str, ...]:
-    """Returns the names of the metrics of a training step except the loss."""
-    del options
-    return ("accuracy",)
-
-
-def check(options: LanguageModelOptions) -> None:
-    """Checks options without a dataset.
-
-    Raises:
-      ConfigError: a value is invalid.
-    """
-    # The schema has checked each of them, and none depends on another.
-    del options
-
-
-def make(config: TaskConfig, options: LanguageModelOptions, data: TaskData) -> Task:
-    """Returns the task of a run."""
-    return LanguageModel(config, options, data)
-
-
-class LanguageModel(Supervised):
+class LanguageModel(PerPosition):
     """The next token of each token, from arrays (B, T): tokens, their labels, and perhaps weights of the labels.
 
     A model returns logits (B, T, V); or the last hidden layer (B, T, D) as `hidden` and the kernel (D, V) of its head
@@ -83,29 +52,29 @@ class LanguageModel(Supervised):
       units: V.
     """
 
+    own_metrics = {"perplexity": MINIMIZE, "bits_per_byte": MINIMIZE, "accuracy": MAXIMIZE}  # noqa: RUF012 - as above
     # Logits of a whole split need gigabytes.
     keeps_outputs = False
 
     def __init__(self, config: TaskConfig, options: LanguageModelOptions, data: TaskData) -> None:
         """Settles arrays, vocabulary and prompt; see `runner.task.registry.make_task`."""
-        arrays = data.arrays
-        self._label_weight = self._find_label_weight(options, arrays)
-        array_roles = roles(self._with_inputs(config, arrays), arrays)
-        metrics = directions(options)
+        label_weight = options.label_weight
+        if label_weight is None and LABEL_WEIGHT in data.arrays:
+            label_weight = LABEL_WEIGHT
+        if config.inputs is None:
+            config = replace(config, inputs=_default_inputs(config, data.arrays, label_weight))
+        super().__init__(config, options, data)
         self._token_bytes = None
         if data.vocabulary is None:
-            del metrics["bits_per_byte"]
+            self.directions = {name: way for name, way in self.directions.items() if name != "bits_per_byte"}
         else:
             self._token_bytes = np.asarray(data.vocabulary.token_bytes(), np.float32)
-        super().__init__(array_roles, arrays, metrics)
-        if self._label_weight is not None:
-            self.arrays = {**self.arrays, self._label_weight: arrays[self._label_weight]}
-        self._options = options
         self.vocabulary = data.vocabulary
-        self.step_metrics = step_metrics(options)
-        self._label = self._check_arrays()
-        self.tokens = self.arrays[self._label].shape[0]
-        self.arrays = {name: self._with_sequence_dim(name) for name in self.arrays}
+        self.label = self._check_arrays()
+        self.positions = self.arrays[self.label].shape
+        self.tokens = self.positions[0]
+        self.find_label_weight(label_weight, data.arrays)
+        self._name_sequence_dims()
         self.units = self._vocabulary_size(data.constants)
         self.outputs = OutputSpec(self.units)
         self.constants = {"vocabulary": [self.units]}
@@ -115,238 +84,138 @@ class LanguageModel(Supervised):
         if data.train is not None:
             self.check_split(data.train, "train")
 
-    @staticmethod
-    def _find_label_weight(options: LanguageModelOptions, arrays: Mapping[str, ArraySpec]) -> str | None:
-        """Returns the name of the array of the labels' weights; None: all labels count as 1."""
-        name = options.label_weight
-        if name is None:
-            return LABEL_WEIGHT if LABEL_WEIGHT in arrays else None
-        if name not in arrays:
-            raise invalid(
-                "task.label_weight",
-                name,
-                problem=no_array(name, arrays),
-                fix="name one of these, or remove task.label_weight",
-            )
-        return name
-
-    def _with_inputs(self, config: TaskConfig, arrays: Mapping[str, ArraySpec]) -> TaskConfig:
-        """Returns the config with the names of the inputs: those of a text dataset, or what has no other role."""
-        if config.inputs is not None:
-            return config
-        if TOKENS in arrays:
-            inputs = [name for name in (TOKENS, SEGMENTS) if name in arrays]
-            if is_of_packing(arrays, POSITIONS):
-                inputs.append(POSITIONS)
-            return replace(config, inputs=inputs)
-        target = tuple(config.target) or default_target(arrays)
-        others = {*target, config.example_weight, self._label_weight}
-        return replace(config, inputs=[name for name in arrays if name not in others])
-
     def _check_arrays(self) -> str:
+        """Checks that all arrays have one number per token, and returns the label's name."""
         label = self._sole_target("task=language_model needs one array of tokens")
         spec = self.arrays[label]
         if len(spec.shape) != 1 or np.dtype(spec.dtype).kind not in "iu":
-            raise invalid(
-                "task.target",
-                label,
-                problem="must have the number of the next token of each token, shape [tokens] per example, but its "
-                f"dtype is {spec.dtype} and its shape {list(spec.shape)}",
-                fix="set dataset=text or dataset=shakespeare, or task=classification for one class per example",
+            problem = (
+                "must have the number of the next token of each token, shape [tokens] per example, but its dtype "
             )
+            problem += f"is {spec.dtype} and its shape {list(spec.shape)}"
+            fix = "set dataset=text or dataset=shakespeare, or task=classification for one class per example"
+            raise invalid("task.target", label, problem=problem, fix=fix)
         for name in self.input_names:
             # An input may have more dims after that of the tokens.
             shape = self.arrays[name].shape
             if shape[:1] != spec.shape:
-                raise self._wrong_length("task.inputs", name)
-        if self._label_weight is not None and self.arrays[self._label_weight].shape != spec.shape:
-            raise self._wrong_length("task.label_weight", self._label_weight)
+                problem = (
+                    f"must have {spec.shape[0]} numbers per example, as {label} has, but its shape is {list(shape)}"
+                )
+                raise invalid("task.inputs", name, problem=problem, fix="name another array")
         return label
-
-    def _wrong_length(self, key: str, name: str) -> ConfigError:
-        label = self.target_names[0]
-        return invalid(
-            key,
-            name,
-            problem=f"must have {self.arrays[label].shape[0]} numbers per example, as {label} has, but its shape is "
-            f"{list(self.arrays[name].shape)}",
-            fix="name another array",
-        )
-
-    def _with_sequence_dim(self, name: str) -> ArraySpec:
-        """Returns an array's spec with a name for the dim of the tokens, which a user's arrays don't have."""
-        spec = self.arrays[name]
-        has_tokens = name in (self._label, self._label_weight, *self.input_names)
-        dims = spec.dims or ("",) * len(spec.shape)
-        if has_tokens and not dims[0]:
-            return replace(spec, dims=(SEQUENCE, *dims[1:]))
-        return spec
 
     def _vocabulary_size(self, constants: Mapping[str, Sequence[float]]) -> int:
         """Returns V: of the config, of the dataset's vocabulary, of the resumed run, or the label's categories."""
-        chosen = self._options.vocabulary
+        chosen: int | None = self._options.vocabulary
         known = None
         if self.vocabulary is not None:
             known = self.vocabulary.size
         elif "vocabulary" in constants:
             known = int(constants["vocabulary"][0])
-        elif self.arrays[self._label].names:
-            known = len(self.arrays[self._label].names)
+        elif self.arrays[self.label].names:
+            known = len(self.arrays[self.label].names)
         if chosen is None and known is None:
-            raise invalid(
-                "task.vocabulary",
-                None,
-                problem=f"needs the vocabulary size, which array {self._label} does not show",
-                fix="set it, such as task.vocabulary=256",
-            )
+            problem = f"needs the vocabulary size, which array {self.label} does not show"
+            raise invalid("task.vocabulary", None, problem=problem, fix="set it, such as task.vocabulary=256")
         if chosen is not None and known is not None and chosen < known:
-            raise invalid(
-                "task.vocabulary",
-                chosen,
-                problem=f"must be at least {known}, the size of the dataset's vocabulary",
-                fix="remove task.vocabulary, or set a larger number, such as a multiple of 128",
-            )
+            problem = f"must be at least {known}, the size of the dataset's vocabulary"
+            fix = "remove task.vocabulary, or set a larger number, such as a multiple of 128"
+            raise invalid("task.vocabulary", chosen, problem=problem, fix=fix)
         return chosen or known or 0
 
     def check_split(self, source: DataSource, split: str) -> None:
-        """Checks the weights of the labels, and the tokens of a user's arrays."""
-        weight_name = self._label_weight
-        weight = None if weight_name is None else column(source, weight_name)
-        if weight_name is not None and weight is not None:
-            of_text = self.vocabulary is not None and self._options.label_weight is None
-            check_weights(weight, weight_name, split, of_text=of_text)
-        # A dataset with a vocabulary was encoded with it.
-        if self.vocabulary is not None:
-            return
-        tokens_name = self.input_names[0]
-        tokens = column(source, tokens_name)
-        label = column(source, self._label)
-        if tokens is None or label is None:
-            self._check_first_tokens(source, split)
-        fix = ""
-        if tokens is not None and label is not None and are_tags(tokens, label):
-            fix = tags_fix(self._label, int(label.max(initial=0)) + 1)
-        for key, name, array in (("inputs", tokens_name, tokens), ("target", self._label, label)):
-            if array is not None and np.dtype(array.dtype).kind in "iu":
-                check_tokens(array, key, name, self.units, split, fix)
-
-    def _check_first_tokens(self, source: DataSource, split: str) -> None:
-        """Checks the first examples of a source that makes each as it is read.
+        """Checks the weights of the labels, and the tokens of a user's arrays.
 
         A device would read or invent values for tokens that are too large.
         """
-        first = source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))
-        tokens_name = self.input_names[0]
-        tokens = first[tokens_name]
-        label = first[self._label]
-        fix = ""
-        if are_tags(tokens, label):
-            fix = tags_fix(self._label, int(label.max(initial=0)) + 1)
-        for key, name, array in (("inputs", tokens_name, tokens), ("target", self._label, label)):
-            if np.dtype(array.dtype).kind in "iu":
-                check_tokens(array, key, name, self.units, split, fix, is_whole=False)
+        of_text = self.vocabulary is not None and self._options.label_weight is None
+        self.check_label_weight(source, split, of_text=of_text)
+        # A dataset with a vocabulary was encoded with it.
+        if self.vocabulary is not None:
+            return
+        first: Mapping[str, Array] = {}
+        for key, name in (("inputs", self.input_names[0]), ("target", self.label)):
+            tokens = column(source, name)
+            if tokens is None:
+                # A source that makes each example as it is read.
+                first = first or source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))
+                tokens = first[name]
+            low = int(tokens.min(initial=0))
+            high = int(tokens.max(initial=0))
+            if np.dtype(tokens.dtype).kind in "iu" and (low < 0 or high >= self.units):
+                wrong = low if low < 0 else high
+                problem = f"tokens must be from 0 to {self.units - 1}, but the {split} split has {wrong}"
+                fix = "store token numbers that start at 0"
+                if low >= 0:
+                    fix = f"set task.vocabulary={high + 1} or more, or task=positions for a class per token (tags)"
+                raise invalid(f"task.{key}", name, problem=problem, fix=fix)
 
     def _encode_prompt(self, sample: SampleOptions, key: str) -> Array | None:
         """Returns the tokens that samples start with; None: there is no vocabulary to read and write text with."""
         if self.vocabulary is None:
             if sample.prompt is not None:
-                raise invalid(
-                    key,
-                    sample.prompt,
-                    problem="needs a dataset with a vocabulary, which encodes and decodes text",
-                    fix=f"remove {key}",
-                )
+                problem = "needs a dataset with a vocabulary, which encodes and decodes text"
+                raise invalid(key, sample.prompt, problem=problem, fix=f"remove {key}")
             return None
         return encode_prompt(sample, key, self.vocabulary, self.tokens, ends_are_inputs=self._label_weight is None)
 
-    def check_prompt(self, prompt: str) -> None:
-        """Checks a prompt that replaces the config's; its sample has as many tokens as a row has room for.
-
-        Raises:
-          ConfigError: the vocabulary can't encode it, or a row has no room for it.
-        """
-        self._encode_prompt(SampleOptions(prompt=prompt), "evaluate.prompt")
-
-    def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
-        """Returns text that the model samples, greedily and at random; None if the config has no samples.
-
-        Args:
-          prompt: replaces that of the config; None: it does not.
-        """
+    def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1) -> str | None:
+        """Returns text that the model samples, greedily and at random; None if the config has no samples."""
         options = self._options.sample
-        if options is None and prompt is not None:
-            options = SampleOptions()
-        if options is None or self.vocabulary is None:
+        if options is None or self._prompt is None:
             return None
-        tokens = self._prompt
-        if prompt is not None:
-            tokens = self._encode_prompt(SampleOptions(prompt=prompt), "evaluate.prompt")
-        assert tokens is not None
-        temperatures = [0.0]
+        samplings = [Sampling(0.0)]
         if options.temperature != 0:
-            temperatures.append(options.temperature)
-        count = min(options.tokens or generation.DEFAULT_TOKENS, self.tokens - len(tokens))
-        row_count = len(temperatures)
-        samples = generation.sample_tokens(
-            self._next_logits_of_rows(ask, multiple),
-            [tokens] * row_count,
-            [count] * row_count,
-            self.tokens,
-            [Sampling(temperature) for temperature in temperatures],
-            seed,
-            step,
-        )
+            samplings.append(Sampling(options.temperature))
+        prompts = [self._prompt] * len(samplings)
+        texts = self._written(ask, multiple, prompts, options.tokens, samplings, seed, step)
         lines = [f"step {step:,}, seed {seed}"]
-        for temperature, sample in zip(temperatures, samples, strict=True):
-            title = f"temperature {temperature:g}" if temperature else "greedy"
-            lines += [f"--- {title}", self.vocabulary.decode(sample)]
+        for sampling, text in zip(samplings, texts, strict=True):
+            title = f"temperature {sampling.temperature:g}" if sampling.temperature else "greedy"
+            lines += [f"--- {title}", text]
         return "\n".join(lines) + "\n"
 
     def encode_prompts(self, prompts: Sequence[str], key: str, tokens: int | None) -> list[Array]:
-        """Returns the tokens of each prompt; see `Task.encode_prompts`."""
-        if self.vocabulary is None:
-            return super().encode_prompts(prompts, key, tokens)
-        encoded = []
-        for prompt in prompts:
-            prompt_tokens = self._encode_prompt(SampleOptions(prompt=prompt), key)
-            assert prompt_tokens is not None
-            encoded.append(prompt_tokens)
-        longest = max(map(len, encoded))
+        """Returns the tokens (n,) of each prompt for `generate`.
+
+        Args:
+          prompts: starts of texts.
+          key: the config key that they come from.
+          tokens: number of tokens that each text gets; None: the default, or as many as a row has room for.
+
+        Raises:
+          ConfigError: the vocabulary or a row does not take one of them.
+        """
+        encoded = [self._encode_prompt(SampleOptions(prompt=prompt), key) for prompt in prompts]
+        known = [prompt for prompt in encoded if prompt is not None]
+        longest = max(map(len, known))
         room = self.tokens - longest
         if tokens is not None and tokens > room:
-            raise invalid(
-                "generate.tokens",
-                tokens,
-                problem=f"must be at most {room}: a row has {self.tokens} tokens, and the longest prompt needs "
-                f"{longest}",
-                fix=f"set generate.tokens={room}",
-            )
-        return encoded
+            problem = f"must be at most {room}: a row has {self.tokens} tokens, and the longest prompt needs {longest}"
+            raise invalid("generate.tokens", tokens, problem=problem, fix=f"set generate.tokens={room}")
+        return known
 
     def generate(
+        self, ask: Ask, prompts: Sequence[Array], tokens: int | None, sampling: Sampling, seed: int, multiple: int = 1
+    ) -> list[str]:
+        """Returns the texts that the model writes after the prompts of `encode_prompts`.
+
+        The draws depend on the seed alone, not on how long the model was trained.
+        """
+        return self._written(ask, multiple, prompts, tokens, [sampling] * len(prompts), seed, step=0)
+
+    def _written(
         self,
         ask: Ask,
+        multiple: int,
         prompts: Sequence[Array],
         tokens: int | None,
-        sampling: Sampling,
+        samplings: Sequence[Sampling],
         seed: int,
-        multiple: int = 1,
+        step: int,
     ) -> list[str]:
-        """Returns the texts that the model writes after prompts; see `Task.generate`."""
-        assert self.vocabulary is not None
-        next_logits = self._next_logits_of_rows(ask, multiple)
-        texts = []
-        for start in range(0, len(prompts), _ROWS):
-            rows = prompts[start : start + _ROWS]
-            counts = [min(tokens or generation.DEFAULT_TOKENS, self.tokens - len(row)) for row in rows]
-            # Step 0: the draws depend on the seed alone, not on how long the model was trained.
-            samples = generation.sample_tokens(
-                next_logits, rows, counts, self.tokens, [sampling] * len(rows), seed, 0, start
-            )
-            texts += [self.vocabulary.decode(sample) for sample in samples]
-        return texts
-
-    def _next_logits_of_rows(self, ask: Ask, multiple: int) -> generation.Ask:
+        """Returns prompts with their continuations; `multiple`: size of the batch axis, which divides a batch."""
         assert self.vocabulary is not None
         # A padded vocabulary has logits of tokens that don't exist.
         vocabulary_size = self.vocabulary.size
@@ -357,7 +226,14 @@ class LanguageModel(Supervised):
             indices = np.arange(-(-count // multiple) * multiple) % count
             return ask(self._batch_that_asks(rows[indices], positions[indices]))[:count, :vocabulary_size]
 
-        return next_logits
+        texts = []
+        for start in range(0, len(prompts), _ROWS):
+            rows = prompts[start : start + _ROWS]
+            counts = [min(tokens or generation.DEFAULT_TOKENS, self.tokens - len(row)) for row in rows]
+            own = samplings[start : start + _ROWS]
+            samples = generation.sample_tokens(next_logits, rows, counts, self.tokens, own, seed, step, start)
+            texts += [self.vocabulary.decode(sample) for sample in samples]
+        return texts
 
     def _batch_that_asks(self, rows: Array, positions: Array) -> dict[str, Array]:
         """Returns a batch of tokens (R, T) whose labels mark, by 1, each row's token whose successor is asked for."""
@@ -367,13 +243,13 @@ class LanguageModel(Supervised):
         if is_of_packing(self.arrays, POSITIONS):
             # The row is one document.
             batch[POSITIONS][:] = np.arange(self.tokens)
-        batch[self._label] = np.zeros_like(batch[self._label])
-        batch[self._label][np.arange(len(rows)), positions] = 1
+        batch[self.label] = np.zeros_like(batch[self.label])
+        batch[self.label][np.arange(len(rows)), positions] = 1
         return {**batch, WEIGHT: np.ones(len(rows), np.float32)}
 
     def next_logits(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, V), the logits after the token that an example's labels mark by 1."""
-        mark_bt = ops.cast(batch[self._label], "float32")
+        mark_bt = ops.cast(batch[self.label], "float32")
         mark_bt1 = ops.expand_dims(mark_bt, -1)
         if not isinstance(outputs, Mapping):
             return ops.sum(ops.cast(outputs, "float32") * mark_bt1, axis=1)
@@ -384,25 +260,17 @@ class LanguageModel(Supervised):
             logits_bv = logits_bv + ops.cast(bias, "float32")
         return _capped(ops, logits_bv, outputs)
 
-    @property
-    def weighs_arrays(self) -> bool:
-        """Whether `weights` reads other arrays than `weight`, which marks padding."""
-        return self._label_weight is not None
+    def labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns int32 (B, T), the next tokens."""
+        return ops.cast(batch[self.label], "int32")
 
-    def weights(self, batch: Batch) -> Array:
-        """Returns the number of counted tokens of each example, float32 (..., B)."""
-        real = np.asarray(batch[WEIGHT], np.float32)
-        if self._label_weight is None:
-            return real * np.float32(self.tokens)
-        return np.asarray(real * np.asarray(batch[self._label_weight], np.float32).sum(-1))
-
-    def _counts(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+    def counts(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, T), the weight of each label; 0 for padding."""
-        label = batch[self._label]
+        label = batch[self.label]
         # Adding zeros broadcasts (B, 1) to the labels' (B, T).
         counts_bt = ops.cast(is_real(ops, batch, 2), "float32") + ops.cast(ops.zeros_like(label), "float32")
         if self._label_weight is not None:
-            counts_bt = counts_bt * ops.cast(batch[self._label_weight], "float32")
+            counts_bt = counts_bt * ops.cast(self._without_channel(ops, batch[self._label_weight]), "float32")
         return counts_bt
 
     def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
@@ -417,12 +285,11 @@ class LanguageModel(Supervised):
         They are the loss, the cross-entropy in nats (the loss without sample weights), and the number of tokens that
         are predicted correctly.
         """
-        label_bt = ops.cast(batch[self._label], "int32")
-        counts_bt = self._counts(ops, batch)
+        label_bt = self.labels(ops, batch)
+        counts_bt = self.counts(ops, batch)
         weights_bt = counts_bt
         if self._example_weight is not None:
-            example_weight_b = as_vector(ops, ops.cast(batch[self._example_weight], "float32"))
-            weights_bt = counts_bt * ops.expand_dims(example_weight_b, -1)
+            weights_bt = counts_bt * ops.expand_dims(self._example_weights(ops, batch), -1)
         if isinstance(outputs, Mapping):
             head_bias = outputs.get(HEAD_BIAS)
             head_cap = outputs.get(HEAD_CAP)
@@ -434,8 +301,7 @@ class LanguageModel(Supervised):
 
         def summed(values_bt: Tensor, by_bt: Tensor) -> Tensor:
             # Selected, not only multiplied by 0: the values of padding may be NaN.
-            is_counted_bt = ops.greater(counts_bt, 0.0)
-            counted_bt = ops.where(is_counted_bt, values_bt, ops.zeros_like(values_bt))
+            counted_bt = ops.where(ops.greater(counts_bt, 0.0), values_bt, ops.zeros_like(values_bt))
             return ops.sum(counted_bt * ops.cast(by_bt, counted_bt.dtype), axis=-1)
 
         loss = summed(nats_bt, weights_bt)
@@ -461,11 +327,11 @@ class LanguageModel(Supervised):
     def totals(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns sums per example (B,), 0 for padding: nats, correct tokens, tokens, and their bytes."""
         sums = self._sums(ops, outputs, batch)
-        counts_bt = self._counts(ops, batch)
+        counts_bt = self.counts(ops, batch)
         totals = {_ENTROPY: sums[_ENTROPY], _RIGHT: sums[_RIGHT], _COUNTED: ops.sum(counts_bt, axis=-1)}
         if self._token_bytes is not None:
             table = np.pad(self._token_bytes, (0, self.units - len(self._token_bytes)))
-            bytes_bt = ops.take(table, ops.cast(batch[self._label], "int32"))
+            bytes_bt = ops.take(table, ops.cast(batch[self.label], "int32"))
             totals[_BYTES] = ops.sum(bytes_bt * counts_bt, axis=-1)
         return totals
 
@@ -478,7 +344,7 @@ class LanguageModel(Supervised):
         # A split without counted tokens or bytes has metrics of 0, not a division by 0.
         tokens = float(totals[_COUNTED]) or 1.0
         nats = float(totals[_ENTROPY])
-        metrics = {"perplexity": float(np.exp(min(nats / tokens, _MOST_NATS)))}
+        metrics = {"perplexity": perplexity(nats / tokens)}
         if _BYTES in totals:
             metrics["bits_per_byte"] = nats / math.log(2.0) / (float(totals[_BYTES]) or 1.0)
         metrics["accuracy"] = float(totals[_RIGHT]) / tokens
@@ -528,6 +394,16 @@ class LanguageModel(Supervised):
         if not rows:
             return Report({}, {})
         return Report({}, {"counted": (("counted", "number"), rows)})
+
+
+def _default_inputs(config: TaskConfig, arrays: Mapping[str, ArraySpec], label_weight: str | None) -> list[str]:
+    """Returns the names of the inputs: those of a text dataset, or what has no other role."""
+    if TOKENS not in arrays:
+        return without_roles(config, arrays, label_weight)
+    inputs = [name for name in (TOKENS, SEGMENTS) if name in arrays]
+    if is_of_packing(arrays, POSITIONS):
+        inputs.append(POSITIONS)
+    return inputs
 
 
 def _capped(ops: Arrays, logits: Tensor, outputs: Mapping[str, Tensor]) -> Tensor:

@@ -61,19 +61,7 @@ OF_EXAMPLES = ("dice", "tversky")
 # Losses whose value does not change if a number is added to both target and output, as standardizing does.
 SHIFT_INVARIANT = (*OF_EVERY_ENGINE, "log_cosh")
 # Losses whose targets are probabilities, or 0 and 1, and whose outputs are probabilities.
-OF_PROBABILITIES = (
-    *WITH_LOGITS,
-    "categorical_generalized_cross_entropy",
-    "kl_divergence",
-    "dice",
-    "tversky",
-)
-# Keras's losses that are no losses of numbers -> the task that has each.
-_ELSEWHERE = {
-    "sparsecategoricalcrossentropy": "set task=classification, or task=positions for one class per position",
-    "ctc": "set engine=jax task=custom with a loss that calls ctc_loss",
-    "circle": "set task=custom with a loss that reads the batch",
-}
+OF_PROBABILITIES = (*WITH_LOGITS, "categorical_generalized_cross_entropy", "kl_divergence", "dice", "tversky")
 # Keras's short names.
 SHORT = {
     "mse": "mean_squared_error",
@@ -91,16 +79,11 @@ def check(name: str) -> None:
     Raises:
       ConfigError: it is none of `NAMES`; the error has the spelling that is meant, if there is one.
     """
-    if name in NAMES:
-        return
     plain = name.replace("_", "").lower()
-    if plain in _ELSEWHERE:
-        raise invalid(KEY, name, problem="does not compare numbers with numbers", fix=_ELSEWHERE[plain])
     for known in NAMES:
-        if plain == known.replace("_", "") or SHORT.get(plain) == known:
-            raise invalid(
-                KEY, name, problem="losses are called by the names of Keras's functions", fix=f"set {KEY}={known}"
-            )
+        if name != known and (plain == known.replace("_", "") or SHORT.get(plain) == known):
+            problem = "losses are called by the names of Keras's functions"
+            raise invalid(KEY, name, problem=problem, fix=f"set {KEY}={known}")
     check_name(KEY, name, NAMES)
 
 

@@ -6,19 +6,25 @@ weight the number of its counted positions, so a mean over the examples of a mes
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from runner.arrays import Arrays, Tensor, token_losses
+from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
+from runner.data.packing import no_label_counts
 from runner.errors import invalid
+from runner.layout.axes import SEQUENCE
 from runner.task import losses
-from runner.task.supervised import Supervised, is_real, no_array
-from runner.task.token_checks import check_weights
+from runner.task.supervised import Supervised, default_target, is_real, no_array
 
 _LABEL_WEIGHT = "task.label_weight"
+# Nats per token above which a perplexity is not computed: float64 overflows at the exponential of 710.
+_MOST_NATS = 700.0
 
 
 def spatial_shape(spec: ArraySpec) -> tuple[int, ...]:
@@ -26,6 +32,17 @@ def spatial_shape(spec: ArraySpec) -> tuple[int, ...]:
     if len(spec.shape) > 1 and spec.shape[-1] == 1:
         return spec.shape[:-1]
     return spec.shape
+
+
+def without_roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], label_weight: str | None) -> list[str]:
+    """Returns the names of the arrays that are no target and no weight."""
+    target = tuple(config.target) or default_target(arrays)
+    return [name for name in arrays if name not in {*target, config.example_weight, label_weight}]
+
+
+def perplexity(nats: float) -> float:
+    """Returns e to the mean cross-entropy per token."""
+    return math.exp(min(nats, _MOST_NATS))
 
 
 class PerPosition(Supervised):
@@ -40,28 +57,31 @@ class PerPosition(Supervised):
 
     label: str
     positions: tuple[int, ...]
+    step_metrics = ("accuracy",)
+    # Whether `is_counted` depends on the labels.
+    _skips_labels: bool = False
     # Array with a weight per label; None: all labels count as 1.
     _label_weight: str | None = None
     _label_smoothing: float = 0.0
-    # Loss of one-hot labels and outputs, see `runner.task.losses.of_model`; None: cross-entropy.
-    _loss: losses.Loss | None = None
-    # The same loss of probabilities, if it has one number per example, not one per position.
+    # The chosen loss of probabilities, if it has one number per example, not one per position.
     _loss_of_examples: losses.Loss | None = None
 
     @abstractmethod
     def labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns int32 (B, *P), one label per position; any number where it is not counted."""
 
-    @abstractmethod
     def is_counted(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor | None:
         """Returns bool (B, *P), whether a position has a label; None: all have one."""
+        del ops, batch
+        return None
 
-    @abstractmethod
     def is_counted_on_host(self, batch: Batch) -> Array | None:
         """Returns what `is_counted` does, bool (..., B, *P), of arrays on the host."""
+        del batch
+        return None
 
     def find_label_weight(self, name: str | None, arrays: Mapping[str, ArraySpec]) -> None:
-        """Adds the array of the labels' weights.
+        """Adds the array of the labels' weights, if `task.label_weight` names one.
 
         Raises:
           ConfigError: the dataset does not have it, or it does not have one number per position.
@@ -69,41 +89,56 @@ class PerPosition(Supervised):
         if name is None:
             return
         if name not in arrays:
-            raise invalid(
-                _LABEL_WEIGHT,
-                name,
-                problem=no_array(name, arrays),
-                fix="name one of these, or remove task.label_weight",
-            )
+            fix = "name one of these, or remove task.label_weight"
+            raise invalid(_LABEL_WEIGHT, name, problem=no_array(name, arrays), fix=fix)
         spec = arrays[name]
         if spatial_shape(spec) != self.positions or np.dtype(spec.dtype).kind not in "biuf":
-            raise invalid(
-                _LABEL_WEIGHT,
-                name,
-                problem=f"must have one number per label, shape {list(self.positions)} per example, but its dtype is "
-                f"{spec.dtype} and its shape {list(spec.shape)}",
-                fix="name another array, or remove task.label_weight",
-            )
+            problem = f"must have one number per label, shape {list(self.positions)} per example, but its dtype is "
+            problem += f"{spec.dtype} and its shape {list(spec.shape)}"
+            fix = "name another array, or remove task.label_weight"
+            raise invalid(_LABEL_WEIGHT, name, problem=problem, fix=fix)
         self._label_weight = name
         self.arrays = {**self.arrays, name: spec}
 
-    def check_label_weight(self, source: DataSource, split: str) -> None:
-        """Checks that the weights of a split's labels are finite, at least 0 and not all 0."""
+    def check_label_weight(self, source: DataSource, split: str, *, of_text: bool = False) -> None:
+        """Checks that the weights of a split's labels are finite, at least 0 and not all 0.
+
+        `of_text`: the dataset has computed them, from the ends of documents that it has encoded.
+
+        Raises:
+          ConfigError: they are not.
+        """
         if self._label_weight is None:
             return
         weight = column(source, self._label_weight)
-        if weight is not None:
-            check_weights(weight, self._label_weight, split, of_text=False)
+        if weight is None:
+            return
+        low = float(weight.min(initial=0))
+        high = float(weight.max(initial=0))
+        if low >= 0 and high > 0 and math.isfinite(high):
+            return
+        problem = f"needs a label with a weight above 0, but the {split} split has none"
+        if low < 0 or not math.isfinite(low + high):
+            problem = f"must have finite numbers of at least 0, but the {split} split has {low if low < 0 else high:g}"
+        elif of_text:
+            raise no_label_counts(split)
+        raise invalid(_LABEL_WEIGHT, self._label_weight, problem=problem, fix="fix the array, or name another")
+
+    def _name_sequence_dims(self) -> None:
+        """Names the dim of the steps in the specs, which a user's arrays don't have."""
+        if len(self.positions) != 1:
+            return
+        specs = dict(self.arrays)
+        for name, spec in specs.items():
+            dims = spec.dims or ("",) * len(spec.shape)
+            if spec.shape[:1] == self.positions and not dims[0]:
+                specs[name] = replace(spec, dims=(SEQUENCE, *dims[1:]))
+        self.arrays = specs
 
     @property
     def weighs_arrays(self) -> bool:
         """Whether `weights` reads other arrays than `weight`, which marks padding."""
         return self._label_weight is not None or self._skips_labels
-
-    @property
-    @abstractmethod
-    def _skips_labels(self) -> bool:
-        """Whether `is_counted` depends on the labels."""
 
     def weights(self, batch: Batch) -> Array:
         """Returns the number of counted positions of each example, float32 (..., B), 0 for padding."""

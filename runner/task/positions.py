@@ -16,14 +16,12 @@ from runner.data.base import Array, ArraySpec, Batch, DataSource, column
 from runner.data.packing import LABEL_WEIGHT, is_of_packing
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
-from runner.layout.axes import SEQUENCE
-from runner.task import class_names, class_weights, keras_metrics, losses, probabilities
-from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
-from runner.task.keras_metrics import Compared, KerasMetrics
+from runner.task import classes, keras_metrics, losses, probabilities
+from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, TaskData
+from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE
-from runner.task.per_position import PerPosition, spatial_shape
-from runner.task.supervised import read_columns, roles
-from runner.task.thresholds import ratio
+from runner.task.per_position import PerPosition, spatial_shape, without_roles
+from runner.task.supervised import ratio, read_columns
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -44,52 +42,6 @@ _LABELS = "labels"
 _PREDICTED = "predicted"
 
 
-_OWN_METRICS = ("accuracy", "mean_iou", "f1_macro")
-
-
-def directions(options: PositionsOptions) -> dict[str, str]:
-    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    metrics = dict.fromkeys(_OWN_METRICS, MAXIMIZE)
-    return {**metrics, **keras_metrics.directions(options.metrics, keras_metrics.CLASSES, _OWN_METRICS)}
-
-
-def step_metrics(options: PositionsOptions) -> tuple[str, ...]:
-    """Returns the names of the metrics of a training step except the loss."""
-    del options
-    return ("accuracy",)
-
-
-def check(options: PositionsOptions) -> None:
-    """Checks options without a dataset.
-
-    Raises:
-      ConfigError: a value is invalid.
-    """
-    # The schema has checked the others, and none depends on another.
-    losses.check_chosen(options.loss, options.loss_options)
-    _check_loss_of_examples(options)
-    keras_metrics.requested(options.metrics, keras_metrics.CLASSES, _OWN_METRICS)
-
-
-def _check_loss_of_examples(options: PositionsOptions) -> None:
-    if options.loss not in losses.OF_EXAMPLES:
-        return
-    for key in ("label_weight", "class_weights"):
-        value = getattr(options, key)
-        if value is not None:
-            raise invalid(
-                f"task.{key}",
-                value,
-                problem=f"must be null with task.loss={options.loss}, which has one number per example",
-                fix=f"remove task.{key}",
-            )
-
-
-def make(config: TaskConfig, options: PositionsOptions, data: TaskData) -> Task:
-    """Returns the task of a run."""
-    return Positions(config, options, data)
-
-
 class Positions(PerPosition):
     """One class per position of an integer array (B, *P), such as (B, H, W), (B, H, W, 1) or (B, T).
 
@@ -99,82 +51,71 @@ class Positions(PerPosition):
       class_names: in label order.
     """
 
+    own_metrics = dict.fromkeys(("accuracy", "mean_iou", "f1_macro"), MAXIMIZE)
+    compares = keras_metrics.CLASSES
+
+    @classmethod
+    def check_options(cls, options: PositionsOptions) -> None:
+        """Checks the names of Keras's loss and metrics, and that a loss of whole examples has no weights of labels."""
+        super().check_options(options)
+        for key in ("label_weight", "class_weights"):
+            value = getattr(options, key)
+            if options.loss in losses.OF_EXAMPLES and value is not None:
+                problem = f"must be null with task.loss={options.loss}, which has one number per example"
+                raise invalid(f"task.{key}", value, problem=problem, fix=f"remove task.{key}")
+
     def __init__(self, config: TaskConfig, options: PositionsOptions, data: TaskData) -> None:
         """Settles the labels, the classes and their weights; see `runner.task.registry.make_task`."""
         if options.label_weight is None and is_of_packing(data.arrays, LABEL_WEIGHT):
             # Packed rows have padding, which no label need mark.
             options = replace(options, label_weight=LABEL_WEIGHT)
-        config = _without_label_weight(config, options, data)
-        super().__init__(roles(config, data.arrays), data.arrays, directions(options))
-        self._options = options
+        if config.inputs is None:
+            config = replace(config, inputs=without_roles(config, data.arrays, options.label_weight))
+        super().__init__(config, options, data)
+        self._skips_labels = options.ignore_index is not None
         self._label_smoothing = options.label_smoothing
-        activation = losses.SOFTMAX if options.from_logits else None
-        self._loss = losses.of_model(options.loss, options.loss_options, activation)
-        if options.loss is not None and options.loss in losses.OF_EXAMPLES:
-            self._loss_of_examples = losses.named(options.loss, options=options.loss_options)
         self.label = self._check_target(data.arrays)
         self.positions = spatial_shape(data.arrays[self.label])
         self.find_label_weight(options.label_weight, data.arrays)
         if len(self.positions) == 1:
             self.tokens = self.positions[0]
-        self.arrays = {name: self._with_dims(name) for name in self.arrays}
-        self.class_names = class_names.resolve(
+        self._name_sequence_dims()
+        self.class_names = classes.names_of(
             options.classes, self.arrays[self.label], data, lambda: self._count_classes(data.train)
         )
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
-        self.step_metrics = step_metrics(options)
-        self._keras_metrics = KerasMetrics(
-            options.metrics,
-            keras_metrics.CLASSES,
-            _OWN_METRICS,
-            len(self.class_names),
-            has_example_weight=config.example_weight is not None,
-        )
+        self._settle_keras(len(self.class_names))
+        if options.loss in losses.OF_EXAMPLES:
+            self._loss_of_examples = losses.named(options.loss, options=options.loss_options)
         if data.train is not None:
             self.check_split(data.train, "train")
-        self.constants = {class_names.CONSTANT: [len(self.class_names)]}
-        weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_labels)
+        self.constants = {classes.COUNT: [len(self.class_names)]}
+        weights = classes.weights_of(options.class_weights, self.class_names, data, self._count_labels)
         if weights is not None:
             self._class_weights = np.asarray(weights, np.float32)
-            self.constants |= class_weights.constants(options.class_weights, weights)
+            self.constants |= classes.weight_constants(options.class_weights, weights)
 
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
+        """Returns the name of the target, an array of one integer per position."""
         name = self._sole_target("needs one array of classes, one per position")
         spec = arrays[name]
         if not spatial_shape(spec) or spec.shape == (1,) or np.dtype(spec.dtype).kind not in "biu":
-            fix = "set task=regression, or store the index of the class of each position"
+            problem = "must have one integer per position, such as [height, width] or [steps] per example, but its "
+            fix = f"store integers, such as {name}.astype('int32'), or set task=regression"
             if spec.shape in ((), (1,)):
                 fix = "set task=classification, which has one class per example"
-            elif np.dtype(spec.dtype).kind == "f":
-                fix = f"store integers, such as {name}.astype('int32'), or set task=regression"
-            raise invalid(
-                "task.target",
-                name,
-                problem="must have one integer per position, such as [height, width] or [steps] per example, but its "
-                f"dtype is {spec.dtype} and its shape {list(spec.shape)}",
-                fix=fix,
-            )
+            problem += f"dtype is {spec.dtype} and its shape {list(spec.shape)}"
+            raise invalid("task.target", name, problem=problem, fix=fix)
         return name
 
-    def _with_dims(self, name: str) -> ArraySpec:
-        """Returns an array's spec with a name for the dim of the steps, which a user's arrays don't have."""
-        spec = self.arrays[name]
-        has_steps = len(self.positions) == 1 and spec.shape[:1] == self.positions
-        dims = spec.dims or ("",) * len(spec.shape)
-        if has_steps and not dims[0]:
-            return replace(spec, dims=(SEQUENCE, *dims[1:]))
-        return spec
-
     def _count_classes(self, train: DataSource | None) -> int:
-        labels = class_names.known_labels(train, self.label, example=21)
+        """Returns the number of classes that the labels of the train split need."""
+        labels = classes.known_labels(train, self.label)
         count = max(int(self._counted(labels).max(initial=0)) + 1, 2)
         if count > _MOST_CLASSES:
-            raise invalid(
-                "task.target",
-                self.label,
-                problem=f"must have class indices that start at 0, but has integers up to {count - 1:,}",
-                fix=f"set task=language_model for tokens, or task.classes={count} if there are so many classes",
-            )
+            problem = f"must have class indices that start at 0, but has integers up to {count - 1:,}"
+            fix = f"set task=language_model for tokens, or task.classes={count} if there are so many classes"
+            raise invalid("task.target", self.label, problem=problem, fix=fix)
         return count
 
     def _counted(self, labels: Array) -> Array:
@@ -190,23 +131,16 @@ class Positions(PerPosition):
         if labels is None:
             return
         counted = self._counted(labels)
-        class_names.check_range(counted, len(self.class_names), self.label, split, _fix_of_label)
+        classes.check_range(counted, len(self.class_names), self.label, split, _fix_of_label)
         if labels.size and not counted.size:
-            raise invalid(
-                "task.ignore_index",
-                self._options.ignore_index,
-                problem=f"must leave labels to count, but the {split} split has no other label",
-                fix="remove task.ignore_index",
-            )
+            problem = f"must leave labels to count, but the {split} split has no other label"
+            value = self._options.ignore_index
+            raise invalid("task.ignore_index", value, problem=problem, fix="remove task.ignore_index")
 
     def _count_labels(self, train: DataSource) -> Array:
         """Returns the number of labels (C,) of each class in the train split."""
         labels = read_columns(train, [self.label])[self.label]
         return np.bincount(self._counted(labels), minlength=len(self.class_names))
-
-    @property
-    def _skips_labels(self) -> bool:
-        return self._options.ignore_index is not None
 
     def labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns int32 (B, *P)."""
@@ -230,7 +164,7 @@ class Positions(PerPosition):
         """Returns the logits (B, *P, C) of a model's outputs."""
         if self._options.from_logits:
             return outputs
-        return probabilities.logits_of_softmax(ops, outputs)
+        return ops.log(probabilities.clipped(ops, outputs))
 
     def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the confusion matrix of each example (B, C, C), whose rows are labels; with many classes its sums.
@@ -244,12 +178,12 @@ class Positions(PerPosition):
 
     def _own_totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the sums of the task's own metrics; see `totals`."""
-        classes = len(self.class_names)
+        count = len(self.class_names)
         rank = len(self.positions)
         counts_bp1 = ops.expand_dims(self.counts(ops, batch), -1)
-        label_bpc = ops.one_hot(self.labels(ops, batch), classes) * counts_bp1
-        predicted_bpc = ops.one_hot(ops.argmax(outputs, -1), classes)
-        if classes <= _MOST_CONFUSED:
+        label_bpc = ops.one_hot(self.labels(ops, batch), count) * counts_bp1
+        predicted_bpc = ops.one_hot(ops.argmax(outputs, -1), count)
+        if count <= _MOST_CONFUSED:
             # (B, ..., C, P) x (B, ..., P, C): a product along the last dim of the positions, and sums over the others.
             # Merging the positions into one dim would gather a dim that is sharded.
             axes = (*range(rank), rank + 1, rank)
@@ -310,9 +244,7 @@ class Positions(PerPosition):
 
     def warnings(self, outputs: Array) -> list[str]:
         """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        if not self._options.from_logits:
-            return probabilities.outside_warnings(outputs)
-        return probabilities.softmax_warnings(outputs)
+        return probabilities.softmax_warnings(outputs, from_logits=self._options.from_logits)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the classes, a picture of their scores or confusion, and predictions of some images."""
@@ -339,15 +271,6 @@ class Positions(PerPosition):
                 split=split,
             )
         return Report(files, tables)
-
-
-def _without_label_weight(config: TaskConfig, options: PositionsOptions, data: TaskData) -> TaskConfig:
-    """Returns the config with the names of the inputs: the weights of the labels are not a default input."""
-    if config.inputs is not None or options.label_weight is None:
-        return config
-    target = roles(config, data.arrays).target
-    others = {*target, config.example_weight, options.label_weight}
-    return replace(config, inputs=[name for name in data.arrays if name not in others])
 
 
 def _fix_of_label(label: int) -> str:

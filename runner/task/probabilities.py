@@ -1,4 +1,4 @@
-"""Logits of a model that ends in a sigmoid or a softmax, for the tasks with `task.from_logits`."""
+"""Probabilities of a model that ends in a sigmoid or a softmax, for the tasks with `task.from_logits`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ KEY = "task.from_logits"
 _EPSILON = 1e-7
 # Tolerance of a sum of probabilities over the classes; bfloat16 has 8 bits of precision.
 _ROUNDING = 1e-2
-# Examples from which the outputs of an untrained model show whether they are probabilities.
+# Examples, or classes, from which the outputs of an untrained model show whether they are probabilities. With fewer,
+# logits may all be between 0 and 1 by chance.
 _ENOUGH = 8
 # Range of the mean of an untrained sigmoid, which starts near 0.5. Logits start near 0.
 _LOW_MEAN = 0.3
@@ -30,11 +31,6 @@ def logits_of_sigmoid(ops: Arrays, probabilities: Tensor) -> Tensor:
     return ops.log(inside) - ops.log(1.0 - inside)
 
 
-def logits_of_softmax(ops: Arrays, probabilities: Tensor) -> Tensor:
-    """Returns numbers (..., C) whose softmax is the probabilities (..., C)."""
-    return ops.log(clipped(ops, probabilities))
-
-
 def cross_entropy(ops: Arrays, target: Tensor, probabilities: Tensor) -> Tensor:
     """Returns the cross-entropy (...) in nats of outputs (..., C), scaled to a sum of 1 first, as in Keras."""
     share = probabilities / ops.sum(probabilities, axis=-1, keepdims=True)
@@ -42,9 +38,9 @@ def cross_entropy(ops: Arrays, target: Tensor, probabilities: Tensor) -> Tensor:
 
 
 def sigmoid_warnings(outputs: Array, *, from_logits: bool) -> list[str]:
-    """Returns a warning if the outputs of an untrained model contradict `task.from_logits`."""
+    """Returns a warning if the outputs (examples, ...) of an untrained model contradict `task.from_logits`."""
     if not from_logits:
-        return outside_warnings(outputs)
+        return _outside_warnings(outputs)
     if len(outputs) < _ENOUGH or not ((outputs > 0) & (outputs < 1)).all():
         return []
     if _LOW_MEAN < float(outputs.mean()) < _HIGH_MEAN:
@@ -52,17 +48,22 @@ def sigmoid_warnings(outputs: Array, *, from_logits: bool) -> list[str]:
     return []
 
 
-def outside_warnings(outputs: Array) -> list[str]:
-    """Returns a warning if outputs are not probabilities."""
-    if not outputs.size or (np.isfinite(outputs).all() and outputs.min() >= 0 and outputs.max() <= 1):
-        return []
-    return [f"{KEY}=false, but the model's outputs are not from 0 to 1; remove {KEY}, or end it in an activation"]
-
-
-def softmax_warnings(outputs: Array) -> list[str]:
-    """Returns a warning if outputs (..., C), which should be logits, are those of a softmax."""
+def softmax_warnings(outputs: Array, *, from_logits: bool) -> list[str]:
+    """Returns a warning if the outputs (examples, ..., C) of an untrained model contradict `task.from_logits`."""
+    if not from_logits:
+        return _outside_warnings(outputs)
     if not outputs.size or not ((outputs >= 0) & (outputs <= 1)).all():
         return []
     if np.allclose(outputs.sum(axis=-1), 1.0, rtol=0, atol=_ROUNDING):
         return [f"the model's outputs sum to 1, as after a softmax; set {KEY}=false, or remove the softmax"]
+    if outputs.shape[-1] >= _ENOUGH and ((outputs > 0) & (outputs < 1)).all():
+        return [
+            "the model's outputs are all between 0 and 1, as after a sigmoid; end it in a layer without activation"
+        ]
     return []
+
+
+def _outside_warnings(outputs: Array) -> list[str]:
+    if not outputs.size or (np.isfinite(outputs).all() and outputs.min() >= 0 and outputs.max() <= 1):
+        return []
+    return [f"{KEY}=false, but the model's outputs are not from 0 to 1; remove {KEY}, or end it in an activation"]

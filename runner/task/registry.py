@@ -1,7 +1,7 @@
 """The tasks: one entry per task, and what a run asks of it by the config.
 
 A new task is a file of this package with its class and its options, an entry here, and `conf/task/<name>.yaml`. The
-module of a task is imported when it is asked for: it imports NumPy, which most config errors are reported without.
+class of a task is imported when it is asked for: it imports NumPy, which most config errors are reported without.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from runner.config import schema_task, values
 from runner.config.options import output_tasks, task_options
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runner.data.base import ArraySpec, DataSource
     from runner.data.vocabulary import Vocabulary
     from runner.task import base
-    from runner.task.base import Task, TaskData
+    from runner.task.base import Task
 else:
     # It imports NumPy, which most errors of the config are reported without.
     base = late("runner.task.base")
@@ -30,42 +30,12 @@ else:
 _FOLDER = "runner.task"
 
 
-class TaskModule(Protocol):
-    """The module of a task. `options` is always an instance of the entry's dataclass."""
-
-    def make(self, config: TaskConfig, options: Any, data: TaskData) -> Task:
-        """Returns the task of a run.
-
-        Raises:
-          ConfigError: the dataset does not have the arrays that the task needs.
-        """
-        ...
-
-    def check(self, options: Any) -> None:
-        """Checks the options without a dataset.
-
-        Raises:
-          ConfigError: a value is invalid.
-        """
-        ...
-
-    def directions(self, options: Any) -> dict[str, str]:
-        """Returns the metrics of an evaluation except the loss, by name -> `maximize` or `minimize`."""
-        ...
-
-    def step_metrics(self, options: Any) -> tuple[str, ...]:
-        """Returns the names of the metrics of a training step except the loss."""
-        ...
-
-
 @dataclass(frozen=True)
 class TaskEntry:
     """One task.
 
     Attributes:
-      module: import path of its module, see `TaskModule`.
-      options: dataclass of the keys of the group `task` that only this task has. It is imported with the registry, so
-        its own module must not import NumPy or anything heavier.
+      path: import path of its class, see `runner.task.base.Task`.
       predicts: what has a target of its own: each `example`, each `token` of a row, or `any` of both.
       labels_positions: its target is a class number per pixel, time step or token.
       has_measurements: its targets are measurements, whose mean and deviation `runner.data` shows, not categories.
@@ -76,12 +46,9 @@ class TaskEntry:
       has_outputs: it is made of tasks that judge an output each, see `outputs`.
       array_options: its options that name further arrays, which are not inputs by default.
       counting_options: its options that, if they are not null, make examples count by their labels.
-      predictions: names of what it predicts from an output, see `Task.predictions`, if these are several; without
-        `logits` if its option `from_logits` is false.
     """
 
-    module: str
-    options: type[Any]
+    path: str
     predicts: Literal["example", "token", "any"] = "example"
     labels_positions: bool = False
     has_measurements: bool = False
@@ -91,100 +58,54 @@ class TaskEntry:
     has_outputs: bool = False
     array_options: tuple[str, ...] = ()
     counting_options: tuple[str, ...] = ()
-    predictions: tuple[str, ...] = ()
     own_step: bool = False
 
-    def import_module(self) -> TaskModule:
-        """Imports the task's module."""
-        return cast(TaskModule, import_module(self.module))
+    def load(self) -> type[Task]:
+        """Imports the task's class."""
+        module, _, name = self.path.rpartition(".")
+        return cast("type[Task]", getattr(import_module(module), name))
 
 
-TASKS: dict[str, TaskEntry] = {}
-
-
-def register(name: str, entry: TaskEntry) -> None:
-    """Adds a task."""
-    TASKS[name] = entry
-    # `runner.config` converts the options of a task to their types, and can't import this package, which is above it.
-    schema_task.OPTIONS[name] = entry.options
-
-
-# The options of these are in `runner.config.schema_task`, which the reference of the config is generated from.
-register(
-    "classification",
-    TaskEntry(
-        f"{_FOLDER}.classification",
-        schema_task.ClassificationOptions,
-        predictions=("logits", "probabilities", "class"),
-    ),
-)
-register(
-    "multilabel",
-    TaskEntry(f"{_FOLDER}.multilabel", schema_task.MultilabelOptions, predictions=("logits", "probabilities")),
-)
-register(
-    "binary",
-    TaskEntry(f"{_FOLDER}.binary", schema_task.BinaryOptions, predictions=("logits", "probabilities")),
-)
-register(
-    "positions",
-    TaskEntry(
-        f"{_FOLDER}.positions",
-        schema_task.PositionsOptions,
+TASKS: dict[str, TaskEntry] = {
+    "classification": TaskEntry(f"{_FOLDER}.classification.Classification"),
+    "multilabel": TaskEntry(f"{_FOLDER}.multilabel.Multilabel"),
+    "binary": TaskEntry(f"{_FOLDER}.binary.Binary"),
+    "positions": TaskEntry(
+        f"{_FOLDER}.positions.Positions",
         predicts="any",
         labels_positions=True,
         counts_tokens=True,
         array_options=("label_weight",),
         counting_options=("ignore_index", "label_weight"),
-        predictions=("logits", "probabilities", "class"),
     ),
-)
-register("regression", TaskEntry(f"{_FOLDER}.regression", schema_task.RegressionOptions, has_measurements=True))
-register(
-    "language_model",
-    TaskEntry(
-        f"{_FOLDER}.language_model",
-        schema_task.LanguageModelOptions,
+    "regression": TaskEntry(f"{_FOLDER}.regression.Regression", has_measurements=True),
+    "language_model": TaskEntry(
+        f"{_FOLDER}.language_model.LanguageModel",
         predicts="token",
         samples_text=True,
         counts_tokens=True,
         judges_outputs=False,
     ),
-)
-register(
-    "sequence_to_sequence",
-    TaskEntry(
-        f"{_FOLDER}.sequence_to_sequence",
-        schema_task.SequenceToSequenceOptions,
+    "sequence_to_sequence": TaskEntry(
+        f"{_FOLDER}.sequence_to_sequence.SequenceToSequence",
         predicts="any",
         counts_tokens=True,
         counting_options=("padding",),
     ),
-)
-register(
-    "several",
-    TaskEntry(
-        f"{_FOLDER}.several", schema_task.SeveralOptions, predicts="any", judges_outputs=False, has_outputs=True
-    ),
-)
-register(
-    "custom",
-    TaskEntry(
-        f"{_FOLDER}.custom",
-        schema_task.CustomOptions,
-        predicts="any",
-    ),
-)
-register(
-    "step",
-    TaskEntry(
-        f"{_FOLDER}.step",
-        schema_task.StepOptions,
-        predicts="any",
-        own_step=True,
-        judges_outputs=False,
-    ),
-)
+    "several": TaskEntry(f"{_FOLDER}.several.Several", predicts="any", judges_outputs=False, has_outputs=True),
+    "custom": TaskEntry(f"{_FOLDER}.custom.Custom", predicts="any"),
+    "step": TaskEntry(f"{_FOLDER}.step.StepTask", predicts="any", own_step=True, judges_outputs=False),
+}
+
+
+def register(name: str, entry: TaskEntry, options: type[Any]) -> None:
+    """Adds a task, the value `name` of `task.name`.
+
+    Its dataclass of options is imported with the entry, so its module must not import NumPy or anything heavier. Those
+    of the built-in tasks are in `runner.config.schema_task`, as `runner.config` can't import this package.
+    """
+    TASKS[name] = entry
+    schema_task.OPTIONS[name] = options
 
 
 def entry(config: TaskConfig) -> TaskEntry:
@@ -217,7 +138,7 @@ def check(config: TaskConfig) -> None:
     options = task_options(config)
     # Single values first: the task's own check relies on them.
     values.check(options, "task")
-    entry(config).import_module().check(options)
+    entry(config).load().check_options(options)
 
 
 def make_task(
@@ -227,19 +148,13 @@ def make_task(
     constants: Mapping[str, Sequence[float]] | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> Task:
-    """Returns a run's task.
-
-    Args:
-      train: split that class weights and similar constants are computed from if the config asks for them; None: they
-        must be in `constants`.
-      constants: `Task.constants` of the run that is resumed or evaluated; None: a new run.
-      vocabulary: meaning of the tokens of a text dataset; None: the dataset has none.
+    """Returns a run's task; the arguments are those of `TaskData`.
 
     Raises:
       ConfigError: the dataset does not have the arrays that the task needs.
     """
     data = base.TaskData(arrays, train, constants or {}, vocabulary)
-    task = entry(config).import_module().make(config, task_options(config), data)
+    task = entry(config).load()(config, task_options(config), data)
     task.scales_by_model = config.scale_images == "auto"
     if not task.scales_by_model:
         task.decide_scaling(scale=bool(config.scale_images))
@@ -253,9 +168,9 @@ def make_task(
 
 def metric_directions(config: TaskConfig) -> dict[str, str]:
     """Returns the metrics of an evaluation, `loss` first, by name -> `maximize` or `minimize`."""
-    return {LOSS_NAME: MINIMIZE, **entry(config).import_module().directions(task_options(config))}
+    return {LOSS_NAME: MINIMIZE, **entry(config).load().metric_directions(task_options(config))}
 
 
 def step_metric_names(config: TaskConfig) -> tuple[str, ...]:
     """Returns the names of the metrics of a training step except the loss."""
-    return entry(config).import_module().step_metrics(task_options(config))
+    return entry(config).load().step_metric_names(task_options(config))

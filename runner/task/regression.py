@@ -16,11 +16,18 @@ from runner.data.base import Array, DataSource
 from runner.errors import invalid
 from runner.host.late import late
 from runner.task import keras_metrics, losses
-from runner.task.base import BRIGHTEST, Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData, is_bytes
-from runner.task.checks import check_output
-from runner.task.keras_metrics import Compared, KerasMetrics
+from runner.task.base import BRIGHTEST, Cell, Evaluation, OutputSpec, Report, Table, TaskData, is_bytes
+from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.supervised import Supervised, columns, counted, is_real, read_columns, required_train_split, roles
+from runner.task.supervised import (
+    Supervised,
+    check_output,
+    columns,
+    counted,
+    is_real,
+    read_columns,
+    required_train_split,
+)
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -29,56 +36,6 @@ else:
 
 # Rows of the table of the largest errors: enough to see a pattern, few enough for a terminal.
 _MOST_SHOWN = 10
-
-
-_OWN_METRICS = {"mae": MINIMIZE, "rmse": MINIMIZE, "r2": MAXIMIZE}
-
-
-def _targets(options: RegressionOptions) -> str:
-    """Returns what the targets are to Keras's metrics: probabilities with a loss of these, else numbers."""
-    is_of_probabilities = options.loss in losses.OF_PROBABILITIES
-    return keras_metrics.PROBABILITIES if is_of_probabilities else keras_metrics.NUMBERS
-
-
-def directions(options: RegressionOptions) -> dict[str, str]:
-    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    return {**_OWN_METRICS, **keras_metrics.directions(options.metrics, _targets(options), _OWN_METRICS)}
-
-
-def step_metrics(options: RegressionOptions) -> tuple[str, ...]:
-    """Returns the names of the metrics of a training step except the loss."""
-    del options
-    return ("mae",)
-
-
-def check(options: RegressionOptions) -> None:
-    """Checks options without a dataset.
-
-    Raises:
-      ConfigError: a value is invalid, or a standardized target changes the meaning of the loss.
-    """
-    losses.check(options.loss)
-    losses.check_options(options.loss_options, own_keys=("delta",))
-    if options.from_logits and options.loss not in losses.WITH_LOGITS:
-        raise invalid(
-            "task.from_logits",
-            True,
-            problem=f"must be false with task.loss={options.loss}, which takes no logits",
-            fix=f"remove task.from_logits, or set task.loss={losses.WITH_LOGITS[0]}",
-        )
-    if options.standardize and options.loss not in losses.SHIFT_INVARIANT:
-        raise invalid(
-            "task.standardize",
-            True,
-            problem=f"must be false with task.loss={options.loss}, which a shifted target changes",
-            fix="remove task.standardize, or set task.loss=mean_squared_error",
-        )
-    keras_metrics.requested(options.metrics, _targets(options), _OWN_METRICS)
-
-
-def make(config: TaskConfig, options: RegressionOptions, data: TaskData) -> Task:
-    """Returns the task of a run."""
-    return Regression(config, options, data)
 
 
 class Regression(Supervised):
@@ -90,56 +47,63 @@ class Regression(Supervised):
       column_names: in order.
     """
 
+    own_metrics = {"mae": MINIMIZE, "rmse": MINIMIZE, "r2": MAXIMIZE}  # noqa: RUF012 - as in the base class
+    step_metrics = ("mae",)
+
+    @classmethod
+    def compared_by(cls, options: RegressionOptions) -> str:
+        """Returns what the targets are to Keras's metrics: probabilities with a loss of these, else numbers."""
+        is_of_probabilities = options.loss in losses.OF_PROBABILITIES
+        return keras_metrics.PROBABILITIES if is_of_probabilities else keras_metrics.NUMBERS
+
+    @classmethod
+    def check_options(cls, options: RegressionOptions) -> None:
+        """Checks the names of Keras's loss and metrics, and that logits and standardizing suit the loss."""
+        losses.check(options.loss)
+        losses.check_options(options.loss_options, own_keys=("delta",))
+        if options.from_logits and options.loss not in losses.WITH_LOGITS:
+            problem = f"must be false with task.loss={options.loss}, which takes no logits"
+            fix = f"remove task.from_logits, or set task.loss={losses.WITH_LOGITS[0]}"
+            raise invalid("task.from_logits", True, problem=problem, fix=fix)
+        if options.standardize and options.loss not in losses.SHIFT_INVARIANT:
+            problem = f"must be false with task.loss={options.loss}, which a shifted target changes"
+            fix = "remove task.standardize, or set task.loss=mean_squared_error"
+            raise invalid("task.standardize", True, problem=problem, fix=fix)
+        keras_metrics.requested(options.metrics, cls.compared_by(options), cls.own_metrics)
+
     def __init__(self, config: TaskConfig, options: RegressionOptions, data: TaskData) -> None:
         """Settles the columns and their scale; see `runner.task.registry.make_task`."""
-        super().__init__(roles(config, data.arrays), data.arrays, directions(options))
-        self._options = options
+        super().__init__(config, options, data)
         # A model that rescales its input has its target in [0, 1] nevertheless, as of a sigmoid.
         self._brightest = 1.0 if config.scale_images is False else BRIGHTEST
-        loss_options = {"delta": options.delta} if options.loss == losses.HUBER else options.loss_options
-        self._loss = losses.named(options.loss, from_logits=options.from_logits, options=loss_options)
         self.column_names, self._shape = self._find_columns()
         self.outputs = OutputSpec(len(self.column_names), self.column_names)
-        self.step_metrics = step_metrics(options)
-        self._keras_metrics = KerasMetrics(
-            options.metrics,
-            _targets(options),
-            _OWN_METRICS,
-            len(self.column_names),
-            has_example_weight=config.example_weight is not None,
-        )
+        self._settle_keras(len(self.column_names))
+        loss_options = {"delta": options.delta} if options.loss == losses.HUBER else options.loss_options
+        self._loss = losses.named(options.loss, from_logits=options.from_logits, options=loss_options)
         if options.standardize:
             self.constants = data.constants if "mean" in data.constants else self._statistics(data.train)
         self._mean = np.asarray(self.constants.get("mean", 0.0), np.float32)
         self._deviation = np.asarray(self.constants.get("deviation", 1.0), np.float32)
 
     def _find_columns(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Returns the names of the target's columns, and its shape."""
         specs = [self.arrays[name] for name in self.target_names]
+        targets = list(self.target_names)
         if any(np.dtype(spec.dtype).kind not in "biuf" for spec in specs):
-            raise invalid(
-                "task.target",
-                list(self.target_names),
-                problem="task=regression needs arrays of numbers",
-                fix="name other arrays",
-            )
+            problem = "task=regression needs arrays of numbers"
+            raise invalid("task.target", targets, problem=problem, fix="name other arrays")
         for name, spec in zip(self.target_names, specs, strict=True):
             # Categories that are numbers are called by these numbers; others are words.
             are_words = spec.names != tuple(str(index) for index in range(len(spec.names)))
             if not spec.shape and are_words:
-                raise invalid(
-                    "task.target",
-                    name,
-                    problem=f"task=regression needs numbers, but it has categories: {', '.join(spec.names[:2])}, ...",
-                    fix="name another array, or set task=classification",
-                )
+                problem = f"task=regression needs numbers, but it has categories: {', '.join(spec.names[:2])}, ..."
+                fix = "name another array, or set task=classification"
+                raise invalid("task.target", name, problem=problem, fix=fix)
         if len(specs) > 1:
             if any(spec.shape not in ((), (1,)) for spec in specs):
-                raise invalid(
-                    "task.target",
-                    list(self.target_names),
-                    problem="task=regression needs one array of any shape, or several of one number per example",
-                    fix="name one array, or store them as one",
-                )
+                problem = "task=regression needs one array of any shape, or several of one number per example"
+                raise invalid("task.target", targets, problem=problem, fix="name one array, or store them as one")
             return self.target_names, (len(specs),)
         shape = specs[0].shape or (1,)
         if shape == (1,):
@@ -209,6 +173,7 @@ class Regression(Supervised):
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean (B,) of each example's loss terms, times its sample weight."""
+        assert self._loss is not None
         terms = self._loss(ops, self._target(ops, batch), outputs)
         return self._weighted(ops, losses.mean_by_example(ops, terms), batch)
 

@@ -9,47 +9,18 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import SequenceToSequenceOptions, TaskConfig
-from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
+from runner.data.base import Array, Batch, DataSource, column
 from runner.errors import ConfigError, invalid
 from runner.layout.axes import SEQUENCE
-from runner.task.base import Evaluation, OutputSpec, Report, Task, TaskData
+from runner.task.base import Evaluation, OutputSpec, Report, TaskData
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.per_position import PerPosition
-from runner.task.supervised import default_target, roles
+from runner.task.per_position import PerPosition, perplexity, without_roles
+from runner.task.supervised import default_target
 
 # Names of the sums of `SequenceToSequence.totals`.
 _ENTROPY = "entropy"
 _RIGHT = "right"
 _COUNTED = "counted"
-# Nats per token above which a perplexity is not computed: float64 overflows at the exponential of 710.
-_MOST_NATS = 700.0
-
-
-def directions(options: SequenceToSequenceOptions) -> dict[str, str]:
-    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    del options
-    return {"accuracy": MAXIMIZE, "perplexity": MINIMIZE}
-
-
-def step_metrics(options: SequenceToSequenceOptions) -> tuple[str, ...]:
-    """Returns the names of the metrics of a training step except the loss."""
-    del options
-    return ("accuracy",)
-
-
-def check(options: SequenceToSequenceOptions) -> None:
-    """Checks options without a dataset.
-
-    Raises:
-      ConfigError: a value is invalid.
-    """
-    # The schema has checked each of them, and none depends on another.
-    del options
-
-
-def make(config: TaskConfig, options: SequenceToSequenceOptions, data: TaskData) -> Task:
-    """Returns the task of a run."""
-    return SequenceToSequence(config, options, data)
 
 
 class SequenceToSequence(PerPosition):
@@ -62,56 +33,54 @@ class SequenceToSequence(PerPosition):
     Shapes: B examples, S source tokens, T target tokens, V tokens of the target's vocabulary.
     """
 
+    own_metrics = {"accuracy": MAXIMIZE, "perplexity": MINIMIZE}  # noqa: RUF012 - as in the base class
     # Logits of a whole split need gigabytes.
     keeps_outputs = False
+    # The last position has no label even without padding.
+    _skips_labels = True
 
     def __init__(self, config: TaskConfig, options: SequenceToSequenceOptions, data: TaskData) -> None:
         """Settles the arrays and the vocabulary; see `runner.task.registry.make_task`."""
-        super().__init__(roles(_with_target_as_input(config, data), data.arrays), data.arrays, directions(options))
-        self._options = options
+        if config.inputs is None:
+            target = tuple(config.target) or default_target(data.arrays)
+            config = replace(config, inputs=[*without_roles(config, data.arrays, None), *target])
+        super().__init__(config, options, data)
         self._label_smoothing = options.label_smoothing
         self.label = self._check_arrays()
         self.positions = self.arrays[self.label].shape
         self.tokens = self.positions[0]
-        self.arrays = {name: _with_sequence_dim(spec) for name, spec in self.arrays.items()}
+        for name, spec in self.arrays.items():
+            if np.dtype(spec.dtype).kind in "iu" and len(spec.shape) == 1 and not spec.dims:
+                self.arrays = {**self.arrays, name: replace(spec, dims=(SEQUENCE,))}
         self.units = self._vocabulary_size(data)
         self.outputs = OutputSpec(self.units)
-        self.step_metrics = step_metrics(options)
         self.constants = {"vocabulary": [self.units]}
         if data.train is not None:
             self.check_split(data.train, "train")
 
     def _check_arrays(self) -> str:
+        """Checks that source and target are arrays of tokens, and returns the target's name."""
         name = self._sole_target("task=sequence_to_sequence needs one array of tokens")
         spec = self.arrays[name]
+        inputs = list(self.input_names)
         if len(spec.shape) != 1 or spec.shape[0] < 2 or np.dtype(spec.dtype).kind not in "iu":
-            raise invalid(
-                "task.target",
-                name,
-                problem="must have at least two tokens per example, integers of shape [tokens], but its dtype is "
-                f"{spec.dtype} and its shape {list(spec.shape)}",
-                fix="name the array of the target's tokens, from the start token to the end token",
-            )
-        if name not in self.input_names:
-            raise invalid(
-                "task.inputs",
-                list(self.input_names),
-                problem=f"needs the target too, {name}, whose tokens so far the decoder reads",
-                fix=f"add it, or remove task.inputs: [{','.join([*self.input_names, name])}]",
-            )
-        if len(self.input_names) < 2:
-            raise invalid(
-                "task.inputs",
-                list(self.input_names),
-                problem="needs a source beside the target",
-                fix="name the source's array, or set task=language_model for one sequence",
-            )
+            problem = "must have at least two tokens per example, integers of shape [tokens], but its dtype is "
+            problem += f"{spec.dtype} and its shape {list(spec.shape)}"
+            fix = "name the array of the target's tokens, from the start token to the end token"
+            raise invalid("task.target", name, problem=problem, fix=fix)
+        if name not in inputs:
+            problem = f"needs the target too, {name}, whose tokens so far the decoder reads"
+            fix = f"add it, or remove task.inputs: [{','.join([*inputs, name])}]"
+            raise invalid("task.inputs", inputs, problem=problem, fix=fix)
+        if len(inputs) < 2:
+            fix = "name the source's array, or set task=language_model for one sequence"
+            raise invalid("task.inputs", inputs, problem="needs a source beside the target", fix=fix)
         return name
 
     def _vocabulary_size(self, data: TaskData) -> int:
         """Returns V: of the config, of the resumed run, of the target's names, or counted in the train split."""
         if self._options.vocabulary is not None:
-            return self._options.vocabulary
+            return int(self._options.vocabulary)
         if "vocabulary" in data.constants:
             return int(data.constants["vocabulary"][0])
         names = self.arrays[self.label].names
@@ -119,12 +88,8 @@ class SequenceToSequence(PerPosition):
             return len(names)
         tokens = None if data.train is None else column(data.train, self.label)
         if tokens is None:
-            raise invalid(
-                "task.vocabulary",
-                None,
-                problem=f"needs the size of the target's vocabulary, which array {self.label} does not show",
-                fix="set it, such as task.vocabulary=256",
-            )
+            problem = f"needs the size of the target's vocabulary, which array {self.label} does not show"
+            raise invalid("task.vocabulary", None, problem=problem, fix="set it, such as task.vocabulary=256")
         return int(tokens.max(initial=0)) + 1
 
     def check_split(self, source: DataSource, split: str) -> None:
@@ -132,33 +97,21 @@ class SequenceToSequence(PerPosition):
         tokens = column(source, self.label)
         if tokens is None:
             return
+        padding = self._options.padding
         following = tokens[:, 1:].reshape(-1)
         counted = following
-        if self._options.padding is not None:
-            counted = following[following != self._options.padding]
+        if padding is not None:
+            counted = following[following != padding]
         low = int(counted.min(initial=0))
         high = int(counted.max(initial=0))
         if low < 0 or high >= self.units:
             wrong = low if low < 0 else high
+            problem = f"tokens must be from 0 to {self.units - 1}, but the {split} split has {wrong}"
             fix = f"set task.padding={wrong} if it is padding" if low < 0 else f"set task.vocabulary={high + 1}"
-            raise invalid(
-                "task.target",
-                self.label,
-                problem=f"tokens must be from 0 to {self.units - 1}, but the {split} split has {wrong}",
-                fix=fix,
-            )
+            raise invalid("task.target", self.label, problem=problem, fix=fix)
         if len(following) and not len(counted):
-            raise invalid(
-                "task.padding",
-                self._options.padding,
-                problem=f"must leave tokens to predict, but the {split} split has no other token after the first",
-                fix="set task.padding=null, or another number",
-            )
-
-    @property
-    def _skips_labels(self) -> bool:
-        # The last position has no label even without padding.
-        return True
+            problem = f"must leave tokens to predict, but the {split} split has no other token after the first"
+            raise invalid("task.padding", padding, problem=problem, fix="set task.padding=null, or another number")
 
     def _shifted(self, ops: Arrays, values_bt: Tensor) -> Tensor:
         """Returns float32 (B, T), the value of the next position, and 0 at the last one.
@@ -202,16 +155,15 @@ class SequenceToSequence(PerPosition):
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns means over all tokens: perplexity is e to the mean, not a mean of the batches' perplexities."""
         tokens = float(totals[_COUNTED]) or 1.0
-        nats = float(totals[_ENTROPY]) / tokens
-        return {"accuracy": float(totals[_RIGHT]) / tokens, "perplexity": float(np.exp(min(nats, _MOST_NATS)))}
+        return {"accuracy": float(totals[_RIGHT]) / tokens, "perplexity": perplexity(float(totals[_ENTROPY]) / tokens)}
 
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one logit per token of the vocabulary, for each token of the target."""
         if len(shape) != 3 or shape[1] not in (None, self.tokens) or shape[2] != self.units:
             raise ConfigError(
                 f"model._target_: the model's output has shape {list(shape)}, but the task needs "
-                f"[batch, {self.tokens}, {self.units}] (one logit per token of the vocabulary, for each token of the "
-                "target); end the model in a layer of that shape, or set task.vocabulary"
+                f"[batch, {self.tokens}, {self.units}], one logit per token of the vocabulary for each token of the "
+                "target; end the model in a layer of that shape, or set task.vocabulary"
             )
 
     def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
@@ -225,20 +177,3 @@ class SequenceToSequence(PerPosition):
         names = {"tokens": _COUNTED, "tokens that were right": _RIGHT}
         rows = [(name, round(float(evaluation.totals[key]))) for name, key in names.items()]
         return Report({}, {"counted": (("counted", "number"), rows)})
-
-
-def _with_target_as_input(config: TaskConfig, data: TaskData) -> TaskConfig:
-    """Returns the config with the names of the inputs: the arrays without another role, and the target last."""
-    if config.inputs is not None:
-        return config
-    target = tuple(config.target) or default_target(data.arrays)
-    others = [name for name in data.arrays if name not in {*target, config.example_weight, WEIGHT}]
-    return replace(config, inputs=[*others, *target])
-
-
-def _with_sequence_dim(spec: ArraySpec) -> ArraySpec:
-    """Returns a spec with a name for the dim of the tokens, which a user's arrays don't have."""
-    is_integer = np.dtype(spec.dtype).kind in "iu"
-    if is_integer and len(spec.shape) == 1 and not spec.dims:
-        return replace(spec, dims=(SEQUENCE,))
-    return spec

@@ -15,23 +15,12 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor
 from runner.config import values
-from runner.config.build import fields_of
 from runner.config.options import output_tasks, task_options
-from runner.config.schema_task import OPTIONS, OutputConfig, SeveralOptions, TaskConfig
+from runner.config.schema_task import SeveralOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, DataSource, Value
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.task import registry
-from runner.task.base import (
-    LOSS,
-    Evaluation,
-    Outputs,
-    OutputSpec,
-    Report,
-    Table,
-    Task,
-    TaskData,
-    named_outputs,
-)
+from runner.task.base import LOSS, Evaluation, Outputs, OutputSpec, Report, Table, Task, TaskData, named_outputs
 from runner.task.metrics import MINIMIZE
 from runner.task.supervised import counted
 
@@ -43,68 +32,8 @@ _TERMS = "terms of the output"
 
 # What may be a key or a task in a message of an output's task, which knows nothing of the other outputs; behind `=` it
 # is a user's import path.
-_KEY = re.compile(r"(?<![\w.=])task\.(?=(\w+))")
+_KEY = re.compile(r"(?<![\w.=])task\.(?!outputs\b)")
 _NAME = re.compile(r"(?<![\w.=])task=(\w+)")
-# A metric in such a message.
-_LOGGED = re.compile(r"(?<![\w.=/])eval/(?=\w)")
-
-
-def directions(options: SeveralOptions) -> dict[str, str]:
-    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    metrics = {_metric(output, LOSS): MINIMIZE for output in options.outputs}
-    for output, config in _configs(options).items():
-        module = registry.entry(config).import_module()
-        for name, direction in module.directions(task_options(config)).items():
-            metrics[_metric(output, name)] = direction
-    return metrics
-
-
-def step_metrics(options: SeveralOptions) -> tuple[str, ...]:
-    """Returns the names of the metrics of a training step except the loss."""
-    names = [_metric(output, LOSS) for output in options.outputs]
-    for output, config in _configs(options).items():
-        module = registry.entry(config).import_module()
-        names += [_metric(output, name) for name in module.step_metrics(task_options(config))]
-    return tuple(names)
-
-
-def check(options: SeveralOptions) -> None:
-    """Checks options without a dataset.
-
-    Raises:
-      ConfigError: a task can't judge one of several outputs, one of its options is invalid, or two metrics or two
-        predictions have one name.
-    """
-    owners: dict[str, str] = {}
-    predicting: dict[str, str] = {}
-    for output, config in _configs(options).items():
-        key = f"task.outputs.{output}"
-        entry = registry.entry(config)
-        if not entry.judges_outputs:
-            raise invalid(
-                f"{key}.name", config.name, problem="can't judge one of several outputs", fix=_other_task(config.name)
-            )
-        own_options = task_options(config)
-        values.check(own_options, key)
-        module = entry.import_module()
-        with _named(output):
-            module.check(own_options)
-        for name in (LOSS, *module.directions(own_options), *module.step_metrics(own_options)):
-            metric = _metric(output, name)
-            owner = owners.setdefault(metric, output)
-            if owner != output:
-                problem = f"has a metric {metric}, as {owner} has"
-                raise invalid(key, config.name, problem=problem, fix="rename one of the two outputs")
-        for name in _predictions(output, config):
-            owner = predicting.setdefault(name, output)
-            if owner != output:
-                problem = f"has a prediction {name}, as {owner} has"
-                raise invalid(key, config.name, problem=problem, fix="rename one of the two outputs")
-
-
-def make(config: TaskConfig, options: SeveralOptions, data: TaskData) -> Task:
-    """Returns the task of a run."""
-    return Several(config, options, data)
 
 
 def _other_task(name: str) -> str:
@@ -114,6 +43,7 @@ def _other_task(name: str) -> str:
 
 
 def _configs(options: SeveralOptions) -> dict[str, TaskConfig]:
+    """Returns the config of each output's task, without the keys of the whole task."""
     configs = {}
     for name, output in options.outputs.items():
         configs[name] = TaskConfig(output.name, output.target, None, output.example_weight, output.options)
@@ -124,18 +54,9 @@ def _metric(output: str, name: str) -> str:
     return f"{output}_{name}"
 
 
-def _predictions(output: str, config: TaskConfig) -> list[str]:
-    """Returns the names of the predictions of an output's task; see `Several.predictions`."""
-    names = list(registry.entry(config).predictions)
-    if not getattr(task_options(config), "from_logits", True) and names:
-        names.remove("logits")
-    if len(names) < 2:
-        return [output]
-    return [_metric(output, name) for name in names]
-
-
 @contextmanager
 def _named(output: str) -> Iterator[None]:
+    """Turns an error of an output's task into one that names the output's keys."""
     try:
         yield
     except ConfigError as error:
@@ -143,17 +64,9 @@ def _named(output: str) -> Iterator[None]:
 
 
 def _of_output(message: str, output: str) -> str:
+    """Returns a message of an output's task with the output's keys and name."""
     key = f"task.outputs.{output}"
-    own_keys = {"_target_", *fields_of(OutputConfig), *(name for kind in OPTIONS.values() for name in fields_of(kind))}
-    # A key of the whole task.
-    own_keys.discard("outputs")
-
-    def renamed(match: re.Match[str]) -> str:
-        return f"{key}." if match[1] in own_keys else match[0]
-
-    message = _KEY.sub(renamed, message)
-    message = _NAME.sub(rf"{key}.name=\1", message)
-    message = _LOGGED.sub(f"eval/{output}_", message)
+    message = _NAME.sub(rf"{key}.name=\1", _KEY.sub(f"{key}.", message))
     return re.sub(r"\bthe model's outputs?\b", f"the model's output {output}", message)
 
 
@@ -172,6 +85,46 @@ class Several(Task):
       loss_weights: factor of each output's loss.
     """
 
+    @classmethod
+    def metric_directions(cls, options: SeveralOptions) -> dict[str, str]:
+        """Returns the losses of all outputs, then the metrics of their tasks."""
+        metrics = {_metric(output, LOSS): MINIMIZE for output in options.outputs}
+        for output, config in _configs(options).items():
+            own = registry.entry(config).load().metric_directions(task_options(config))
+            metrics |= {_metric(output, name): direction for name, direction in own.items()}
+        return metrics
+
+    @classmethod
+    def step_metric_names(cls, options: SeveralOptions) -> tuple[str, ...]:
+        """Returns the losses of all outputs, then the step metrics of their tasks."""
+        names = [_metric(output, LOSS) for output in options.outputs]
+        for output, config in _configs(options).items():
+            own = registry.entry(config).load().step_metric_names(task_options(config))
+            names += [_metric(output, name) for name in own]
+        return tuple(names)
+
+    @classmethod
+    def check_options(cls, options: SeveralOptions) -> None:
+        """Checks each output's task and its options, and that no two metrics have one name."""
+        owners: dict[str, str] = {}
+        for output, config in _configs(options).items():
+            key = f"task.outputs.{output}"
+            entry = registry.entry(config)
+            if not entry.judges_outputs:
+                fix = _other_task(config.name)
+                raise invalid(f"{key}.name", config.name, problem="can't judge one of several outputs", fix=fix)
+            own_options = task_options(config)
+            values.check(own_options, key)
+            judge = entry.load()
+            with _named(output):
+                judge.check_options(own_options)
+            for name in (LOSS, *judge.metric_directions(own_options), *judge.step_metric_names(own_options)):
+                metric = _metric(output, name)
+                owner = owners.setdefault(metric, output)
+                if owner != output:
+                    problem = f"has a metric {metric}, as {owner} has"
+                    raise invalid(key, config.name, problem=problem, fix="rename one of the two outputs")
+
     def __init__(self, config: TaskConfig, options: SeveralOptions, data: TaskData) -> None:
         """Makes the task of each output; see `runner.task.registry.make_task`."""
         self.loss_weights = {name: output.weight for name, output in options.outputs.items()}
@@ -184,14 +137,13 @@ class Several(Task):
             )
             constants = _part(data.constants, name)
             with _named(name):
-                module = registry.entry(own).import_module()
                 own_data = TaskData(data.arrays, data.train, constants, data.vocabulary)
-                self.tasks[name] = module.make(own, task_options(own), own_data)
+                self.tasks[name] = registry.entry(own).load()(own, task_options(own), own_data)
         self.arrays = self._find_arrays()
         self.input_names = tuple(inputs)
         self.outputs = OutputSpec(None, by_name={name: task.outputs for name, task in self.tasks.items()})
-        self.directions = {LOSS: MINIMIZE, **directions(options)}
-        self.step_metrics = step_metrics(options)
+        self.directions = {LOSS: MINIMIZE, **self.metric_directions(options)}
+        self.step_metrics = self.step_metric_names(options)
         self.constants = {}
         for name, task in self.tasks.items():
             for key, value in task.constants.items():
@@ -336,12 +288,9 @@ class Several(Task):
             )
         for name, task in self.tasks.items():
             if name not in shapes:
-                raise invalid(
-                    "task.outputs",
-                    f"[{', '.join(self.tasks)}]",
-                    problem=f"the model has no output {name}; it has {', '.join(shapes)}",
-                    fix=did_you_mean(name, shapes, "rename the output of the model, or of the task"),
-                )
+                problem = f"the model has no output {name}; it has {', '.join(shapes)}"
+                fix = did_you_mean(name, shapes, "rename the output of the model, or of the task")
+                raise invalid("task.outputs", f"[{', '.join(self.tasks)}]", problem=problem, fix=fix)
             with _named(name):
                 task.check(shapes[name])
         for name in shapes:
@@ -364,9 +313,7 @@ class Several(Task):
         for name, task in self.tasks.items():
             own = task.predictions(ops, by_name[name])
             for key, value in own.items():
-                answer = name if len(own) == 1 else _metric(name, key)
-                assert answer not in answers, "`check` rejects two of one name"
-                answers[answer] = value
+                answers[name if len(own) == 1 else _metric(name, key)] = value
         return answers
 
     def named_warnings(self, outputs: Mapping[str, Array]) -> list[str]:

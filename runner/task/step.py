@@ -7,55 +7,21 @@ dataset's arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import StepOptions, TaskConfig
 from runner.data.base import Array, DataSource
 from runner.errors import invalid
 from runner.host import import_path
-from runner.task.base import LOSS, Evaluation, Outputs, Report, Task, TaskData
+from runner.task.base import LOSS, Evaluation, Report, TaskData
 from runner.task.custom import output_spec
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.supervised import Supervised, roles
+from runner.task.supervised import Supervised
 
 # The total of an evaluation that counts its examples; the others have the names of metrics.
 EXAMPLES = "examples"
 _KEY = "task._target_"
-
-
-def directions(options: StepOptions) -> dict[str, str]:
-    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    return {**dict.fromkeys(options.maximize, MAXIMIZE), **dict.fromkeys(options.minimize, MINIMIZE)}
-
-
-def step_metrics(options: StepOptions) -> tuple[str, ...]:
-    """Returns the names of the metrics of a training step except the loss."""
-    return tuple(options.log)
-
-
-def check(options: StepOptions) -> None:
-    """Checks options without a dataset, and without importing the class.
-
-    Raises:
-      ConfigError: there is no such package, or a metric has a name twice.
-    """
-    for key, names in (
-        ("task.log", options.log),
-        ("task.maximize", [*options.maximize, *options.minimize]),
-    ):
-        known = {LOSS, EXAMPLES}
-        for name in names:
-            if name in known:
-                fix = f"remove it from {key}; {LOSS} is always a metric, and {EXAMPLES} is reserved"
-                raise invalid(key, name, problem="a metric must have a name of its own", fix=fix)
-            known.add(name)
-    import_path.check(_KEY, options.target)
-
-
-def make(config: TaskConfig, options: StepOptions, data: TaskData) -> Task:
-    """Returns the task of a run."""
-    return StepTask(config, options, data)
 
 
 class StepTask(Supervised):
@@ -70,13 +36,33 @@ class StepTask(Supervised):
     keeps_outputs = False
     own_step = True
 
+    @classmethod
+    def metric_directions(cls, options: StepOptions) -> dict[str, str]:
+        """Returns the metrics of the user's class that the config names."""
+        return {**dict.fromkeys(options.maximize, MAXIMIZE), **dict.fromkeys(options.minimize, MINIMIZE)}
+
+    @classmethod
+    def step_metric_names(cls, options: StepOptions) -> tuple[str, ...]:
+        """Returns the metrics of `train_step` that the config names."""
+        return tuple(options.log)
+
+    @classmethod
+    def check_options(cls, options: StepOptions) -> None:
+        """Checks that there is such a package, without importing the class, and that no metric has a name twice."""
+        for key, names in (("task.log", options.log), ("task.maximize", [*options.maximize, *options.minimize])):
+            known = {LOSS, EXAMPLES}
+            for name in names:
+                if name in known:
+                    fix = f"remove it from {key}; {LOSS} is always a metric, and {EXAMPLES} is reserved"
+                    raise invalid(key, name, problem="a metric must have a name of its own", fix=fix)
+                known.add(name)
+        import_path.check(_KEY, options.target)
+
     def __init__(self, config: TaskConfig, options: StepOptions, data: TaskData) -> None:
         """Imports the class; see `runner.task.registry.make_task`."""
-        array_roles = roles(config, data.arrays, needs_target=False)
-        super().__init__(array_roles, data.arrays, directions(options))
+        super().__init__(config, options, data, needs_target=False)
         self.arrays = dict(data.arrays)
-        self.outputs = output_spec(array_roles, data.arrays, None)
-        self.step_metrics = step_metrics(options)
+        self.outputs = output_spec(self.target_names, data.arrays, None)
         self.path = options.target
         self.exported = options.exported
         self._class = import_path.load(options.target, _KEY)
@@ -96,17 +82,13 @@ class StepTask(Supervised):
             arrays[name] = array
         return arrays
 
-    def loss(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
-        """Is never called: the user's class computes the loss."""
+    def _computed_by_engine(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError
 
-    def metrics(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Is never called: the user's class computes the metrics."""
-        raise NotImplementedError
-
-    def totals(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Is never called: the engine adds up the metrics of the user's class."""
-        raise NotImplementedError
+    # Never called: the engine calls the user's class, and adds up its metrics.
+    loss = _computed_by_engine
+    metrics = _computed_by_engine
+    totals = _computed_by_engine
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns the means of the metrics."""

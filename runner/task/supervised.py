@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource, column
-from runner.errors import did_you_mean, invalid, listed
-from runner.task.base import LOSS, Task
+from runner.errors import ConfigError, did_you_mean, invalid, listed
+from runner.task import keras_metrics, losses
+from runner.task.base import LOSS, Cell, Table, Task, TaskData
 from runner.task.metrics import MINIMIZE
 
 # Examples that are read at a time from a source without whole columns: more would need memory for images that are
@@ -19,76 +20,10 @@ from runner.task.metrics import MINIMIZE
 _BLOCK = 256
 
 
-@dataclass(frozen=True)
-class Roles:
-    """The roles of a dataset's arrays, by name.
-
-    Attributes:
-      inputs: arrays that the model takes.
-      target: arrays that are predicted.
-      example_weight: array that each example's loss is multiplied by (Keras's `sample_weight`); None: none.
-    """
-
-    inputs: tuple[str, ...]
-    target: tuple[str, ...]
-    example_weight: str | None
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """All names, each once."""
-        names = [*self.inputs, *self.target]
-        if self.example_weight is not None:
-            names.append(self.example_weight)
-        return tuple(dict.fromkeys(names))
-
-
 def default_target(arrays: Mapping[str, ArraySpec]) -> tuple[str, ...]:
     """Returns the target of a config that names none: the first of `TARGETS` that the dataset has, or nothing."""
     present = [name for name in TARGETS if name in arrays]
     return tuple(present[:1])
-
-
-def roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], *, needs_target: bool = True) -> Roles:
-    """Returns the roles of a dataset's arrays.
-
-    Raises:
-      ConfigError: the dataset does not have an array that the config names, or has none for a role.
-    """
-    target = tuple(config.target) or default_target(arrays)
-    _check_exist("task.target", target, arrays)
-    _check_exist("task.inputs", config.inputs or (), arrays)
-    example_weight = config.example_weight
-    if example_weight is not None:
-        _check_exist("task.example_weight", [example_weight], arrays)
-    if needs_target and not target:
-        example = next(iter(arrays), "price")
-        raise invalid(
-            "task.target",
-            None,
-            problem=f"{_has(arrays)}, of which none is named {', '.join(TARGETS[:-1])} or {TARGETS[-1]}",
-            fix=f"name the array to predict, such as task.target={example}",
-        )
-    if config.inputs is None:
-        inputs = tuple(name for name in arrays if name not in {*target, example_weight})
-    else:
-        inputs = tuple(config.inputs)
-    if not inputs:
-        raise invalid(
-            "task.inputs",
-            config.inputs,
-            problem=f"needs at least one array; {_has(arrays)}",
-            fix="name one, or remove task.inputs to use every array except the target",
-        )
-    if example_weight is not None:
-        shape = arrays[example_weight].shape
-        if shape not in ((), (1,)):
-            raise invalid(
-                "task.example_weight",
-                example_weight,
-                problem=f"must be an array of one number per example, but its shape is {list(shape)}",
-                fix="name another array, or remove task.example_weight",
-            )
-    return Roles(inputs, target, example_weight)
 
 
 def _check_exist(key: str, names: Sequence[str], arrays: Mapping[str, ArraySpec]) -> None:
@@ -103,22 +38,100 @@ def no_array(name: str, arrays: Mapping[str, ArraySpec]) -> str:
     return f"the dataset has no array {name!r} (its arrays: {listed(arrays)})"
 
 
-def _has(arrays: Mapping[str, ArraySpec]) -> str:
-    return f"the dataset has {listed(arrays)}"
-
-
 class Supervised(Task):
-    """A task with a target, inputs to predict it from, and perhaps sample weights."""
+    """A task with a target, inputs to predict it from, and perhaps sample weights.
 
-    def __init__(self, array_roles: Roles, arrays: Mapping[str, ArraySpec], metrics: Mapping[str, str]) -> None:
-        self.arrays = {name: arrays[name] for name in array_roles.all}
-        self.input_names = array_roles.inputs
-        self.target_names = array_roles.target
-        self.directions = {LOSS: MINIMIZE, **metrics}
+    Attributes:
+      own_metrics: the metrics that it always has, except the loss, with the better direction of each.
+      compares: what Keras's losses and metrics compare, see `keras_metrics`; empty: the config chooses none of them.
+      activation: function in `Arrays` that makes probabilities of the model's logits.
+      target_names: arrays that are predicted.
+    """
+
+    own_metrics: ClassVar[Mapping[str, str]] = {}
+    compares: ClassVar[str] = ""
+    activation: ClassVar[str] = losses.SOFTMAX
+    # Loss of Keras that the config chooses, of a target and the model's outputs; None: the task's own.
+    _loss: losses.Loss | None = None
+
+    @classmethod
+    def compared_by(cls, options: Any) -> str:
+        """Returns `compares`, which options may decide."""
+        del options
+        return cls.compares
+
+    @classmethod
+    def metric_directions(cls, options: Any) -> dict[str, str]:
+        """Returns the task's own metrics, and those of Keras that the config chooses."""
+        compared = cls.compared_by(options)
+        if not compared:
+            return dict(cls.own_metrics)
+        return {**cls.own_metrics, **keras_metrics.directions(options.metrics, compared, cls.own_metrics)}
+
+    @classmethod
+    def check_options(cls, options: Any) -> None:
+        """Checks the names of Keras's loss and metrics."""
+        compared = cls.compared_by(options)
+        if compared:
+            losses.check_chosen(options.loss, options.loss_options)
+            keras_metrics.requested(options.metrics, compared, cls.own_metrics)
+
+    def __init__(self, config: TaskConfig, options: Any, data: TaskData, *, needs_target: bool = True) -> None:
+        """Settles the roles of the arrays.
+
+        Raises:
+          ConfigError: the dataset does not have an array that the config names, or has none for a role.
+        """
+        arrays = data.arrays
+        names = f"the dataset has {listed(arrays)}"
+        target = tuple(config.target) or default_target(arrays)
+        weight = config.example_weight
+        _check_exist("task.target", target, arrays)
+        _check_exist("task.inputs", config.inputs or (), arrays)
+        _check_exist("task.example_weight", [] if weight is None else [weight], arrays)
+        if needs_target and not target:
+            example = next(iter(arrays), "price")
+            problem = f"{names}, of which none is named {', '.join(TARGETS[:-1])} or {TARGETS[-1]}"
+            fix = f"name the array to predict, such as task.target={example}"
+            raise invalid("task.target", None, problem=problem, fix=fix)
+        inputs = config.inputs
+        if inputs is None:
+            inputs = [name for name in arrays if name not in {*target, weight}]
+        if not inputs:
+            fix = "name one, or remove task.inputs to use every array except the target"
+            raise invalid("task.inputs", config.inputs, problem=f"needs at least one array; {names}", fix=fix)
+        if weight is not None and arrays[weight].shape not in ((), (1,)):
+            problem = f"must be an array of one number per example, but its shape is {list(arrays[weight].shape)}"
+            raise invalid("task.example_weight", weight, problem=problem, fix="name another array, or remove it")
+        used = [*inputs, *target] if weight is None else [*inputs, *target, weight]
+        self.arrays = {name: arrays[name] for name in used}
+        self.input_names = tuple(inputs)
+        self.target_names = target
+        self.directions = {LOSS: MINIMIZE, **self.metric_directions(options)}
+        self.step_metrics = self.step_metric_names(options)
         self.constants: Mapping[str, Sequence[float]] = {}
-        self._example_weight = array_roles.example_weight
+        self._options = options
+        self._example_weight = weight
+
+    def _settle_keras(self, size: int) -> None:
+        """Takes the loss and the metrics of Keras that the config chooses; `size`: of the target's last dim."""
+        options = self._options
+        activation = self.activation if options.from_logits else None
+        self._loss = losses.of_model(options.loss, options.loss_options, activation)
+        self._keras_metrics = keras_metrics.KerasMetrics(
+            options.metrics,
+            self.compared_by(options),
+            self.own_metrics,
+            size,
+            has_example_weight=self._example_weight is not None,
+        )
 
     def _sole_target(self, problem: str, fix: str = "name one array") -> str:
+        """Returns the name of the only target.
+
+        Raises:
+          ConfigError: there are several.
+        """
         if len(self.target_names) != 1:
             raise invalid("task.target", list(self.target_names), problem=problem, fix=fix)
         return self.target_names[0]
@@ -133,6 +146,21 @@ class Supervised(Task):
         """Returns each example's loss (B,) times its sample weight, if the config names an array of them."""
         weight_b = self._example_weights(ops, batch)
         return loss_b if weight_b is None else loss_b * weight_b
+
+
+def check_output(shape: Sequence[int | None], expected: Sequence[int], meaning: str) -> None:
+    """Checks the shape of a model's output, the batch dim first.
+
+    Raises:
+      ConfigError: it is not `[batch, *expected]`.
+    """
+    if tuple(shape[1:]) != tuple(expected):
+        sizes = ", ".join(map(str, expected))
+        kind = "size" if len(expected) == 1 else "shape"
+        raise ConfigError(
+            f"model._target_: the model's output must be [batch, {sizes}], {meaning}, but is {list(shape)}; end the "
+            f"model in a layer of that {kind}"
+        )
 
 
 def as_vector(ops: Arrays, x: Tensor) -> Tensor:
@@ -152,11 +180,7 @@ def is_real(ops: Arrays, batch: Mapping[str, Tensor], rank: int = 1) -> Tensor:
 
 
 def counted(ops: Arrays, batch: Mapping[str, Tensor], values: Tensor, axis: Sequence[int]) -> Tensor:
-    """Returns float32 sums over the examples and perhaps other dims, without padding.
-
-    Args:
-      values: (B, ...), bool or numbers.
-    """
+    """Returns float32 sums of bools or numbers (B, ...) over the examples and perhaps other dims, without padding."""
     values = ops.cast(values, "float32")
     # Selected, not multiplied by the weight: the model's outputs for padding may be NaN, and NaN * 0 is NaN.
     without_padding = ops.where(is_real(ops, batch, len(values.shape)), values, ops.zeros_like(values))
@@ -168,11 +192,25 @@ def as_counts(totals: Array) -> Array:
     return np.rint(totals).astype(np.int64)
 
 
-def read_columns(source: DataSource, names: Sequence[str], count: int | None = None) -> dict[str, Array]:
-    """Returns whole arrays of a split, in its order.
+def ratio(part: Array, whole: Array) -> Array:
+    """Returns part / whole, 0 where the whole is 0."""
+    return np.asarray(np.where(whole > 0, part, 0.0) / np.where(whole > 0, whole, 1.0))
 
-    Args:
-      count: number of examples, from the first; None: all.
+
+def class_table(names: Sequence[str], right: Array, examples: Array, predicted: Array) -> Table:
+    """Returns the precision and recall of each class, of counts (C,); None if it has no predictions or no examples."""
+    rows: list[tuple[Cell, ...]] = []
+    for name, hits, count, chosen in zip(names, right, examples, predicted, strict=True):
+        precision = float(hits / chosen) if chosen else None
+        recall = float(hits / count) if count else None
+        rows.append((name, precision, recall, int(count), int(chosen)))
+    return ("class", "precision", "recall", "examples", "predicted"), rows
+
+
+def read_columns(source: DataSource, names: Sequence[str], count: int | None = None) -> dict[str, Array]:
+    """Returns whole arrays of a split's first `count` examples, in its order; None: of all.
+
+    What a source has as a whole is not read example by example.
     """
     size = source.size if count is None else min(count, source.size)
     columns = {name: column(source, name) for name in names}
@@ -208,10 +246,6 @@ def required_train_split(key: str, value: object, train: DataSource | None) -> D
       ConfigError: there is none.
     """
     if train is None:
-        raise invalid(
-            key,
-            value,
-            problem="is computed from the train split, which is not loaded here",
-            fix="remove it",
-        )
+        problem = "is computed from the train split, which is not loaded here"
+        raise invalid(key, value, problem=problem, fix="remove it")
     return train

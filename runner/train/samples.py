@@ -29,17 +29,16 @@ def sample(
     engine: Engine,
     task: Task,
     step: int,
-    prompt: str | None = None,
     before: Callable[[], None] = lambda: None,
 ) -> str | None:
-    """Returns a text that a model writes after a prompt, by default the config's; None if its task writes none.
+    """Returns a text that a model writes; None if its task writes none.
 
     The random draws depend on the seed and the step. `before` is called before each token.
     """
     if not isinstance(engine, Writes):
         return None
     ask, multiple = asking(config.layout, config.mesh.axes, engine, before)
-    return task.sample(ask, step, config.trainer.seed, multiple, prompt)
+    return task.sample(ask, step, config.trainer.seed, multiple)
 
 
 def asking(

@@ -123,7 +123,7 @@ def _classification() -> dict[str, Case]:
     smooth_soft = config("classification", label_smoothing=0.2)
     logits_of = {"from_logits": True}
     return {
-        "classes": case(sparse, label, top_k=3),
+        "classes": case(sparse, label),
         "classes smoothed": case(dense, one_hot, smooth=0.1),
         "both weighted": case(
             dense, one_hot, own * by_class[label], smooth=0.3, example_weight="own", class_weights=WEIGHTS
@@ -157,7 +157,7 @@ def _binary() -> dict[str, Case]:
     words = {"x": specs["x"], "label": ArraySpec((), "int32", (), ("no", "yes"))}
     loss, as_logits = "BinaryCrossentropy", {"from_logits": True}
     unweighted = {name: specs[name] for name in ("x", "label")}
-    weighted = config("binary", example_weight="own", class_weights=[0.5, 3.0], thresholds=[0.2, 0.9])
+    weighted = config("binary", example_weight="own", class_weights=[0.5, 3.0])
     positive = config("binary", positive="no", class_weights={"no": 2.0})
     flipped = np.where(label > 0, 1.0, 2.0).astype(np.float32)
     return {
@@ -287,7 +287,7 @@ def _multilabel() -> dict[str, Case]:
             target,
         ),
         "label columns": Case(
-            config("multilabel", list(columns), threshold=0.3, thresholds=[0.7], auc_thresholds=20),
+            config("multilabel", list(columns), threshold=0.3),
             column_specs,
             column_batch,
             outputs,

@@ -30,8 +30,7 @@ from dataclasses import dataclass
 from runner.config.fields import number
 from runner.task import losses
 from runner.task.base import OutputSpec, Report
-from runner.task.checks import check_output
-from runner.task.supervised import Supervised, columns, counted, roles
+from runner.task.supervised import Supervised, check_output, columns, counted
 
 
 @dataclass(frozen=True)
@@ -45,28 +44,14 @@ class PowerOptions:
     exponent: float = number(2.0, above=0.0)
 
 
-def check(options):
-    """The field has its range, and there is nothing more to check."""
-
-
-def directions(options):
-    return {"mae": "minimize"}
-
-
-def step_metrics(options):
-    return ("mae",)
-
-
-def make(config, options, data):
-    return Power(config, options, data)
-
-
 class Power(Supervised):
+    own_metrics = {"mae": "minimize"}
+    step_metrics = ("mae",)
+
     def __init__(self, config, options, data):
-        super().__init__(roles(config, data.arrays), data.arrays, directions(options))
+        super().__init__(config, options, data)
         self._exponent = options.exponent
         self.outputs = OutputSpec(1)
-        self.step_metrics = step_metrics(options)
 
     def _error(self, ops, outputs, batch):
         return ops.abs(outputs - columns(ops, batch, self.target_names))
@@ -109,7 +94,7 @@ from importlib import import_module
 import power
 from runner.task.registry import TaskEntry, register
 
-register("power", TaskEntry("power", power.PowerOptions, has_measurements=True))
+register("power", TaskEntry("power.Power", has_measurements=True), power.PowerOptions)
 import_module("runner.cli.entry").main(sys.argv.pop(1))
 """
 
@@ -138,7 +123,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, NAME, raising=False)
     options = importlib.import_module(NAME).PowerOptions
-    entry = registry.TaskEntry(NAME, options, has_measurements=True)
+    entry = registry.TaskEntry(f"{NAME}.Power", has_measurements=True)
     monkeypatch.setitem(registry.TASKS, NAME, entry)
     monkeypatch.setitem(schema_task.OPTIONS, NAME, options)
     return tmp_path
@@ -214,7 +199,3 @@ def test_no_other_module_names_a_task() -> None:
         if path.relative_to(package).as_posix() not in MAY_NAME_TASKS
     }
     assert {path: tasks for path, tasks in named.items() if tasks} == {}
-
-
-def test_the_options_of_the_built_in_tasks_are_those_of_their_entries() -> None:
-    assert {name: entry.options for name, entry in registry.TASKS.items()} == schema_task.OPTIONS

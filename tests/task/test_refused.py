@@ -27,84 +27,36 @@ STEPS = "tests.task.own_steps"
 
 ALONE: list[tuple[TaskConfig, str]] = [
     (config("classification", label_smoothing=1.0), "task.label_smoothing=1.0"),
-    (config("classification", label_smoothing=-0.1), "task.label_smoothing=-0.1"),
-    (config("classification", top_k=1), "task.top_k=1"),
-    (config("classification", top_k=5, classes=5), "below the number of classes, 5; set task.top_k=4 or less"),
-    (config("classification", top_k=5, classes=2), "below the number of classes, 2; remove task.top_k"),
     (config("classification", classes=1), "task.classes=1"),
     (config("classification", classes=["a", "a"]), "names must be unique; rename or remove one of them"),
     (config("classification", class_weights="even"), "must be balanced, a list"),
-    (config("classification", class_weights=[1.0, -1.0]), "not -1.0"),
-    (
-        config("classification", class_weights={"a": "2"}),
-        "the weight of a must be a finite number of at least 0, not 2",
-    ),
     (config("classification", class_weights={"a": -1, "b": 3.0}), "not -1; set the weight of a to 1.0"),
     (config("classification", class_weights=[1.0, -1.0]), "not -1.0; set the weight of class 1 to 1.0"),
     (config("multilabel", threshold=1.0), "task.threshold=1.0"),
-    (config("multilabel", threshold=0.0), "task.threshold=0.0"),
-    (config("binary", threshold=1.0), "task.threshold=1.0"),
-    (config("binary", thresholds=[0.5, 1.0]), "a threshold must be above 0 and below 1, not 1.0"),
-    (config("binary", thresholds=[0.3, 0.3]), "thresholds must be unique; remove one of them"),
-    (config("binary", thresholds=[0.3, 0.3000001]), "must differ in their first 6 digits"),
-    (config("binary", auc_thresholds=2), "task.auc_thresholds=2"),
     (config("binary", positive=[1]), "task.positive"),
-    (config("binary", class_weights="even"), "must be balanced, a list"),
-    (config("positions", classes=1), "task.classes=1"),
-    (config("positions", label_smoothing=1.0), "task.label_smoothing=1.0"),
-    (config("positions", class_weights=[1.0, -1.0]), "not -1.0"),
-    (config("classification", metrics=["accuracy"]), "task.metrics=accuracy: is not a Keras metric; did you mean"),
+    (config("classification", metrics=["accuracy"]), "task.metrics=accuracy: is not a Keras metric"),
     (config("classification", metrics=[{"AUC": 3}]), "the options of AUC must be {option: value}, not 3"),
     (config("classification", metrics=[3]), "each must be the name of a metric"),
     (config("binary", metrics=["top_k_categorical_accuracy"]), "did you mean TopKCategoricalAccuracy?"),
     (config("binary", metrics=["BinaryAccuracy", "MeanIoU"]), "MeanIoU: does not fit the targets of the task"),
     (config("binary", metrics=["Recall"]), "task.metrics=Recall: there is a metric recall already; remove it, or"),
-    (config("multilabel", metrics=["AUC", {"AUC": {"curve": "PR"}}]), "there is a metric auc already; remove it, or"),
     (config("multilabel", metrics={"AUC": {"name": "a b"}}), "task.metrics.AUC.name=a b"),
-    (
-        config("binary", thresholds=[0.3], metrics=[{"Recall": {"thresholds": [0.3, 0.7]}}]),
-        "there is a metric recall_0.3 already",
-    ),
     (config("binary", metrics=[{"AUC": {"from_logits": True}}]), "task.metrics.AUC.from_logits=true: is set by the"),
     (config("binary", metrics=[{"AUC": {"weighted": 1}}]), "task.metrics.AUC.weighted=1: must be true or false"),
-    (config("regression", metrics=["AUC"]), "task.metrics=AUC: does not fit"),
-    (config("regression", metrics=["R2Score"]), "task.metrics=R2Score: Keras's float32 sums lose"),
+    (config("regression", metrics=["R2Score"]), "task.metrics=R2Score: is not a Keras metric that runs have"),
     (config("binary", loss="CTC"), "task.loss=CTC: "),
     (config("classification", loss_options={"gamma": 3.0}), "task.loss_options={gamma:3.0}: needs task.loss; set"),
-    (
-        config("binary", loss="binary_focal_crossentropy", loss_options={"label_smoothing": 0.1}),
-        "task.loss_options.label_smoothing=0.1: is a key of the task; set task.label_smoothing=0.1",
-    ),
     (config("regression", loss="huber", loss_options={"delta": 2.0}), "is a key of the task; set task.delta=2.0"),
     (config("regression", loss="tversky", loss_options=3), "task.loss_options=3: must be a mapping"),
-    (
-        config("positions", loss="dice", label_weight="share"),
-        "task.label_weight=share: must be null with task.loss=dice, which has one number per example",
-    ),
+    (config("positions", loss="dice", label_weight="share"), "task.label_weight=share: must be null with task.loss"),
     (config("regression", loss="mean_square_error"), "did you mean mean_squared_error"),
-    (config("regression", loss="huber", delta=0.0), "task.delta=0.0"),
-    (config("regression", loss="poisson", standardize=True), "task.standardize=true"),
-    (
-        config("regression", loss="sparse_categorical_crossentropy"),
-        "task.loss=sparse_categorical_crossentropy: does not compare numbers",
-    ),
-    (
-        config("regression", loss="CTC"),
-        "task.loss=CTC: does not compare numbers with numbers; set engine=jax task=custom",
-    ),
-    (config("regression", loss="Circle"), "a loss that reads the batch"),
     (config("regression", loss="MeanSquaredError"), "set task.loss=mean_squared_error"),
     (config("regression", loss="kld"), "set task.loss=kl_divergence"),
-    (config("multilabel", thresholds=[0.3, 0.3000001]), "must differ in their first 6 digits"),
-    (
-        config("regression", loss="huber", from_logits=True),
-        "task.from_logits=true: must be false with task.loss=huber",
-    ),
-    (config("regression", loss="dice", standardize=True), "task.standardize=true"),
+    (config("regression", loss="poisson", standardize=True), "task.standardize=true"),
+    (config("regression", loss="huber", from_logits=True), "task.from_logits=true: must be false with task.loss"),
     (config("custom", target="no_dot"), "task._target_=no_dot"),
     (config("custom", target=f"{OWN}.loss", maximize=["near"], minimize=["near"]), "another metric is named near"),
     (config("custom", target=f"{OWN}.loss", minimize=["loss"]), "the loss is named loss;"),
-    (config("custom", target=f"{OWN}.loss", units=0), "task.units=0"),
     (config("step", target=f"{STEPS}.Line", minimize=["loss"]), "task.maximize=loss"),
     (config("step", target=f"{STEPS}.Line", log=["a", "a"]), "task.log=a"),
 ]
@@ -118,34 +70,17 @@ def test_an_option_that_cannot_work_is_refused_without_a_dataset(made: TaskConfi
     assert "\n" not in str(refused.value)
 
 
-def test_one_threshold_may_be_a_number_as_in_keras() -> None:
-    added = {"Recall": {"thresholds": 0.3, "name": "found"}}
-    found = metric_directions(config("binary", metrics=[added]))
-    assert set(found) == {*metric_directions(config("binary")), "found"}
-
-
-def test_an_error_lists_at_most_ten_metrics() -> None:
-    for metric in ("AUCC", "Hinge"):
-        with pytest.raises(ConfigError) as refused:
-            check(config("classification", metrics=[metric]))
-        assert str(refused.value).count(", ") == 10
-
-
+FLOATS = ArraySpec((), "float32")
 OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (
         config("regression", loss="binary_crossentropy", metrics=["F1Score"]),
-        {"x": X, "target": ArraySpec((), "float32")},
+        {"x": X, "target": FLOATS},
         "task.metrics.F1Score.threshold=null: the largest output is always positive, as there is one column",
     ),
     (
         config("classification", metrics=[{"Precision": {"class_id": 3}}]),
         {"x": X, "label": NAMED},
         "task.metrics.Precision.class_id=3: the target has 3 classes, 0 to 2",
-    ),
-    (
-        config("classification", metrics=[{"IoU": {"target_class_ids": [0, 5]}}]),
-        {"x": X, "label": NAMED},
-        "task.metrics.IoU.target_class_ids=[0,5]: the target has 3 classes",
     ),
     (
         config("classification", metrics=[{"AUC": {"weighted": True}}]),
@@ -158,46 +93,20 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("classification", ["label", "x"]), {"x": X, "label": NAMED, "z": X}, "one array of classes"),
     (config("classification"), {"x": X, "label": ArraySpec((2, 2), "int32")}, "shape [2, 2]"),
     (config("classification"), {"x": X, "label": ArraySpec((), "int32")}, "task.classes=null"),
-    (
-        config("classification", classes=4),
-        {"x": X, "label": ArraySpec((3,), "float32")},
-        "task.classes=4: must be 3, ",
-    ),
-    (
-        config("classification"),
-        {"x": X, "label": ArraySpec((), "int32", (), ("a",))},
-        "task.target=label: has one class only, a; name another array, or use data with two classes",
-    ),
+    (config("classification", classes=4), {"x": X, "label": X}, "task.classes has 4 classes; set task.classes=3"),
+    (config("classification"), {"x": X, "label": ArraySpec((), "int32", (), ("a",))}, "has one class only, a; name"),
     (config("classification", class_weights=[1.0, 2.0]), {"x": X, "label": NAMED}, "needs 3 weights, one per class"),
-    (
-        config("classification", class_weights={"d": 2.0}),
-        {"x": X, "label": NAMED},
-        "unknown class; name one of a, b, c",
-    ),
+    (config("classification", class_weights={"d": 2.0}), {"x": X, "label": NAMED}, "unknown class; name one of a"),
     (config("classification", class_weights="balanced"), {"x": X, "label": NAMED}, "computed from the train split"),
-    (config("multilabel"), {"x": X, "label": NAMED}, "set task=classification, which takes 0 and 1 as two classes"),
-    (
-        config("multilabel"),
-        {"x": X, "label": ArraySpec((), "float32")},
-        "set task=classification for 0 and 1, or task=regression",
-    ),
     (config("multilabel", ["x", "label"]), {"x": X, "label": NAMED, "z": X}, "x [3], label []"),
     (config("binary"), {"x": X, "label": NAMED}, "it has 3; set task=classification"),
-    (config("binary", ["y"]), {"x": X, "y": X}, "its shape [3]; set task=classification"),
-    (config("binary", ["x", "y"]), {"x": X, "y": X, "z": X}, "set task=multilabel for several labels"),
+    (config("binary", ["x", "y"]), {"x": X, "y": X, "z": X}, "set task=multilabel"),
     (config("binary", positive="c"), {"x": X, "label": TWO}, "one of the two classes, a and b"),
-    (config("binary", class_weights=[1.0]), {"x": X, "label": TWO}, "needs 2 weights, one per class"),
-    (config("binary", class_weights="balanced"), {"x": X, "label": TWO}, "computed from the train split"),
     (config("positions"), {"x": X, "label": NAMED}, "set task=classification, which has one class per example"),
-    (config("positions"), {"x": X, "label": X}, "one integer per position"),
+    (config("positions"), {"x": X, "label": X}, "store integers, such as label.astype('int32')"),
     (config("positions"), {"x": X, "label": GRID}, "task.classes=null"),
-    (
-        config("positions", label_weight="w"),
-        {"x": X, "label": GRID},
-        "task.label_weight=w: the dataset has no array 'w' (its arrays: x, label)",
-    ),
+    (config("positions", label_weight="w"), {"x": X, "label": GRID}, "task.label_weight=w: the dataset has no array"),
     (config("positions", label_weight="x"), {"x": X, "label": GRID, "z": X}, "one number per label, shape [4, 6]"),
-    (config("positions", classes=3, class_weights=[1.0]), {"x": X, "label": GRID}, "needs 3 weights"),
     (config("sequence_to_sequence"), {"x": X, "y": NAMED}, "at least two tokens per example"),
     (config("sequence_to_sequence"), {"y": TOKENS}, "set task=language_model for one sequence"),
     (config("sequence_to_sequence", inputs=["x"]), {"x": TOKENS, "y": TOKENS}, "needs the target too, y"),
@@ -205,27 +114,13 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("regression", ["x", "y"]), {"x": X, "y": X, "z": X}, "several of one number per example"),
     (config("regression", standardize=True), {"x": X, "y": X}, "task.standardize=true"),
     (config("regression"), {"x": X, "label": NAMED}, "it has categories: a, b, ...; name another array"),
-    (
-        config("classification", top_k=3),
-        {"x": X, "label": NAMED},
-        "task.top_k=3: must be below the number of classes, 3",
-    ),
-    (
-        config("classification"),
-        {"x": X, "label": ArraySpec((4,), "float32", (), tuple("abc"))},
-        "label: has 4 probabilities per example, but the dataset names 3 classes; set task.classes=4",
-    ),
     (config("custom", target=f"{OWN}.loss", maximize=["nearer"]), {"x": X}, "task.maximize=tests.task.own.nearer"),
     (config("custom", target="tests.task.nowhere.loss"), {"x": X}, "no module tests.task.nowhere"),
     (config("custom", target=f"{OWN}.los"), {"x": X}, "did you mean loss"),
     (config("custom", target=f"{OWN}.not_a_function"), {"x": X}, "not callable"),
     (config("custom", target=f"{OWN}.of_two"), {"x": X}, "write def of_two(ops, outputs, batch)"),
     (config("regression", example_weight="w"), {"x": X, "y": X, "w": X}, "task.example_weight=w"),
-    (
-        config("regression", example_weight="v"),
-        {"x": X, "y": X},
-        "task.example_weight=v: the dataset has no array 'v' (its",
-    ),
+    (config("regression", example_weight="v"), {"x": X, "y": X}, "task.example_weight=v: the dataset has no array"),
 ]
 
 
@@ -252,27 +147,11 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
     ("name", "labels", "told"),
     [
         ("classification", [[0.5, 0.5], [1.0, 1.0]], "those of example 1 of the train split sum to 2"),
-        (
-            "classification",
-            [[0.5, 0.5], [1.5, -0.5]],
-            "not have negative probabilities, but example 1",
-        ),
-        (
-            "classification",
-            [[0.5, 0.5], [2.0, -0.5]],
-            "example 1 of the train split has -0.5; set task=regression",
-        ),
-        (
-            "classification",
-            [[0.5, 0.5], [float("nan"), 0.5]],
-            "those of example 1 of the train split sum to nan; repair or remove that example",
-        ),
+        ("classification", [[0.5, 0.5], [1.5, -0.5]], "not have negative probabilities, but example 1"),
+        ("classification", [[0.5, 0.5], [float("nan"), 0.5]], "those of example 1 of the train split sum to nan"),
         ("classification", [0, 450_000], "2 examples have integers up to 450,000; set task=regression"),
-        ("binary", [0, 2], "a 0 or 1 per example, but the train split has 2"),
-        ("binary", [-1, 0], "a 0 or 1 per example, but the train split has -1"),
+        ("binary", [0, 2], "a 0 or 1 per label, but the train split has 2"),
         ("multilabel", [[1, 0], [-1, 1]], "a 0 or 1 per label, but the train split has -1"),
-        ("multilabel", [[1, 0], [4, 1]], "a 0 or 1 per label, but the train split has 4"),
-        ("multilabel", [[1, 0], [4, 1]], "store 0 and 1, or for a class per token (tags), set task=positions"),
     ],
 )
 def test_targets_that_the_loss_does_not_take_are_refused(name: str, labels: list[Any], told: str) -> None:
@@ -304,11 +183,6 @@ def test_whole_floats_are_class_indices_and_fractions_are_rejected(dtype: str, s
         made(0.0, -1.0, 1.0)
 
 
-def test_masks_of_floats_are_told_to_be_stored_as_integers() -> None:
-    with pytest.raises(ConfigError, match=r"store integers, such as label\.astype\('int32'\), or set task=regression"):
-        make_task(config("positions"), {"x": X, "label": ArraySpec((4, 6), "float32")})
-
-
 def test_labels_of_positions_that_mean_no_class_are_told_how_they_are_ignored() -> None:
     specs = {"x": X, "label": ArraySpec((2,), "uint8")}
     source = ArraySource({"x": np.zeros((2, 3), np.float32), "label": np.array([[0, 1], [2, 255]], np.uint8)}, specs)
@@ -336,16 +210,6 @@ def test_target_tokens_that_the_loss_does_not_take_are_refused(
     with pytest.raises(ConfigError) as refused:
         make_task(config("sequence_to_sequence", **options), specs, source)
     assert told in str(refused.value)
-
-
-def test_labels_of_an_evaluated_split_that_the_train_split_has_not_are_refused() -> None:
-    specs = {"x": X, "label": ArraySpec((), "int32")}
-    train, test = (
-        ArraySource({"x": np.zeros((2, 3), np.float32), "label": np.array(labels, np.int32)}, specs)
-        for labels in ([0, 1], [0, 2])
-    )
-    with pytest.raises(ConfigError, match="labels must be from 0 to 1, but the test split has 2"):
-        make_task(config("classification"), specs, train).check_split(test, "test")
 
 
 def test_classes_that_nobody_names_are_counted_once() -> None:

@@ -235,36 +235,6 @@ def test_two_metrics_of_one_name_are_rejected() -> None:
         registry.check(config(outputs))
 
 
-def test_two_predictions_of_one_name_are_rejected() -> None:
-    # `a_class` is a prediction of `a`, and all that the regression `a_class` predicts.
-    outputs: dict[str, Any] = {"a": "classification", "a_class": "regression"}
-    with pytest.raises(ConfigError, match=r"task\.outputs\.a_class=regression: has a prediction a_class, as a has"):
-        registry.check(config(outputs))
-    registry.check(config({"a": "binary", "a_class": "regression"}))
-    registry.check(config({"a": {"name": "binary", "from_logits": False}, "a_probabilities": "regression"}))
-
-
-@pytest.mark.parametrize("from_logits", [True, False])
-@pytest.mark.parametrize(
-    ("name", "options", "shape"),
-    [
-        ("classification", {"target": "sick", "classes": 2}, (2, 2)),
-        ("binary", {"target": "sick"}, (2, 1)),
-        ("multilabel", {"target": "tags"}, (2, 4)),
-        ("positions", {"target": "tags", "classes": 3}, (2, 4, 3)),
-    ],
-)
-def test_the_registry_names_the_predictions_of_each_task(
-    name: str, options: dict[str, Any], shape: tuple[int, ...], from_logits: bool
-) -> None:
-    content = {"name": name, "inputs": ["x"], "from_logits": from_logits, **options}
-    made = registry.make_task(build(TaskConfig, arranged("task", content), "task"), SPECS)
-    expected = list(registry.TASKS[name].predictions)
-    if not from_logits:
-        expected.remove("logits")
-    assert sorted(made.predictions(OPS, np.zeros(shape))) == sorted(expected)
-
-
 def test_the_targets_are_those_of_the_outputs() -> None:
     with pytest.raises(ConfigError, match=r"task.target=\[age\]: can't be set with task.outputs"):
         config(target="age")

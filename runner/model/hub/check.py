@@ -36,12 +36,8 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
         problem = "does not train models of Keras 3, which model=keras_hub builds"
         raise invalid("engine", config.engine.name, problem=problem, fix="set engine=jax")
     if importlib.util.find_spec("keras_hub") is None:
-        raise invalid(
-            "model",
-            "keras_hub",
-            problem="it needs keras_hub, which is not installed",
-            fix="pip install -e '.[hub]'",
-        )
+        problem = "it needs keras_hub, which is not installed"
+        raise invalid("model", "keras_hub", problem=problem, fix="pip install -e '.[hub]'")
     builder_options = config.model.options
     for key in ("preset", "backbone", "task"):
         _check_string(f"model.{key}", builder_options.get(key))
@@ -77,12 +73,8 @@ def _check_source(backbone: str | None, preset: str | None) -> None:
         )
     if preset is not None:
         if backbone is not None:
-            raise invalid(
-                "model.backbone",
-                backbone,
-                problem="a preset determines its class, so the two exclude each other",
-                fix="remove model.backbone or model.preset",
-            )
+            problem = "a preset determines its class, so the two exclude each other"
+            raise invalid("model.backbone", backbone, problem=problem, fix="remove model.backbone or model.preset")
         presets.check(preset)
 
 
@@ -94,12 +86,9 @@ def _check_keys(config: ModelConfig) -> None:
         )
     for key, value in further_options.items():
         if key in config.options and key not in _BUILDER_OPTIONS:
-            raise invalid(
-                f"model.config.{key}",
-                value,
-                problem=f"the key is set twice, model.{key} is {config.options[key]}",
-                fix=f"remove model.{key} or model.config.{key}",
-            )
+            problem = f"the key is set twice, model.{key} is {config.options[key]}"
+            fix = f"remove model.{key} or model.config.{key}"
+            raise invalid(f"model.config.{key}", value, problem=problem, fix=fix)
 
 
 def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
@@ -136,12 +125,8 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
         problem = f"it gives {byte_tokens} tokens, but the preset's vocabulary has {preset_size:,}"
     else:
         problem = f"its token ids are bytes, but the preset has the tokens of {preset_tokenizer}"
-    raise invalid(
-        "dataset.tokenizer",
-        tokenizer,
-        problem=problem,
-        fix="use the preset's tokenizer: dataset.tokenizer=tokenizer.json (docs/keras_hub.md says how to write it)",
-    )
+    fix = "use the preset's tokenizer: dataset.tokenizer=tokenizer.json (docs/keras_hub.md says how to write it)"
+    raise invalid("dataset.tokenizer", tokenizer, problem=problem, fix=fix)
 
 
 def _vocabulary_size(class_options: Mapping[str, Any]) -> int | None:

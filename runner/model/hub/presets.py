@@ -165,12 +165,9 @@ def _downloaded(value: str) -> Path:
                     preset_utils.get_file(value, name)
     except Exception as error:
         # Each download client has its own exceptions.
-        raise invalid(
-            KEY,
-            value,
-            problem=f"it could not be downloaded ({describe(error)})",
-            fix="check the network connection, or " + _FIX + " on a machine with one",
-        ) from error
+        problem = f"it could not be downloaded ({describe(error)})"
+        fix = "check the network connection, or " + _FIX + " on a machine with one"
+        raise invalid(KEY, value, problem=problem, fix=fix) from error
     return config.parent
 
 
@@ -205,12 +202,8 @@ def _read(value: str, folder: Path, key: str) -> Preset:
         raise invalid(key, value, problem=f"it can't be read ({describe(error)})", fix=_FIX) from error
     config = _serialized_object(key, value, CONFIG, config_content)
     if untrusted is not None:
-        raise invalid(
-            key,
-            value,
-            problem=f"its config names {untrusted}, but only Keras's own modules are imported",
-            fix=_FIX,
-        )
+        problem = f"its config names {untrusted}, but only Keras's own modules are imported"
+        raise invalid(key, value, problem=problem, fix=_FIX)
     if not isinstance(config.get("class_name"), str):
         raise invalid(key, value, problem=f"its {CONFIG} names no class", fix=_FIX)
     if not any(path.is_file() for path in _weight_paths(folder)):

@@ -12,7 +12,7 @@ SPEC = Spec(
         "trainer.checkpoint.best=eval/accuracy",
         "task.label_smoothing=0.1",
         "task.classes=6",
-        "task.top_k=5",
+        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
     ],
     simplified=[
         "no stochastic depth",

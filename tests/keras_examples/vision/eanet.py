@@ -12,7 +12,7 @@ SPEC = Spec(
         "optimizer.weight_decay=1e-4",
         "task.label_smoothing=0.1",
         "task.classes=6",
-        "task.top_k=5",
+        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
     ],
     simplified=[
         "no normalization and augmentation by layers",

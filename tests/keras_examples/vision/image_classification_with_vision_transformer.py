@@ -12,7 +12,7 @@ SPEC = Spec(
         "optimizer.weight_decay=1e-4",
         "trainer.checkpoint.best=eval/accuracy",
         "task.classes=6",
-        "task.top_k=5",
+        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
     ],
     simplified=["no normalization, resizing and augmentation by layers", "patches by a strided convolution"],
 )

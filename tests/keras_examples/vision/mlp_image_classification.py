@@ -16,7 +16,7 @@ SPEC = Spec(
         "trainer.early_stopping.metric=eval/loss",
         "trainer.early_stopping.patience=10",
         "task.classes=6",
-        "task.top_k=5",
+        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
     ],
     simplified=[
         "the MLP-mixer of three models",

@@ -15,7 +15,7 @@ SPEC = Spec(
         "optimizer.schedule.name=cosine",
         "optimizer.schedule.warmup_steps=2",
         "task.classes=6",
-        "task.top_k=5",
+        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
     ],
     simplified=[
         "shifted patches by a wider convolution, without their norm",

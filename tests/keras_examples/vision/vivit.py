@@ -12,7 +12,7 @@ SPEC = Spec(
         "optimizer=adam",
         "optimizer.learning_rate=1e-4",
         "task.classes=6",
-        "task.top_k=5",
+        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
     ],
 )
 

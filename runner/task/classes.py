@@ -1,0 +1,131 @@
+"""Classes of a task: their names, the check of labels, and their weights in the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from runner.data.base import Array, ArraySpec, DataSource, column
+from runner.errors import did_you_mean, invalid, listed
+from runner.task.base import TaskData
+from runner.task.supervised import required_train_split
+
+_KEY = "task.classes"
+_WEIGHTS_KEY = "task.class_weights"
+# Names of the number of classes, and of their weights, among `Task.constants`.
+COUNT = "classes"
+WEIGHTS = "class_weights"
+_BALANCED = "balanced"
+
+
+def names_of(setting: Any, spec: ArraySpec, data: TaskData, count: Callable[[], int]) -> tuple[str, ...]:
+    """Returns the names of classes: those of the config or the dataset, or numbers.
+
+    Args:
+      setting: `task.classes`, checked: a number, a list of names, or null.
+      spec: of the array of labels.
+      data: has the number of classes of a resumed run.
+      count: counts the classes, where neither the config, the dataset nor a resumed run knows their number.
+    """
+    if isinstance(setting, list):
+        return tuple(map(str, setting))
+    if setting is None and spec.names:
+        return tuple(spec.names)
+    if setting is not None:
+        number = int(setting)
+    elif COUNT in data.constants:
+        number = int(data.constants[COUNT][0])
+    else:
+        number = count()
+    return tuple(str(label) for label in range(number))
+
+
+def known_labels(train: DataSource | None, target: str) -> Array:
+    """Returns the labels of the train split, whose classes are counted.
+
+    Raises:
+      ConfigError: the split is not known, or can't be read as a whole.
+    """
+    labels = None if train is None else column(train, target)
+    if labels is None:
+        problem = f"needs the number of classes, which array {target} does not show"
+        raise invalid(_KEY, None, problem=problem, fix=f"set it, such as {_KEY}=10")
+    return labels
+
+
+def whole(labels: Array, target: str) -> Array:
+    """Returns labels that may be stored as floats, as integers.
+
+    Raises:
+      ConfigError: one is a fraction.
+    """
+    if labels.dtype.kind != "f":
+        return labels
+    fractions = labels[labels != np.floor(labels)]
+    if fractions.size:
+        problem = f"must have class indices, but one example has {fractions.flat[0]:g}"
+        fix = "set task=regression, or store the index of the class"
+        raise invalid("task.target", target, problem=problem, fix=fix)
+    return np.asarray(labels.astype(np.int64))
+
+
+def check_range(labels: Array, classes: int, target: str, split: str, fix: Callable[[int], str]) -> None:
+    """Checks that labels, integers of any shape, are from 0 to classes - 1; `fix` is called with one that is not.
+
+    Raises:
+      ConfigError: one is not.
+    """
+    low = int(labels.min(initial=0))
+    high = int(labels.max(initial=0))
+    if low >= 0 and high < classes:
+        return
+    wrong = low if low < 0 else high
+    problem = f"labels must be from 0 to {classes - 1}, but the {split} split has {wrong}"
+    raise invalid("task.target", target, problem=problem, fix=fix(wrong))
+
+
+def weights_of(
+    setting: Any, names: Sequence[str], data: TaskData, count: Callable[[DataSource], Array]
+) -> list[float] | None:
+    """Returns one weight per class; None: all are 1.
+
+    Args:
+      setting: `task.class_weights`, checked: `balanced`, a list in label order, a mapping from names, or null.
+      names: of the classes, in label order.
+      data: has the weights of a resumed run.
+      count: returns the number of examples (C,) of each class in the train split.
+
+    Raises:
+      ConfigError: the setting does not fit the classes.
+    """
+    if setting is None:
+        return None
+    if setting == _BALANCED:
+        if WEIGHTS in data.constants:
+            return list(data.constants[WEIGHTS])
+        return balanced(count(required_train_split(_WEIGHTS_KEY, setting, data.train)))
+    if isinstance(setting, Mapping):
+        for name in setting:
+            if str(name) not in names:
+                fix = did_you_mean(str(name), names, f"name one of {listed(names)}")
+                raise invalid(f"{_WEIGHTS_KEY}.{name}", setting[name], problem="unknown class", fix=fix)
+        weight_of = {str(name): float(weight) for name, weight in setting.items()}
+        return [weight_of.get(name, 1.0) for name in names]
+    if len(setting) != len(names):
+        fix = "list one weight per class, or map class names to weights, such as {cat: 2.0}"
+        raise invalid(_WEIGHTS_KEY, setting, problem=f"needs {len(names)} weights, one per class", fix=fix)
+    return [float(weight) for weight in setting]
+
+
+def weight_constants(setting: Any, weights: Sequence[float]) -> dict[str, Sequence[float]]:
+    """Returns the weights among `Task.constants`; none if the config lists them, which a resumed run may change."""
+    return {WEIGHTS: weights} if setting == _BALANCED else {}
+
+
+def balanced(examples: Array) -> list[float]:
+    """Returns examples / (classes * examples of the class) of counts (C,); classes without examples have 1."""
+    has_examples = examples > 0
+    weights = examples.sum() / (has_examples.sum() * np.where(has_examples, examples, 1))
+    return [float(weight) for weight in np.where(has_examples, weights, 1.0)]
