@@ -98,12 +98,7 @@ def call(
 
 
 def _accepts(builder: Callable[..., Any], name: str) -> bool:
-    """Returns whether a builder has a parameter.
-
-    True if its signature can't be read or it takes any keyword.
-
-    A wrapper that takes any keyword passes on what the builder inside of it takes.
-    """
+    """Returns whether a builder has a parameter, or takes any keyword: a wrapper passes on what is inside of it."""
     try:
         own_parameters = inspect.signature(builder, follow_wrapped=False).parameters
     except (TypeError, ValueError):

@@ -14,7 +14,6 @@ This module rejects models that need more of `fit`. It looks at their attributes
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -78,29 +77,18 @@ def check_steps(model: object, base: type, config: ModelConfig) -> None:
 
 
 def _model_problem(model: object, base: type) -> str:
-    """Returns what is wrong with a model's methods or compilation, with a fix. The result is empty if nothing is."""
     name = type(model).__name__
     for method in overridden(model, base):
-        if _has_several_optimizers(model, base):
-            return (
-                f"{name} trains by a {method} of its own with an optimizer per network, as a GAN does, but a run has "
-                "one optimizer and one loss; write the method as a custom step (task=step with engine=jax), or train "
-                "one network at a time"
-            )
         return (
             f"{name} has a {method} of its own, which a run does not call; write the loss and the metrics as a task "
-            "(task._target_), or use add_loss in a layer's call, and remove the method"
+            "(task._target_), use add_loss in a layer's call, or write the method as a custom step (task=step with "
+            "engine=jax), which may have several optimizers as a GAN does"
         )
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
-        loss = getattr(model, "loss", None)
-        shown_loss = loss
-        if not isinstance(loss, str):
-            shown_loss = getattr(loss, "name", type(loss).__name__)
         return (
-            f"the model is compiled, with optimizer {type(optimizer).__name__} and loss {shown_loss}, but a run takes "
-            "optimizer, loss and metrics from its config; remove model.compile(...), or load the model with "
-            "compile=False"
+            f"the model is compiled, with optimizer {type(optimizer).__name__}, but a run takes optimizer, loss and "
+            "metrics from its config; remove model.compile(...), or load the model with compile=False"
         )
     return ""
 
@@ -115,32 +103,7 @@ def overridden(model: object, base: type, without: Collection[str] = ()) -> list
     return methods
 
 
-def _has_several_optimizers(model: object, base: type) -> bool:
-    """Returns whether a model has an optimizer per network.
-
-    True too if it consists of several models and has no call itself.
-    """
-    compile_method = getattr(type(model), "compile", None)
-    if compile_method is not None and compile_method is not getattr(base, "compile", None):
-        names = inspect.signature(compile_method).parameters
-        if sum("opt" in name.lower() for name in names) > 1:
-            return True
-    # By id: a network that two attributes refer to counts once.
-    optimizers = set()
-    networks = set()
-    for value in vars(model).values():
-        if hasattr(value, "apply_gradients"):
-            optimizers.add(id(value))
-        if isinstance(value, base):
-            networks.add(id(value))
-    if len(optimizers) > 1:
-        return True
-    has_call = getattr(type(model), "call", None) is not getattr(base, "call", None)
-    return len(networks) > 1 and not has_call
-
-
 def _layer_problem(layer: object) -> str:
-    """Returns what of a layer a run does not honor, with a fix; else empty."""
     name = getattr(layer, "name", type(layer).__name__)
     if getattr(layer, "compute_dtype", None) == "float16":
         return (
@@ -164,7 +127,6 @@ def _layer_problem(layer: object) -> str:
 
 
 def _variables_problem(model: object, dtypes: Collection[str]) -> str:
-    """Returns what is wrong with the trainable variables, with a fix, or empty."""
     for variable in _listed(model, "trainable_variables"):
         name = _variable_name(variable)
         dtype = getattr(variable.dtype, "name", variable.dtype)
@@ -182,7 +144,6 @@ def _variables_problem(model: object, dtypes: Collection[str]) -> str:
 
 
 def _outputs_problem(model: object) -> str:
-    """Returns what is wrong with a model's outputs, with a fix; empty if nothing is."""
     outputs = _listed(model, "outputs")
     names = _listed(model, "output_names")
     for index, output in enumerate(outputs):
@@ -191,24 +152,17 @@ def _outputs_problem(model: object) -> str:
         subject = "its output"
         if len(outputs) > 1 and index < len(names):
             subject = f"its output {names[index]}"
+        fix = "pool the masked steps with a layer that ends the mask, such as keras.layers.GlobalAveragePooling1D"
         if len(output.shape) > 2:
-            return (
-                f"{subject} carries a mask of the steps (tokens), by which Keras weights the loss and a run does not; "
+            fix = (
                 "end the mask before the last layer with a layer whose compute_mask returns None (or leave mask_zero "
-                "out), and leave steps out by their labels: task.ignore_index or task.label_weight of task=positions, "
-                "task.label_weight of task=language_model, task.padding of task=sequence_to_sequence; a loss of "
-                "task=custom reads an array of weights from its batch; for one output per example, pool the steps "
-                "first, for example with keras.layers.GlobalAveragePooling1D"
+                "out), and leave steps out by their labels: task.ignore_index, task.label_weight or task.padding"
             )
-        return (
-            f"{subject} carries a mask, by which Keras weights the loss and a run does not; pool the masked steps "
-            "with a layer that ends the mask, such as keras.layers.GlobalAveragePooling1D or an RNN"
-        )
+        return f"{subject} carries a mask of the steps, by which Keras weights the loss and a run does not; {fix}"
     return ""
 
 
 def _listed(owner: object, attribute: str) -> list[Any]:
-    """Returns an attribute that is a list. The result is empty if it is missing or None, as of subclassed models."""
     return list(getattr(owner, attribute, None) or [])
 
 

@@ -7,6 +7,7 @@ With `positions=rotary norm=rms activation=swiglu bias=false` it is Llama (arXiv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
@@ -15,9 +16,8 @@ from runner.model import ops
 from runner.model.gpt_options import check_options, default_feedforward, scans
 from runner.model.inputs import Inputs
 from runner.model.portable import bind
-from runner.model.remat import Remat
 from runner.model.scanned import Blocks
-from runner.model.sizes import Sizes
+from runner.model.sizes import Remat, Sizes
 from runner.model.transformer import Block, Head, PositionEmbedding, TokenEmbedding, make_norm
 
 if TYPE_CHECKING:
@@ -87,114 +87,45 @@ def build(
     tokens_name, length = _token_input(inputs)
     on_jax = ops.is_on_jax(keras)
     check_options(options, on_jax=on_jax)
-    vocabulary = _vocabulary(outputs)
-    _check_length(max_length, length)
-    learned_positions = None
-    if positions == "learned":
-        learned_positions = max_length or length
-    if fused_head is None:
-        fused_head = on_jax
-    return _assembled(
-        keras,
-        inputs,
-        tokens_name,
-        _sizes(options),
-        vocabulary=vocabulary,
-        learned_positions=learned_positions,
-        is_scanned=scans(scan, depth, on_jax=on_jax),
-        is_tied=tied,
-        is_fused=fused_head,
-        logits_cap=logits_cap,
-        scales_embeddings=scaled_embeddings,
-    )
-
-
-def _vocabulary(outputs: OutputSpec) -> int:
     if outputs.units is None:
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
-    return outputs.units
-
-
-def _check_length(max_length: int | None, length: int) -> None:
     if max_length is not None and max_length < length:
         raise ValueError(f"model.max_length={max_length} must be at least the row's {length} tokens")
-
-
-def _sizes(options: Mapping[str, Any]) -> Sizes:
-    rotary = None
-    if options["positions"] == "rotary":
-        rotary = options["wavelength"]
-    return Sizes(
-        dim=options["dim"],
-        heads=options["heads"],
-        key_value_heads=options["key_value_heads"] or options["heads"],
-        feedforward=options["feedforward"] or default_feedforward(options["dim"], options["activation"]),
-        depth=options["depth"],
-        rotary=rotary,
-        norm=options["norm"],
-        activation=options["activation"],
-        bias=options["bias"],
-        dropout=options["dropout"],
-        epsilon=options["epsilon"],
-        remat=Remat(options["remat"], tuple(options["saved"]), tuple(options["offloaded"])),
-        head_dim=options["head_dim"],
-        window=options["window"],
-        global_every=options["global_every"],
-        local_rotary=options["local_wavelength"],
-        attention_cap=options["attention_cap"],
-        post_norm=options["post_norm"],
-        query_key_norm=options["query_key_norm"],
-        experts=options["experts"],
-        experts_per_token=options["experts_per_token"],
-        router_loss=options["router_loss"],
-    )
-
-
-def _assembled(
-    keras: Any,
-    inputs: Inputs,
-    tokens_name: str,
-    sizes: Sizes,
-    *,
-    vocabulary: int,
-    learned_positions: int | None,
-    is_scanned: bool,
-    is_tied: bool,
-    is_fused: bool,
-    logits_cap: float | None,
-    scales_embeddings: bool,
-) -> Any:
-    """Returns the model of valid options.
-
-    Args:
-      learned_positions: number of position embeddings; None: there are none.
-    """
+    sizes = _sizes(options)
     taken = model_inputs.make(keras, inputs)
-    tokens, segments, positions = _tensors(taken, tokens_name)
+    tokens, segments, token_positions = _tensors(taken, tokens_name)
     embedding = bind(TokenEmbedding, keras)(
-        vocabulary, sizes.dim, gives_table=is_tied, scaled=scales_embeddings, name="token_embedding"
+        outputs.units, dim, gives_table=tied, scaled=scaled_embeddings, name="token_embedding"
     )
     embedded = embedding(tokens)
     x = embedded
     # The table is an argument of a tied head, so that its gradient flows through both uses.
     head_arguments = []
-    if is_tied:
+    if tied:
         x, table = embedded
         head_arguments.append(table)
-    if learned_positions is not None:
-        x = bind(PositionEmbedding, keras)(learned_positions, name="position_embedding")(x, **positions)
-    x = keras.layers.Dropout(sizes.dropout, name="embedding_dropout")(x)
-
-    if is_scanned:
+    if positions == "learned":
+        x = bind(PositionEmbedding, keras)(max_length or length, name="position_embedding")(x, **token_positions)
+    x = keras.layers.Dropout(dropout, name="embedding_dropout")(x)
+    if scans(scan, depth, on_jax=on_jax):
         x = bind(Blocks, keras)(sizes, name="blocks")(x, **segments)
     else:
-        for index in range(sizes.depth):
+        for index in range(depth):
             block = bind(Block, keras)(sizes, is_local=sizes.is_local(index), name=f"block_{index}")
             x = block(x, **segments)
-
     x = make_norm(keras, sizes, "norm")(x)
-    head = bind(Head, keras)(vocabulary, tied=is_tied, fused=is_fused, cap=logits_cap, name="head")
+    is_fused = on_jax if fused_head is None else fused_head
+    head = bind(Head, keras)(outputs.units, tied=tied, fused=is_fused, cap=logits_cap, name="head")
     return keras.Model(taken, head(x, *head_arguments), name="gpt")
+
+
+def _sizes(options: Mapping[str, Any]) -> Sizes:
+    own = {field.name: options[field.name] for field in fields(Sizes) if field.name in options}
+    own["key_value_heads"] = options["key_value_heads"] or options["heads"]
+    own["feedforward"] = options["feedforward"] or default_feedforward(options["dim"], options["activation"])
+    own["remat"] = Remat(options["remat"], tuple(options["saved"]), tuple(options["offloaded"]))
+    own["rotary"] = options["wavelength"] if options["positions"] == "rotary" else None
+    return Sizes(**own, local_rotary=options["local_wavelength"])
 
 
 def _tensors(taken: Any, tokens_name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:

@@ -83,48 +83,40 @@ def check_options(options: Mapping[str, Any], *, on_jax: bool) -> None:
         if not on_jax and options[name] not in values:
             fix = f"remove model.{name}, or set engine=jax"
             raise invalid(f"model.{name}", options[name], problem="needs Keras on JAX", fix=fix)
-    _check_heads(
-        options["dim"], options["heads"], options["key_value_heads"], options["head_dim"], options["positions"]
-    )
+    _check_heads(options)
     _check_names(options)
-    _check_window(options)
+    _check_effects(options)
     _check_experts(options)
 
 
-def _check_window(options: Mapping[str, Any]) -> None:
-    for name in ("global_every", "local_wavelength"):
+def _check_effects(options: Mapping[str, Any]) -> None:
+    """Checks that no option is set that others leave without effect."""
+    for name, is_idle, needed in (
+        ("global_every", options["window"] is None, "model.window=4096"),
+        ("local_wavelength", options["window"] is None, "model.window=4096"),
+        ("local_wavelength", options["positions"] != "rotary", "model.positions=rotary"),
+        ("router_loss", options["experts"] is None, "model.experts=8"),
+        ("experts_per_token", options["experts"] is None, "model.experts=8"),
+        ("saved", options["remat"] != NAMES, f"model.remat={NAMES}"),
+        ("offloaded", options["remat"] != NAMES, f"model.remat={NAMES}"),
+    ):
         value = options[name]
-        if value is not None and options["window"] is None:
-            fix = f"set model.window=4096, or remove model.{name}"
-            raise invalid(f"model.{name}", value, problem="has no effect without model.window", fix=fix)
-    local_wavelength = options["local_wavelength"]
-    if local_wavelength is not None and options["positions"] != "rotary":
-        problem = f"has no effect with model.positions={options['positions']}"
-        raise invalid("model.local_wavelength", local_wavelength, problem=problem, fix="set model.positions=rotary")
+        is_set = value != _PER_TOKEN if name == "experts_per_token" else bool(value)
+        if is_idle and is_set:
+            problem = f"has no effect without {needed.partition('=')[0]}"
+            raise invalid(f"model.{name}", value, problem=problem, fix=f"set {needed}, or remove model.{name}")
 
 
 def _check_experts(options: Mapping[str, Any]) -> None:
     experts = options["experts"]
     per_token = options["experts_per_token"]
     if experts is None:
-        router_loss = options["router_loss"]
-        if router_loss is not None:
-            fix = "set model.experts=8, or remove model.router_loss"
-            raise invalid("model.router_loss", router_loss, problem="has no effect without model.experts", fix=fix)
-        if per_token != _PER_TOKEN:
-            fix = "set model.experts=8, or remove model.experts_per_token"
-            raise invalid("model.experts_per_token", per_token, problem="has no effect without model.experts", fix=fix)
         return
     if per_token > experts:
         problem = f"must be at most model.experts={experts}"
         raise invalid("model.experts_per_token", per_token, problem=problem, fix=f"set it to {experts} or less")
-    missing = []
-    if options["activation"] not in GATED:
-        missing.append("model.activation=swiglu")
-    if options["bias"]:
-        missing.append("model.bias=false")
-    if missing:
-        fix = f"set {' '.join(missing)}"
+    if options["activation"] not in GATED or options["bias"]:
+        fix = "set model.activation=swiglu model.bias=false"
         raise invalid("model.experts", experts, problem="experts have a gate and no biases", fix=fix)
 
 
@@ -132,9 +124,6 @@ def _check_names(options: Mapping[str, Any]) -> None:
     for name in _NAME_LISTS:
         for activation in options[name]:
             check_value(f"model.{name}", activation, Constraint(choices=ACTIVATIONS))
-        if options[name] and options["remat"] != NAMES:
-            problem = f"has no effect with model.remat={options['remat']}"
-            raise invalid(f"model.{name}", list(options[name]), problem=problem, fix=f"set model.remat={NAMES}")
         if "gate" in options[name] and options["activation"] not in GATED:
             problem = f"model.activation={options['activation']} has no gate"
             raise invalid(f"model.{name}", list(options[name]), problem=problem, fix="remove gate")
@@ -210,25 +199,25 @@ def used_experts(model: ModelConfig) -> float:
     return float(model.options.get("experts_per_token", _PER_TOKEN) / experts)
 
 
-def _check_heads(dim: int, heads: int, key_value_heads: int | None, head_dim: int | None, positions: str) -> None:
-    if positions == "rotary" and head_dim is not None and head_dim % 2:
-        fix = f"set model.head_dim={head_dim + 1}, or model.positions=learned"
-        raise invalid("model.head_dim", head_dim, problem="must be even with RoPE, which rotates pairs", fix=fix)
+def _check_heads(options: Mapping[str, Any]) -> None:
+    dim = options["dim"]
+    heads = options["heads"]
+    head_dim = options["head_dim"]
+    is_rotary = options["positions"] == "rotary"
     if head_dim is None and dim % heads:
-        divisor = heads
-        if positions == "rotary":
-            # Rotary positions need an even size per head too.
-            divisor *= 2
-        fix = f"set model.dim={_round_up(dim, divisor)}"
+        # RoPE needs an even size per head too.
+        fix = f"set model.dim={_round_up(dim, heads * (1 + is_rotary))}"
         raise invalid("model.heads", heads, problem=f"must divide model.dim={dim}", fix=fix)
-    if key_value_heads is not None and heads % key_value_heads:
-        fix = "remove it, or set it to a divisor"
+    if options["key_value_heads"] is not None and heads % options["key_value_heads"]:
         problem = f"must divide model.heads={heads}"
-        raise invalid("model.key_value_heads", key_value_heads, problem=problem, fix=fix)
-    if positions == "rotary" and head_dim is None and dim // heads % 2:
-        problem = f"needs an even model.dim / model.heads, but it is {dim // heads}: RoPE rotates pairs"
-        fix = f"set model.dim={_round_up(dim, 2 * heads)}, or model.positions=learned"
-        raise invalid("model.positions", positions, problem=problem, fix=fix)
+        fix = "remove it, or set it to a divisor"
+        raise invalid("model.key_value_heads", options["key_value_heads"], problem=problem, fix=fix)
+    if is_rotary and (head_dim or dim // heads) % 2:
+        problem = f"needs an even size per head, but it is {head_dim or dim // heads}: RoPE rotates pairs"
+        fix = (
+            f"set model.dim={_round_up(dim, 2 * heads)}" if head_dim is None else f"set model.head_dim={head_dim + 1}"
+        )
+        raise invalid("model.positions", "rotary", problem=problem, fix=f"{fix}, or model.positions=learned")
 
 
 def _round_up(size: int, divisor: int) -> int:
@@ -254,16 +243,6 @@ def check(config: ModelConfig, *, on_jax: bool) -> None:
         check_options(config.options, on_jax=on_jax)
 
 
-def _check_padding(dataset: DatasetConfig) -> None:
-    problem = "padding would count in model.router_loss"
-    if dataset.remainder == "pad":
-        raise invalid("dataset.remainder", "pad", problem=problem, fix="set dataset.remainder=drop")
-    if dataset.pack:
-        raise invalid("dataset.pack", "true", problem=problem, fix="remove model.router_loss")
-    if dataset.pad:
-        raise invalid("dataset.pad", dataset.pad, problem=problem, fix="remove model.router_loss")
-
-
 def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
     """Checks that the rows of a text have no more tokens than there are positions, and that no loss needs all rows.
 
@@ -275,7 +254,13 @@ def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
     if config.target != TARGET:
         return
     if config.options.get("router_loss") is not None:
-        _check_padding(dataset)
+        problem = "padding would count in model.router_loss"
+        if dataset.remainder == "pad":
+            raise invalid("dataset.remainder", "pad", problem=problem, fix="set dataset.remainder=drop")
+        for key in ("pack", "pad"):
+            value = getattr(dataset, key)
+            if value:
+                raise invalid(f"dataset.{key}", value, problem=problem, fix="remove model.router_loss")
     max_length = config.options.get("max_length")
     length = dataset.sequence_length or checks_text.LENGTH
     if isinstance(max_length, int) and checks_text.is_text(dataset) and length > max_length:

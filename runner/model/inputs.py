@@ -101,10 +101,6 @@ def with_image(keras: Any, inputs: Inputs) -> tuple[Any, Tensor, Callable[[Tenso
 
 
 def _vector_layers(keras: Any, by_name: Mapping[str, ArraySpec]) -> dict[str, Any]:
-    """Returns the layer of each input, see `_vector_layer`.
-
-    The names of the inputs are prefixes of the layers' names.
-    """
     layers = {}
     for name, spec in by_name.items():
         layers[name] = _vector_layer(keras, spec, f"{name}.")
@@ -112,11 +108,9 @@ def _vector_layers(keras: Any, by_name: Mapping[str, ArraySpec]) -> dict[str, An
 
 
 def _vector_layer(keras: Any, spec: ArraySpec, prefix: str) -> Any:
-    """Returns a layer from one input to a float vector per example.
+    """Returns a layer from one input to a float vector per example, or a function that calls two.
 
-    If one layer is not enough, it is a function that calls two.
-
-    A single layer is returned itself, not in a function: a `Sequential` model needs layers.
+    A single layer is returned itself: a `Sequential` model needs layers.
     """
     flatten = keras.layers.Flatten(name=f"{prefix}flatten")
     if spec.dtype == "float32":

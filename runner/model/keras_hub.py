@@ -145,29 +145,7 @@ def _enable_lora(backbone: Any, rank: int) -> None:
         raise invalid("model.lora_rank", rank, problem=problem, fix=fix)
 
 
-def with_values(keras: Any, inputs: Mapping[str, ArraySpec], folder: str) -> Any:
-    """Returns the model of a preset with the preset's values: its task model, or its backbone if it has none.
-
-    Raises:
-      ConfigError: it is not a preset.
-      ValueError: an input that no array can be used for.
-    """
-    load()
-    # Checks first that the preset names only Keras's own modules.
-    opened = presets.opened(folder)
-    if opened.task is None:
-        backbone_class = options.find(keras_hub, opened.name, "preset", keras_hub.models.Backbone)
-        model = backbone_class.from_preset(folder)
-    else:
-        task_class = options.find(keras_hub, opened.task["class_name"], "preset", keras_hub.models.Task)
-        # No preprocessor: a run's arrays are numbers already.
-        model = task_class.from_preset(folder, preprocessor=None)
-    model_inputs, hub_model_inputs = hub_inputs.connected(keras, type(model).__name__, model.input, inputs)
-    return keras.Model(model_inputs, model(hub_model_inputs), name="keras_hub")
-
-
 def _vocabulary_size(backbone: Any) -> int | None:
-    """Returns the size of a backbone's vocabulary; None if it has none."""
     for attribute in options.SIZES:
         size: int | None = getattr(backbone, attribute, None)
         if size is not None:

@@ -87,7 +87,6 @@ def explicit(
 def _dense_layers(
     keras: Any, hidden: Sequence[int], activation: str, num_classes: int, options: LayerOptions | None = None
 ) -> list[Any]:
-    """Returns the dense layers; the last has no activation, since it computes logits."""
     layers = []
     # The last layer computes logits, so it has no activation.
     activations = [*[activation] * len(hidden), None]
@@ -99,12 +98,7 @@ def _dense_layers(
 
 
 def _stacked(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
-    """Returns the layers as a `Sequential` if there is one input of float32.
-
-    Otherwise they are a functional model.
-
-    A `Sequential` takes one tensor, and the layers that convert others to floats are not a single layer.
-    """
+    """Returns a `Sequential` for one input of float32, which nothing has to convert, else a functional model."""
     if is_single_float(inputs):
         return keras.Sequential([make(keras, inputs), as_vector(keras, inputs), *layers], name="mlp")
     return _chained(keras, inputs, layers)

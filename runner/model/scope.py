@@ -11,30 +11,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 # Of the library that traces the model, which is not imported here.
 Tensor = Any
 Spec = Sequence[str | None]
 
+# `runner.engine.dtensor.mesh.Placer`, which reshards tensors on a mesh whose layouts the layers have to respect.
+Placer = Any
+
 # In a spec: the dim stays sharded as it is.
 MATCH = "match"
-
-
-class Placer(Protocol):
-    """Reshards tensors on a mesh whose layouts the layers have to respect."""
-
-    def size(self, axis: str) -> int:
-        """Returns the size of a mesh axis."""
-        ...
-
-    def lay(self, x: Tensor, spec: Spec, back: Spec | None) -> Tensor:
-        """Returns `x` sharded by a spec, see the function `lay`."""
-        ...
-
-    def axis(self, kernel: Tensor, dim: int) -> str | None:
-        """Returns the axis that shards a dim of a kernel as it is used."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -379,7 +379,6 @@ def make_norm(keras: ModuleType, sizes: Sizes, name: str) -> Any:
 
 
 def _projection(keras: ModuleType, sizes: Sizes, name: str, units: int, scale: float = 1.0) -> Any:
-    """Returns a dense layer; `scale` multiplies the deviation of its initial weights."""
     return keras.layers.Dense(units, use_bias=sizes.bias, kernel_initializer=_normal(keras, scale), name=name)
 
 
@@ -396,13 +395,10 @@ def _feedforward(keras: ModuleType, sizes: Sizes, name: str, residual_scale: flo
 
 def _to_heads(keras: ModuleType, sizes: Sizes, name: str, heads: int) -> Any:
     """Returns a projection (B, T, D) -> (B, T, heads, K)."""
-    bias_axes = None
-    if sizes.bias:
-        bias_axes = "hk"
     return keras.layers.EinsumDense(
         "btd,dhk->bthk",
         output_shape=(None, heads, sizes.head_width),
-        bias_axes=bias_axes,
+        bias_axes="hk" if sizes.bias else None,
         kernel_initializer=_normal(keras),
         name=name,
     )
@@ -410,13 +406,10 @@ def _to_heads(keras: ModuleType, sizes: Sizes, name: str, heads: int) -> Any:
 
 def _from_heads(keras: ModuleType, sizes: Sizes, name: str, scale: float) -> Any:
     """Returns a projection (B, T, H, K) -> (B, T, D)."""
-    bias_axes = None
-    if sizes.bias:
-        bias_axes = "d"
     return keras.layers.EinsumDense(
         "bthk,hkd->btd",
         output_shape=(None, sizes.dim),
-        bias_axes=bias_axes,
+        bias_axes="d" if sizes.bias else None,
         kernel_initializer=_normal(keras, scale),
         name=name,
     )

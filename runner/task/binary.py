@@ -59,7 +59,6 @@ class Binary(OfSigmoids):
     step_metrics = ("accuracy",)
 
     def __init__(self, config: TaskConfig, options: BinaryOptions, data: TaskData) -> None:
-        """Settles the classes and their weights; see `runner.task.registry.make_task`."""
         super().__init__(config, options, data)
         target = self._check_target(data.arrays)
         # 0 and 1, unless the dataset has names for its two categories.
@@ -76,7 +75,6 @@ class Binary(OfSigmoids):
             self.constants = classes.weight_constants(options.class_weights, weights)
 
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
-        """Returns the name of the target, an array of one number per example."""
         name = self._sole_target("task=binary needs one array", fix="name one array, or set task=multilabel")
         spec = arrays[name]
         if spec.shape not in ((), (1,)) or np.dtype(spec.dtype).kind not in "biuf":
@@ -89,7 +87,6 @@ class Binary(OfSigmoids):
         return name
 
     def _check_positive(self, names: Sequence[str]) -> bool:
-        """Returns whether the first class is the positive one."""
         positive = self._options.positive
         if positive is None:
             return False

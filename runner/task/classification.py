@@ -61,7 +61,6 @@ class Classification(Supervised):
     compares = keras_metrics.CLASSES
 
     def __init__(self, config: TaskConfig, options: ClassificationOptions, data: TaskData) -> None:
-        """Resolves the classes and their weights; see `runner.task.registry.make_task`."""
         super().__init__(config, options, data)
         fix = "name one array, or set task=multilabel or task=regression"
         self._target = self._sole_target("task=classification needs one array of classes", fix=fix)
@@ -79,7 +78,6 @@ class Classification(Supervised):
             self.constants |= classes.weight_constants(options.class_weights, weights)
 
     def _target_has_probabilities(self, spec: ArraySpec) -> bool:
-        """Returns whether the target has one probability per class, rather than an integer label."""
         has_tokens = np.dtype(spec.dtype).kind in "biu" and spec.dims == ("sequence",)
         # Many files have class indices as floats; `check_split` rejects fractions.
         if len(spec.shape) <= 1 and not has_tokens:
@@ -103,7 +101,6 @@ class Classification(Supervised):
         return names
 
     def _count_classes(self, spec: ArraySpec, train: DataSource | None) -> int:
-        """Returns the number of classes that the target's shape, or the labels of the train split show."""
         if self._has_probabilities:
             return spec.shape[0]
         labels = classes.whole(classes.known_labels(train, self._target), self._target)
@@ -133,7 +130,6 @@ class Classification(Supervised):
         classes.check_range(labels, len(self.class_names), self._target, split, lambda _: fix)
 
     def _check_probabilities(self, labels: Array, split: str) -> None:
-        """Checks probabilities (N, C)."""
         sums = labels.sum(-1)
         lows = labels.min(-1)
         # Written so that NaN, which compares as false with all, is wrong.
@@ -209,7 +205,6 @@ class Classification(Supervised):
         return {**totals, **self._keras_metrics.totals(ops, lambda: self._compared(ops, outputs, batch))}
 
     def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
-        """Returns what Keras's metrics compare: probabilities and one-hot labels."""
         has_logits = self._options.from_logits
         return Compared(
             target=self._probabilities(ops, batch),
@@ -256,7 +251,6 @@ class Classification(Supervised):
         return Report(files, tables)
 
     def _report_errors(self, outputs: Array, source: DataSource, split: str) -> Report:
-        """Returns a picture of misclassified images, or a table of them if the examples have no image."""
         names = self.class_names
         count = len(outputs)
         labels = read_columns(source, [self._target], count)[self._target]
@@ -289,7 +283,6 @@ class Classification(Supervised):
 
 
 def _by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-    """Returns int64 counts per class: correctly classified examples, examples, and predictions."""
     if "confusion" in totals:
         matrix = as_counts(totals["confusion"])
         return np.diag(matrix), matrix.sum(1), matrix.sum(0)

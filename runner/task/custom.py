@@ -106,7 +106,6 @@ class Custom(Supervised):
             import_path.check(metric.key, metric.path)
 
     def __init__(self, config: TaskConfig, options: CustomOptions, data: TaskData) -> None:
-        """Imports the functions; see `runner.task.registry.make_task`."""
         super().__init__(config, options, data, needs_target=False)
         self.arrays = dict(data.arrays)
         self.outputs = output_spec(self.target_names, data.arrays, options.units)
@@ -139,7 +138,6 @@ class Custom(Supervised):
         return result
 
     def _as_float32(self, ops: Arrays, name: str, array: Tensor) -> Tensor:
-        """Returns floats and bools as float32, and other arrays unchanged, among them images."""
         spec = self.arrays.get(name)
         if spec is None or spec.is_image or model_dtype(spec) != "float32":
             return array

@@ -139,7 +139,6 @@ def _default_prompt(vocabulary: Vocabulary, *, ends_are_inputs: bool) -> Array:
 
 
 def _encoded(text: str, vocabulary: Vocabulary) -> Array:
-    """Returns the tokens of a text; none if the vocabulary can't encode it."""
     try:
         return vocabulary.encode(text)
     except EncodingError:

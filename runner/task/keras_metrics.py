@@ -184,7 +184,6 @@ def requested(setting: Any, targets: str, own: Collection[str]) -> list[Requeste
 
 
 def _listed(setting: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """Returns the names of the classes and their options; the form of the setting is checked."""
     if setting is None:
         return []
     if isinstance(setting, Mapping):
@@ -353,7 +352,6 @@ def _is_of_class_numbers(kind: str) -> bool:
 
 
 def _arguments(ops: Arrays, kind: str, compared: Compared, weight: Tensor) -> dict[str, Tensor]:
-    """Returns the arguments of a metric's update, of N vectors (N, K) or class numbers (N,)."""
     target = compared.target
     prediction = compared.prediction
     if compared.label is not None and (KINDS[kind].counts or kind in _OF_LABELS_ALONE):

@@ -57,7 +57,6 @@ class LanguageModel(PerPosition):
     keeps_outputs = False
 
     def __init__(self, config: TaskConfig, options: LanguageModelOptions, data: TaskData) -> None:
-        """Settles arrays, vocabulary and prompt; see `runner.task.registry.make_task`."""
         label_weight = options.label_weight
         if label_weight is None and LABEL_WEIGHT in data.arrays:
             label_weight = LABEL_WEIGHT
@@ -85,7 +84,6 @@ class LanguageModel(PerPosition):
             self.check_split(data.train, "train")
 
     def _check_arrays(self) -> str:
-        """Checks that all arrays have one number per token, and returns the label's name."""
         label = self._sole_target("task=language_model needs one array of tokens")
         spec = self.arrays[label]
         if len(spec.shape) != 1 or np.dtype(spec.dtype).kind not in "iu":
@@ -397,7 +395,6 @@ class LanguageModel(PerPosition):
 
 
 def _default_inputs(config: TaskConfig, arrays: Mapping[str, ArraySpec], label_weight: str | None) -> list[str]:
-    """Returns the names of the inputs: those of a text dataset, or what has no other role."""
     if TOKENS not in arrays:
         return without_roles(config, arrays, label_weight)
     inputs = [name for name in (TOKENS, SEGMENTS) if name in arrays]

@@ -37,7 +37,6 @@ class Multilabel(OfSigmoids):
     step_metrics = ("exact_match", "accuracy")
 
     def __init__(self, config: TaskConfig, options: MultilabelOptions, data: TaskData) -> None:
-        """Settles the labels; see `runner.task.registry.make_task`."""
         super().__init__(config, options, data)
         self.label_names = self._find_names()
         self.outputs = OutputSpec(len(self.label_names), self.label_names)
@@ -113,5 +112,4 @@ class Multilabel(OfSigmoids):
 
 
 def _f1(found: Array, positives: Array, predicted: Array) -> Array:
-    """Returns the F1 score of counts, 0 without any label or prediction."""
     return ratio(2.0 * found, positives + predicted)

@@ -65,7 +65,6 @@ class Positions(PerPosition):
                 raise invalid(f"task.{key}", value, problem=problem, fix=f"remove task.{key}")
 
     def __init__(self, config: TaskConfig, options: PositionsOptions, data: TaskData) -> None:
-        """Settles the labels, the classes and their weights; see `runner.task.registry.make_task`."""
         if options.label_weight is None and is_of_packing(data.arrays, LABEL_WEIGHT):
             # Packed rows have padding, which no label need mark.
             options = replace(options, label_weight=LABEL_WEIGHT)
@@ -96,7 +95,6 @@ class Positions(PerPosition):
             self.constants |= classes.weight_constants(options.class_weights, weights)
 
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
-        """Returns the name of the target, an array of one integer per position."""
         name = self._sole_target("needs one array of classes, one per position")
         spec = arrays[name]
         if not spatial_shape(spec) or spec.shape == (1,) or np.dtype(spec.dtype).kind not in "biu":
@@ -109,7 +107,6 @@ class Positions(PerPosition):
         return name
 
     def _count_classes(self, train: DataSource | None) -> int:
-        """Returns the number of classes that the labels of the train split need."""
         labels = classes.known_labels(train, self.label)
         count = max(int(self._counted(labels).max(initial=0)) + 1, 2)
         if count > _MOST_CLASSES:
@@ -177,7 +174,6 @@ class Positions(PerPosition):
         return {**self._own_totals(ops, outputs, batch), **batch_sums}
 
     def _own_totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the sums of the task's own metrics; see `totals`."""
         count = len(self.class_names)
         rank = len(self.positions)
         counts_bp1 = ops.expand_dims(self.counts(ops, batch), -1)
@@ -199,7 +195,6 @@ class Positions(PerPosition):
         }
 
     def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
-        """Returns what Keras's metrics compare: probabilities and one-hot labels."""
         has_logits = self._options.from_logits
         return Compared(
             target=ops.one_hot(self.labels(ops, batch), len(self.class_names)),
@@ -296,7 +291,6 @@ def _f1(right: Array, labels: Array, predicted: Array) -> Array:
 
 
 def _class_table(names: Sequence[str], right: Array, labels: Array, predicted: Array) -> Table:
-    """Returns IoU, F1 (Dice), precision and recall of each class; None if it has no labels or predictions."""
     iou_of_classes = _iou(right, labels, predicted)
     f1 = _f1(right, labels, predicted)
     rows: list[tuple[Cell, ...]] = []

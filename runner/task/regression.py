@@ -72,7 +72,6 @@ class Regression(Supervised):
         keras_metrics.requested(options.metrics, cls.compared_by(options), cls.own_metrics)
 
     def __init__(self, config: TaskConfig, options: RegressionOptions, data: TaskData) -> None:
-        """Settles the columns and their scale; see `runner.task.registry.make_task`."""
         super().__init__(config, options, data)
         # A model that rescales its input has its target in [0, 1] nevertheless, as of a sigmoid.
         self._brightest = 1.0 if config.scale_images is False else BRIGHTEST
@@ -87,7 +86,6 @@ class Regression(Supervised):
         self._deviation = np.asarray(self.constants.get("deviation", 1.0), np.float32)
 
     def _find_columns(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Returns the names of the target's columns, and its shape."""
         specs = [self.arrays[name] for name in self.target_names]
         targets = list(self.target_names)
         if any(np.dtype(spec.dtype).kind not in "biuf" for spec in specs):
@@ -160,7 +158,6 @@ class Regression(Supervised):
         return columns(ops, lost, self.target_names) / self._deviation
 
     def _predicted(self, ops: Arrays, outputs: Tensor) -> Tensor:
-        """Returns what is compared with the target: the outputs, or the probabilities of logits."""
         if self._options.from_logits:
             return losses.as_probabilities(ops, self._options.loss, outputs)
         return outputs
@@ -310,7 +307,6 @@ class Regression(Supervised):
 
 
 def _largest_errors(true: Array, predicted: Array) -> Table:
-    """Returns the table of the examples with the largest errors, of numbers (N,)."""
     error = predicted - true
     rows: list[tuple[Cell, ...]] = []
     for example in np.argsort(-np.abs(error), kind="stable")[:_MOST_SHOWN]:

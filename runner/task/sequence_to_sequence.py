@@ -40,7 +40,6 @@ class SequenceToSequence(PerPosition):
     _skips_labels = True
 
     def __init__(self, config: TaskConfig, options: SequenceToSequenceOptions, data: TaskData) -> None:
-        """Settles the arrays and the vocabulary; see `runner.task.registry.make_task`."""
         if config.inputs is None:
             target = tuple(config.target) or default_target(data.arrays)
             config = replace(config, inputs=[*without_roles(config, data.arrays, None), *target])
@@ -59,7 +58,6 @@ class SequenceToSequence(PerPosition):
             self.check_split(data.train, "train")
 
     def _check_arrays(self) -> str:
-        """Checks that source and target are arrays of tokens, and returns the target's name."""
         name = self._sole_target("task=sequence_to_sequence needs one array of tokens")
         spec = self.arrays[name]
         inputs = list(self.input_names)

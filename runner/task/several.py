@@ -43,7 +43,6 @@ def _other_task(name: str) -> str:
 
 
 def _configs(options: SeveralOptions) -> dict[str, TaskConfig]:
-    """Returns the config of each output's task, without the keys of the whole task."""
     configs = {}
     for name, output in options.outputs.items():
         configs[name] = TaskConfig(output.name, output.target, None, output.example_weight, output.options)
@@ -56,7 +55,6 @@ def _metric(output: str, name: str) -> str:
 
 @contextmanager
 def _named(output: str) -> Iterator[None]:
-    """Turns an error of an output's task into one that names the output's keys."""
     try:
         yield
     except ConfigError as error:
@@ -64,7 +62,6 @@ def _named(output: str) -> Iterator[None]:
 
 
 def _of_output(message: str, output: str) -> str:
-    """Returns a message of an output's task with the output's keys and name."""
     key = f"task.outputs.{output}"
     message = _NAME.sub(rf"{key}.name=\1", _KEY.sub(f"{key}.", message))
     return re.sub(r"\bthe model's outputs?\b", f"the model's output {output}", message)
@@ -126,7 +123,6 @@ class Several(Task):
                     raise invalid(key, config.name, problem=problem, fix="rename one of the two outputs")
 
     def __init__(self, config: TaskConfig, options: SeveralOptions, data: TaskData) -> None:
-        """Makes the task of each output; see `runner.task.registry.make_task`."""
         self.loss_weights = {name: output.weight for name, output in options.outputs.items()}
         self.tasks: dict[str, Task] = {}
         configs = output_tasks(config)
@@ -166,7 +162,6 @@ class Several(Task):
         return several
 
     def _find_arrays(self) -> dict[str, ArraySpec]:
-        """Returns the arrays of all tasks; a spec with names of its dims goes before one without."""
         arrays: dict[str, ArraySpec] = {}
         for task in self.tasks.values():
             for name, spec in task.arrays.items():
@@ -336,7 +331,6 @@ class Several(Task):
         return Report(files, tables)
 
     def _evaluation_of(self, name: str, evaluation: Evaluation) -> Evaluation:
-        """Returns the evaluation of one output, as its task alone would have it."""
         metrics = {key: evaluation.metrics[_metric(name, key)] for key in self.tasks[name].directions}
         totals = _part(evaluation.totals, name)
         if totals:
@@ -347,7 +341,6 @@ class Several(Task):
 
 
 def _inputs(config: TaskConfig, outputs: Mapping[str, TaskConfig], arrays: Mapping[str, ArraySpec]) -> list[str]:
-    """Returns the names of the model's inputs: those of the config, or all arrays without another role."""
     if config.inputs is not None:
         return list(config.inputs)
     others = {config.example_weight}

@@ -31,13 +31,11 @@ class OfSigmoids(Supervised):
     activation = losses.SIGMOID
 
     def __init__(self, config: TaskConfig, options: Any, data: TaskData) -> None:
-        """Settles the threshold; see `Supervised`."""
         super().__init__(config, options, data)
         # Logits are compared with the threshold's logit: for large ones, a sigmoid in float32 is 1.
         self._threshold_logit = math.log(options.threshold / (1.0 - options.threshold))
 
     def _labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B, L)."""
         return columns(ops, batch, self.target_names)
 
     def _as_logits(self, ops: Arrays, outputs: Tensor) -> Tensor:
@@ -78,7 +76,6 @@ class OfSigmoids(Supervised):
         return {**totals, **self._keras_metrics.totals(ops, lambda: self._of_keras(ops, outputs, batch))}
 
     def _of_keras(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
-        """Returns what Keras's metrics compare: probabilities and labels."""
         has_logits = self._options.from_logits
         return Compared(
             target=self._labels(ops, batch),

@@ -59,7 +59,6 @@ class StepTask(Supervised):
         import_path.check(_KEY, options.target)
 
     def __init__(self, config: TaskConfig, options: StepOptions, data: TaskData) -> None:
-        """Imports the class; see `runner.task.registry.make_task`."""
         super().__init__(config, options, data, needs_target=False)
         self.arrays = dict(data.arrays)
         self.outputs = output_spec(self.target_names, data.arrays, None)

@@ -127,11 +127,6 @@ class Supervised(Task):
         )
 
     def _sole_target(self, problem: str, fix: str = "name one array") -> str:
-        """Returns the name of the only target.
-
-        Raises:
-          ConfigError: there are several.
-        """
         if len(self.target_names) != 1:
             raise invalid("task.target", list(self.target_names), problem=problem, fix=fix)
         return self.target_names[0]

@@ -30,14 +30,14 @@ python -m pytest -m nightly tests/keras_examples -k mnist_convnet
 
 def verdict(example: Example) -> str:
     """What it takes, or why it does not work."""
-    if example.spec.needs:
-        return f"not yet: needs {example.spec.needs}"
+    if example.needs:
+        return f"not yet: needs {example.needs}"
     words = []
     lines = example.lines()
     if lines:
         words.append(f"{lines} lines")
-    if example.spec.lost:
-        words.append("without " + "; ".join(example.spec.lost))
+    if example.lost:
+        words.append("without " + "; ".join(example.lost))
     return ", ".join(words) or "as is"
 
 
@@ -47,13 +47,13 @@ def text(known: Sequence[Example]) -> str:
     category = ""
     simplified = []
     for example in known:
-        if example.category != category:
-            category = example.category
+        if example.path.partition("/")[0] != category:
+            category = example.path.partition("/")[0]
             rows.append(f"| **{category}** | | |")
-        rows.append(f"| {example.spec.title} | {example.spec.trains} | {verdict(example)} |")
-        if example.spec.simplified:
-            simplified.append(f"- {example.spec.title}: {'; '.join(example.spec.simplified)}.")
-    whole = sum(not (example.spec.needs or example.spec.lost) for example in known)
+        rows.append(f"| {example.title} | {example.trains} | {verdict(example)} |")
+        if example.simplified:
+            simplified.append(f"- {example.title}: {'; '.join(example.simplified)}.")
+    whole = sum(not (example.needs or example.lost) for example in known)
     summary = f"Of {len(known)} examples, {whole} pass with nothing lost.\n\n"
     notes = "\n## Simplified models and data\n\nAll data is made, and all models are small: "
     notes += (

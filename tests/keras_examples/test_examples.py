@@ -13,7 +13,7 @@ from tests.keras_examples import page
 from tests.keras_examples.spec import Example, examples
 from tests.nightly import nightly_except
 
-EXAMPLES = [example for example in examples() if not example.spec.needs]
+EXAMPLES = [example for example in examples() if not example.needs]
 
 
 def named(path: str) -> Example:
@@ -22,7 +22,7 @@ def named(path: str) -> Example:
 
 @pytest.mark.parametrize("example", nightly_except(EXAMPLES[::5], EXAMPLES), ids=lambda example: example.path)
 def test_the_config_of_each_example_is_valid(example: Example) -> None:
-    convert(compose([*example.overrides(), "engine=jax", "layout=auto", "mesh=batch4_model2"]))
+    convert(compose([*example.all_overrides(), "engine=jax", "layout=auto", "mesh=batch4_model2"]))
 
 
 def test_the_page_is_that_of_the_examples() -> None:
@@ -41,7 +41,7 @@ def test_lines_count_the_step_and_what_it_uses_but_not_its_models() -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.path)
 def test_an_example_equals_one_device(example: Example, tmp_path: Path) -> None:
     """Every tenth does all that a user does; the others are verified, which trains too."""
-    config = [*example.overrides(), "engine=jax", "layout=auto"]
+    config = [*example.all_overrides(), "engine=jax", "layout=auto"]
     store = f"tracking.uri=sqlite:///{tmp_path / 'mlflow.db'}"
     stores.store_in(tmp_path)
     commands = [["runner.verify", *config, f"mesh={mesh}", "verify.steps=4"] for mesh in ("batch8", "batch4_model2")]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Mapping
-from typing import Any
 
-from runner.config.schema import DatasetConfig, ModelConfig, RunConfig
+from runner.config.schema import DatasetConfig, ModelConfig
 from runner.data import checks_text
 from runner.errors import ConfigError, invalid
 from runner.model.hub import options, presets
@@ -24,45 +23,37 @@ _BYTE_TOKENIZER = "ByteTokenizer"
 _LARGEST_BYTE_VOCABULARY = 512
 
 
-def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
+def check(config: ModelConfig, dataset: DatasetConfig, engine: str, keras_3_engines: Collection[str]) -> None:
     """Checks the group `model` if its builder is that of KerasHub.
 
     Raises:
       ConfigError: another engine, no KerasHub, an unknown class or option, or a folder that is not a preset.
     """
-    if config.model.target != TARGET:
+    if config.target != TARGET:
         return
-    if config.engine.name not in keras_3_engines:
+    if engine not in keras_3_engines:
         problem = "does not train models of Keras 3, which model=keras_hub builds"
-        raise invalid("engine", config.engine.name, problem=problem, fix="set engine=jax")
+        raise invalid("engine", engine, problem=problem, fix="set engine=jax")
     if importlib.util.find_spec("keras_hub") is None:
         problem = "it needs keras_hub, which is not installed"
         raise invalid("model", "keras_hub", problem=problem, fix="pip install -e '.[hub]'")
-    builder_options = config.model.options
+    own = config.options
     for key in ("preset", "backbone", "task"):
-        _check_string(f"model.{key}", builder_options.get(key))
-    _check_rank(builder_options.get("lora_rank"))
-    fused_head = builder_options.get("fused_head", False)
-    if not isinstance(fused_head, bool):
-        raise invalid("model.fused_head", fused_head, problem="must be true or false", fix="remove model.fused_head")
-    preset = builder_options.get("preset")
-    _check_source(builder_options.get("backbone"), preset)
-    _check_keys(config.model)
-    if preset is not None and checks_text.is_text(config.dataset):
-        _check_tokenizer(preset, config.dataset)
-
-
-def _check_string(key: str, value: object) -> None:
-    if value is not None and (not isinstance(value, str) or not value):
-        raise invalid(key, value, problem="must be a string or null", fix=f"set {key} to a name, or remove it")
-
-
-def _check_rank(rank: object) -> None:
-    is_integer = isinstance(rank, int) and not isinstance(rank, bool)
-    if rank is not None and (not is_integer or rank < 1):  # type: ignore[operator] # an integer
-        raise invalid(
-            "model.lora_rank", rank, problem="must be an integer of at least 1, or null", fix="set model.lora_rank=8"
-        )
+        value = own.get(key)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise invalid(
+                f"model.{key}", value, problem="must be a string or null", fix="set it to a name, or remove it"
+            )
+    rank = own.get("lora_rank")
+    if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 1):
+        problem = "must be an integer of at least 1, or null"
+        raise invalid("model.lora_rank", rank, problem=problem, fix="set model.lora_rank=8")
+    if not isinstance(own.get("fused_head", False), bool):
+        raise invalid("model.fused_head", own["fused_head"], problem="must be true or false", fix="remove it")
+    _check_source(own.get("backbone"), own.get("preset"))
+    _check_keys(config)
+    if own.get("preset") is not None and checks_text.is_text(dataset):
+        _check_tokenizer(own["preset"], dataset)
 
 
 def _check_source(backbone: str | None, preset: str | None) -> None:
@@ -79,57 +70,36 @@ def _check_source(backbone: str | None, preset: str | None) -> None:
 
 
 def _check_keys(config: ModelConfig) -> None:
-    further_options = config.options.get("config") or {}
-    if not isinstance(further_options, Mapping):
-        raise invalid(
-            "model.config", further_options, problem="must be a mapping", fix="write model.config={key: value}"
-        )
-    for key, value in further_options.items():
+    further = config.options.get("config") or {}
+    if not isinstance(further, Mapping):
+        raise invalid("model.config", further, problem="must be a mapping", fix="write model.config={key: value}")
+    for key, value in further.items():
         if key in config.options and key not in _BUILDER_OPTIONS:
             problem = f"the key is set twice, model.{key} is {config.options[key]}"
-            fix = f"remove model.{key} or model.config.{key}"
-            raise invalid(f"model.config.{key}", value, problem=problem, fix=fix)
+            raise invalid(f"model.config.{key}", value, problem=problem, fix=f"remove one of them: ~model.{key}")
 
 
 def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
-    """Rejects tokens that are not those of a preset.
-
-    Their ids would be looked up in the wrong embedding table.
+    """Rejects tokens that are not those of a preset: their ids would be looked up in the wrong embedding table.
 
     A preset that has a tokenizer needs that one. If it has none, a vocabulary that is too large for bytes shows that
     its tokens are not bytes. What `kaggle://...` and the like contain is known only after the download.
     """
     tokenizer = dataset.tokenizer or checks_text.BYTES
-    if tokenizer not in (checks_text.BYTES, checks_text.BPE):
+    if tokenizer not in (checks_text.BYTES, checks_text.BPE) or value.startswith(presets.SCHEMES):
         return
-    preset_size = None
+    # All presets on KerasHub's own list have a tokenizer.
+    own: str | None = value
+    size = None
     if presets.is_folder(value):
         preset = presets.opened(value)
-        preset_tokenizer = preset.tokenizer
-        preset_size = _vocabulary_size(preset.options)
-    elif value.startswith(presets.SCHEMES):
-        return
-    else:
-        # All presets on KerasHub's own list have a tokenizer.
-        preset_tokenizer = value
-    if preset_tokenizer == _BYTE_TOKENIZER and tokenizer == checks_text.BYTES:
-        return
-    byte_tokens = checks_text.bytes_vocabulary(dataset)
-    if preset_tokenizer is None:
-        is_too_large_for_bytes = isinstance(preset_size, int) and preset_size > _LARGEST_BYTE_VOCABULARY
-        if byte_tokens is None or not is_too_large_for_bytes:
+        own = preset.tokenizer
+        size = next((preset.options[key] for key in options.SIZES if isinstance(preset.options.get(key), int)), None)
+    if tokenizer == checks_text.BYTES:
+        if own == _BYTE_TOKENIZER or (own is None and (size is None or size <= _LARGEST_BYTE_VOCABULARY)):
             return
-    if byte_tokens is None:
-        problem = f"it trains a new vocabulary, but the preset has the tokens of {preset_tokenizer}"
-    elif isinstance(preset_size, int) and preset_size != byte_tokens:
-        problem = f"it gives {byte_tokens} tokens, but the preset's vocabulary has {preset_size:,}"
-    else:
-        problem = f"its token ids are bytes, but the preset has the tokens of {preset_tokenizer}"
+    elif own is None:
+        return
+    problem = f"its tokens are not those of the preset ({own or f'{size:,} of them'})"
     fix = "use the preset's tokenizer: dataset.tokenizer=tokenizer.json (docs/keras_hub.md says how to write it)"
     raise invalid("dataset.tokenizer", tokenizer, problem=problem, fix=fix)
-
-
-def _vocabulary_size(class_options: Mapping[str, Any]) -> int | None:
-    """Returns the size of a preset's vocabulary; None if its options don't tell."""
-    sizes = [class_options[key] for key in options.SIZES if isinstance(class_options.get(key), int)]
-    return next(iter(sizes), None)

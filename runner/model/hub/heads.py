@@ -148,10 +148,6 @@ def _token_logits(keras: Any, backbone: Any, outputs: Any, tokens: int, units: i
 
 
 def _pooled(keras: Any, outputs: Any) -> Tensor:
-    """Returns one vector per example, from all outputs of the backbone.
-
-    These are the means over all dims but the last, concatenated.
-    """
     tensors = _tensors(outputs)
     vectors = []
     for x in tensors:

@@ -6,13 +6,13 @@ A preset's config may name any Python module to be imported. One that names modu
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.errors import ConfigError, describe, did_you_mean, invalid
+from runner.errors import describe, did_you_mean, invalid
 from runner.host import libraries
 from runner.host.late import late
 from runner.model.stored import StoredValue
@@ -149,7 +149,8 @@ def _downloaded(value: str) -> Path:
     models: Any = late("keras_hub.models")
     names = models.Backbone.presets
     if value not in names and not value.startswith(SCHEMES):
-        raise _unknown(value, names)
+        problem = "there is no such folder, and KerasHub has no preset of this name"
+        raise invalid(KEY, value, problem=problem, fix=did_you_mean(value, names, _FIX))
     preset_utils: Any = late("keras_hub.src.utils.preset_utils")
     try:
         # KerasHub would import TensorFlow only for file systems that none of these presets is on.
@@ -169,11 +170,6 @@ def _downloaded(value: str) -> Path:
         fix = "check the network connection, or " + _FIX + " on a machine with one"
         raise invalid(KEY, value, problem=problem, fix=fix) from error
     return config.parent
-
-
-def _unknown(value: str, names: Iterable[str]) -> ConfigError:
-    problem = "there is no such folder, and KerasHub has no preset of this name"
-    return invalid(KEY, value, problem=problem, fix=did_you_mean(value, names, _FIX))
 
 
 def _weight_paths(folder: Path) -> list[Path]:
@@ -217,7 +213,6 @@ def _read(value: str, folder: Path, key: str) -> Preset:
 
 
 def _json(path: Path) -> Any:
-    """Returns a file's content; None if there is no such file."""
     if not path.is_file():
         return None
     return json.loads(path.read_text())
@@ -241,10 +236,6 @@ def _check_files(key: str, value: str, folder: Path, index: Any) -> None:
 
 
 def _untrusted(content: Any) -> Iterator[str]:
-    """Yields the parts of a serialized config that are not Keras's.
-
-    These are modules, and functions stored as code.
-    """
     if isinstance(content, list):
         for item in content:
             yield from _untrusted(item)

@@ -51,7 +51,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_cluster.check(config, registry.single_process_engines())
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
-    hub.check(config, registry.keras_3_engines())
+    hub.check(config.model, config.dataset, config.engine.name, registry.keras_3_engines())
     checks_engine.check_builder(config)
     checks_engine.check_trainable(config)
     on_jax = registry.has_keras_3(config.engine.name)

@@ -1,26 +1,5 @@
 """Speech by convolutions and recurrent layers, with CTC."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Automatic Speech Recognition using CTC",
-    trains="Adam; CTC; word error rate and some transcripts after each epoch",
-    data="speech()",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=1e-4",
-        "task=custom",
-        "task._target_={module}.loss",
-        "task.units=7",
-    ],
-    lost=["metric: word error rate", "callback: transcripts"],
-    simplified=[
-        "spectrograms are made already",
-        "no dropout between the recurrent layers",
-        "the convolutions keep every step",
-    ],
-)
-
 
 def make_model(keras, input_shape, outputs):
     layers = keras.layers

@@ -1,21 +1,5 @@
 """Speakers by residual convolutions over frequencies."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Speaker Recognition",
-    trains="Adam; cross-entropy; accuracy; early stopping, best checkpoint by accuracy",
-    data="series(classes=3, length=48)",
-    overrides=[
-        "optimizer=adam",
-        "trainer.early_stopping.metric=eval/loss",
-        "trainer.early_stopping.patience=10",
-        "trainer.checkpoint.best=eval/accuracy",
-        "task.classes=3",
-    ],
-    simplified=["frequencies are made already, without noise files"],
-)
-
 
 def make_model(keras, input_shape, num_classes):
     layers = keras.layers

@@ -2,15 +2,7 @@
 
 from keras import ops, random
 
-from tests.keras_examples.spec import Spec
 from tests.keras_examples.steps import mean, update
-
-SPEC = Spec(
-    title="Conditional GAN",
-    trains="two Adam optimizers; binary cross-entropy; both losses as metrics",
-    data="images()",
-    overrides=["task=step", "task._target_={module}.Cgan", "task.log=[critic]", "task.inputs=[image,label]"],
-)
 
 
 class Cgan:

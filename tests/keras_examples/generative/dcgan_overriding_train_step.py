@@ -3,17 +3,7 @@
 import jax
 from keras import ops, random
 
-from tests.keras_examples.spec import Spec
 from tests.keras_examples.steps import mean, update
-
-SPEC = Spec(
-    title="DCGAN to generate face images",
-    trains="two Adam optimizers; binary cross-entropy with noisy labels; both losses as metrics; "
-    "images generated after each epoch",
-    data="images(channels=3)",
-    overrides=["task=step", "task._target_={module}.Dcgan", "task.log=[critic]", "task.inputs=[image]"],
-    lost=["callback: generated images"],
-)
 
 
 class Dcgan:

@@ -3,32 +3,7 @@
 import jax
 from keras import ops, random
 
-from tests.keras_examples.spec import Spec
 from tests.keras_examples.steps import mean, update
-
-SPEC = Spec(
-    title="Denoising Diffusion Implicit Models",
-    trains="AdamW; mean absolute error of the noise; noise and image loss; averaged network; best checkpoint by "
-    "kernel Inception distance; images generated after each epoch",
-    data="images(channels=3)",
-    overrides=[
-        "task=step",
-        "task._target_={module}.Ddim",
-        "task.inputs=[image]",
-        "task.log=[image_loss]",
-        "task.minimize=[image_loss]",
-        "trainer.checkpoint.best=eval/image_loss",
-    ],
-    lost=[
-        "metric: kernel Inception distance (here: best by image loss)",
-        "callback: generated images",
-        "export: the network takes the noise's variance too",
-    ],
-    simplified=[
-        "images are not normalized by a layer",
-        "a U-Net of one level without residual blocks, which gets the noise's variance without sinusoidal embedding",
-    ],
-)
 
 
 class Ddim:

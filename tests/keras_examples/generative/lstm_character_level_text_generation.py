@@ -2,14 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Character-level text generation with LSTM",
-    trains="RMSprop; cross-entropy; text generated after each epoch",
-    overrides=["optimizer=rmsprop", "optimizer.learning_rate=0.01", "task.classes=16", "task.target=next"],
-    lost=["callback: generated text, which needs a tokenizer here"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, num_classes):

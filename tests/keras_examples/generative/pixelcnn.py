@@ -4,20 +4,7 @@ import functools
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="PixelCNN",
-    trains="Adam; binary cross-entropy of pixels",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=0.0005",
-        "task=regression",
-        "task.loss=binary_crossentropy",
-        "task.inputs=[pixels]",
-        "task.target=pixels",
-    ],
-)
+from tests.keras_examples.spec import by_split
 
 
 @functools.cache

@@ -2,20 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Density estimation using Real NVP",
-    trains="Adam; negative log-likelihood",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=1e-4",
-        "task=custom",
-        "task._target_={module}.loss",
-        "task.units=3",
-    ],
-    simplified=["points are normalized in the data"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def loss(ops, outputs, batch):

@@ -6,21 +6,7 @@ import numpy as np
 from keras import ops
 
 from tests.keras_examples import data
-from tests.keras_examples.spec import Spec
 from tests.keras_examples.steps import mean, update
-
-SPEC = Spec(
-    title="Variational AutoEncoder",
-    trains="Adam; reconstruction and KL divergence; both as metrics",
-    overrides=[
-        "task=step",
-        "task._target_={module}.Vae",
-        "task.log=[reconstruction,divergence]",
-        "task.minimize=[reconstruction,divergence]",
-        "task.inputs=[image]",
-        "task.exported=model",
-    ],
-)
 
 
 class Vae:

@@ -5,18 +5,7 @@ from functools import partial
 import jax
 from keras import ops, random
 
-from tests.keras_examples.spec import Spec
 from tests.keras_examples.steps import mean, update
-
-SPEC = Spec(
-    title="WGAN-GP overriding Model.train_step",
-    trains="two Adam optimizers; three critic steps per batch; Wasserstein loss, gradient penalty; "
-    "images generated after each epoch",
-    data="images()",
-    overrides=["task=step", "task._target_={module}.Wgan", "task.log=[critic]", "task.inputs=[image]"],
-    lost=["callback: generated images"],
-    simplified=["the critic's last layer has no bias, whose gradient would be 0"],
-)
 
 
 class Wgan:

@@ -2,20 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Node Classification with Graph Neural Networks",
-    trains="Adam; cross-entropy; accuracy; early stopping by accuracy",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=0.01",
-        "trainer.early_stopping.metric=eval/accuracy",
-        "trainer.early_stopping.patience=50",
-        "task.classes=3",
-    ],
-    simplified=["each example has the words of a paper and of its neighbors, in place of one graph for all"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, inputs, outputs):

@@ -2,25 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Message-passing neural network for molecular property prediction",
-    trains="Adam; binary cross-entropy with class weights; AUC",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=5e-4",
-        "task=binary",
-        "task.from_logits=false",
-        "task.class_weights=[2.0,0.5]",
-    ],
-    simplified=[
-        "a molecule is a matrix of bonds of a fixed size",
-        "messages by one matrix in place of an edge network",
-        "a gated update in place of a GRU cell",
-        "the readout has no dense layers after its attention",
-    ],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, inputs, outputs):

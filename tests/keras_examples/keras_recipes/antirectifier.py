@@ -2,15 +2,6 @@
 
 import functools
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Simple custom layer example: Antirectifier",
-    trains="RMSprop; cross-entropy; accuracy",
-    data="images()",
-    overrides=["optimizer=rmsprop", "task.classes=4"],
-)
-
 
 @functools.cache
 def antirectifier_class(keras):

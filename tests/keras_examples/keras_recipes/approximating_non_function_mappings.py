@@ -2,23 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Approximating non-Function Mappings with Mixture Density Networks",
-    trains="Adam; negative log-likelihood of a mixture; rate reduced on a plateau, early stopping",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.schedule.plateau.metric=train/epoch_loss",
-        "optimizer.schedule.plateau.patience=5",
-        "trainer.early_stopping.metric=train/epoch_loss",
-        "trainer.early_stopping.patience=10",
-        "task=custom",
-        "task._target_={module}.mixture_loss",
-        "task.target=height",
-        "task.units=12",
-    ],
-)
+from tests.keras_examples.spec import by_split
 
 
 def mixture_loss(ops, outputs, batch):

@@ -1,14 +1,6 @@
 """Ratings by embeddings that share rows: quotient and remainder of a number."""
 
 from tests.keras_examples import data
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Memory-efficient embeddings for recommendation systems",
-    trains="Adam; mean squared error; mean absolute error",
-    overrides=["optimizer=adam", "task=regression", "task.target=rating"],
-    simplified=["quotient and remainder are columns of the data", "one model of three"],
-)
 
 
 def make_model(keras, inputs, outputs):

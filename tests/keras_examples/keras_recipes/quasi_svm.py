@@ -4,22 +4,6 @@ import functools
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="A Quasi-SVM in Keras",
-    trains="Adam; hinge loss; accuracy",
-    data="images()",
-    overrides=[
-        "optimizer=adam",
-        "task=custom",
-        "task._target_={module}.hinge",
-        "task.maximize=[accuracy]",
-        "task.target=label",
-        "task.units=4",
-    ],
-)
-
 
 def hinge(ops, outputs, batch):
     sign = 2 * ops.one_hot(batch["label"], 4) - 1

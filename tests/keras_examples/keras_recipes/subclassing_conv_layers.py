@@ -2,16 +2,6 @@
 
 import functools
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Customizing the convolution operation of a Conv2D layer",
-    trains="Adam; cross-entropy; accuracy",
-    data="images()",
-    overrides=["optimizer=adam", "task.classes=4"],
-    simplified=["the convolution standardizes its kernel"],
-)
-
 
 @functools.cache
 def standardized_class(keras):

@@ -1,14 +1,5 @@
 """Digits by a trained step of one's own."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Trainer pattern",
-    trains="Adam; cross-entropy; accuracy; a train_step of its own",
-    data="images()",
-    overrides=["optimizer=adam", "task.classes=4"],
-)
-
 
 def make_model(keras, input_shape, num_classes):
     layers = keras.layers

@@ -2,15 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Sequence to sequence learning for performing number addition",
-    trains="Adam; cross-entropy per character; accuracy; some answers shown after each epoch",
-    overrides=["optimizer=adam", "task=positions", "task.target=sum", "task.classes=12", "task.from_logits=false"],
-    lost=["output: shown answers"],
-    simplified=["the digits of a question are not reversed"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, outputs):

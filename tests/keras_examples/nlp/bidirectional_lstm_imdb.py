@@ -1,15 +1,5 @@
 """Reviews by two bidirectional LSTMs."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Bidirectional LSTM on IMDB",
-    trains="Adam; binary cross-entropy; accuracy",
-    data="texts()",
-    overrides=["optimizer=adam", "task=binary", "task.from_logits=false"],
-    simplified=["words are numbers already"],
-)
-
 
 def make_model(keras, input_shape, outputs):
     layers = keras.layers

@@ -1,21 +1,5 @@
 """Short sentences translated character by character by two LSTMs."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Character-level recurrent sequence-to-sequence model",
-    trains="RMSprop; cross-entropy per character; accuracy",
-    data="pairs()",
-    overrides=[
-        "optimizer=rmsprop",
-        "task=sequence_to_sequence",
-        "task.target=target",
-        "task.vocabulary=24",
-        "task.padding=null",
-    ],
-    simplified=["characters are embedded in place of one-hot"],
-)
-
 
 def make_model(keras, inputs, outputs):
     layers = keras.layers

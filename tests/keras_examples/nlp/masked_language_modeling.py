@@ -4,20 +4,6 @@ import numpy as np
 
 from tests.keras_examples import data
 from tests.keras_examples.layers import encoder, positions
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="End-to-end Masked Language Modeling with BERT",
-    trains="Adam; cross-entropy of the hidden tokens, weighted; text filled in after each epoch",
-    overrides=["optimizer=adam", "task=positions", "task.target=words", "task.classes=32", "task.label_weight=hidden"],
-    lost=["callback: text that is filled in"],
-    simplified=[
-        "words are hidden in the data",
-        "no classifier is trained on top afterwards",
-        "words are numbers already",
-        "every hidden word becomes the mask token",
-    ],
-)
 
 
 def make_model(keras, input_shape, outputs):

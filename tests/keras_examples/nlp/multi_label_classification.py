@@ -2,14 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Large-scale multi-label text classification",
-    trains="Adam; binary cross-entropy per label; accuracy",
-    overrides=["optimizer=adam", "task=multilabel", "task.target=labels"],
-    simplified=["words are weighted already"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, outputs):

@@ -4,14 +4,6 @@ import numpy as np
 
 from tests.keras_examples import data
 from tests.keras_examples.layers import encoder, positions
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Named Entity Recognition using Transformers",
-    trains="Adam; cross-entropy per token without padding",
-    overrides=["optimizer=adam", "task=positions", "task.target=tags", "task.classes=4", "task.ignore_index=0"],
-    simplified=["words are numbers already"],
-)
 
 
 def make_model(keras, input_shape, outputs):

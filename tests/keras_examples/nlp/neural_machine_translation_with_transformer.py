@@ -1,15 +1,6 @@
 """Sentences translated by an encoder and a decoder of attention."""
 
 from tests.keras_examples.layers import encoder, positions
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="English-to-Spanish translation with a sequence-to-sequence Transformer",
-    trains="RMSprop; cross-entropy per token without padding; accuracy",
-    data="pairs()",
-    overrides=["optimizer=rmsprop", "task=sequence_to_sequence", "task.target=target", "task.vocabulary=24"],
-    simplified=["words are numbers already", "padding is not masked in the attention"],
-)
 
 
 def make_model(keras, inputs, outputs):

@@ -2,16 +2,6 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Using pre-trained word embeddings",
-    trains="RMSprop; cross-entropy; accuracy",
-    data="texts(classes=3)",
-    overrides=["optimizer=rmsprop", "task.classes=3"],
-    simplified=["a made table of vectors in place of GloVe's", "words are numbers already"],
-)
-
 
 def make_model(keras, input_shape, num_classes):
     layers = keras.layers

@@ -1,15 +1,5 @@
 """Reviews by a convnet over embedded words."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Text classification from scratch",
-    trains="Adam; binary cross-entropy; accuracy",
-    data="texts(length=64)",
-    overrides=["optimizer=adam", "task=binary", "task.from_logits=false"],
-    simplified=["words are numbers already"],
-)
-
 
 def make_model(keras, input_shape, outputs):
     layers = keras.layers

@@ -3,15 +3,6 @@
 import functools
 
 from tests.keras_examples.layers import positions
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Text classification using FNet",
-    trains="Adam; binary cross-entropy; accuracy",
-    data="texts()",
-    overrides=["optimizer=adam", "task=binary", "task.from_logits=false"],
-    simplified=["words are numbers already"],
-)
 
 
 @functools.cache

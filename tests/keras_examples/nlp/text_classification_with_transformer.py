@@ -1,15 +1,6 @@
 """Reviews by one block of attention."""
 
 from tests.keras_examples.layers import encoder, positions
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Text classification with Transformer",
-    trains="Adam; cross-entropy; accuracy",
-    data="texts()",
-    overrides=["optimizer=adam", "task.classes=2"],
-    simplified=["words are numbers already"],
-)
 
 
 def make_model(keras, input_shape, num_classes):

@@ -1,21 +1,5 @@
 """The rating of a film from the numbers of user and film."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Recommending movies: ranking",
-    trains="Adagrad; mean squared error; RMSE",
-    data="ratings(scale=5.0)",
-    overrides=[
-        "optimizer=keras",
-        "optimizer.class_name=Adagrad",
-        "optimizer.learning_rate=0.1",
-        "task=regression",
-        "task.target=rating",
-    ],
-    simplified=["users and films are numbers already"],
-)
-
 
 def make_model(keras, inputs, outputs):
     layers = keras.layers

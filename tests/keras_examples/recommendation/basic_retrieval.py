@@ -1,22 +1,6 @@
 """Films for users: each user's film is more similar than the others of the batch."""
 
 from tests.keras_examples import data
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Recommending movies: retrieval",
-    trains="Adagrad; cross-entropy over the films of a batch",
-    overrides=[
-        "optimizer=keras",
-        "optimizer.class_name=Adagrad",
-        "optimizer.learning_rate=0.1",
-        "task=custom",
-        "task._target_={module}.loss",
-        "task.units=8",
-        "dataset.eval_batch_size=16",
-    ],
-    simplified=["films of a batch in place of all films", "users and films are numbers already"],
-)
 
 
 def loss(ops, outputs, batch):

@@ -1,15 +1,5 @@
 """The rating of a film by a cross network of low rank."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Ranking with Deep and Cross Networks",
-    trains="AdamW; mean squared error; RMSE",
-    data="ratings(scale=5.0)",
-    overrides=["optimizer=adamw", "optimizer.learning_rate=0.01", "task=regression", "task.target=rating"],
-    simplified=["users and films alone, in place of seven columns"],
-)
-
 
 def make_model(keras, inputs, outputs):
     layers = keras.layers

@@ -4,26 +4,6 @@ import numpy as np
 
 from tests.keras_examples import data
 from tests.keras_examples.layers import positions
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Sequential retrieval using SASRec",
-    trains="Adam with beta_2 = 0.98; binary cross-entropy of the next film against a random other one",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=0.001",
-        "optimizer.beta_2=0.98",
-        "task=custom",
-        "task._target_={module}.loss",
-        "task.target=next",
-        "task.units=2",
-    ],
-    simplified=[
-        "attention has no biases",
-        "no padding in the sequences",
-        "no dropout, and no L2 penalty of the embeddings",
-    ],
-)
 
 
 def loss(ops, outputs, batch):

@@ -4,21 +4,8 @@ import jax
 import numpy as np
 from keras import ops
 
-from tests.keras_examples.spec import Spec, by_split
+from tests.keras_examples.spec import by_split
 from tests.keras_examples.steps import mean, update
-
-SPEC = Spec(
-    title="Actor Critic Method",
-    trains="Adam; policy gradient and Huber loss of the return; until the mean reward is high",
-    overrides=[
-        "task=step",
-        "task._target_={module}.ActorCritic",
-        "task.inputs=[seen]",
-        "task.log=[actor,critic]",
-        "task.minimize=[critic]",
-    ],
-    lost=["the environment: it trains on recorded steps"],
-)
 
 
 class ActorCritic:

@@ -1,21 +1,6 @@
 """Columns weighted by gated networks."""
 
 from tests.keras_examples import data
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Classification with Gated Residual and Variable Selection Networks",
-    trains="Adam; binary cross-entropy with example weights; accuracy; early stopping",
-    overrides=[
-        "optimizer=adam",
-        "task=binary",
-        "task.from_logits=false",
-        "task.example_weight=importance",
-        "trainer.early_stopping.metric=eval/loss",
-        "trainer.early_stopping.patience=5",
-    ],
-    simplified=["columns of words are numbers already", "all columns of numbers are one feature"],
-)
 
 
 def make_model(keras, inputs, outputs):

@@ -1,15 +1,5 @@
 """Ratings by the product of two embeddings."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Collaborative Filtering for Movie Recommendations",
-    trains="Adam; binary cross-entropy of a rating from 0 to 1",
-    data="ratings()",
-    overrides=["optimizer=adam", "task=regression", "task.target=rating", "task.loss=binary_crossentropy"],
-    simplified=["users and films are numbers already"],
-)
-
 
 def make_model(keras, inputs, outputs):
     layers = keras.layers

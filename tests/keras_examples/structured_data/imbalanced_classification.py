@@ -2,23 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Imbalanced classification: credit card fraud detection",
-    trains="Adam; binary cross-entropy with class weights; precision, recall, counts of right and wrong positives and "
-    "negatives; checkpoint per epoch",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=0.01",
-        "trainer.checkpoint.every_steps=4",
-        "trainer.checkpoint.keep=30",
-        "task=binary",
-        "task.from_logits=false",
-        "task.class_weights=[0.02,0.2]",
-        "task.metrics=[FalseNegatives,FalsePositives,TrueNegatives,TruePositives]",
-    ],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, outputs):

@@ -3,24 +3,7 @@
 import numpy as np
 
 from tests.keras_examples.layers import encoder, positions
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="A Transformer-based recommendation system",
-    trains="Adagrad; mean squared error; mean absolute error",
-    overrides=[
-        "optimizer=keras",
-        "optimizer.class_name=Adagrad",
-        "optimizer.learning_rate=0.01",
-        "task=regression",
-        "task.target=rating",
-    ],
-    simplified=[
-        "no columns about the user",
-        "no genres of the films",
-        "relu in place of leaky relu in the block of attention, and no dropout inside of attention",
-    ],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, inputs, outputs):

@@ -1,18 +1,5 @@
 """Columns of a table by a small network."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Structured data classification from scratch",
-    trains="Adam; binary cross-entropy; accuracy",
-    data="columns()",
-    overrides=["optimizer=adam", "task=binary", "task.from_logits=false", "dataset.standardize=true"],
-    simplified=[
-        "columns of words are numbers already",
-        "columns of numbers are standardized by dataset.standardize, not by layers",
-    ],
-)
-
 
 def make_model(keras, inputs, outputs):
     layers = keras.layers

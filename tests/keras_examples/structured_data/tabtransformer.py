@@ -2,25 +2,6 @@
 
 from tests.keras_examples import data
 from tests.keras_examples.layers import encoder, positions
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Structured data learning with TabTransformer",
-    trains="AdamW; binary cross-entropy with example weights; accuracy",
-    overrides=[
-        "optimizer=adamw",
-        "optimizer.weight_decay=1e-4",
-        "task=binary",
-        "task.from_logits=false",
-        "task.example_weight=importance",
-    ],
-    simplified=[
-        "a network of relu and two layers per block in place of a norm and a gelu layer",
-        "dropout after attention in place of inside",
-        "columns of words are numbers already",
-        "the two layer normalizations before a batch normalization have no beta, whose gradient would be 0",
-    ],
-)
 
 
 def last_encoder(keras, x, heads=2, units=32, dropout=0.1):

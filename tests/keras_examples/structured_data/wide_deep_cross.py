@@ -1,15 +1,5 @@
 """Columns by a cross network beside a deep one."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Structured data learning with Wide, Deep, and Cross networks",
-    trains="Adam; cross-entropy; accuracy",
-    data="columns(classes=3)",
-    overrides=["optimizer=adam", "task.classes=3"],
-    simplified=["the deep and cross network of three models", "columns of words are numbers already"],
-)
-
 
 def make_model(keras, inputs, outputs):
     layers = keras.layers

@@ -1,21 +1,5 @@
 """Windows of a series by a convolutional autoencoder."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Timeseries anomaly detection using an Autoencoder",
-    trains="Adam; mean squared error; early stopping",
-    data="series()",
-    overrides=[
-        "optimizer=adam",
-        "trainer.early_stopping.metric=eval/loss",
-        "trainer.early_stopping.patience=5",
-        "task=regression",
-        "task.inputs=[series]",
-        "task.target=series",
-    ],
-)
-
 
 def make_model(keras, input_shape, outputs):
     layers = keras.layers

@@ -1,20 +1,5 @@
 """Series of one sensor by blocks of attention."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Timeseries classification with a Transformer model",
-    trains="Adam; cross-entropy; accuracy; early stopping",
-    data="series(channels=4)",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=1e-4",
-        "trainer.early_stopping.metric=eval/loss",
-        "trainer.early_stopping.patience=10",
-        "task.classes=2",
-    ],
-)
-
 
 def make_model(keras, input_shape, num_classes):
     layers = keras.layers

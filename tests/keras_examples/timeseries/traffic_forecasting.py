@@ -2,21 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Traffic forecasting using graph neural networks and LSTM",
-    trains="RMSprop; mean squared error; early stopping",
-    overrides=[
-        "optimizer=rmsprop",
-        "optimizer.learning_rate=2e-4",
-        "trainer.early_stopping.metric=eval/loss",
-        "trainer.early_stopping.patience=10",
-        "task=regression",
-        "task.target=next",
-    ],
-    simplified=["the graph is a fixed matrix over the roads"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, outputs):

@@ -2,19 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Timeseries forecasting for weather prediction",
-    trains="Adam; mean squared error; early stopping, best checkpoint by loss",
-    overrides=[
-        "optimizer=adam",
-        "trainer.early_stopping.metric=eval/loss",
-        "trainer.early_stopping.patience=5",
-        "task=regression",
-        "task.target=temperature",
-    ],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, outputs):

@@ -2,20 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Classification using Attention-based Deep Multiple Instance Learning",
-    trains="Adam; cross-entropy with class weights; accuracy; early stopping, best checkpoint by loss",
-    overrides=[
-        "optimizer=adam",
-        "trainer.early_stopping.metric=eval/loss",
-        "trainer.early_stopping.patience=10",
-        "task.classes=2",
-        "task.class_weights=balanced",
-    ],
-    simplified=["the images of a bag are one array", "weighted embeddings are added up in place of concatenated"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, num_classes):

@@ -2,13 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Convolutional autoencoder for image denoising",
-    trains="Adam; binary cross-entropy of pixels",
-    overrides=["optimizer=adam", "task=regression", "task.loss=binary_crossentropy", "task.target=clean"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, outputs):

@@ -1,22 +1,5 @@
 """Letters of a picture by convolutions and LSTMs, with CTC."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="OCR model for reading Captchas",
-    trains="Adam; CTC; early stopping",
-    data="speech()",
-    overrides=[
-        "optimizer=adam",
-        "trainer.early_stopping.metric=eval/loss",
-        "trainer.early_stopping.patience=10",
-        "task=custom",
-        "task._target_={module}.loss",
-        "task.units=7",
-    ],
-    simplified=["CTC is a custom loss, not a layer"],
-)
-
 
 def make_model(keras, input_shape, outputs):
     layers = keras.layers

@@ -1,26 +1,5 @@
 """Images by a compact convolutional transformer with sequence pooling."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Compact Convolutional Transformers",
-    trains="AdamW; cross-entropy with label smoothing; accuracy, top-5; best checkpoint by accuracy",
-    data="photos(classes=6)",
-    overrides=[
-        "optimizer=adamw",
-        "optimizer.weight_decay=1e-4",
-        "trainer.checkpoint.best=eval/accuracy",
-        "task.label_smoothing=0.1",
-        "task.classes=6",
-        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
-    ],
-    simplified=[
-        "no stochastic depth",
-        "no random crops and flips by layers",
-        "no positions of the patches",
-    ],
-)
-
 
 def make_model(keras, input_shape, num_classes):
     layers = keras.layers

@@ -2,22 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Next-frame video prediction with convolutional LSTMs",
-    trains="Adam; binary cross-entropy of pixels; early stopping, rate reduced on a plateau",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.schedule.plateau.metric=eval/loss",
-        "optimizer.schedule.plateau.patience=5",
-        "trainer.early_stopping.metric=eval/loss",
-        "trainer.early_stopping.patience=10",
-        "task=regression",
-        "task.loss=binary_crossentropy",
-        "task.target=next",
-    ],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, outputs):

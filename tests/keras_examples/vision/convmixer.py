@@ -1,20 +1,5 @@
 """Images by depthwise and pointwise convolutions over patches."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Image classification with ConvMixer",
-    trains="AdamW; cross-entropy; accuracy; best checkpoint by accuracy",
-    data="photos()",
-    overrides=[
-        "optimizer=adamw",
-        "optimizer.weight_decay=1e-4",
-        "trainer.checkpoint.best=eval/accuracy",
-        "task.classes=4",
-    ],
-    simplified=["no random crops and flips by layers"],
-)
-
 
 def make_model(keras, input_shape, num_classes):
     layers = keras.layers

@@ -5,14 +5,6 @@ import functools
 import numpy as np
 
 from tests.keras_examples import data
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="CutMix data augmentation for image classification",
-    trains="Adam; cross-entropy; accuracy",
-    overrides=["optimizer=adam", "task.classes=4", "dataset.augment=[{_target_: {module}.cutmix, alpha: 0.25}]"],
-    simplified=["a small residual network in place of ResNet-20"],
-)
 
 
 def make_model(keras, input_shape, num_classes):

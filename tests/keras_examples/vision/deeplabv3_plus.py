@@ -1,15 +1,5 @@
 """Masks of people by dilated convolutions at several scales."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Multiclass semantic segmentation using DeepLabV3+",
-    trains="Adam; cross-entropy per pixel from logits; accuracy",
-    data="masks()",
-    overrides=["optimizer=adam", "task=segmentation", "task.target=mask", "task.classes=3"],
-    simplified=["its own small backbone in place of a pretrained ResNet50", "no preprocess_input of ResNet50"],
-)
-
 
 def make_model(keras, input_shape, outputs):
     layers = keras.layers

@@ -1,26 +1,6 @@
 """Images by attention to two small memories instead of to the other patches."""
 
 from tests.keras_examples.layers import positions
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Image classification with EANet (External Attention Transformer)",
-    trains="AdamW; cross-entropy with label smoothing; accuracy, top-5",
-    data="images(classes=6)",
-    overrides=[
-        "optimizer=adamw",
-        "optimizer.weight_decay=1e-4",
-        "task.label_smoothing=0.1",
-        "task.classes=6",
-        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
-    ],
-    simplified=[
-        "no normalization and augmentation by layers",
-        "patches by a strided convolution",
-        "one head of external attention, normalized once and without dropout",
-        "one dropout of two per MLP",
-    ],
-)
 
 
 def make_model(keras, input_shape, num_classes):

@@ -1,21 +1,5 @@
 """Images by a convnet whose gradients have their mean removed."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Gradient Centralization for Better Training Performance",
-    trains="RMSprop with centralized gradients; binary cross-entropy; accuracy",
-    data="images(classes=2)",
-    overrides=[
-        "optimizer=optax",
-        "optimizer._target_={module}.centralized_rmsprop",
-        "optimizer.learning_rate=1e-4",
-        "task=binary",
-        "task.from_logits=false",
-    ],
-    simplified=["no random flips, rotations and zooms by layers"],
-)
-
 
 def centralized_rmsprop(learning_rate):
     import jax

@@ -2,27 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="3D image classification from CT scans",
-    trains="Adam with exponential decay; binary cross-entropy; accuracy; "
-    "best checkpoint by loss, early stopping by accuracy",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=1e-4",
-        "optimizer.schedule.name=exponential",
-        "optimizer.schedule.decay_steps=100000",
-        "optimizer.schedule.decay_rate=0.96",
-        "optimizer.schedule.staircase=true",
-        "trainer.early_stopping.metric=eval/accuracy",
-        "trainer.early_stopping.patience=15",
-        "trainer.checkpoint.best=eval/loss",
-        "task=binary",
-        "task.from_logits=false",
-    ],
-    simplified=["no rotation of the scans"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, outputs):

@@ -1,21 +1,5 @@
 """Cats and dogs by a small Xception."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Image classification from scratch",
-    trains="Adam; binary cross-entropy from a logit; accuracy; checkpoint per epoch",
-    data="photos(classes=2, size=32)",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=3e-4",
-        "trainer.checkpoint.every_steps=4",
-        "trainer.checkpoint.keep=25",
-        "task=binary",
-    ],
-    simplified=["no random flips and rotations by layers"],
-)
-
 
 def make_model(keras, input_shape, outputs):
     layers = keras.layers

@@ -1,21 +1,6 @@
 """Images by a transformer over patches."""
 
 from tests.keras_examples.layers import positions
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Image classification with Vision Transformer",
-    trains="AdamW; cross-entropy; accuracy, top-5; best checkpoint by accuracy",
-    data="images(classes=6)",
-    overrides=[
-        "optimizer=adamw",
-        "optimizer.weight_decay=1e-4",
-        "trainer.checkpoint.best=eval/accuracy",
-        "task.classes=6",
-        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
-    ],
-    simplified=["no normalization, resizing and augmentation by layers", "patches by a strided convolution"],
-)
 
 
 def make_model(keras, input_shape, num_classes):

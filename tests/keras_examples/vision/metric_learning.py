@@ -2,21 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Metric learning for image similarity search",
-    trains="Adam; cross-entropy over the similarities in a batch; accuracy",
-    overrides=[
-        "optimizer=adam",
-        "task=custom",
-        "task._target_={module}.loss",
-        "task.maximize=[accuracy]",
-        "task.units=8",
-        "dataset.eval_batch_size=16",
-    ],
-    simplified=["anchor and positive are two inputs of one model"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def similarities(ops, outputs):

@@ -2,28 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Low-light image enhancement using MIRNet",
-    trains="Adam; Charbonnier loss; PSNR; rate reduced on a plateau of PSNR",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=1e-4",
-        "optimizer.schedule.plateau.metric=eval/psnr",
-        "optimizer.schedule.plateau.factor=0.5",
-        "optimizer.schedule.plateau.patience=5",
-        "optimizer.schedule.plateau.min_delta=1e-7",
-        "task=custom",
-        "task._target_={module}.charbonnier",
-        "task.maximize=[psnr]",
-        "task.target=bright",
-    ],
-    simplified=[
-        "one block of two resolutions",
-        "no spatial attention, and a sum in place of the selective fusion of scales",
-    ],
-)
+from tests.keras_examples.spec import by_split
 
 
 def charbonnier(ops, outputs, batch):

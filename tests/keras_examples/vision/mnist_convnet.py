@@ -1,15 +1,8 @@
 """Digits by a small convnet."""
 
 from tests.keras_examples.data import images as load
-from tests.keras_examples.spec import Spec
 
-__all__ = ["SPEC", "load", "make_model"]
-
-SPEC = Spec(
-    title="Simple MNIST convnet",
-    trains="Adam; cross-entropy; accuracy",
-    overrides=["optimizer=adam", "task.classes=4"],
-)
+__all__ = ["load", "make_model"]
 
 
 def make_model(keras, input_shape, num_classes):

@@ -1,24 +1,6 @@
 """Images by convolutions with a block of attention over patches."""
 
 from tests.keras_examples.layers import encoder
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="MobileViT: A mobile-friendly Transformer-based model for image classification",
-    trains="Adam; cross-entropy with label smoothing; accuracy; best checkpoint by accuracy",
-    data="photos()",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=0.002",
-        "trainer.checkpoint.best=eval/accuracy",
-        "task.label_smoothing=0.1",
-        "task.classes=4",
-    ],
-    simplified=[
-        "no random crops and flips",
-        "attention over all pixels in place of patches, with its norms after it, relu and less dropout",
-    ],
-)
 
 
 def make_model(keras, input_shape, num_classes):

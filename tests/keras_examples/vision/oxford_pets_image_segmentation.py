@@ -1,22 +1,5 @@
 """Masks of pets by a U-net of separable convolutions."""
 
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Image segmentation with a U-Net-like architecture",
-    trains="Adam; cross-entropy per pixel; best checkpoint by loss",
-    data="masks()",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=1e-4",
-        "trainer.checkpoint.best=eval/loss",
-        "task=segmentation",
-        "task.target=mask",
-        "task.classes=3",
-        "task.from_logits=false",
-    ],
-)
-
 
 def make_model(keras, input_shape, outputs):
     layers = keras.layers

@@ -2,14 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Point cloud classification with PointNet",
-    trains="Adam; cross-entropy with an orthogonal penalty on features; accuracy",
-    overrides=["optimizer=adam", "task.classes=3"],
-    simplified=["no jitter of the points"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, num_classes):

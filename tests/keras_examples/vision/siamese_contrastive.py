@@ -2,20 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Image similarity estimation using a Siamese Network with a contrastive loss",
-    trains="RMSprop; contrastive loss; accuracy",
-    overrides=[
-        "optimizer=rmsprop",
-        "task=custom",
-        "task._target_={module}.contrastive",
-        "task.maximize=[accuracy]",
-        "task.target=differ",
-    ],
-    simplified=["the square of the distance, without its root", "one average pooling of two"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def contrastive(ops, outputs, batch):

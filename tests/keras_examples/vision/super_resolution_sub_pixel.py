@@ -2,23 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Image Super-Resolution using an Efficient Sub-Pixel CNN",
-    trains="Adam; mean squared error; PSNR; early stopping and best checkpoint by training loss; an enlarged image "
-    "drawn after each epoch",
-    overrides=[
-        "optimizer=adam",
-        "trainer.early_stopping.metric=train/epoch_loss",
-        "trainer.early_stopping.patience=10",
-        "task=custom",
-        "task._target_={module}.loss",
-        "task.maximize=[psnr]",
-        "task.target=large",
-    ],
-    lost=["callback: drawn image"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def loss(ops, outputs, batch):

@@ -3,28 +3,6 @@
 import functools
 
 from tests.keras_examples.layers import positions
-from tests.keras_examples.spec import Spec
-
-SPEC = Spec(
-    title="Train a Vision Transformer on small datasets",
-    trains="AdamW with warm-up and cosine decay; cross-entropy; accuracy, top-5",
-    data="images(classes=6)",
-    overrides=[
-        "optimizer=adamw",
-        "optimizer.weight_decay=1e-4",
-        "optimizer.schedule.name=cosine",
-        "optimizer.schedule.warmup_steps=2",
-        "task.classes=6",
-        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
-    ],
-    simplified=[
-        "shifted patches by a wider convolution, without their norm",
-        "no normalization, resizing and augmentation by layers",
-        "one head of attention without dropout, with a temperature from 1",
-        "one dropout of two per MLP, and none after the head's",
-        "no gelu at the end of an MLP",
-    ],
-)
 
 
 @functools.cache

@@ -3,18 +3,7 @@
 import numpy as np
 
 from tests.keras_examples.layers import positions
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Video Vision Transformer",
-    trains="Adam; cross-entropy; accuracy, top-5",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=1e-4",
-        "task.classes=6",
-        "task.metrics=[{TopKCategoricalAccuracy:{k:5}}]",
-    ],
-)
+from tests.keras_examples.spec import by_split
 
 
 def make_model(keras, input_shape, num_classes):

@@ -2,21 +2,7 @@
 
 import numpy as np
 
-from tests.keras_examples.spec import Spec, by_split
-
-SPEC = Spec(
-    title="Zero-DCE for low-light image enhancement",
-    trains="Adam; four losses without a target: colors, exposure, smooth curves, neighboring regions",
-    overrides=[
-        "optimizer=adam",
-        "optimizer.learning_rate=1e-4",
-        "task=custom",
-        "task._target_={module}.loss",
-        "task.minimize=[color,exposure,smoothness,spatial]",
-        "task.units=12",
-    ],
-    simplified=["four curves in place of eight", "regions of 4 x 4 pixels", "five convolutions in place of seven"],
-)
+from tests.keras_examples.spec import by_split
 
 
 def enhanced(outputs, image):
