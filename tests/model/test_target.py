@@ -49,15 +49,9 @@ def refused(name: str = "build", **options: Any) -> str:
     ("path", "part"),
     [
         ("", "an import path with a dot"),
-        ("build", "an import path with a dot"),
-        ("a..build", "an import path with a dot"),
-        (".build", "an import path with a dot"),
         ("my-module.build", "an import path with a dot"),
         ("no_such_module_at_all.build", "there is no module no_such_module_at_all"),
-        ("no_such_package_at_all.inner.build", "there is no module no_such_package_at_all;"),
         ("os.system", "is a function of Python's own"),
-        ("builtins.exec", "is a function of Python's own"),
-        ("subprocess.Popen", "is a function of Python's own"),
     ],
 )
 def test_a_path_to_no_builder_is_rejected_without_an_import(path: str, part: str) -> None:
@@ -101,31 +95,14 @@ def test_an_option_without_a_default_is_required(signature: str, write: Write) -
     check(width=3)
 
 
-def test_a_builder_with_keyword_options_accepts_any_option(write: Write) -> None:
-    write(f"def build({GIVEN}, **options): ...")
-    check(width=3, anything="else")
-
-
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [
-        ("int", 3),
         ("float", 3),
-        ("float", 0.5),
-        ("str", "relu"),
-        ("bool", False),
         ("bool | int", False),
         ("int | None", None),
-        ("int | None", 3),
-        ("list[int]", [1, 2]),
         ("tuple[int, ...]", [1]),
-        ("Sequence[float]", [0.5, 1]),
-        ("list[str]", []),
-        ("int | list[str]", ["relu"]),
         ("int | list[float]", [0.5]),
-        ("list[int] | list[float]", [0.5]),
-        ("list[int] | Whatever", ["text"]),
-        ("Whatever", object()),
         ("int | Whatever", "text"),
     ],
 )
@@ -137,18 +114,11 @@ def test_a_value_of_the_annotated_type_passes(annotation: str, value: Any, write
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [
-        ("int", "wide"),
         ("int", 1.5),
         ("int", True),
         ("int", None),
         ("float", "fast"),
-        ("float", True),
-        ("str", 3),
-        ("bool", 1),
-        ("int | None", "x"),
-        ("list[int]", 3),
         ("list[int]", ["a"]),
-        ("tuple[int, ...]", [1, None]),
         ("Sequence[str]", "relu"),
     ],
 )
@@ -163,11 +133,6 @@ def test_a_value_of_another_type_is_rejected_with_the_annotation(annotation: str
 def test_a_list_of_sizes_below_1_is_rejected(value: list[int], write: Write) -> None:
     write(f"def build({GIVEN}, option: list[int] = None): ...")
     assert "at least 1" in refused(option=value)
-
-
-def test_a_single_integer_may_be_0(write: Write) -> None:
-    write(f"def build({GIVEN}, option: int = 5): ...")
-    check(option=0)
 
 
 def _is_called(source: str, write: Write, **options: Any) -> Any:
@@ -215,11 +180,6 @@ def test_a_callable_with_other_parameters_is_rejected_and_not_called(
     with pytest.raises(ConfigError, match=rf"model\._target_={MODULE}\.build: .*({part})"):
         _is_called(source, write)
     assert not (tmp_path / "ran").exists()
-
-
-def test_load_imports_the_builder(write: Write) -> None:
-    write(f"def build({GIVEN}):\n    return num_classes\n")
-    assert target.load(f"{MODULE}.build")(None, (1, 1, 1), 7) == 7
 
 
 @pytest.mark.parametrize(

@@ -120,25 +120,6 @@ def test_areas_are_scikit_learns_where_thresholds_separate_all_examples(batch_si
     assert found["auc"] == pytest.approx(sklearn.roc_auc_score(labels, chances), rel=1e-12)
 
 
-def test_the_first_class_may_be_the_positive_one() -> None:
-    specs = SPECS | {"label": ArraySpec((), "int32", (), ("ill", "well"))}
-    labels = np.array([0, 0, 1, 1], np.int32)
-    logits = np.array([[2.0], [1.0], [-1.0], [0.5]], np.float32)
-    found = evaluated(make_task(cases.config("binary", positive="ill"), specs), {"label": labels}, logits, 3).metrics
-    assert found["recall"] == 1.0
-    assert found["precision"] == pytest.approx(2 / 3)
-
-
-def test_binary_class_weights_are_balanced_and_kept() -> None:
-    labels = np.array([0] * 30 + [1] * 10, np.int32)
-    specs = SPECS | {"label": ArraySpec((), "int32")}
-    train = ArraySource({"label": labels, "x": labels[:, None].astype(np.float32)}, specs)
-    task = make_task(cases.config("binary", class_weights="balanced"), specs, train)
-    assert task.constants["class_weights"] == pytest.approx([40 / 60, 2.0])
-    again = make_task(cases.config("binary", class_weights="balanced"), specs, None, task.constants)
-    assert again.constants == task.constants
-
-
 def positions(shape: Sequence[int], **options: object) -> Task:
     specs = SPECS | {"label": ArraySpec(tuple(shape), "uint8", (), tuple("abcde"))}
     return make_task(cases.config("positions", **options), specs)
@@ -286,14 +267,6 @@ def test_balanced_class_weights_are_scikit_learns_and_are_kept() -> None:
     other = ArraySource({name: array[:10] for name, array in train.arrays.items()}, specs)
     again = make_task(cases.config("classification", class_weights="balanced"), specs, other, task.constants)
     assert again.constants == task.constants
-
-
-def test_balanced_weights_in_place_of_listed_ones_are_computed_in_a_resumed_run() -> None:
-    specs = {"x": ArraySpec((2,), "float32"), "label": ArraySpec((), "int32")}
-    train = ArraySource({"x": np.zeros((4, 2), np.float32), "label": np.array([0, 0, 0, 1], np.int32)}, specs)
-    listed = make_task(cases.config("classification", class_weights=[1.0, 9.0]), specs, train)
-    resumed = make_task(cases.config("classification", class_weights="balanced"), specs, train, listed.constants)
-    assert resumed.constants["class_weights"] == pytest.approx([4 / 6, 2.0])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from matplotlib import image as files
 from sklearn import metrics as sklearn
 
 from runner.data.base import ArraySource, ArraySpec, DataSource
-from runner.figures import Curve, against, curves, examples, short
+from runner.figures import Curve, against, curves, examples
 from runner.task import pictures as draw
 from runner.task.base import Report, Task
 from runner.task.pictures import confusion
@@ -104,13 +104,6 @@ def test_one_error_in_a_thousand_is_seen_beside_the_diagonal(tmp_path: Path) -> 
         assert drawn[1] > 100, classes
 
 
-def test_nothing_wrong_is_said(tmp_path: Path) -> None:
-    task, source, _ = of_images()
-    outputs = (9 * np.eye(3)[source.arrays["label"]]).astype(np.float32)
-    shown = pictures(task.report(evaluated(task, dict(source.arrays), outputs, 32), source), tmp_path)
-    assert shown["wrong.png"].shape[0] > 100
-
-
 def test_wrong_examples_without_an_image_are_a_table() -> None:
     rng = np.random.default_rng(0)
     specs = {"x": ArraySpec((4,), "float32"), "label": ArraySpec((), "int32", (), ("no", "yes"))}
@@ -127,16 +120,6 @@ def test_wrong_examples_without_an_image_are_a_table() -> None:
         assert probability == pytest.approx(odds.max() / odds.sum())
     assert [row[3] for row in rows] == sorted((row[3] for row in rows), reverse=True)
     assert "wrong.png" not in report.files
-
-
-def test_an_evaluation_without_outputs_shows_what_the_totals_tell() -> None:
-    task, source, outputs = of_images()
-    found = evaluated(task, dict(source.arrays), outputs, 32)
-    report = task.report(
-        type(found)(found.metrics, found.examples, found.totals, np.zeros((0, 3), np.float32)), source
-    )
-    assert list(report.files) == ["confusion.png"]
-    assert list(report.tables) == ["classes"]
 
 
 def test_the_table_of_labels_has_scikit_learns_numbers(tmp_path: Path) -> None:
@@ -231,13 +214,6 @@ def test_the_table_of_positions_has_scikit_learns_numbers_and_images_are_drawn(t
     assert sorted(shown) == ["confusion.png", "positions.png"]
     for pixels in shown.values():
         assert pixels[..., :3].std() > 0.05  # something is drawn
-
-
-def test_a_name_is_cut_to_the_width_that_it_is_drawn_with() -> None:
-    assert short("a" * 17) == "a" * 17
-    assert short("a" * 18) == "a" * 16 + "\u2026"
-    assert short("\u65e5" * 8) == "\u65e5" * 8
-    assert short("\u65e5" * 9) == "\u65e5" * 8 + "\u2026"
 
 
 NAMES = ["$x^{$", "", "a\x00\x1b[2J\r\nb\tc\u202eb\u05d0\u65e5\udcff" + "x" * 300]

@@ -129,14 +129,6 @@ def test_metrics_of_a_step_and_of_an_evaluation_have_the_names_of_their_outputs(
     np.testing.assert_allclose(mean, expected, rtol=1e-6)
 
 
-def test_a_batch_without_a_label_of_an_output_adds_nothing() -> None:
-    made, outputs = batch()
-    made["tags"][:] = -1
-    with np.errstate(invalid="ignore"):
-        metrics = task().metrics(OPS, outputs, made)
-    assert metrics["tags_loss"][:REAL].tolist() == [0.0] * REAL
-
-
 def test_targets_and_weights_are_no_inputs_and_an_output_without_a_target_has_the_array_of_its_name() -> None:
     both = task()
     assert both.input_names == ("x",)
@@ -266,9 +258,3 @@ def test_the_outputs_of_the_model_are_those_of_the_config() -> None:
         assert message in str(rejected.value)
     with pytest.raises(ConfigError, match="the model has one output"):
         both.check((None, 1))
-
-
-def test_a_task_of_one_output_names_the_task_of_several() -> None:
-    one = registry.make_task(TaskConfig("regression", ["age"], ["x"]), SPECS)
-    with pytest.raises(ConfigError, match="set task=several"):
-        one.check_named({"0": (None, 1), "1": (None, 1)})
