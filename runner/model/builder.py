@@ -132,11 +132,7 @@ def _check_signature(builder: Callable[..., Any], config: ModelConfig, arguments
 
 
 def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> None:
-    """Checks that a builder returned a model of the Keras that it was called with.
-
-    Raises:
-      ConfigError: it returned something else.
-    """
+    """Checks that a builder returned a model of the Keras that it was called with. Raises ConfigError if not."""
     # The builder of a GAN typically returns its two networks.
     is_several_models = (
         isinstance(model, list | tuple) and len(model) > 1 and all(isinstance(part, kind) for part in model)
@@ -182,11 +178,7 @@ def with_named_outputs(model: Any, keras: Any, data: DataSpec) -> Any:
 
 
 def check_trainable(trainable: Sequence[Any], config: ModelConfig) -> None:
-    """Checks that a model has something to train.
-
-    Raises:
-      ConfigError: it has nothing to train.
-    """
+    """Checks that a model has something to train. Raises ConfigError if it has nothing to train."""
     if not trainable:
         raise ConfigError(
             f"model._target_={config.target}: the model has no trainable variable; add a layer with weights, or leave "
@@ -195,11 +187,7 @@ def check_trainable(trainable: Sequence[Any], config: ModelConfig) -> None:
 
 
 def check_paths(paths: Iterable[str], config: ModelConfig) -> None:
-    """Checks that no layer has a name that checkpoints reserve for other state.
-
-    Raises:
-      ConfigError: names the layer.
-    """
+    """Checks that no layer has a name that checkpoints reserve for other state. Raises ConfigError if not."""
     for path in paths:
         layer = path.split("/")[0]
         if layer in RESERVED:

@@ -48,11 +48,7 @@ _USER_CODE_LAYERS = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "
 def check(
     model: object, layers: Sequence[object], base: type, config: ModelConfig, trainable: Collection[str] = ("float32",)
 ) -> None:
-    """Checks that a model needs nothing of `fit` that a run would leave out.
-
-    Raises:
-      ConfigError: names what the model needs, and a fix.
-    """
+    """Checks that a model needs nothing of `fit` that a run would leave out. Raises ConfigError if not."""
     problems = [_model_problem(model, base)]
     problems += map(_layer_problem, [*layers, model])
     problems += [_variables_problem(model, trainable), _outputs_problem(model)]
@@ -67,9 +63,6 @@ def check_steps(model: object, base: type, config: ModelConfig) -> None:
     Called before the model is called for the first time.
 
     The call would fail for a model, such as a GAN, that computes in its own `train_step` and has no `call`.
-
-    Raises:
-      ConfigError: it overrides a method that `fit` calls.
     """
     problem = _model_problem(model, base)
     if problem:
@@ -178,9 +171,6 @@ def check_cover(
 
     Args:
       paths: canonical path -> variable.
-
-    Raises:
-      ConfigError: names the variables without a path.
     """
     with_path = set(map(id, paths.values()))
     # By id: a variable that is listed twice counts once.

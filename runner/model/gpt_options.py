@@ -72,11 +72,7 @@ DEEP = 32
 
 
 def check_options(options: Mapping[str, Any], *, on_jax: bool) -> None:
-    """Checks the options of the builder.
-
-    Raises:
-      ConfigError: the first problem.
-    """
+    """Checks the options of the builder. Raises ConfigError for the first problem."""
     for name, constraint in CONSTRAINTS.items():
         check_value(f"model.{name}", options[name], constraint)
     for name, values in _NEEDS_JAX.items():
@@ -138,11 +134,7 @@ def _check_names(options: Mapping[str, Any]) -> None:
 
 
 def check_device(config: ModelConfig, device: str) -> None:
-    """Checks that the mesh's devices have host memory beside their own; other builders pass.
-
-    Raises:
-      ConfigError: activations are to be offloaded on CPUs.
-    """
+    """Checks that the mesh's devices have host memory beside their own; other builders pass."""
     offloaded = config.options.get("offloaded")
     if config.target == TARGET and offloaded and device == "cpu":
         problem = "on a CPU, device memory is host memory, so JAX offloads nothing"
@@ -232,11 +224,7 @@ def scans(scan: bool | None, depth: int, *, on_jax: bool) -> bool:
 
 
 def check(config: ModelConfig, *, on_jax: bool) -> None:
-    """Checks the config of this builder; those of other builders pass.
-
-    Raises:
-      ConfigError: the first problem.
-    """
+    """Checks the config of this builder; those of other builders pass. Raises ConfigError for the first problem."""
     # Without all of them the builder checks the options itself, when it is called.
     has_all_options = {*CONSTRAINTS, *_NEEDS_JAX, *_NAME_LISTS} <= config.options.keys()
     if config.target == TARGET and has_all_options:
@@ -247,9 +235,6 @@ def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
     """Checks that the rows of a text have no more tokens than there are positions, and that no loss needs all rows.
 
     Other builders pass.
-
-    Raises:
-      ConfigError: they have, or the loss of the routers would count padding.
     """
     if config.target != TARGET:
         return

@@ -59,9 +59,6 @@ def check(call: Call, inputs: Mapping[str, ArraySpec], before: Mapping[str, Arra
 
     Args:
       call: of the model's inputs by name, (B, ...) each.
-
-    Raises:
-      ConfigError: names the variable, or what else padding affects.
     """
     rng = np.random.default_rng(0)
     real = random_examples(inputs, rng, _REAL)
@@ -106,9 +103,6 @@ def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> N
     """Rejects padded batches if they change the values of a task's functions.
 
     A function that itself ignores rows of weight 0 returns the same values up to rounding, and passes.
-
-    Raises:
-      ConfigError: names the loss or the metric.
     """
     for name, value in seen.items():
         if _is_other(value, unseen[name]):

@@ -22,11 +22,7 @@ _LIST_PREFIXES = ("list[", "Sequence[", "tuple[")
 
 
 def check(config: ModelConfig) -> None:
-    """Checks the path of the builder, and the options of one of this package's, whose import takes no library.
-
-    Raises:
-      ConfigError: no such package, one of Python's own functions, or options that don't match the builder's signature.
-    """
+    """Checks the path of the builder, and the options of one of this package's, whose import takes no library."""
     import_path.check(_KEY, config.target)
     if config.target.partition(".")[0] in sys.stdlib_module_names:
         # A call of it might do anything, and it builds no model.
@@ -37,11 +33,7 @@ def check(config: ModelConfig) -> None:
 
 
 def check_options(config: ModelConfig) -> None:
-    """Imports the builder and checks that it takes the options of the config.
-
-    Raises:
-      ConfigError: it can't be imported, or the options don't match its signature.
-    """
+    """Imports the builder and checks that it takes the options of the config. Raises ConfigError if not."""
     builder = load(config.target)
     import_path.check_options("model", config.target, builder, config.options, (*_DATA_ARGUMENTS, LAYOUTS))
     for name, parameter in import_path.parameters(builder).items():

@@ -70,16 +70,13 @@ def named_outputs(outputs: Outputs) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """The output that a task needs from a model.
+    """The output that a task needs from a model."""
 
-    Attributes:
-      units: size of the last dim of the model's output; None: any size.
-      names: names of the units, such as class names; empty: they have none.
-      by_name: the outputs that the task needs by name; empty: it needs a single one.
-    """
-
+    # Size of the last dim; None: any size.
     units: int | None
+    # Names of the units, such as class names; empty: they have none.
     names: tuple[str, ...] = ()
+    # The outputs that the task needs by name; empty: it needs a single one.
     by_name: Mapping[str, OutputSpec] = field(default_factory=dict)
 
 
@@ -113,12 +110,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Report:
-    """Pictures and tables of an evaluation.
-
-    Attributes:
-      files: file name, such as `confusion.png` -> function that writes the file to a path.
-      tables: title -> (column names, rows), which `runner.evaluate` prints; numbers as numbers, None for unknown.
-    """
+    """Files by name, such as `confusion.png`, each with what writes it to a path; and tables by title."""
 
     files: Mapping[str, Callable[[Path], None]]
     tables: Mapping[str, Table]
@@ -129,7 +121,6 @@ class TaskData:
     """What a task is made from, in addition to its config.
 
     Attributes:
-      arrays: specs of the dataset's arrays by name.
       train: split that class weights and similar constants are computed from; None: they must be in `constants`.
       constants: `Task.constants` of the run that is resumed or evaluated; empty for a new run.
       vocabulary: meaning of the tokens of a text dataset; None: the dataset has none.
@@ -204,11 +195,7 @@ class Task(ABC):
 
     @classmethod
     def check_options(cls, options: Any) -> None:
-        """Checks the task's options without a dataset.
-
-        Raises:
-          ConfigError: a value is invalid.
-        """
+        """Checks the task's options without a dataset. Raises ConfigError if a value is invalid."""
         # By default, the schema has checked each of them, and none depends on another.
         del options
 
@@ -331,11 +318,7 @@ class Task(ABC):
 
     @abstractmethod
     def check(self, shape: Sequence[int | None]) -> None:
-        """Checks the output of a model.
-
-        Raises:
-          ConfigError: the loss can't be computed from it.
-        """
+        """Checks the output of a model. Raises ConfigError if the loss can't be computed from it."""
 
     def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
         """Checks the outputs of a model that has several; a task that needs a number of units takes a single output.
@@ -351,11 +334,7 @@ class Task(ABC):
             )
 
     def check_split(self, source: DataSource, split: str) -> None:
-        """Checks the targets of a split if they can be read without computing every example.
-
-        Raises:
-          ConfigError: the loss can't be computed from one of them.
-        """
+        """Checks the targets of a split if they can be read without computing every example."""
         del source, split
 
     @abstractmethod
@@ -393,12 +372,7 @@ class Task(ABC):
 
 @dataclass(frozen=True)
 class DataSpec:
-    """The arrays and the task that an engine is built for.
-
-    Attributes:
-      arrays: specs of a batch's arrays by name, without `weight`.
-      task: made from the same specs.
-    """
+    """The arrays of a batch, without `weight`, and the task that an engine is built for."""
 
     arrays: Mapping[str, ArraySpec]
     task: Task

@@ -23,11 +23,7 @@ _BALANCED = "balanced"
 def names_of(setting: Any, spec: ArraySpec, data: TaskData, count: Callable[[], int]) -> tuple[str, ...]:
     """Returns the names of classes: those of the config or the dataset, or numbers.
 
-    Args:
-      setting: `task.classes`, checked: a number, a list of names, or null.
-      spec: of the array of labels.
-      data: has the number of classes of a resumed run.
-      count: counts the classes, where neither the config, the dataset nor a resumed run knows their number.
+    `count` is called where neither `task.classes`, the dataset nor a resumed run knows the number.
     """
     if isinstance(setting, list):
         return tuple(map(str, setting))
@@ -56,11 +52,7 @@ def known_labels(train: DataSource | None, target: str) -> Array:
 
 
 def whole(labels: Array, target: str) -> Array:
-    """Returns labels that may be stored as floats, as integers.
-
-    Raises:
-      ConfigError: one is a fraction.
-    """
+    """Returns labels that may be stored as floats, as integers. Raises ConfigError if one is a fraction."""
     if labels.dtype.kind != "f":
         return labels
     fractions = labels[labels != np.floor(labels)]
@@ -72,11 +64,7 @@ def whole(labels: Array, target: str) -> Array:
 
 
 def check_range(labels: Array, classes: int, target: str, split: str, fix: Callable[[int], str]) -> None:
-    """Checks that labels, integers of any shape, are from 0 to classes - 1; `fix` is called with one that is not.
-
-    Raises:
-      ConfigError: one is not.
-    """
+    """Checks that labels, integers of any shape, are from 0 to classes - 1; `fix` is called with one that is not."""
     low = int(labels.min(initial=0))
     high = int(labels.max(initial=0))
     if low >= 0 and high < classes:
@@ -89,16 +77,10 @@ def check_range(labels: Array, classes: int, target: str, split: str, fix: Calla
 def weights_of(
     setting: Any, names: Sequence[str], data: TaskData, count: Callable[[DataSource], Array]
 ) -> list[float] | None:
-    """Returns one weight per class; None: all are 1.
+    """Returns the weight of each class by `task.class_weights`, in label order; None: all are 1.
 
-    Args:
-      setting: `task.class_weights`, checked: `balanced`, a list in label order, a mapping from names, or null.
-      names: of the classes, in label order.
-      data: has the weights of a resumed run.
-      count: returns the number of examples (C,) of each class in the train split.
-
-    Raises:
-      ConfigError: the setting does not fit the classes.
+    `count` returns the number of examples (C,) of each class in the train split, for `balanced`. Raises ConfigError if
+    the setting does not fit the classes.
     """
     if setting is None:
         return None

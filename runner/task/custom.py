@@ -24,12 +24,7 @@ _LOSS_KEY = "task._target_"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric that a config names.
-
-    Attributes:
-      direction: `maximize` or `minimize`.
-      path: import path of its function.
-    """
+    """A metric that a config names: `maximize` or `minimize`, and the import path of its function."""
 
     direction: str
     path: str

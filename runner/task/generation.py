@@ -100,17 +100,10 @@ def kept_scores(scores: Array, sampling: Sampling) -> Array:
 def encode_prompt(
     sample: SampleOptions, key: str, vocabulary: Vocabulary, length: int, *, ends_are_inputs: bool
 ) -> Array:
-    """Returns the tokens (n,) that samples start with, of the prompt that the key `key` names.
+    """Returns the tokens (n,) that samples start with, for rows of `length` tokens; `key` is that of the prompt.
 
-    Args:
-      sample: options.
-      key: for errors.
-      vocabulary: encodes the prompt.
-      length: of a row, T.
-      ends_are_inputs: whether the model learns what follows the end of a document, which is then the default prompt.
-
-    Raises:
-      ConfigError: the vocabulary can't encode the prompt, or a row has no room for it and the sample.
+    The default prompt is the end of a document, if `ends_are_inputs`: the model learns what follows it. Raises
+    ConfigError if the vocabulary can't encode the prompt, or a row has no room for it and the sample.
     """
     if sample.prompt is None:
         prompt = _default_prompt(vocabulary, ends_are_inputs=ends_are_inputs)

@@ -139,13 +139,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class Requested:
-    """A metric of a config that evaluations add to a task's own.
+    """A metric of a config that evaluations add to a task's own: Keras's class and its arguments.
 
-    Attributes:
-      kind: name of Keras's class.
-      options: arguments of the class.
-      names: names in logs; several for several thresholds.
-      weighted: whether examples count by `task.example_weight`.
+    It has several `names` in logs for several thresholds; `weighted`: examples count by `task.example_weight`.
     """
 
     kind: str
@@ -269,11 +265,7 @@ class KerasMetrics:
                         raise invalid(f"{metric.key}.{option}", chosen, problem=problem, fix="name one of these")
 
     def totals(self, ops: Arrays, compare: Callable[[], Compared]) -> dict[str, Tensor]:
-        """Returns the sums of a batch.
-
-        Raises:
-          ConfigError: Keras rejects an option.
-        """
+        """Returns the sums of a batch. Raises ConfigError if Keras rejects an option."""
         if not self._requested:
             return {}
         compared = compare()

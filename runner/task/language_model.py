@@ -175,15 +175,9 @@ class LanguageModel(PerPosition):
         return "\n".join(lines) + "\n"
 
     def encode_prompts(self, prompts: Sequence[str], key: str, tokens: int | None) -> list[Array]:
-        """Returns the tokens (n,) of each prompt for `generate`.
+        """Returns the tokens (n,) of each prompt for `generate`, which come from the config key `key`.
 
-        Args:
-          prompts: starts of texts.
-          key: the config key that they come from.
-          tokens: number of tokens that each text gets; None: the default, or as many as a row has room for.
-
-        Raises:
-          ConfigError: the vocabulary or a row does not take one of them.
+        Raises ConfigError if the vocabulary does not take one, or a row has no room for it and `tokens` more.
         """
         encoded = [self._encode_prompt(SampleOptions(prompt=prompt), key) for prompt in prompts]
         known = [prompt for prompt in encoded if prompt is not None]

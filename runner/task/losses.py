@@ -74,11 +74,7 @@ SHORT = {
 
 
 def check(name: str) -> None:
-    """Checks the name of a loss.
-
-    Raises:
-      ConfigError: it is none of `NAMES`; the error has the spelling that is meant, if there is one.
-    """
+    """Checks the name of a loss. Raises ConfigError if not."""
     plain = name.replace("_", "").lower()
     for known in NAMES:
         if name != known and (plain == known.replace("_", "") or SHORT.get(plain) == known):
@@ -88,11 +84,7 @@ def check(name: str) -> None:
 
 
 def check_options(content: Mapping[str, Any] | None, own_keys: Sequence[str]) -> None:
-    """Checks that no option of a loss, `task.loss_options`, is a key of the task.
-
-    Raises:
-      ConfigError: one is.
-    """
+    """Checks that no option of a loss, `task.loss_options`, is a key of the task. Raises ConfigError if one is."""
     for option in (*own_keys, "from_logits"):
         if content and option in content:
             fix = f"set task.{option}={content[option]}"
@@ -104,9 +96,6 @@ def check_chosen(name: str | None, content: Mapping[str, Any] | None) -> None:
 
     Args:
       name: `task.loss`; None: the cross-entropy.
-
-    Raises:
-      ConfigError: the loss is unknown, or an option is a key of the task.
     """
     if name is not None:
         check(name)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,16 +10,10 @@ from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import MultilabelOptions, TaskConfig
 from runner.data.base import Array, DataSource
 from runner.errors import invalid
-from runner.host.late import late
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, TaskData
 from runner.task.metrics import MAXIMIZE
 from runner.task.sigmoids import AGREE, EXACT, EXAMPLES, FOUND, POSITIVES, PREDICTED, OfSigmoids
 from runner.task.supervised import as_counts, check_output, ratio
-
-if TYPE_CHECKING:
-    from runner.task import pictures
-else:
-    pictures = late("runner.task.pictures")
 
 
 class Multilabel(OfSigmoids):
@@ -89,26 +81,23 @@ class Multilabel(OfSigmoids):
         check_output(shape, (len(self.label_names),), "one logit per label of the dataset")
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns a table of the labels, and a picture of their F1, precision and recall."""
-        del source
+        """Returns a table of the labels."""
+        del source, split
         positives = as_counts(evaluation.totals[POSITIVES])
         predicted = as_counts(evaluation.totals[PREDICTED])
         found = as_counts(evaluation.totals[FOUND])
         agree = as_counts(evaluation.totals[AGREE])
         f1 = _f1(found, positives, predicted)
         examples = max(evaluation.examples, 1)
-        bars: list[tuple[str, float, float | None, float | None]] = []
         rows: list[tuple[Cell, ...]] = []
         for index, name in enumerate(self.label_names):
             precision = float(found[index] / predicted[index]) if predicted[index] else None
             recall = float(found[index] / positives[index]) if positives[index] else None
             label_f1 = float(f1[index])
             accuracy = float(agree[index] / examples)
-            bars.append((name, label_f1, precision, recall))
             rows.append((name, label_f1, precision, recall, accuracy, int(positives[index]), int(predicted[index])))
         head = ("label", "f1", "precision", "recall", "accuracy", "examples", "predicted")
-        draw = partial(pictures.labels, rows=bars, counts=positives, split=split)
-        return Report({"labels.png": draw}, {"labels": (head, rows)})
+        return Report({}, {"labels": (head, rows)})
 
 
 def _f1(found: Array, positives: Array, predicted: Array) -> Array:

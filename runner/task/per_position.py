@@ -104,9 +104,6 @@ class PerPosition(Supervised):
         """Checks that the weights of a split's labels are finite, at least 0 and not all 0.
 
         `of_text`: the dataset has computed them, from the ends of documents that it has encoded.
-
-        Raises:
-          ConfigError: they are not.
         """
         if self._label_weight is None:
             return

@@ -24,8 +24,6 @@ _ERRORS = LinearSegmentedColormap.from_list("errors", ("#FDDCC8", "#F0813F", "#A
 # Columns of a target with a panel, and the points of one; more points hide each other, so their density is drawn.
 _MOST_PANELS = 6
 _MOST_POINTS = 2000
-# Labels with a bar.
-_MOST_BARS = 30
 
 
 def confusion(
@@ -87,31 +85,6 @@ def confusion(
         else:
             look = {"color": figures.ink(image.cmap(image.norm(shares[row, column]))), "weight": "bold"}
         axes.text(column, row, text, ha="center", va="center", fontsize=8, zorder=3, **look)
-    figures.save(figure, path)
-
-
-def labels(
-    path: Path, rows: Sequence[tuple[str, float, float | None, float | None]], counts: Array, split: str = "test"
-) -> None:
-    """Draws F1, precision and recall of each label, the most frequent labels first.
-
-    Args:
-      counts: (L,), number of examples with each label.
-    """
-    order = np.argsort(-counts, kind="stable")[:_MOST_BARS]
-    figure, axes = figures.subplots(1, 1, (8.0, 1.4 + 0.42 * len(order)))
-    heights = np.arange(len(order))
-    # None becomes NaN, which Matplotlib leaves out.
-    f1, precision, recall = np.array([rows[index][1:] for index in order], float).reshape(-1, 3).T
-    axes.barh(heights, f1, color=figures.TRAIN_STEPS, height=0.7, label="F1")
-    axes.plot(precision, heights, "o", color=figures.TRAIN, label="precision", markersize=6)
-    axes.plot(recall, heights, "s", color=figures.EVALUATED, label="recall", markersize=6)
-    axes.set_yticks(heights, [f"{figures.short(rows[index][0])}, {counts[index]:,}" for index in order])
-    axes.set(xlim=(-0.02, 1.02), ylim=(len(order) - 0.4, -0.6))
-    more = f", the {len(order)} most frequent of {len(rows)}" if len(order) < len(rows) else ""
-    axes.set_title(f"{split} examples by label{more}")
-    axes.grid(axis="x", alpha=0.25)
-    figures.legend_right(axes)
     figures.save(figure, path)
 
 

@@ -130,11 +130,7 @@ def key_of(config: TaskConfig) -> str:
 
 
 def check(config: TaskConfig) -> None:
-    """Checks a task's options without a dataset.
-
-    Raises:
-      ConfigError: a value is invalid.
-    """
+    """Checks a task's options without a dataset. Raises ConfigError if a value is invalid."""
     options = task_options(config)
     # Single values first: the task's own check relies on them.
     values.check(options, "task")

@@ -144,11 +144,7 @@ class Supervised(Task):
 
 
 def check_output(shape: Sequence[int | None], expected: Sequence[int], meaning: str) -> None:
-    """Checks the shape of a model's output, the batch dim first.
-
-    Raises:
-      ConfigError: it is not `[batch, *expected]`.
-    """
+    """Checks the shape of a model's output, the batch dim first. Raises ConfigError if not."""
     if tuple(shape[1:]) != tuple(expected):
         sizes = ", ".join(map(str, expected))
         kind = "size" if len(expected) == 1 else "shape"
@@ -235,11 +231,7 @@ def columns(ops: Arrays, batch: Mapping[str, Tensor], names: Sequence[str]) -> T
 
 
 def required_train_split(key: str, value: object, train: DataSource | None) -> DataSource:
-    """Returns the train split, from which the value of a key is computed.
-
-    Raises:
-      ConfigError: there is none.
-    """
+    """Returns the train split, from which the value of a key is computed. Raises ConfigError if there is none."""
     if train is None:
         problem = "is computed from the train split, which is not loaded here"
         raise invalid(key, value, problem=problem, fix="remove it")

@@ -128,7 +128,7 @@ def test_tokens_that_are_not_the_presets_are_refused_with_its_tokenizer_suggeste
 def test_a_preset_that_is_fetched_and_has_its_tokenizer_there_refuses_bytes_too() -> None:
     made = config(preset="gpt2_base_en")
     made = with_keys(made, {"dataset": DatasetConfig(name="pydoc")})
-    with pytest.raises(ConfigError, match="not those of the preset .gpt2_base_en."):
+    with pytest.raises(ConfigError, match=r"not those of the preset .gpt2_base_en."):
         checked(made)
 
 

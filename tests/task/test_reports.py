@@ -122,7 +122,7 @@ def test_wrong_examples_without_an_image_are_a_table() -> None:
     assert "wrong.png" not in report.files
 
 
-def test_the_table_of_labels_has_scikit_learns_numbers(tmp_path: Path) -> None:
+def test_the_table_of_labels_has_scikit_learns_numbers() -> None:
     rng = np.random.default_rng(0)
     names = ("red", "round", "ripe", "never")
     specs = {"x": ArraySpec((4,), "float32"), "labels": ArraySpec((4,), "int32", (), names)}
@@ -140,7 +140,6 @@ def test_the_table_of_labels_has_scikit_learns_numbers(tmp_path: Path) -> None:
     assert [row[3] or 0.0 for row in rows] == pytest.approx(list(recall))
     assert rows[3][2:4] == (None, None)
     assert [row[5] for row in rows] == list(support)
-    assert pictures(report, tmp_path)["labels.png"].shape[0] > 200
 
 
 @pytest.mark.parametrize(("shape", "count"), [((), 5000), ((8,), 50), ((2, 3), 50)])
@@ -232,6 +231,5 @@ def test_pictures_draw_any_name_literally(tmp_path: Path, name: str) -> None:
     examples(tmp_path / "c.png", images, [(name, name)] * 3, "title")
     curves(tmp_path / "g.png", {name: [Curve(name, [(0.0, 1.0), (1.0, 2.0)])]}, name, rising=[name])
     against(tmp_path / "h.png", name, name, {name: [(name, 1.0, 0.1), ("b", 2.0, 0.0)]}, rises=True)
-    draw.labels(tmp_path / "d.png", [(name, 0.5, 0.5, 0.5)] * 3, np.array([3, 2, 1]))
     draw.segmentation(tmp_path / "e.png", images, classes, classes, names)
     draw.predicted(tmp_path / "f.png", values, values, names)

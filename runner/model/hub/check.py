@@ -24,11 +24,7 @@ _LARGEST_BYTE_VOCABULARY = 512
 
 
 def check(config: ModelConfig, dataset: DatasetConfig, engine: str, keras_3_engines: Collection[str]) -> None:
-    """Checks the group `model` if its builder is that of KerasHub.
-
-    Raises:
-      ConfigError: another engine, no KerasHub, an unknown class or option, or a folder that is not a preset.
-    """
+    """Checks the group `model` if its builder is that of KerasHub. Raises ConfigError if not."""
     if config.target != TARGET:
         return
     if engine not in keras_3_engines:

@@ -50,11 +50,7 @@ def _check(described_class: Any, options: Mapping[str, Any], key: str) -> None:
 
 
 def find(hub: Any, name: object, key: str, base: Any) -> Any:
-    """Returns a model or layer of KerasHub.
-
-    Raises:
-      ConfigError: there is none.
-    """
+    """Returns a model or layer of KerasHub. Raises ConfigError if there is none."""
     known = {**vars(hub.layers), **vars(hub.models)}
     known = {own: value for own, value in known.items() if isinstance(value, type) and issubclass(value, base)}
     if str(name) not in known:
@@ -75,9 +71,6 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool, preset: st
 
     Args:
       preset: value of `model.preset`, which determines the size; None: there is no preset.
-
-    Raises:
-      ConfigError: the sizes don't match.
     """
     if size == units or (size > units and not tied):
         return
@@ -96,11 +89,7 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool, preset: st
 
 
 def check_positions(backbone: Any, layer_class: Any, length: int) -> None:
-    """Checks that a text is no longer than the learned positions of a backbone.
-
-    Raises:
-      ConfigError: it is longer.
-    """
+    """Checks that a text is no longer than the learned positions of a backbone. Raises ConfigError if it is longer."""
     for layer in backbone._flatten_layers():
         if isinstance(layer, layer_class) and length > layer.sequence_length:
             limit = layer.sequence_length

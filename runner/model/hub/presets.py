@@ -45,13 +45,7 @@ _TRUSTED_PACKAGES = ("keras", "keras_hub", "builtins")
 
 @dataclass(frozen=True)
 class Preset:
-    """A folder with a backbone's config and weights.
-
-    Attributes:
-      folder: its path.
-      config: content of its config.json, the serialized backbone.
-      task: content of its task.json, the serialized task model; None if there is none.
-    """
+    """A folder with a backbone's config and weights; the contents of its config.json, and of its task.json if any."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -113,11 +107,7 @@ class Preset:
 
 
 def check(value: str, key: str = KEY) -> None:
-    """Checks the content of a preset's folder before anything is imported; only KerasHub knows the names.
-
-    Raises:
-      ConfigError: no folder, or one that would import modules other than Keras's.
-    """
+    """Checks the content of a preset's folder before anything is imported; only KerasHub knows the names."""
     if is_folder(value):
         _read(value, Path(value).expanduser(), key)
     elif value.startswith(SCHEMES):

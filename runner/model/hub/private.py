@@ -28,11 +28,7 @@ def producer(tensor: keras.KerasTensor) -> object:
 class FileValue:
     """A variable's value in a Keras weights file, read by parts.
 
-    Attributes:
-      file: path of the HDF5 file.
-      dataset: name in the file.
-      shape: of the whole value.
-      is_bfloat16: the file stores its elements as bytes of an opaque type; HDF5 has no bfloat16.
+    `is_bfloat16`: the file stores its elements as bytes of an opaque type; HDF5 has no bfloat16.
     """
 
     file: str
@@ -55,11 +51,7 @@ class FileValue:
 
 @dataclass(frozen=True)
 class ComputedValue:
-    """A variable's value that a loader computed from what it read.
-
-    Attributes:
-      array: the whole value.
-    """
+    """A variable's whole value that a loader computed from what it read."""
 
     array: np.ndarray[Any, Any]
 
