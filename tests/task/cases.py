@@ -124,7 +124,6 @@ def _classification() -> dict[str, Case]:
     logits_of = {"from_logits": True}
     return {
         "classes": case(sparse, label),
-        "classes smoothed": case(dense, one_hot, smooth=0.1),
         "both weighted": case(
             dense, one_hot, own * by_class[label], smooth=0.3, example_weight="own", class_weights=WEIGHTS
         ),
@@ -176,82 +175,42 @@ def _padded(outputs: np.ndarray) -> np.ndarray:
 
 def _positions() -> dict[str, Case]:
     rng = np.random.default_rng(5)
-    found: dict[str, Case] = {}
-    by_class = np.array(WEIGHTS, np.float32)
+    x = rng.normal(size=(REAL, 2)).astype(np.float32)
+    label = rng.choice([0, 1, 3, 4, 255], (REAL, 3, 4, 1)).astype(np.uint8)  # none of class 2
+    logits = rng.normal(scale=3.0, size=(REAL, 3, 4, CLASSES)).astype(np.float32)
+    logits[0], logits[1, 0] = 80.0, logits[1, 1]
+    share = rng.uniform(0.0, 2.0, label.shape).astype(np.float32)
+    share[label == 255] = 0.0
+    own = rng.uniform(0.1, 2.0, REAL).astype(np.float32)
+    batch, outputs = padded({"x": x, "label": label, "share": share, "own": own}, logits)
+    specs = {
+        "x": ArraySpec((2,), "float32"),
+        "label": ArraySpec((3, 4, 1), "uint8", (), tuple("abcde")),
+        "share": ArraySpec((3, 4, 1), "float32"),
+        "own": ArraySpec((), "float32"),
+    }
+    flat = label[..., 0].astype(np.int32)
+    known = np.where(flat == 255, 0, flat)
+    counted = (flat != 255).astype(np.float32)
+    weights = counted * share[..., 0] * np.array(WEIGHTS, np.float32)[known] * own.reshape(REAL, 1, 1)
+    soft = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    soft = (soft / soft.sum(-1, keepdims=True)).astype(np.float32)
     loss, as_logits = "SparseCategoricalCrossentropy", {"from_logits": True}
-    for shape in ((6,), (3, 4, 1)):
-        x = rng.normal(size=(REAL, 2)).astype(np.float32)
-        label = rng.choice([0, 1, 3, 4, 255], (REAL, *shape)).astype(np.uint8)  # none of class 2
-        places = shape[:-1] if shape[-1] == 1 else shape
-        logits = rng.normal(scale=3.0, size=(REAL, *places, CLASSES)).astype(np.float32)
-        logits[0], logits[1, 0] = 80.0, logits[1, 1]
-        share = rng.uniform(0.0, 2.0, (REAL, *shape)).astype(np.float32)
-        share[label == 255] = 0.0
-        own = rng.uniform(0.1, 2.0, REAL).astype(np.float32)
-        batch, outputs = padded({"x": x, "label": label, "share": share, "own": own}, logits)
-        specs = {
-            "x": ArraySpec((2,), "float32"),
-            "label": ArraySpec(shape, "uint8", (), tuple("abcde")),
-            "share": ArraySpec(shape, "float32"),
-            "own": ArraySpec((), "float32"),
-        }
-        flat = label.reshape(REAL, *places).astype(np.int32)
-        known = np.where(flat == 255, 0, flat)
-        counted = (flat != 255).astype(np.float32)
-        label_share = share.reshape(REAL, *places)
-        example = own.reshape(REAL, *[1] * len(places))
-        unweighted = {name: specs[name] for name in ("x", "label")}
-        with_share = {name: specs[name] for name in ("x", "label", "share")}
-        with_own = {name: specs[name] for name in ("x", "label", "own")}
-        ignore = {"inputs": ["x"], "ignore_index": 255}
-        soft = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-        soft = (soft / soft.sum(-1, keepdims=True)).astype(np.float32)
-        made = {
-            "smoothed": Case(
-                config("positions", **ignore, label_smoothing=0.2),
-                unweighted,
-                batch,
-                outputs,
-                "CategoricalCrossentropy",
-                as_logits | {"label_smoothing": 0.2},
-                np.eye(CLASSES, dtype=np.float32)[known],
-                counted,
-            ),
-            "weighted": Case(
-                config("positions", **ignore, label_weight="share", class_weights=WEIGHTS),
-                with_share,
-                batch,
-                outputs,
-                loss,
-                as_logits,
-                known,
-                counted * label_share * by_class[known],
-            ),
-            "of examples": Case(
-                config("positions", **ignore, example_weight="own"),
-                with_own,
-                batch,
-                outputs,
-                loss,
-                as_logits,
-                known,
-                counted * example,
-            ),
-            "probabilities": Case(
-                config("positions", **ignore, from_logits=False),
-                unweighted,
-                batch,
-                _padded(soft),
-                loss,
-                {},
-                known,
-                counted,
-            ),
-        }
-        for name, case in made.items():
-            # Keras's mean with weights is over all positions.
-            found[f"positions {name} {list(shape)}"] = replace(case, terms=float(counted.size))
-    return found
+    ignore = {"inputs": ["x"], "ignore_index": 255}
+    one_hot = np.eye(CLASSES, dtype=np.float32)[known]
+    smooth = config("positions", **ignore, label_smoothing=0.2)
+    weighted = config("positions", **ignore, label_weight="share", class_weights=WEIGHTS, example_weight="own")
+    of_chances = config("positions", **ignore, from_logits=False)
+    dense = "CategoricalCrossentropy"
+    made = {
+        "positions smoothed": Case(
+            smooth, specs, batch, outputs, dense, as_logits | {"label_smoothing": 0.2}, one_hot, counted
+        ),
+        "positions weighted": Case(weighted, specs, batch, outputs, loss, as_logits, known, weights),
+        "positions probabilities": Case(of_chances, specs, batch, _padded(soft), loss, {}, known, counted),
+    }
+    # Keras's mean with weights is over all positions.
+    return {name: replace(case, terms=float(counted.size)) for name, case in made.items()}
 
 
 def _multilabel() -> dict[str, Case]:

@@ -95,13 +95,6 @@ def test_weights_of_examples_weigh_the_loss_and_not_the_perplexity() -> None:
     np.testing.assert_allclose(made.totals(OPS, logits, batch)["entropy"], plain.loss(OPS, logits, batch))
 
 
-def test_without_a_vocabulary_bytes_are_not_known() -> None:
-    made = make_task(config(vocabulary=V), SPECS)
-    assert "bits_per_byte" not in made.directions
-    assert made.sample(lambda _: np.zeros((1, V)), 1, 0) is None
-    assert make_task(config(), SPECS, constants=made.constants).outputs.units == V
-
-
 @pytest.mark.parametrize(
     ("given", "specs", "line"),
     [
@@ -137,12 +130,6 @@ def test_a_sample_longer_than_a_row_is_refused(sample: dict[str, Any], line: str
     assert line in str(caught.value)
 
 
-def test_the_target_by_any_of_its_names_is_no_input() -> None:
-    for names, inputs, target in ((("x", "y"), ("x",), ("y",)), (("inputs", "target"), ("inputs",), ("target",))):
-        made = make_task(config(vocabulary=9), dict.fromkeys(names, ROW))
-        assert (made.input_names, made.target_names) == (inputs, target)
-
-
 def test_a_prompt_that_the_tokenizer_has_no_tokens_for_is_refused() -> None:
     words = Vocabulary("bpe", None, Tokenizer(models.WordLevel({"a": 0})).to_str())
     make_task(config(sample={"prompt": "a"}), SPECS, vocabulary=words)
@@ -174,17 +161,6 @@ def test_a_split_in_which_no_label_counts_is_refused_and_not_perfect() -> None:
         make_task(config(vocabulary=V), SPECS, held)
     with pytest.raises(ConfigError, match=r"dataset.documents=apart: split test has no label with weight 1"):
         task().check_split(held, "test")
-
-
-def test_labels_that_count_for_less_than_one_in_all_give_their_mean() -> None:
-    made, (batch, logits) = task(), drawn()
-    batch["label_weight"] /= 1024  # a power of two, so that float32 holds it exactly
-    totals = made.totals(OPS, logits, batch)
-    assert float(totals["counted"].sum()) < 1
-    assert float(totals["bytes"].sum()) < 1
-    batch["label_weight"] *= 1024
-    wanted = made.summary(made.addends(made.totals(OPS, logits, batch)))
-    assert made.summary(made.addends(totals)) == pytest.approx(wanted)
 
 
 def test_a_sample_is_the_prompt_and_what_the_model_writes() -> None:

@@ -150,15 +150,6 @@ def test_scores_of_positions_are_scikit_learns_without_ignored_labels(batch_size
     np.testing.assert_array_equal(task.weights(batch), counted.reshape(50, -1).sum(1))
 
 
-def test_a_class_that_is_ignored_is_no_label_but_may_be_predicted() -> None:
-    labels = np.array([[0, 1, 1, 2]], np.uint8)
-    logits = np.eye(5, dtype=np.float32)[[[0, 0, 1, 2]]]
-    found = evaluated(positions((4,), ignore_index=0), {"label": labels}, logits, 3)
-    assert found.metrics["accuracy"] == pytest.approx(2 / 3)
-    # IoU: 0 of class 0, which is predicted once, 1/2 of class 1, and 1 of class 2.
-    assert found.metrics["mean_iou"] == pytest.approx(0.5)
-
-
 def test_many_classes_of_positions_are_counted_without_a_matrix() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 80, (40, 6)).astype(np.uint8)
