@@ -57,38 +57,6 @@ def words_lstm(inputs, num_classes, **_):
     return keras.Model(words, keras.layers.Dense(num_classes)(x))
 
 
-def conv1d_dilated(input_shape, num_classes, **_):
-    return _sequence(
-        input_shape,
-        num_classes,
-        keras.layers.Conv1D(8, 3, dilation_rate=2, padding="same", activation="relu"),
-        keras.layers.Conv1D(8, 3, dilation_rate=2, padding="causal", activation="relu"),
-        keras.layers.GlobalMaxPooling1D(),
-    )
-
-
-def conv3d(input_shape, num_classes, **_):
-    return _sequence(
-        input_shape,
-        num_classes,
-        keras.layers.Conv3D(6, 3, padding="same", activation="relu"),
-        keras.layers.MaxPooling3D(2),
-        keras.layers.Conv3D(8, 2, strides=2, activation="relu"),
-        keras.layers.Flatten(),
-    )
-
-
-def separable(input_shape, num_classes, **_):
-    return _sequence(
-        input_shape,
-        num_classes,
-        keras.layers.SeparableConv2D(8, 3, strides=2, padding="same", activation="relu"),
-        keras.layers.BatchNormalization(),
-        keras.layers.SeparableConv2D(12, 3, strides=2, activation="relu"),
-        keras.layers.GlobalAveragePooling2D(),
-    )
-
-
 def spectral(input_shape, num_classes, **_):
     return _sequence(
         input_shape,

@@ -40,9 +40,6 @@ MODELS = {
     "words_lstm": Model("words", _NOT_TAKEN),
     "bidirectional": Model("sequences", _NOT_TAKEN),
     "stateful_lstm": Model("sequences", everywhere="stateful"),
-    "conv1d_dilated": Model("sequences", _NOT_TAKEN),
-    "conv3d": Model("volumes", _NOT_TAKEN),
-    "separable": Model("images", _NOT_TAKEN),
     "spectral": Model("images"),
     "group_normalization": Model("images"),
     "sequential_inside": Model("images"),
@@ -78,9 +75,6 @@ def write_data(folder: Path) -> None:
     held = {
         "images": (bright * 255).astype(np.uint8),
         "sequences": (marks[label][:, :12, :6, 0] + rng.normal(size=(_EXAMPLES, 12, 6))).astype(np.float32),
-        "volumes": (marks[label][:, :8, :8, 0, None, None] + rng.normal(size=(_EXAMPLES, 8, 8, 8, 1))).astype(
-            np.float32
-        ),
         "words": ((label[:, None] * 3 + rng.integers(0, 6, (_EXAMPLES, 12))) % 20).astype(np.int32),
     }
     for name, array in held.items():
