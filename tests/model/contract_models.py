@@ -195,32 +195,9 @@ def masked(keras: Any, input_shape: Any, num_classes: int) -> Any:
     return keras.Model(taken, keras.layers.Dense(num_classes)(x))
 
 
-def adversarial(keras: Any, input_shape: Any, num_classes: int, kind: str) -> Any:
-    """Two networks that are trained against each other, in the ways in which Keras's examples write a GAN."""
-
-    class Adversarial(keras.Model):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.generator = keras.Sequential([keras.layers.Dense(4)])
-            self.discriminator = keras.Sequential([keras.layers.Dense(1)])
-            if kind == "held":
-                self.d_optimizer, self.g_optimizer = keras.optimizers.Adam(), keras.optimizers.Adam()
-
-        def train_step(self, data: Any) -> dict[str, Any]:
-            del data
-            return {}
-
-    if kind == "held":
-        Adversarial.call = lambda self, x: self.discriminator(self.generator(x))
-    if kind == "compile":
-
-        def compile_both(self: Any, d_optimizer: Any, g_optimizer: Any) -> None:
-            del self, d_optimizer, g_optimizer
-
-        Adversarial.compile = compile_both
-    if kind == "pair":
-        return _net(keras, input_shape, num_classes), _net(keras, input_shape, num_classes)
-    return Adversarial()
+def pair(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """Two networks, as the builder of a GAN returns them."""
+    return _net(keras, input_shape, num_classes), _net(keras, input_shape, num_classes)
 
 
 def float8(keras: Any, input_shape: Any, num_classes: int) -> Any:

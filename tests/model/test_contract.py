@@ -38,8 +38,7 @@ REFUSED: Rows = [
     ("measured", {}, ["layer measuring", "metric seen"]),
     ("stateful", {}, ["layer rnn", "stateful=False"]),
     ("masked", {}, ["mask of the steps", "compute_mask returns None", "task.label_weight"]),
-    ("adversarial", {"options": {"kind": "compile"}}, ["Adversarial has a train_step", "task=step with engine=jax"]),
-    ("adversarial", {"options": {"kind": "pair"}}, ["returned 2 models", "return one keras.Model"]),
+    ("pair", {}, ["returned 2 models", "return one keras.Model"]),
 ]
 OF_JAX: Rows = [
     ("float8", {}, ["overwritten by its gradient", "quantize"]),
