@@ -167,11 +167,7 @@ def _variable_name(variable: object) -> str:
 def check_cover(
     paths: Mapping[str, object], variables: Iterable[object], config: ModelConfig, library: str = "the model's library"
 ) -> None:
-    """Checks that each variable has a path, so that all are trained and saved.
-
-    Args:
-      paths: canonical path -> variable.
-    """
+    """Checks that each variable has a path, so that all are trained and saved."""
     with_path = set(map(id, paths.values()))
     # By id: a variable that is listed twice counts once.
     without_path = {}

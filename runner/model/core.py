@@ -24,9 +24,6 @@ def build(
 ) -> Any:
     """Builds an MLP: ReLU(784 x 700), ReLU(700 x 500), logits(500 x 10).
 
-    Args:
-      layouts: `d1/kernel` and the like -> DTensor layout; empty or None builds on one device.
-
     Returns:
       A model: float32 images (batch, height, width, channel) -> logits (batch, num_classes).
     """

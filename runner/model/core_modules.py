@@ -61,11 +61,7 @@ class Mlp(tf.Module):  # type: ignore[misc]
 
 
 def mlp(input_shape: Sequence[int], units: Sequence[int], layouts: Layouts, keys: Sequence[tuple[int, int]]) -> Mlp:
-    """Builds dense layers d1, d2, ..., all but the last with ReLU.
-
-    Args:
-      layouts: `d1/kernel` and the like -> layout; empty builds on one device.
-    """
+    """Builds dense layers d1, d2, ..., all but the last with ReLU."""
     sizes = [math.prod(input_shape), *units]
     layers = []
     for index, (width_in, width_out) in enumerate(itertools.pairwise(sizes)):

@@ -71,9 +71,6 @@ def explicit(
     """Builds the MLP with `kernel_layout` and `bias_layout` of each layer.
 
     This is the first model of the tutorial.
-
-    Args:
-      layouts: `d1/kernel` and the like -> DTensor layout; an empty mapping builds a plain model.
     """
     if not layouts:
         return sequential(keras, inputs, num_classes, hidden, activation)

@@ -263,11 +263,7 @@ class Task(ABC):
         return type(self).weights is not Task.weights
 
     def counted_terms(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B,), `weights` of a batch on the devices.
-
-        Args:
-          batch: arrays (B, ...) by name.
-        """
+        """Returns float32 (B,), `weights` of a batch on the devices."""
         return ops.cast(batch[WEIGHT], "float32")
 
     def mean_loss(self, totals: Mapping[str, Array]) -> float:
@@ -278,9 +274,6 @@ class Task(ABC):
         """Returns what `loss`, `metrics` and `totals` are computed from; they accept a model's outputs as well.
 
         A task whose outputs are large computes its sums here, once for all three.
-
-        Args:
-          batch: arrays (B, ...) by name.
         """
         del ops, batch
         return outputs
@@ -310,11 +303,7 @@ class Task(ABC):
 
     @abstractmethod
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the metrics except `loss`, in the order of `directions`.
-
-        Args:
-          totals: sums of `addends` over all batches, see `joined`.
-        """
+        """Returns the metrics except `loss`, in the order of `directions`."""
 
     @abstractmethod
     def check(self, shape: Sequence[int | None]) -> None:

@@ -33,9 +33,6 @@ def confusion(
 
     Colors reach up to the most frequent error, not to 1: next to a diagonal of 97% no error would be visible. With
     more classes than have room for names, the most frequent errors are listed next to the matrix.
-
-    Args:
-      matrix: int (C, C), rows are labels, columns predictions.
     """
     count = len(matrix)
     has_names = count <= _MOST_LABELED

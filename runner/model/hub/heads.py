@@ -88,7 +88,6 @@ def attach(keras: Any, task_class: Any, backbone: Any, units: int | None, tokens
 
     Args:
       units: of the task's outputs; None: the task takes any, and gets the backbone's outputs.
-      tokens: T of logits (B, T, units); 0: they are (B, units).
     """
     if task_class is not None:
         options = {}

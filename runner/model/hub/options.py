@@ -25,9 +25,6 @@ def with_data(
 ) -> dict[str, Any]:
     """Returns a class's options, with the size of the vocabulary and the shape of an image from the data.
 
-    Args:
-      vocabulary: number of tokens; None: the data does not determine it.
-
     Raises:
       ConfigError: a required parameter has no value, or an option is not one of the class.
     """
