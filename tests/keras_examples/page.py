@@ -19,7 +19,8 @@ also planned, trained for two epochs, evaluated and exported.
   callbacks are those of the example.
 - **N lines**: a user also writes a loss, metrics or a [step](custom_steps.md) of that length. In Keras, most of these
   examples have a `train_step` of their own for it.
-- **without X**: X of the example is lost.
+- **without X**: X of the example is lost. Six more that would lose a callback or a metric are left out, as they are
+  otherwise like others here: CTC speech recognition, DCGAN, text by characters, addition, BERT and super-resolution.
 
 ```sh title="Needs: a checkout with the extra test"
 python -m pytest -m nightly tests/keras_examples -k mnist_convnet
