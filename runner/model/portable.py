@@ -31,28 +31,21 @@ class PortableLayer:
     ops: Any
     on_jax: bool
 
-    # The part of `keras.layers.Layer` that the layers of this package use.
+    # Of `keras.layers.Layer`, what the layers of this package call of their base class.
     if TYPE_CHECKING:
         name: str
         compute_dtype: str
         trainable_variables: list[Any]
+        add_weight: Any
+        add_loss: Any
 
         def __init__(self, **kwargs: Any) -> None: ...
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            """Calls the layer."""
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...  # noqa: D102
 
-        def add_weight(self, **kwargs: Any) -> Any:
-            """Creates a variable."""
+        def build(self, input_shape: Any) -> None: ...  # noqa: D102
 
-        def add_loss(self, loss: Tensor) -> None:
-            """Adds a scalar to the mean loss of a training step."""
-
-        def build(self, input_shape: Any) -> None:
-            """Creates the layer's variables."""
-
-        def get_config(self) -> dict[str, Any]:
-            """Returns the layer's arguments."""
+        def get_config(self) -> dict[str, Any]: ...  # noqa: D102
 
 
 @functools.cache

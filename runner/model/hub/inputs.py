@@ -65,28 +65,16 @@ def _only_input(name: str, backbone_inputs: Any, arrays: Mapping[str, Any]) -> A
     return tensor
 
 
-def token_input(arrays: Mapping[str, Any]) -> str | None:
-    """Returns the name of the array of token ids.
-
-    It is `tokens`, or the only row of integers per example.
-
-    Args:
-      arrays: symbolic tensors (B, T) or specs of examples (T,), by name.
-    """
+def _token_ids(arrays: Mapping[str, Any]) -> Any:
+    """Returns the array of token ids (B, T): `tokens`, or the only row of integers; None: there is none."""
     if TOKENS in arrays:
-        return TOKENS
-    names = []
-    for name, array in arrays.items():
-        row_rank = 2
-        if isinstance(array, ArraySpec):
-            # A spec leaves out the dim of the batch.
-            row_rank = 1
-        is_integer = np.dtype(array.dtype).kind in "iu"
-        if name != SEGMENTS and len(array.shape) == row_rank and is_integer:
-            names.append(name)
-    if len(names) != 1:
-        return None
-    return names[0]
+        return arrays[TOKENS]
+    rows = [
+        array
+        for name, array in arrays.items()
+        if name != SEGMENTS and len(array.shape) == 2 and np.dtype(array.dtype).kind in "iu"
+    ]
+    return rows[0] if len(rows) == 1 else None
 
 
 def _derived(keras: Any, key: str, arrays: Mapping[str, Any], dtype: str) -> Any:
@@ -101,10 +89,9 @@ def _derived(keras: Any, key: str, arrays: Mapping[str, Any], dtype: str) -> Any
     kind = key.removeprefix(side)
     token_ids = arrays.get(f"{side}token_ids")
     if token_ids is None:
-        name = token_input(arrays)
-        if name is None:
-            return None
-        token_ids = arrays[name]
+        token_ids = _token_ids(arrays)
+    if token_ids is None:
+        return None
     if kind == "token_ids":
         return token_ids
     if kind == "padding_mask":
