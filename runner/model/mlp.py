@@ -18,11 +18,9 @@ LayerOptions = Mapping[str, Callable[[int], Any]]
 def sequential(
     keras: Any, inputs: Inputs, num_classes: int, hidden: Sequence[int] = (128,), activation: str = "relu"
 ) -> Any:
-    """Builds the MLP as `keras.Sequential`.
+    """Builds the MLP as `keras.Sequential`: images, vectors or arrays by name -> logits (batch, num_classes).
 
-    Returns:
-      A built model: images (batch, height, width, channel), vectors or arrays by name -> logits (batch, num_classes).
-      Several inputs make it a functional model.
+    Several inputs make it a functional model.
     """
     return _stacked(keras, inputs, _dense_layers(keras, hidden, activation, num_classes))
 
@@ -68,10 +66,7 @@ def explicit(
     hidden: Sequence[int] = (128,),
     activation: str = "relu",
 ) -> Any:
-    """Builds the MLP with `kernel_layout` and `bias_layout` of each layer.
-
-    This is the first model of the tutorial.
-    """
+    """Builds the first model of the tutorial: `kernel_layout` and `bias_layout` of each layer."""
     if not layouts:
         return sequential(keras, inputs, num_classes, hidden, activation)
     options: LayerOptions = {
