@@ -17,7 +17,6 @@ from tests.backbones_of_hub.test_backbones_of_hub import asked, verify
 
 
 def main() -> int:
-    """Prints a line for each."""
     parser = argparse.ArgumentParser(prog="python -m tests.backbones_of_hub")
     parser.add_argument("names", nargs="*", metavar="backbone")
     parser.add_argument("--mesh", default="batch4_model2")

@@ -44,24 +44,20 @@ RULES = [
 
 
 def run(module: str, words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
     return forks.run([sys.executable, "-m", module, *words], library="jax", cwd=folder, env=environment, timeout=3600)
 
 
 def asked(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Asks the process that has KerasHub."""
     return run("tests.backbones_of_hub.worker", list(words), folder)
 
 
 def verify(folder: Path, overrides: list[str], words: list[str]) -> subprocess.CompletedProcess[str]:
-    """Compares a backbone with one device."""
     ends = ["verify.steps=2", "tracking=none", f"hydra.run.dir={folder / 'verify'}"]
     return run("runner.verify", [*words, *overrides, *ends], folder)
 
 
 def command(module: str, words: list[str], folder: Path) -> str:
-    """Runs a command that ends well, and returns what it printed."""
     done = run(module, words, folder)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout

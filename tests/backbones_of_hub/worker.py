@@ -26,7 +26,6 @@ _EXAMPLES, _CLASSES = 64, 4
 
 
 def made(name: str) -> Any:
-    """Returns a backbone of tiny sizes."""
     kind = getattr(hub.keras_hub.models, name)
     return kind(**options.instantiated(hub.keras_hub, keras, tiny.config(name)))
 
@@ -69,7 +68,6 @@ def filled(name: str, spec: Any, rng: np.random.Generator, sizes: Mapping[str, i
 
 
 def arrays(name: str, folder: str) -> None:
-    """Writes a backbone's arrays with labels, and prints the command line that all commands share."""
     rng, wanted = np.random.default_rng(1), built(name).input
     kind, label = kind_of(name, wanted), rng.integers(0, _CLASSES, _EXAMPLES).astype(np.int32)
     tokens = rng.integers(1, tiny.VOCABULARY, (_EXAMPLES, tiny.SEQUENCE + 1)).astype(np.int32)
@@ -94,7 +92,6 @@ def arrays(name: str, folder: str) -> None:
 
 
 def written(value: object) -> str:
-    """Returns a value as Hydra's command line takes it."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{written(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -103,13 +100,11 @@ def written(value: object) -> str:
 
 
 def write(name: str, folder: str) -> None:
-    """Writes the preset of a backbone of seeded weights."""
     keras.utils.set_random_seed(3)
     made(name).save_to_preset(folder)
 
 
 def compare(folder: str, file: str) -> None:
-    """Prints the paths of what differs, and the largest difference."""
     before = hub.keras_hub.models.Backbone.from_preset(folder)
     model = keras.models.load_model(file)
     after = {variable.path: np.asarray(variable) for variable in model.weights}
@@ -119,7 +114,6 @@ def compare(folder: str, file: str) -> None:
 
 
 def names() -> None:
-    """Prints the public names of all backbones."""
     print(json.dumps(tiny.names()))
 
 

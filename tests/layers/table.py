@@ -47,8 +47,6 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """A line of the table."""
-
     call: str
     inputs: tuple[Tensor, ...]
     refused: str
@@ -56,7 +54,6 @@ class Case:
 
     @property
     def layers(self) -> list[str]:
-        """The layers that it calls."""
         return re.findall(r"\bL\.(\w+)", self.call)
 
 

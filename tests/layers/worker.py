@@ -53,8 +53,6 @@ Arrays = dict[str, Array]
 
 
 class Weighted(keras.layers.Layer):
-    """A weight and a bias on each number of an example."""
-
     def build(self, shape: Sequence[int | None]) -> None:
         self.scale = self.add_weight(shape=tuple(shape[1:]), initializer="ones", name="scale")
         self.shift = self.add_weight(shape=tuple(shape[1:]), initializer="zeros", name="shift")
@@ -64,7 +62,6 @@ class Weighted(keras.layers.Layer):
 
 
 def build(inputs: Mapping[str, ArraySpec], num_classes: int, part: str, first: int, last: int) -> Any:
-    """Returns the model of some calls of a part, as a user's builder."""
     del num_classes
     given = {name: keras.Input(spec.shape, dtype=spec.dtype, name=name) for name, spec in inputs.items()}
     branches = []
@@ -82,7 +79,6 @@ def build(inputs: Mapping[str, ArraySpec], num_classes: int, part: str, first: i
 
 
 def drawn(tensor: Tensor, name: str) -> Array:
-    """Returns the batch of an input, a function of the name."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     size = (BATCH, *tensor.shape)
     if tensor.kind.isdecimal():
@@ -201,7 +197,6 @@ def on_mesh(setup: Setup, start: Arrays) -> Arrays:
 
 
 def differences(found: Arrays, expected: Arrays, tolerance: float) -> list[str]:
-    """Returns the arrays that differ, and by how many tolerances."""
     assert set(found) == {key for key in expected if not key.startswith("start/")}
     sizes = {}
     for key in found:
@@ -232,7 +227,6 @@ def refusal(setup: Setup) -> str:
 
 
 def compared(part: str) -> list[str]:
-    """Returns what differs in a part, with the calls of the model that it is in."""
     wrong = []
     for kind, cases in _alike(PARTS[part]):
         setup = Setup(part, cases[0], cases[-1] + 1)
@@ -252,7 +246,6 @@ def compared(part: str) -> list[str]:
 
 
 def _alike(cases: Sequence[Case]) -> list[tuple[str, list[int]]]:
-    """Returns the numbers of neighbors that may be one model, and of what kind they are."""
     found: list[tuple[str, list[int]]] = []
     for number, case in enumerate(cases):
         kind = "refused" if case.refused else "bfloat16" if case.is_bfloat16 else "float32"
@@ -263,7 +256,6 @@ def _alike(cases: Sequence[Case]) -> list[tuple[str, list[int]]]:
 
 
 def classes() -> list[str]:
-    """Returns each class of `keras.layers` by its own name."""
     found = {}
     for name, value in inspect.getmembers(keras.layers, inspect.isclass):
         if issubclass(value, keras.layers.Layer) and (value not in found or value.__name__ == name):
@@ -272,7 +264,6 @@ def classes() -> list[str]:
 
 
 def main() -> None:
-    """Prints what was asked for."""
     if sys.argv[1] == "names":
         print(json.dumps(classes()))
         return

@@ -52,7 +52,6 @@ def _net(keras: Any, input_shape: Any, num_classes: int, *middle: Any) -> Any:
 
 
 def adds_loss(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """A layer adds a loss of the batch."""
     ops = maths(keras)
 
     class Adding(keras.layers.Layer):  # type: ignore[misc]
@@ -64,7 +63,6 @@ def adds_loss(keras: Any, input_shape: Any, num_classes: int) -> Any:
 
 
 def regularized(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """A layer has an activity regularizer."""
     return _net(
         keras,
         input_shape,
@@ -102,12 +100,10 @@ def _keeping(keras: Any, what: str) -> Any:
 
 
 def keeps(keras: Any, input_shape: Any, num_classes: int, what: str = "mean") -> Any:
-    """A layer keeps a running mean, or counts steps or rows."""
     return _net(keras, input_shape, num_classes, _keeping(keras, what))
 
 
 def frozen(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """A nested model is frozen after it was put into the outer one, its batch normalization with it."""
     inner = keras.Sequential(
         [
             keras.Input((16,)),
@@ -122,8 +118,6 @@ def frozen(keras: Any, input_shape: Any, num_classes: int) -> Any:
 
 
 def same_names(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """Two nested models have layers of one name."""
-
     def nested(name: str) -> Any:
         taken = keras.Input((16,))
         given = keras.layers.Dense(16, activation="tanh", name="inside")(taken)
@@ -139,8 +133,6 @@ def same_names(keras: Any, input_shape: Any, num_classes: int) -> Any:
 
 
 def own_step(keras: Any, input_shape: Any, num_classes: int, method: str = "train_step") -> Any:
-    """A model has a method of `fit` of its own."""
-
     def own(*args: Any, **kwargs: Any) -> None:
         del args, kwargs
 
@@ -149,7 +141,6 @@ def own_step(keras: Any, input_shape: Any, num_classes: int, method: str = "trai
 
 
 def compiled(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """The builder compiles the model."""
     model = _net(keras, input_shape, num_classes)
     model.compile(optimizer="sgd", loss="mse")
     return model
@@ -166,8 +157,6 @@ def narrow(keras: Any, input_shape: Any, num_classes: int) -> Any:
 
 
 def measured(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """A layer keeps a metric."""
-
     class Measuring(keras.layers.Layer):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(name="measuring")
@@ -180,7 +169,6 @@ def measured(keras: Any, input_shape: Any, num_classes: int) -> Any:
 
 
 def stateful(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """An RNN hands its state on."""
     shape = input_shape[:2]
     taken = keras.Input(batch_shape=(16, *shape)) if hasattr(keras, "ops") else keras.Input(shape, 16)
     rnn = keras.layers.SimpleRNN(4, stateful=True, name="rnn")
@@ -188,7 +176,6 @@ def stateful(keras: Any, input_shape: Any, num_classes: int) -> Any:
 
 
 def masked(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """The output carries a mask."""
     del input_shape
     taken = keras.Input((5, 4))
     x = keras.layers.Masking()(taken)
@@ -196,7 +183,6 @@ def masked(keras: Any, input_shape: Any, num_classes: int) -> Any:
 
 
 def pair(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """Two networks, as the builder of a GAN returns them."""
     return _net(keras, input_shape, num_classes), _net(keras, input_shape, num_classes)
 
 
@@ -218,7 +204,6 @@ def hashed(keras: Any, input_shape: Any, num_classes: int) -> Any:
 
 
 def draws(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """A layer that moves its generator by what that holds."""
     generator = keras.random.SeedGenerator(7)
 
     class Drawing(keras.layers.Layer):  # type: ignore[misc, name-defined]
@@ -236,7 +221,6 @@ def draws(keras: Any, input_shape: Any, num_classes: int) -> Any:
 
 
 def without_rule(keras: Any, input_shape: Any, num_classes: int, kind: str) -> Any:
-    """A convolution of another kind, or a recurrent layer within another layer."""
     layers = keras.layers
     taken = keras.Input(input_shape)
     if kind == "wrapped":

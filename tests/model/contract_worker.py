@@ -19,7 +19,6 @@ DATA = cases.data()
 
 
 def config_of(engine: str, model: dict[str, Any]) -> RunConfig:
-    """Returns the config of a run."""
     config = cases.config({"batch": 1}, None, f"tests.model.contract_models.{model['target']}")
     return with_keys(
         config,
@@ -49,7 +48,6 @@ def refusal(config: RunConfig) -> str:
 
 
 def main() -> None:
-    """Prints what is said of each model."""
     engine, models = sys.argv[1], json.loads(sys.argv[2])
     configs = [config_of(engine, model) for model in models]
     registry.load(configs[0])

@@ -55,7 +55,6 @@ _PATHS = [
 
 
 def ours(path: str) -> str:
-    """Returns our path of a variable of KerasHub's."""
     for match, own in _PATHS:
         found = re.fullmatch(match, path)
         if found:
@@ -64,7 +63,6 @@ def ours(path: str) -> str:
 
 
 def difference(backbone: Any, options: Mapping[str, Any]) -> Sequence[float]:
-    """Returns how far the logits and the losses of layers are apart, and how large the logits are."""
     rng = np.random.default_rng(3)
     for variable in backbone.weights:
         middle = 1.0 if variable.path.endswith(("gamma", "scale")) else 0.0
@@ -100,7 +98,6 @@ def difference(backbone: Any, options: Mapping[str, Any]) -> Sequence[float]:
 
 
 def main() -> None:
-    """Compares both."""
     common = {"vocabulary_size": VOCABULARY, "num_layers": DEPTH, "hidden_dim": DIM, "intermediate_dim": 64}
     gpt2 = keras_hub.models.GPT2Backbone(**common, num_heads=HEADS, max_sequence_length=TOKENS, dropout=0.0)
     llama = keras_hub.models.Llama3Backbone(

@@ -29,24 +29,20 @@ SIZES = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 1
 
 
 def language() -> DataSpec:
-    """Tokens of documents, and the next of each."""
     arrays = {name: ArraySpec((T,), "int32", ("sequence",)) for name in ("tokens", "segments", "label")}
     return DataSpec(arrays, make_task(TaskConfig("language_model", options={"vocabulary": V}), arrays))
 
 
 def classes() -> DataSpec:
-    """Tokens, and a class."""
     arrays = {"tokens": ArraySpec((T,), "int32", ("sequence",)), "label": ArraySpec((), "int32", names=("a", "b"))}
     return DataSpec(arrays, make_task(TaskConfig(), arrays))
 
 
 def factory(data: DataSpec, trainable: list[str] | None = None, **options: Any) -> Keras3Factory:
-    """Returns the factory of a config."""
     return Keras3Factory(ModelConfig(TARGET, options, trainable), data, 0)
 
 
 def refused(data: DataSpec, trainable: list[str] | None = None, **options: Any) -> str:
-    """Returns the words of a refusal."""
     try:
         factory(data, trainable, **options).build()
     except ConfigError as error:
@@ -55,13 +51,11 @@ def refused(data: DataSpec, trainable: list[str] | None = None, **options: Any) 
 
 
 def trained(model: keras.Model) -> list[str]:
-    """Returns the paths of what is trained."""
     paths = {id(variable): path for path, variable in Names(model).variables.items()}
     return [paths[id(variable)] for variable in model.trainable_variables]
 
 
 def normalizing(pattern: str) -> list[str]:
-    """Returns the layers that are not frozen of a batch normalization without variables to train and a dense layer."""
     inputs = keras.Input((4,))
     x = keras.layers.BatchNormalization(center=False, scale=False, name="norm")(inputs)
     x = keras.layers.BatchNormalization(name="other")(keras.layers.Dense(3, name="first")(x))
@@ -71,7 +65,6 @@ def normalizing(pattern: str) -> list[str]:
 
 
 def main() -> None:
-    """Prints what the tests ask."""
     folder, found = Path(sys.argv[1]), {}
     gpt = {"backbone": "GPT2Backbone", **SIZES}
     model = factory(language(), **gpt).build()

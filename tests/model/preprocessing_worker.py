@@ -39,8 +39,6 @@ class Subclassed(keras.Model):  # type: ignore[misc]
 
 
 class Calculating(keras.Model):  # type: ignore[misc]
-    """A model with arithmetic in its `call`."""
-
     def __init__(self, first: Callable[[Any], Any]) -> None:
         super().__init__()
         self.first = first

@@ -11,7 +11,6 @@ from runner.model.experts import imbalance, route
 
 
 def softmax(x: Any) -> Any:
-    """Returns probabilities along the last dim."""
     powers = np.exp(x - x.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 

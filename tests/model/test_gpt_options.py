@@ -24,7 +24,6 @@ EXPERTS = {"experts": 4, "activation": "swiglu", "bias": False}
 
 
 def preset(**options: Any) -> ModelConfig:
-    """Returns the config of `model=gpt` with some options changed."""
     held = dict(OmegaConf.load(paths.conf_dir() / "model" / "gpt.yaml"))
     return ModelConfig(held.pop("_target_"), {**held, **options})
 

@@ -89,7 +89,6 @@ def test_a_preset_that_is_none_is_refused(
 
 
 def preset_of(folder: Path, size: int, tokenizer: str | None) -> str:
-    """Writes what `check` reads of a preset, and returns its folder."""
     folder.mkdir()
     content = {"class_name": "GPT2Backbone", "config": {"vocabulary_size": size, "max_sequence_length": 1024}}
     (folder / "config.json").write_text(json.dumps(content))

@@ -110,7 +110,6 @@ def test_one_image_builds_the_same_network_by_name_and_by_its_shape(
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", LIBRARIES)
 def test_categories_become_one_hot_and_other_integers_floats(built: dict[str, dict[str, Any]], keras: str) -> None:
-    """Each input of the batch stands whole in the joined vector, in whatever order Keras keeps a dict's."""
     rng = np.random.default_rng(0)
     image, vector = rng.random((2, 64)).astype("float32"), rng.random((2, 3)).astype("float32")
     found = np.array(built[keras]["vector"])

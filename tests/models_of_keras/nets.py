@@ -9,8 +9,6 @@ def mobilenet_v2(input_shape, num_classes, **_):
 
 
 class Positions(keras.layers.Layer):
-    """A trained vector a place."""
-
     def build(self, shape):
         self.table = self.add_weight(shape=shape[1:], initializer="uniform", name="table")
 
@@ -19,7 +17,6 @@ class Positions(keras.layers.Layer):
 
 
 def transformer(inputs, num_classes, width=16, **_):
-    """Embedding and one block of attention with dropout."""
     spec = next(iter(inputs.values()))
     words = keras.Input(spec.shape, dtype=spec.dtype)
     x = keras.layers.Embedding(20, width, name="words")(words)
@@ -81,8 +78,6 @@ def group_normalization(input_shape, num_classes, **_):
 
 
 class Nested(keras.Model):
-    """A Sequential inside a subclassed model."""
-
     def __init__(self, num_classes):
         super().__init__()
         self.body = keras.Sequential(
@@ -115,8 +110,6 @@ def mixed_precision(input_shape, num_classes, **_):
 
 
 class Counted(keras.layers.Layer):
-    """Scales its inputs, and counts its training calls in a whole number."""
-
     def build(self, shape):
         self.scale = self.add_weight(shape=shape[1:], initializer="ones", name="scale")
         self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")

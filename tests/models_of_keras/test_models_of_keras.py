@@ -56,7 +56,6 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The modules `nets_jax` and `nets_keras_dtensor`, and the data, as a user has them beside each other."""
     made = tmp_path_factory.mktemp("models")
     source = (Path(__file__).parent / "nets.py").read_text()
     assert "\nimport keras\n" in source

@@ -49,7 +49,6 @@ class Case:
 
     @property
     def task(self) -> Task:
-        """Returns the task, made again."""
         return make_task(self.config, self.specs)
 
 
@@ -60,7 +59,6 @@ def config(
     inputs: list[str] | None = None,
     **options: Any,
 ) -> TaskConfig:
-    """Returns a task's config with the other options at their defaults."""
     return TaskConfig(name, list(targets), inputs, example_weight, asdict(OPTIONS[name](**options)))
 
 
@@ -75,7 +73,6 @@ def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
 
 
 def make() -> dict[str, Case]:
-    """Returns all cases by name."""
     return _classification() | _binary() | _multilabel() | _positions() | _regression() | _sequences()
 
 

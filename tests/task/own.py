@@ -19,29 +19,24 @@ def near(ops: Any, outputs: Any, batch: Any) -> Any:
 
 
 def error(ops: Any, outputs: Any, batch: Any) -> Any:
-    """The error."""
     return ops.abs(ops.squeeze(outputs, -1) - batch["y"])
 
 
 def of_two(ops: Any, outputs: Any) -> Any:
-    """Takes too little."""
     return ops.sum(outputs)
 
 
 def whole(ops: Any, outputs: Any, batch: Any) -> Any:
-    """Gives no number an example."""
     del batch
     return ops.sum(outputs)
 
 
 def one_for_all(ops: Any, outputs: Any, batch: Any) -> Any:
-    """Gives one number for all examples, as an array."""
     del batch
     return ops.mean(outputs, axis=0)
 
 
 def broken(ops: Any, outputs: Any, batch: Any) -> Any:
-    """Raises."""
     del ops, outputs
     return batch["no such array"]
 

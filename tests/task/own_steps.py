@@ -11,14 +11,11 @@ DECAY = 0.9
 
 
 class Line:
-    """A network with dropout, and its average."""
-
     def __init__(self, width: int = 4, broken: str = "") -> None:
         self.width = width
         self.broken = broken
 
     def build(self, keras: Any, inputs: Any) -> None:
-        """Makes the models and their optimizer."""
         size = inputs["x"].shape[-1]
 
         def network() -> Any:
@@ -39,7 +36,6 @@ class Line:
         self.adam.build(self.net.trainable_variables)
 
     def train_step(self, state: Any, batch: Any, rng: Any) -> Any:
-        """One update of the network, then of its average."""
         x = batch["x"] + 0.1 * random.normal(batch["x"].shape, seed=rng)
 
         def mean_loss(trainable: Any) -> Any:
@@ -66,7 +62,6 @@ class Line:
         return state, {"loss": loss}
 
     def evaluate(self, state: Any, batch: Any, rng: Any) -> Any:
-        """The loss and the error of the average."""
         del rng
         outputs, _ = self.slow.stateless_call(*state["slow"], batch["x"], training=False)
         error = outputs[:, 0] - batch["y"]

@@ -167,7 +167,6 @@ def test_a_sample_is_the_prompt_and_what_the_model_writes() -> None:
     made, seen = task(sample={"prompt": "ab", "tokens": 3, "temperature": 0.5}), list[Array]()
 
     def ask(batch: dict[str, Array]) -> Array:
-        """Answers with the letter behind the marked one."""
         seen.append(batch["label"])
         marked = (batch["tokens"] * batch["label"]).sum(-1)
         return np.eye(V)[marked + 1].astype(np.float32) * 1e3

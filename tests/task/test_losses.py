@@ -126,7 +126,6 @@ def test_a_loss_of_probabilities_is_that_of_the_softmax_of_logits(loss: str) -> 
 
 @pytest.mark.parametrize("loss", ["mean_squared_error", "huber"])
 def test_ignored_positions_are_no_part_of_a_loss(loss: str) -> None:
-    """Neither the label nor the output there matters, and a step's mean is over the other positions."""
     ops = arrays.of(np)
     specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec((4,), "int32")}
     task = make_task(cases.config("positions", loss=loss, classes=3, ignore_index=9), specs)

@@ -225,7 +225,6 @@ def test_r2_of_a_constant_target_is_scikit_learns(value: float, batch_size: int)
 
 
 def source(arrays: cases.Arrays, task: Task) -> ArraySource:
-    """Returns a split of a task's arrays."""
     return ArraySource(arrays, {name: task.arrays[name] for name in arrays})
 
 

@@ -171,7 +171,6 @@ def test_the_loss_and_the_evaluation_of_a_new_task_are_its_own() -> None:
 
 
 def tasks_named_in(path: Path) -> list[str]:
-    """Returns the tasks that a module compares with something, or has as a string of a list or a mapping."""
     named: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         operands: list[ast.expr | None] = []

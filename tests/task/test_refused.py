@@ -307,7 +307,6 @@ def test_outputs_that_are_no_logits_are_told(outputs: Callable[[np.ndarray], np.
 
 @pytest.mark.parametrize("name", ["classification", "multilabel", "positions", "binary"])
 def test_outputs_that_are_no_probabilities_are_reported(name: str) -> None:
-    """Outputs that contradict task.from_logits give one warning that names the key, others none."""
     label = (
         ArraySpec((), "int32", (), tuple("ab")) if name in ("classification", "binary") else ArraySpec((2,), "int32")
     )
@@ -328,7 +327,6 @@ def test_outputs_that_are_no_probabilities_are_reported(name: str) -> None:
 
 
 def test_an_export_of_probabilities_has_no_logits() -> None:
-    """The outputs of a model that ends in an activation are the probabilities, unchanged."""
     ops = arrays.of(np)
     shares = np.array([[0.2, 0.8]], np.float32)
     for name in ("classification", "multilabel"):

@@ -26,7 +26,6 @@ class Blocks(DataSource):
         self._source, self.specs, self.size, self.reads = source, source.specs, source.size, 0
 
     def read(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of some examples."""
         self.reads += len(rows)
         return self._source.read(rows)
 

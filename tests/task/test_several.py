@@ -46,7 +46,6 @@ def task(outputs: Any = None, **keys: Any) -> Task:
 
 
 def alone(name: str) -> Task:
-    """Returns the task of one output, made without the others."""
     content = {key: value for key, value in OUTPUTS[name].items() if key != "weight"}
     content.setdefault("target", name)
     return registry.make_task(build(TaskConfig, arranged("task", {"inputs": ["x"], **content}), "task"), SPECS)
@@ -78,7 +77,6 @@ def batch() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def mean_alone(name: str) -> float:
-    """Returns the mean loss of one output's task, over what it counts."""
     made, outputs = batch()
     one = alone(name)
     with np.errstate(invalid="ignore"):

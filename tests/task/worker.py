@@ -22,7 +22,6 @@ Arrays = dict[str, np.ndarray]
 
 
 def of_case(case: cases.Case, ops: arrays.Arrays, outputs: Any, batch: Any) -> dict[str, Any]:
-    """Returns a task's numbers of a batch by name, and the loss's sum over the real examples."""
     task = case.task
     loss = task.loss(ops, outputs, batch)
     real = ops.where(ops.greater(batch[WEIGHT], 0.0), loss, ops.zeros_like(loss))
@@ -71,7 +70,6 @@ def _traced(tf: Any, case: cases.Case, ops: arrays.Arrays) -> Callable[..., Any]
 
 
 def mesh_numbers(case: cases.Case, mesh: Any) -> Arrays:
-    """The same by DTensor, the examples split over two devices."""
     tf, dtensor = importlib.import_module("tensorflow"), importlib.import_module("tensorflow.experimental.dtensor")
 
     def split(array: np.ndarray) -> Any:
@@ -89,7 +87,6 @@ def mesh_numbers(case: cases.Case, mesh: Any) -> Arrays:
 
 
 def main(library: str, out: str, place: str = "") -> None:
-    """Writes the numbers of every case, and of every function of the namespace."""
     module = importlib.import_module(library)
     numbers = jax_numbers if library == "jax.numpy" else tensorflow_numbers
     found: Arrays = {}
