@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.contenders import ROOT, ContenderError
 from runner.checkpoint.recorder import MetricRecorder
-from runner.checkpoint.saver import CheckpointSaver
+from runner.checkpoint.saver import Saver
 from runner.config.schema import ProfileConfig
 from runner.train import loop
 from runner.train.profile import Profiler
@@ -203,7 +203,7 @@ def main() -> None:
 
     loop.train = train_in_turns
     MetricRecorder.drain = _saving.timed(MetricRecorder.drain, -1.0)  # type: ignore[method-assign]
-    CheckpointSaver._put = _saving.timed(CheckpointSaver._put, 1.0)  # type: ignore[method-assign]
+    Saver._put = _saving.timed(Saver._put, 1.0)  # type: ignore[method-assign]
     train_command()
 
 

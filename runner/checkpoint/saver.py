@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,50 +56,10 @@ class Failure:
 
 
 class Saver:
-    """Saves nothing (`trainer.checkpoint.enabled=false`); the base of `CheckpointSaver`, whose methods the loop calls.
-
-    `failures` tells by step why a state could not be saved.
-    """
-
-    folder: Place | None = None
-
-    def __init__(self) -> None:
-        self.failures: dict[int, Failure] = {}
-
-    def begin(self, step: int, recorder: MetricRecorder) -> None:
-        """Saves the state that a run begins with, unless it has that checkpoint, as a resumed run has."""
-
-    def steps_left(self, step: int) -> int | None:  # noqa: ARG002
-        """Returns the number of steps until a device call must end for a save; None: no limit."""
-        return None
-
-    def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
-        """Saves if the number of steps or the time since the last save requires it."""
-
-    def save_last(self, step: int, recorder: MetricRecorder) -> str | None:  # noqa: ARG002
-        """Saves the state that a run ends with and waits for it; returns why that failed, None if it did not."""
-        return None
-
-    def save(self, step: int, recorder: MetricRecorder) -> None:
-        """Saves now, unless this step is saved already."""
-
-    def evaluated(self, step: int, recorder: MetricRecorder) -> None:
-        """Saves if the last evaluation is the best so far."""
-
-    def go_back(self, below: int) -> Checkpoint | None:  # noqa: ARG002
-        """Returns the last intact checkpoint of fewer than `below` steps, removing later ones; None: there is none."""
-        return None
-
-    def best(self) -> Checkpoint | None:
-        """Returns the best checkpoint so far, None if there is none; raises DamagedError."""
-        return None
-
-    def close(self) -> None:
-        """Waits until everything is on the disk."""
-
-
-class CheckpointSaver(Saver):
     """Saves every so many steps or minutes, at the best evaluation, and when the loop asks for it.
+
+    Without a folder (`trainer.checkpoint.enabled=false`) it saves nothing. `failures` tells by step why a state could
+    not be saved.
 
     The state is copied from the devices between two device calls, and the copy is written while training continues. A
     state that is too large to be copied is written directly from the devices, while training waits.
@@ -113,10 +74,10 @@ class CheckpointSaver(Saver):
 
     def __init__(
         self,
-        config: CheckpointConfig,
-        folder: Place,
-        take: Take,
-        warn: Callable[[str], None],
+        config: CheckpointConfig | None = None,
+        folder: Place | None = None,
+        take: Take | None = None,
+        warn: Callable[[str], object] = str,
         start: int = 0,
         goal: Objective | None = None,
         team: Team = ALONE,
@@ -125,9 +86,10 @@ class CheckpointSaver(Saver):
 
         The checkpoint of the step `start` is there already. Without a `goal` no best checkpoint is kept.
         """
-        super().__init__()
-        self.folder: Place = folder
-        self._config = config
+        self.failures: dict[int, Failure] = {}
+        self._config = config or CheckpointConfig()
+        self._is_on = folder is not None
+        self._folder = Path() if folder is None else folder
         self._take = take
         self._warn = warn
         self._goal = goal
@@ -138,21 +100,21 @@ class CheckpointSaver(Saver):
 
         def listed() -> list[int]:
             # First: an earlier process may have left files of an unfinished checkpoint.
-            storage.clean(folder)
+            storage.clean(self._folder)
             best = self._recorded_best()
             if best is not None and best.step > start:
-                storage.forget_best(folder)
+                storage.forget_best(self._folder)
             steps: list[int] = []
-            for step in storage.steps(folder):
+            for step in storage.steps(self._folder):
                 if step > start:
-                    storage.remove(folder, step)
+                    storage.remove(self._folder, step)
                 # A folder that only has the name of a checkpoint must not count among the `keep` newest.
-                elif storage.is_checkpoint(storage.place(folder, step)):
+                elif storage.is_checkpoint(storage.place(self._folder, step)):
                     steps.append(step)
             return steps
 
-        self._steps = set(self._on_first(listed))
-        self._best = self._best_on_first()
+        self._steps = set(self._on_first(listed)) if self._is_on else set[int]()
+        self._best = self._best_on_first() if self._is_on else None
         # Step and time of the last state that was handed to the writer, or that the run began with.
         self._saved_step = start
         self._saved_at = time.monotonic()
@@ -161,11 +123,11 @@ class CheckpointSaver(Saver):
 
     def _on_first(self, make: Callable[[], T]) -> T:
         """Calls a function in process 0 and returns its result in all processes."""
-        return self._team.broadcast(f"kept {self.folder} {next(self._broadcasts)}", make)
+        return self._team.broadcast(f"kept {self._folder} {next(self._broadcasts)}", make)
 
     def _recorded_best(self) -> BestRecord | None:
         try:
-            return storage.read_best(self.folder)
+            return storage.read_best(self._folder)
         except DamagedError:
             return None
 
@@ -178,7 +140,7 @@ class CheckpointSaver(Saver):
         return BestRecord(*record) if record and record[-1] in self._steps else None
 
     def begin(self, step: int, recorder: MetricRecorder) -> None:
-        """Saves the state that a run begins with, unless it has that checkpoint."""
+        """Saves the state that a run begins with, unless it has that checkpoint, as a resumed run has."""
         self._recover_best(recorder)
         if step not in self._steps:
             # No step is saved yet, so that `save` does not skip this one.
@@ -195,24 +157,25 @@ class CheckpointSaver(Saver):
         self._best = record
         try:
             if self._team.is_first:
-                storage.write_best(self.folder, record)
+                storage.write_best(self._folder, record)
         except OSError as error:
             self._warn(f"could not record step {step} as the best checkpoint: {error}; training continues")
 
     def steps_left(self, step: int) -> int | None:
-        """Returns the steps until the next multiple of `every_steps`."""
+        """Returns the number of steps until a device call must end for a save; None: no limit."""
         every = self._config.every_steps
-        return None if every is None else every - step % every
+        return every - step % every if self._is_on and every is not None else None
 
     def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
         """Saves at multiples of `every_steps`, and when the last save is `every_minutes` old."""
         every = self._config.every_steps
         is_due = every is not None and step % every == 0
         minutes = self._config.every_minutes
-        if minutes is not None:
+        if minutes is not None and self._is_on:
             # Clocks differ between processes, but all must save the same step: process 0's clock decides.
             is_late = self._team.broadcast(
-                f"late {self.folder} {next(self._clocks)}", lambda: time.monotonic() - self._saved_at >= 60.0 * minutes
+                f"late {self._folder} {next(self._clocks)}",
+                lambda: time.monotonic() - self._saved_at >= 60.0 * minutes,
             )
             is_due = is_due or is_late
         if is_due:
@@ -220,11 +183,11 @@ class CheckpointSaver(Saver):
 
     def save(self, step: int, recorder: MetricRecorder) -> None:
         """Copies the state and hands it to the writer thread; does nothing if this step is saved already."""
-        if step != self._saved_step:
+        if step != self._saved_step and self._is_on:
             self._put(step, recorder, None)
 
     def save_last(self, step: int, recorder: MetricRecorder) -> str | None:
-        """Saves the state that a run ends with, and waits for it; if that fails, it is tried once more."""
+        """Saves the state that a run ends with, and waits for it; returns why that failed twice, or None."""
         self.save(step, recorder)
         self._settle()
         if step in self.failures:
@@ -235,15 +198,15 @@ class CheckpointSaver(Saver):
         newest = max(self._steps, default=None)
         then = "start the run again"
         if newest is not None:
-            then = f"continue from step {newest:,} with resume={self.folder.as_posix()}"
+            then = f"continue from step {newest:,} with resume={self._folder.as_posix()}"
         return (
             f"the state of step {step:,} could not be saved ({self.failures[step].reason}); free space in "
-            f"{self.folder} or make it writable, then {then}"
+            f"{self._folder} or make it writable, then {then}"
         )
 
     def evaluated(self, step: int, recorder: MetricRecorder) -> None:
         """Saves if the last evaluation is the best so far, by `trainer.checkpoint.best`."""
-        if self._goal is None:
+        if self._goal is None or not self._is_on:
             return
         _, metrics = recorder.measured()[-1]
         value = self._goal.value(metrics)
@@ -277,7 +240,7 @@ class CheckpointSaver(Saver):
                 except DamagedError as error:
                     self._warn(f"{error}; using the previous checkpoint")
             self._give_up(step)
-        self._best = self._best_on_first()
+        self._best = self._best_on_first() if self._is_on else None
         return checkpoint
 
     def _give_up(self, step: int) -> None:
@@ -286,15 +249,15 @@ class CheckpointSaver(Saver):
         def put_away() -> None:
             best = self._recorded_best()
             if best is not None and best.step == step:
-                storage.forget_best(self.folder)
-            storage.remove(self.folder, step)
+                storage.forget_best(self._folder)
+            storage.remove(self._folder, step)
 
         self._on_first(put_away)
         self._steps.discard(step)
 
     def _opened(self, step: int) -> Checkpoint:
         """Returns one of the checkpoints, verified by process 0; raises DamagedError."""
-        place = storage.place(self.folder, step)
+        place = storage.place(self._folder, step)
 
         def damage() -> str:
             try:
@@ -309,7 +272,7 @@ class CheckpointSaver(Saver):
         return Checkpoint(place, trusted=True)
 
     def best(self) -> Checkpoint | None:
-        """Returns the best checkpoint so far."""
+        """Returns the best checkpoint so far; None if there is none; raises DamagedError."""
         self._settle()
         return None if self._best is None else self._opened(self._best.step)
 
@@ -320,6 +283,7 @@ class CheckpointSaver(Saver):
     def _put(self, step: int, recorder: MetricRecorder, best: BestRecord | None) -> None:
         """Copies the state and hands it to the writer thread, as the best one if `best` is its record as such."""
         self._settle(leave=_MOST_WRITES - 1)
+        assert self._take is not None
         content = self._take(step, recorder)
         self._writes.append((step, best, self._writer.submit(self._write, content, best)))
         self._saved_step = step
@@ -343,12 +307,12 @@ class CheckpointSaver(Saver):
     def _write(self, content: Content, best: BestRecord | None) -> str | None:
         """Writes a state and removes old checkpoints, in the writer thread; returns why it could not be written."""
         try:
-            storage.write(self.folder, content, self._team)
+            storage.write(self._folder, content, self._team)
             self._steps.add(content.step)
             # Last: a process that dies before it leaves a best checkpoint without a record, which `_recover_best`
             # notes when the run is resumed. The other order would leave a record without a checkpoint.
             if best is not None:
-                self._on_first(lambda: storage.write_best(self.folder, best))
+                self._on_first(lambda: storage.write_best(self._folder, best))
         except BaseException as error:
             logger.exception("checkpoint of step %d", content.step)
             # The run ends because of another process or a signal, and reports that itself.
@@ -372,10 +336,10 @@ class CheckpointSaver(Saver):
             # What can't be removed is not tried again with each save: it is no longer counted either.
             removed.append(step)
             try:
-                if not storage.remove(self.folder, step):
-                    self._warn(f"{storage.place(self.folder, step)} is not removed: it is damaged")
+                if not storage.remove(self._folder, step):
+                    self._warn(f"{storage.place(self._folder, step)} is not removed: it is damaged")
             except OSError as error:
-                self._warn(f"could not remove {storage.place(self.folder, step)}: {error}")
+                self._warn(f"could not remove {storage.place(self._folder, step)}: {error}")
         return removed
 
 

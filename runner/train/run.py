@@ -16,7 +16,7 @@ from runner.checkpoint import attempts, manifest, recovery, resume, runs, stoppi
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.resume import Previous
 from runner.checkpoint.runs import SavedRun
-from runner.checkpoint.saver import CheckpointSaver, Saver, take_state
+from runner.checkpoint.saver import Saver, take_state
 from runner.cluster.lifecycle import AgreedStop, finish_together
 from runner.cluster.team import current
 from runner.config import typed
@@ -232,7 +232,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     goal = stopping.objective(trainer.checkpoint.best, task.directions)
                     # All processes fail alike, and process 0 says it for all.
                     said: Callable[[str], None] = warn_of_disk if team.is_first else (lambda _: None)
-                    saver = CheckpointSaver(
+                    saver = Saver(
                         trainer.checkpoint, saved_run.folder, take_state(engine, about), said, start, goal, team
                     )
 

@@ -13,7 +13,7 @@ import pytest
 
 from runner.checkpoint import stopping, storage
 from runner.checkpoint.reading import Checkpoint
-from runner.checkpoint.saver import CheckpointSaver, Saver, take_state
+from runner.checkpoint.saver import Saver, take_state
 from runner.config.schema import (
     CheckpointConfig,
     DatasetConfig,
@@ -92,7 +92,7 @@ def train(
     if keep.enabled:
         take = take_state(held, ABOUT)
         goal = stopping.objective(keep.best, KnownTask().directions)
-        saver = CheckpointSaver(keep, folder, take, seen.said.append, start.step if start else 0, goal)
+        saver = Saver(keep, folder, take, seen.said.append, start.step if start else 0, goal)
     profiler = profile.Profiler(run.trainer.profile, engine.trace, folder)
     hooks = loop.LoopHooks(
         seen.log,

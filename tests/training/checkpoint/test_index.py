@@ -9,7 +9,7 @@ import pytest
 
 from runner.checkpoint import storage
 from runner.checkpoint.reading import Checkpoint
-from runner.checkpoint.saver import CheckpointSaver
+from runner.checkpoint.saver import Saver
 from runner.checkpoint.storage import BestRecord
 from runner.config.schema import CheckpointConfig
 from tests.training.checkpoint.numpy_engine import NumpyEngine
@@ -21,9 +21,9 @@ def at(folder: Path, step: int) -> Checkpoint:
     return Checkpoint(storage.place(folder, step))
 
 
-def saver(folder: Path, start: int) -> CheckpointSaver:
+def saver(folder: Path, start: int) -> Saver:
     config = CheckpointConfig(keep=1)
-    return CheckpointSaver(config, folder, lambda step, _: content(step), pytest.fail, start)
+    return Saver(config, folder, lambda step, _: content(step), pytest.fail, start)
 
 
 def die_after(folder: Path, start: int, points: int, every: int = 5) -> None:

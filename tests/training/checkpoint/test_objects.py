@@ -18,7 +18,7 @@ from runner.checkpoint.files import DamagedError
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import MetricRecorder
 from runner.checkpoint.runs import SavedRun
-from runner.checkpoint.saver import CheckpointSaver
+from runner.checkpoint.saver import Saver
 from runner.checkpoint.storage import BestRecord
 from runner.config.schema import CheckpointConfig
 from runner.errors import ConfigError
@@ -59,7 +59,7 @@ def test_a_store_that_does_not_answer_does_not_show_as_files_that_no_run_wrote(
     folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    saver = CheckpointSaver(CheckpointConfig(keep=1), folder, lambda step, _: content(step), said.append)
+    saver = Saver(CheckpointConfig(keep=1), folder, lambda step, _: content(step), said.append)
 
     def fail(path: ObjectPath, *_: object) -> None:
         raise StoreError(f"{path}: 503")
@@ -167,7 +167,7 @@ def test_a_step_waits_for_no_upload(folder: ObjectPath, monkeypatch: pytest.Monk
         return writing(path)
 
     monkeypatch.setattr(client, "writing", held_up)
-    saver = CheckpointSaver(CheckpointConfig(), folder, lambda step, _: content(step), pytest.fail)
+    saver = Saver(CheckpointConfig(), folder, lambda step, _: content(step), pytest.fail)
     saver.save(1, RECORDER)
     saver.save(2, RECORDER)
     assert storage.steps(folder) == []
@@ -177,7 +177,7 @@ def test_a_step_waits_for_no_upload(folder: ObjectPath, monkeypatch: pytest.Monk
 
 
 def test_the_index_keeps_the_newest_and_the_best(folder: ObjectPath) -> None:
-    saver = CheckpointSaver(CheckpointConfig(keep=1), folder, lambda step, _: content(step), pytest.fail)
+    saver = Saver(CheckpointConfig(keep=1), folder, lambda step, _: content(step), pytest.fail)
     saver._put(1, RECORDER, BestRecord("eval/loss", 0.1, 1))
     for step in (2, 3, 4):
         saver.save(step, RECORDER)

@@ -18,7 +18,7 @@ from runner.checkpoint.metric_history import measured
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recovery import NewPoints
 from runner.checkpoint.resume import load
-from runner.checkpoint.saver import CheckpointSaver, Saver, take_state
+from runner.checkpoint.saver import Saver, take_state
 from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, PlateauConfig, RunConfig, ScheduleConfig
 from runner.engine.base import Engine
 from runner.errors import ConfigError, EngineError, Interrupted
@@ -124,7 +124,7 @@ def train(
     if folder is not None:
         take = take_state(held, ABOUT)
         goal = stopping.objective(config.trainer.checkpoint.best, KnownTask().directions)
-        saver = CheckpointSaver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0, goal)
+        saver = Saver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0, goal)
     points = NewPoints(store, start)
     profiler = Profiler(config.trainer.profile, nothing, Path())
     hooks = loop.LoopHooks(points.log, points.forget, nothing, Display(), StopAfter(calls), saver, profiler)

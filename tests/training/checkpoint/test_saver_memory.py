@@ -18,7 +18,7 @@ import safetensors.numpy
 from runner.checkpoint import saver, storage, tensors
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import MetricRecorder
-from runner.checkpoint.saver import CheckpointSaver, take_state
+from runner.checkpoint.saver import Saver, take_state
 from runner.checkpoint.storage import Content
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine, Shard
@@ -125,7 +125,7 @@ def test_training_waits_for_a_state_that_is_not_copied(
         return write(folder, content, *rest)
 
     monkeypatch.setattr(storage, "write", noted)
-    keeps = CheckpointSaver(CheckpointConfig(), tmp_path, take_state(cast(Engine, engine), ABOUT), pytest.fail)
+    keeps = Saver(CheckpointConfig(), tmp_path, take_state(cast(Engine, engine), ABOUT), pytest.fail)
     history = MetricRecorder(lambda *_: None, 1, lambda _: 0.1)
     keeps.save(3, history)
     if waits:
@@ -149,7 +149,7 @@ def test_a_failed_write_keeps_no_state_in_memory(tmp_path: Path, monkeypatch: py
     contents = [Content(3, {"v": [Shard((0,), values, (1000,))]}, {}, ABOUT_SAVED)]
     logging.disable(logging.CRITICAL)  # pytest would keep the error, whose traceback has the state
     try:
-        keeps = CheckpointSaver(CheckpointConfig(), tmp_path, lambda *_: contents.pop(), lambda _: None)
+        keeps = Saver(CheckpointConfig(), tmp_path, lambda *_: contents.pop(), lambda _: None)
         keeps.save(3, MetricRecorder(lambda *_: None, 1, lambda _: 0.1))
         keeps.close()
     finally:
