@@ -202,9 +202,10 @@ def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitS
 def _find_named(name: str, folder: Place, locks: ExitStack) -> Previous | None:
     """Returns a named run at its last whole checkpoint; None: it has none, so it trains from the start."""
     run = take(name, folder, locks, print_line)
+    if run is None:
+        return None
     first_error: ConfigError | None = None
-    for step in reversed(storage.steps(folder) if run is not None else []):
-        assert run is not None
+    for step in reversed(storage.steps(folder)):
         try:
             checkpoint = runs.open_checkpoint("resume", run, step)
         except ConfigError as error:

@@ -163,7 +163,7 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
     if max(len(history.train), len(history.evaluations)) > 1:
         rising = [name for name, direction in task.directions.items() if direction == MAXIMIZE]
         evaluations = [(step, evaluation.metrics) for step, evaluation in history.evaluations]
-        panels = curves(history.train, evaluations, length, splits.selecting_name)
+        panels = curves(history.train, history.epochs, evaluations, length, splits.selecting_name)
         along = f"epoch (of {length.epoch:,} steps)" if length.by_epochs else "step"
         files["curves.png"] = lambda path: figures.curves(path, panels, along, rising=rising)
     files |= report.files
@@ -172,14 +172,14 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
 
 
 def curves(
-    train: Points, evaluations: Points, length: RunLength, evaluated: str = "test"
+    train: Points, epochs: Points, evaluations: Points, length: RunLength, evaluated: str = "test"
 ) -> dict[str, list[figures.Curve]]:
     """Returns the curves of every metric by epoch or by step, for training steps and for evaluations of a split."""
     unit = length.epoch if length.by_epochs else 1
     period = "epoch" if length.by_epochs else "period"
     drawn = (
         (train, "train, a few steps", figures.TRAIN_STEPS, ",", 1.0),
-        (_by_period(train, length.period), f"train, mean of the {period}", figures.TRAIN, "o", 1.6),
+        (epochs, f"train, mean of the {period}", figures.TRAIN, "o", 1.6),
         (evaluations, f"{evaluated}, after the {period}", figures.EVALUATED, "s", 1.6),
     )
     panels: dict[str, list[figures.Curve]] = {}
@@ -188,27 +188,6 @@ def curves(
             points = [(step / unit, values[name]) for step, values in rows if name in values]
             panels.setdefault(name, []).append(figures.Curve(label, points, color, marker, width))
     return panels
-
-
-def _by_period(train: Points, period: int) -> list[tuple[int, dict[str, float]]]:
-    """Returns (last step, means of the steps by name) of each period; each step has the means of its window."""
-    # End of a period -> steps, and sums of the metrics over these.
-    sums: dict[int, Array] = {}
-    done = 0
-    for end, means in train:
-        # A window may reach into the next period, and then counts in both with the steps that it has there.
-        while done < end:
-            period_end = (done // period + 1) * period
-            steps = min(end, period_end) - done
-            row = steps * np.array([1.0, *means.values()])
-            sums[period_end] = sums.get(period_end, np.zeros(1 + len(means))) + row
-            done += steps
-    by_period: list[tuple[int, dict[str, float]]] = []
-    for period_end, row in sums.items():
-        means = (row[1:] / row[0]).tolist()
-        # Every window has the same metrics. The last period may be shorter than the others.
-        by_period.append((min(period_end, done), dict(zip(train[0][1], means, strict=True))))
-    return by_period
 
 
 def _summary(outcome: Outcome) -> dict[str, object]:
