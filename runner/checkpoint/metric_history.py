@@ -7,7 +7,6 @@ A table is an array of its steps and weights, with one more array per metric as 
     epoch (1,)           weight of the epoch's steps so far;  epoch/<metric> (1,)      their sums
     epochs (n,)          steps at the ends of epochs;       epochs/<metric> (n,)       means of all their steps
     evaluations (n, 2)   steps, examples;                   evaluations/<metric> (n,)
-    rates (n, 3)         steps, examples per second, milliseconds per step
     restores (n, 3)      bad steps, steps of the checkpoints, factors
 
 All are float64.
@@ -55,7 +54,6 @@ class MetricHistory:
       open_window: (1 + names,) weight and sums of each step of the window that is not complete yet.
       epoch_sums: (1 + names,) weight and sums of the epoch's steps that were read so far.
       evaluations: (step, metrics) of every evaluation.
-      rates: (step, examples per second, milliseconds per step) each time that these were logged.
       restores: returns to a checkpoint after a NaN or Inf loss.
       epochs: (step, means by name) of every epoch that was trained to its end.
     """
@@ -65,14 +63,13 @@ class MetricHistory:
     open_window: list[Array]
     epoch_sums: Array
     evaluations: list[tuple[int, Evaluation]]
-    rates: list[tuple[int, float, float]]
     restores: list[Restore]
     epochs: list[StepMeans] = field(default_factory=list)
 
 
 def empty(names: Sequence[str]) -> MetricHistory:
     """Returns the history of a new run; `names`: the metrics of a step, without the loss."""
-    return MetricHistory((LOSS, *names), [], [], np.zeros(2 + len(names)), [], [], [])
+    return MetricHistory((LOSS, *names), [], [], np.zeros(2 + len(names)), [], [])
 
 
 def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -107,7 +104,6 @@ def to_arrays(history: MetricHistory) -> dict[str, Array]:
         "epoch": history.epoch_sums[:1],
         "epochs": [step for step, _ in history.epochs],
         "evaluations": np.array(evaluation_rows, np.float64).reshape(-1, 2),
-        "rates": np.array(history.rates, np.float64).reshape(-1, 3),
         "restores": np.array(list(map(astuple, history.restores)), np.float64).reshape(-1, 3),
     }
     for column, name in enumerate(history.names, start=1):
@@ -140,7 +136,6 @@ def from_arrays(arrays: Mapping[str, Array]) -> MetricHistory:
         open_window=list(np.column_stack(open_columns)),
         epoch_sums=np.concatenate(epoch_columns),
         evaluations=_evaluations(arrays),
-        rates=[(int(step), float(rate), float(ms)) for step, rate, ms in arrays["rates"]],
         restores=[Restore(int(bad), int(step), float(factor)) for bad, step, factor in arrays["restores"]],
         epochs=_means(arrays, "epochs", names),
     )

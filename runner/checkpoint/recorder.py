@@ -68,6 +68,7 @@ class MetricRecorder:
         self._tokens = tokens
         self._pending: deque[tuple[int, Pending]] = deque()
         self._last_step = 0
+        self._rate_step = 0
         self.history: MetricHistory = metric_history.empty(metrics)
 
     @property
@@ -197,8 +198,6 @@ class MetricRecorder:
             self._log(at, prefixed(EPOCH, means))
         for at, evaluation in self.history.evaluations:
             self._log(at, prefixed(EVAL, evaluation.metrics))
-        for at, examples_per_second, step_ms in self.history.rates:
-            self._log_rate(at, examples_per_second, step_ms)
 
     def wait(self) -> None:
         """Waits for every call that was not read yet, and ignores its metrics."""
@@ -232,6 +231,7 @@ class MetricRecorder:
         history.epoch_sums = _reordered(history.epoch_sums, order)
         history.names = names
         self._last_step = step
+        self._rate_step = 0
         self.history = history
         self._reductions = 0, ()
 
@@ -254,16 +254,15 @@ class MetricRecorder:
         self._log(step, prefixed(EVAL, evaluation.metrics))
 
     def add_rate(self, step: int, steps_per_second: float) -> None:
-        """Logs and keeps the throughput; does nothing if no step was measured yet, or this one was logged."""
-        rates = self.history.rates
-        if steps_per_second > 0 and (not rates or rates[-1][0] < step):
-            examples_per_second = steps_per_second * self._batch_size
-            step_ms = 1000.0 / steps_per_second
-            rates.append((step, examples_per_second, step_ms))
-            self._log_rate(step, examples_per_second, step_ms)
-
-    def _log_rate(self, step: int, examples_per_second: float, step_ms: float) -> None:
-        points = {"throughput/examples_per_second": examples_per_second, "throughput/step_ms": step_ms}
+        """Logs the throughput; does nothing if no step was measured yet, or this one was logged."""
+        if steps_per_second <= 0 or step <= self._rate_step:
+            return
+        self._rate_step = step
+        examples_per_second = steps_per_second * self._batch_size
+        points = {
+            "throughput/examples_per_second": examples_per_second,
+            "throughput/step_ms": 1000.0 / steps_per_second,
+        }
         if self._tokens:
             points["throughput/tokens_per_second"] = examples_per_second * self._tokens
         self._log(step, points)

@@ -460,7 +460,6 @@ def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluati
     """
     notify = training.hooks.notify
     evaluations = dict(training.recorder.evaluations)
-    measured = dict(training.recorder.measured())
     last = training.recorder.evaluations[-1]
     best = stopping.best(objective, training.recorder.measured())
     if best is None:
@@ -471,14 +470,9 @@ def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluati
         checkpoint = training.hooks.saver.best()
     except DamagedError as error:
         notify(f"warning: {error}", {})
-    last_step, _ = last
-    candidates = [(last_step, measured[last_step])]
+    step, _ = last
     if checkpoint is not None and checkpoint.step in evaluations:
-        candidates.insert(0, (checkpoint.step, measured[checkpoint.step]))
-    taken = stopping.best(objective, candidates)
-    step = last_step
-    if taken is not None:
-        step, _ = taken
+        step = checkpoint.step
     if step != best_step:
         notify(f"warning: the best evaluation, of step {best_step:,}, has no checkpoint", {})
     if checkpoint is None or step == training.step:
