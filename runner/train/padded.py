@@ -43,18 +43,14 @@ def check(config: RunConfig, engine: Engine, train: Examples) -> list[str]:
         return []
     for batch in _batches(train, size, np.ones(size, bool)):
         if padding.reads_others(*engine.with_and_without_others(batch, kept)):
-            return [_warning(config)]
+            problem = "the loss of an example depends on other rows of its batch"
+            fix = f"if you did not intend it, {padding.BROADCAST}; if you did, set task.whole_batch=true"
+            steps = config.trainer.accumulate_steps
+            if steps > 1:
+                problem += ", which may be in other microbatches"
+                raise ConfigError(f"trainer.accumulate_steps={steps}: {problem}; {fix}")
+            return [f"{key_of(config.task)}: {problem}; {fix}"]
     return []
-
-
-def _warning(config: RunConfig) -> str:
-    """Returns the warning of a loss that reads other rows; raises instead with gradient accumulation."""
-    problem = "the loss of an example depends on other rows of its batch"
-    fix = f"if you did not intend it, {padding.BROADCAST}; if you did, set task.whole_batch=true"
-    steps = config.trainer.accumulate_steps
-    if steps > 1:
-        raise ConfigError(f"trainer.accumulate_steps={steps}: {problem}, which may be in other microbatches; {fix}")
-    return f"{key_of(config.task)}: {problem}; {fix}"
 
 
 def _batches(train: Examples, size: int, is_real: Array) -> Iterator[HostBatches]:

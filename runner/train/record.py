@@ -26,7 +26,6 @@ from runner.task import metrics
 from runner.task.registry import metric_directions
 from runner.tracking import Status, Tracker, member, open_tracker
 from runner.tracking.page import ENDED as ENDED
-from runner.tracking.page import Page
 from runner.train import identity
 
 logger = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ def open_run(
         if group not in identity.GROUPS_OF_COMMANDS:
             tags[f"runner.{group}"] = option
     tags[metrics.TAG] = json.dumps(metric_directions(config.task))
-    name = prefix + (config.name or _name(config, options, typed_keys))
+    name = prefix + (config.name or _name(config.task.name, config.dataset.batch_size, options, typed_keys))
     parent_run_id = None
     sweep = member.membership()
     if sweep is not None:
@@ -107,7 +106,15 @@ def open_run(
         parent_run_id=parent_run_id,
         folder=Path(HydraConfig.get().runtime.output_dir),
     )
-    _begin_page(tracker.page, config, options, command)
+    page = tracker.page
+    page.command = command
+    count = mesh.size(config.mesh.axes)
+    kind = mesh.device_kind(config.mesh)
+    devices = f"{count} {'virtual CPU' if kind == 'cpu' else kind.upper()} device{'s' if count != 1 else ''}"
+    page.facts["mesh"] = f"{mesh.describe(config.mesh.axes)} on {devices}, layout {options.get('layout', '')}"
+    model_and_data = f"{options.get('model', '')} on {options.get('dataset', '')}"
+    batch_size = f"{config.dataset.batch_size:,} examples per batch"
+    page.facts["trains"] = f"{model_and_data}, {batch_size}, engine {config.engine.name}"
     tracker.show_page()
     return tracker
 
@@ -146,33 +153,17 @@ def _is_typed(key: str, typed_paths: Sequence[str]) -> bool:
     return False
 
 
-def _name(config: RunConfig, options: Mapping[str, str], typed_keys: Sequence[str]) -> str:
+def _name(task: str, batch_size: int, options: Mapping[str, str], typed_keys: Sequence[str]) -> str:
     """Returns a run's name, short enough for lists and legends: model and mesh, and what differs from most runs."""
     parts = [options["model"]]
-    if config.task.name != TaskConfig.name:
+    if task != TaskConfig.name:
         parts.append(options["task"])
     parts.append(options["mesh"])
     if options["layout"] != _DEFAULT_LAYOUT:
         parts.append(options["layout"])
     if "dataset.batch_size" in typed_keys:
-        parts.append(f"b{config.dataset.batch_size}")
+        parts.append(f"b{batch_size}")
     return "-".join(parts)
-
-
-def _begin_page(page: Page, config: RunConfig, options: Mapping[str, str], command: str) -> None:
-    """Fills in what the config says."""
-    page.command = command
-    kind = mesh.device_kind(config.mesh)
-    count = mesh.size(config.mesh.axes)
-    devices = f"{count} {kind.upper()} device"
-    if kind == "cpu":
-        devices = f"{count} virtual CPU device"
-    if count != 1:
-        devices += "s"
-    page.facts["mesh"] = f"{mesh.describe(config.mesh.axes)} on {devices}, layout {options.get('layout', '')}"
-    model_and_data = f"{options.get('model', '')} on {options.get('dataset', '')}"
-    batch_size = f"{config.dataset.batch_size:,} examples per batch"
-    page.facts["trains"] = f"{model_and_data}, {batch_size}, engine {config.engine.name}"
 
 
 @contextmanager
