@@ -9,10 +9,10 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import CustomOptions, TaskConfig
-from runner.data.base import WEIGHT, Array, ArraySpec, DataSource
+from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.errors import ConfigError, describe, invalid
 from runner.host import import_path
-from runner.task.base import LOSS, Evaluation, OutputSpec, Report, TaskData, model_dtype
+from runner.task.base import LOSS, OutputSpec, TaskData, model_dtype
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import Supervised, counted
 
@@ -168,11 +168,3 @@ class Custom(Supervised):
 
     def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
         """Accepts any outputs, such as the hidden layer and the head for `ops.head_losses`."""
-
-    def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns a table of the metrics with their functions."""
-        del source, split
-        if not self._metrics:
-            return Report({}, {})
-        rows = [(name, evaluation.metrics[name], metric.path) for name, metric in self._metrics.items()]
-        return Report({}, {"metrics": (("metric", "value", "function"), rows)})

@@ -14,7 +14,7 @@ from runner.data.base import WEIGHT, Array, ArraySpec, DataSource, column
 from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS, is_of_packing
 from runner.errors import ConfigError, invalid
 from runner.task import generation
-from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, TaskData
+from runner.task.base import LOSS, Ask, Outputs, OutputSpec, TaskData
 from runner.task.generation import Sampling, encode_prompt
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.per_position import PerPosition, perplexity, without_roles
@@ -376,16 +376,6 @@ class LanguageModel(PerPosition):
         if outputs.get(HEAD_BIAS) is not None:
             logits = logits + outputs[HEAD_BIAS]
         return {"logits": _capped(ops, logits, outputs)}
-
-    def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns a table of the numbers of tokens, of correct tokens, and of bytes."""
-        del source, split
-        names = {"tokens": _COUNTED, "tokens that were right": _RIGHT, "bytes": _BYTES}
-        totals = evaluation.totals
-        rows = [(name, round(float(totals[key]))) for name, key in names.items() if key in totals]
-        if not rows:
-            return Report({}, {})
-        return Report({}, {"counted": (("counted", "number"), rows)})
 
 
 def _default_inputs(config: TaskConfig, arrays: Mapping[str, ArraySpec], label_weight: str | None) -> list[str]:

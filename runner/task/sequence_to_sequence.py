@@ -12,7 +12,7 @@ from runner.config.schema_task import SequenceToSequenceOptions, TaskConfig
 from runner.data.base import Array, Batch, DataSource, column
 from runner.errors import ConfigError, invalid
 from runner.layout.axes import SEQUENCE
-from runner.task.base import Evaluation, OutputSpec, Report, TaskData
+from runner.task.base import OutputSpec, TaskData
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.per_position import PerPosition, perplexity, without_roles
 from runner.task.supervised import default_target
@@ -168,10 +168,3 @@ class SequenceToSequence(PerPosition):
         """Returns the logits (B, T, V) after each token of the target."""
         del ops
         return {"logits": outputs}
-
-    def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns a table of the numbers of tokens and of correct tokens."""
-        del source, split
-        names = {"tokens": _COUNTED, "tokens that were right": _RIGHT}
-        rows = [(name, round(float(evaluation.totals[key]))) for name, key in names.items()]
-        return Report({}, {"counted": (("counted", "number"), rows)})

@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import StepOptions, TaskConfig
-from runner.data.base import Array, DataSource
+from runner.data.base import Array
 from runner.errors import invalid
 from runner.host import import_path
-from runner.task.base import LOSS, Evaluation, Report, TaskData
+from runner.task.base import LOSS, TaskData
 from runner.task.custom import output_spec
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import Supervised
@@ -99,11 +99,3 @@ class StepTask(Supervised):
 
     def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
         """Accepts any outputs: the user's class reads them."""
-
-    def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns a table of the metrics."""
-        del source, split
-        rows = [(name, value) for name, value in evaluation.metrics.items() if name != LOSS]
-        if not rows:
-            return Report({}, {})
-        return Report({}, {"metrics": (("metric", "value"), rows)})
