@@ -105,7 +105,7 @@ ROWS: list[tuple[str, ...]] = [
     ("tracking.uri=[http://ann:p4ss@host]", "tracking.uri=", "ann:***@host"),
     # Tasks.
     ("task=segmentation  dataset.image_size=[32,48]", "needs the class numbers of its masks"),
-    ("task.metrics=[AUCC]", "task.metrics=AUCC: is not a Keras metric; did you mean AUC?"),
+    ("task.metrics=[AUCC]", "task.metrics=AUCC: is not a Keras metric that runs have; did you mean AUC?"),
     ("task.metrics=[Hinge]", "task.metrics=Hinge", "does not fit the targets of the task"),
     ("task=binary  task.metrics=[{AUC:{curve:PR}}]", "task.metrics=AUC: there is a metric auc already"),
     ("task.metrics=[AUC]", "task.metrics=[AUC]: is Keras 3's, which engine=keras_dtensor", "set engine=jax"),
