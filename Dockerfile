@@ -1,7 +1,7 @@
 # An image with the runner and the versions of constraints.txt. The folder /work is the current directory of commands.
 #
 #   CPUs:         docker build -t mesh-runner .
-#   NVIDIA GPUs:  docker build -t mesh-runner:cuda --build-arg EXTRAS=cuda,tf-cuda .
+#   NVIDIA GPUs:  docker build -t mesh-runner:cuda --build-arg EXTRAS=cuda .
 #
 #   docker run --rm -v "$PWD:/work" mesh-runner runner mesh=single dataset=digits
 #   docker run --rm --gpus all -v "$PWD:/work" mesh-runner:cuda runner mesh=data dataset=digits

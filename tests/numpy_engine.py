@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -86,6 +86,14 @@ class NumpyEngine:
     evaluated: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
     traced: list[tuple[Path, list[int]]] = field(default_factory=list)
     _tracing: bool = False
+    counts_cost = False
+    caches = False
+
+    def cache_on_device(self, source: object) -> None:
+        pass
+
+    def saving(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         return PlacedBatches(batches.arrays, batches.weights, batches.steps)

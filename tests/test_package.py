@@ -102,4 +102,4 @@ def test_the_image_copies_what_exists_and_installs_extras_that_exist() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert kept == sources
     extras = {extra for found in re.findall(r"EXTRAS=([\w,-]+)", text) for extra in found.split(",")}
-    assert {"jax", "cuda", "tf-cuda"} == extras <= set(PROJECT["optional-dependencies"])
+    assert {"jax", "cuda"} == extras <= set(PROJECT["optional-dependencies"])

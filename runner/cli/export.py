@@ -170,7 +170,7 @@ def _outputs(
         evaluation = evaluated(config, engine, spec.task, source, None, keep_outputs=True)
     batch = BATCH
     if evaluation.mixes_rows:
-        batch = lengths.eval_examples(config, source.size, mixes_rows=True)
+        batch, _ = lengths.eval_sizes(config, source.size, mixes_rows=True)
     return evaluation.named_outputs or evaluation.outputs, batch
 
 

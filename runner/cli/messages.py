@@ -94,7 +94,7 @@ def _argument_of(key: str, arguments: Sequence[str]) -> str:
     key = key.replace("[", ".").replace("]", "")
     typed = [argument for argument in arguments if f"{key}.".startswith(f"{key_of(argument)}.")]
     below = [argument for argument in arguments if key_of(argument).startswith(f"{key}.")]
-    # The most specific one: `engine.canary=false`, not `engine=jax`.
+    # The most specific one: `engine.loop=host`, not `engine=jax`.
     return short(max(typed or below or [key], key=lambda argument: len(key_of(argument))))
 
 

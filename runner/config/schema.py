@@ -96,7 +96,6 @@ class EngineConfig:
       combine_all_reduces: DTensor: merge the all-reduces of a step into one. That moves them across variable accesses,
         so a model whose step reads what it has written is rejected.
       intra_op_threads: DTensor: threads per operation; null: the cores divided by the number of virtual devices.
-      canary: DTensor: run two checked steps on the mesh before training.
       loop: jax: how the steps of one device call are run: `device` (a loop inside one program), `host` (one program
         per step) or `auto`: `device`, except for convolutions that XLA's CPU loops make several times slower.
       data: jax: location of the training examples: `device` (all of them on every device), `host` (streamed) or
@@ -111,7 +110,6 @@ class EngineConfig:
     combine_all_reduces: bool = True
     # A choice: more than the cores of any machine of today, so that only typing mistakes are rejected.
     intra_op_threads: int | None = integer(None, at_least=1, at_most=1024)
-    canary: bool = True
     loop: str = choice("auto", "auto", "device", "host")
     data: str = choice("auto", "auto", "device", "host")
     compilation_cache: bool = True
@@ -295,14 +293,11 @@ class GroupConfig:
       match: regular expression that must match a variable's whole path, or `biases_and_norms`.
       rate: factor of the learning rate. null: not set by this group.
       decay: false: no weight decay. null: not set by this group.
-      freeze_steps: first steps in which the variables and their optimizer state stay unchanged. null: not set by this
-        group.
     """
 
     match: str = pattern("", example="embedding/.*")
     rate: float | None = number(None, above=0.0, example=0.1)
     decay: bool | None = None
-    freeze_steps: int | None = integer(None, at_least=0, example=1000)
 
 
 # Keys of `OptimizerConfig` that belong to update rules. A class of Keras has options of its own instead.

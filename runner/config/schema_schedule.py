@@ -45,23 +45,21 @@ class ScheduleConfig:
     """Learning rate schedule. All counts of steps start after the warm-up, except `boundaries`.
 
     Attributes:
-      name: `constant`, `linear`, `polynomial`, `cosine`, `cosine_restarts`, `exponential`, `inverse_sqrt`,
+      name: `constant`, `linear`, `polynomial`, `cosine`, `exponential`, `inverse_sqrt`,
         `warmup_stable_decay`, `one_cycle`, `piecewise` or `custom` (with `_target_`).
       warmup_steps: steps of linear warm-up before any schedule; one_cycle: steps of the rise, 0: 30% of the run.
       decay_steps: linear, polynomial, cosine: steps until `final_factor`, null: to the end of training;
-        cosine_restarts: steps of the first cycle; exponential: steps per factor of `decay_rate`; inverse_sqrt: steps
+        exponential: steps per factor of `decay_rate`; inverse_sqrt: steps
         after which the rate is divided by the square root of 2, null: `warmup_steps`; warmup_stable_decay: steps of
         the decay at the end of training, null: a tenth of the training.
       decay_rate: exponential: factor every `decay_steps` steps.
       staircase: exponential: decay in steps, not continuously.
-      final_factor: linear, polynomial, cosine, cosine_restarts, warmup_stable_decay, one_cycle: last learning rate as
+      final_factor: linear, polynomial, cosine, warmup_stable_decay, one_cycle: last learning rate as
         a fraction of the base rate.
       boundaries: piecewise: steps of the run at which the rate changes.
       factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
       initial_factor: learning rate at which the warm-up starts, as a fraction of the base rate.
       power: polynomial: exponent; 1: linear.
-      cycle_factor: cosine_restarts: length of each cycle as a multiple of the one before.
-      peak_factor: cosine_restarts: peak of each cycle as a multiple of the one before.
       target: `_target_` in YAML; import path of a function `(step, ...)` that returns a factor of `learning_rate`, or
         the rate itself if it has a parameter `learning_rate`; a parameter `total_steps` gets the steps of the run.
       options: its other arguments; in YAML they are written next to `_target_`. Keys of this group that are its
@@ -80,9 +78,6 @@ class ScheduleConfig:
     factors: list[float] = entries([], at_least=0.0, example=[1.0, 0.1])
     initial_factor: float = number(0.0, at_least=0.0)
     power: float = number(1.0, above=0.0)
-    # Keras's defaults. Below 1 the cycles would shrink to nothing before the end of a long run.
-    cycle_factor: float = number(2.0, at_least=1.0)
-    peak_factor: float = number(1.0, above=0.0)
     target: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     plateau: PlateauConfig = field(default_factory=PlateauConfig)

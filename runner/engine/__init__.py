@@ -1,7 +1,4 @@
-"""Engines: objects that own devices and state.
-
-The loop drives them through `base.Engine`.
-"""
+"""Engines: objects that own devices and state, which the loop drives through `base.Engine`."""
 
 from runner.engine.registry import make_engine
 

@@ -1,7 +1,4 @@
-"""The protocol between the training loop and an engine.
-
-Imports neither TensorFlow nor JAX.
-"""
+"""The protocol between the training loop and an engine. Imports neither TensorFlow nor JAX."""
 
 from __future__ import annotations
 
@@ -69,7 +66,6 @@ class Pending(Protocol):
 
     def read(self) -> StepMetrics:
         """Waits for the call and returns its metrics."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -88,15 +84,7 @@ class Shard:
 
 
 def part_of(state: Mapping[str, Array], path: str, index: tuple[slice, ...]) -> Array:
-    """Returns a part of a whole array.
-
-    A state with a method `part`, such as a checkpoint, reads no more than that.
-
-    Args:
-      state: path -> whole array.
-      path: of the array.
-      index: one slice per dim.
-    """
+    """Returns a part of a whole array; a state with a method `part`, as a checkpoint's, reads no more than that."""
     read = getattr(state, "part", None)
     if read is None:
         return state[path][index]
@@ -105,10 +93,7 @@ def part_of(state: Mapping[str, Array], path: str, index: tuple[slice, ...]) -> 
 
 
 def shape_of(state: Mapping[str, Array], path: str) -> tuple[int, ...]:
-    """Returns the shape of a whole array.
-
-    A state with a method `shape` reads no array for it.
-    """
+    """Returns the shape of a whole array; a state with a method `shape` reads no array for it."""
     read = getattr(state, "shape", None)
     if read is None:
         return tuple(state[path].shape)
@@ -117,14 +102,7 @@ def shape_of(state: Mapping[str, Array], path: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class VariableInfo:
-    """One variable's shape and sharding.
-
-    Attributes:
-      shape: of the whole variable.
-      dtype: such as `float32`.
-      spec: one entry per dim, an axis name or None.
-      bytes_per_device: size of one device's shard.
-    """
+    """The shape of a whole variable and its sharding: a spec has one entry per dim, an axis name or None."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -138,11 +116,10 @@ INPUTS = "(inputs)"
 
 @dataclass(frozen=True)
 class LayerInput:
-    """One input of a layer.
+    """One whole input of a layer for one global batch.
 
     Attributes:
       layer: canonical path of the layer that provides it; `INPUTS`; empty if the engine does not know it.
-      shape: of the whole input for one global batch.
     """
 
     layer: str
@@ -151,14 +128,11 @@ class LayerInput:
 
 @dataclass(frozen=True)
 class LayerOutput:
-    """One output of a layer, for the plan's activations and operations.
+    """One whole output of a layer for one global batch, for the plan's activations and operations.
 
     Attributes:
       layer: canonical path of the layer, the part of its variables' paths before the last `/`.
       kind: the layer's class, such as `Dense`.
-      shape: of the whole output for one global batch.
-      dtype: such as `float32`.
-      inputs: of the layer's call.
     """
 
     layer: str
@@ -195,11 +169,7 @@ class ProgramCost:
     """A compiler's count of the memory and operations of a step on one device.
 
     Attributes:
-      argument_bytes: the state, and the batches of a call.
-      output_bytes: the new state, and the metrics.
       reused_bytes: outputs that are written over arguments (donated buffers).
-      temporary_bytes: intermediate values.
-      flops: floating-point operations of one step.
       accessed_bytes: memory traffic of one step, read and written; 0: not counted.
       peak_bytes: of arguments, results and temporaries together, at the moment that needs most; 0: not counted.
     """
@@ -220,7 +190,6 @@ class PlainModel:
     Attributes:
       model: called with what `Task.inputs` returns and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
       keras: the same network as a Keras model, for a file in Keras's own format; None if there is none.
-      package: `tf_keras` or `keras`, the package of `keras`.
       why: in words, why `keras` is None.
     """
 
@@ -235,184 +204,96 @@ class Engine(Protocol):
 
     Attributes:
       placements: of every variable, by canonical path; set by `build`.
+      counts_cost: the compiler counts a step's memory, operations and communication.
     """
 
     placements: Mapping[str, Placement]
+    counts_cost: bool
+
+    @property
+    def caches(self) -> bool:
+        """Returns whether a split is kept on the devices; a batch then has `row`, its indices in the split."""
 
     def build(self) -> None:
         """Creates devices, model and slots, and checks the mesh's arithmetic."""
-        ...
+
+    def cache_on_device(self, source: DataSource) -> None:
+        """Keeps a split that is in memory, if config and size allow it; before a step is compiled."""
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Puts batches on the devices, sharded as the layout says.
-
-        May run on another thread than the steps.
-        """
-        ...
-
-    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
-        """Runs `batches.steps` training steps in one device call.
-
-        Args:
-          batches: placed batches.
-          first_step: number of earlier steps, for bias corrections and schedules.
-          rate_factor: factor on the schedule's learning rate.
-        """
-        ...
-
-    def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Returns a context whose operations are traced into a folder, as an XSpace for TensorBoard."""
-        ...
-
-    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns whole gradients of the first batch's loss by canonical path.
-
-        They are not clipped, and no state changes.
-
-        Args:
-          batches: at least one batch.
-          step: number of earlier steps, which dropout masks depend on.
-        """
-        ...
+        """Puts batches on the devices, sharded as the layout says; may run on another thread than the steps."""
 
     def compile(self, batches: PlacedBatches) -> None:
         """Compiles the step for batches of these shapes, without running it."""
-        ...
+
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
+        """Runs `batches.steps` training steps in one device call, after `first_step` earlier ones."""
+
+    def trace(self, folder: Path) -> AbstractContextManager[None]:
+        """Returns a context whose operations are traced into a folder, as an XSpace for TensorBoard."""
+
+    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
+        """Returns whole, unclipped gradients of the first batch's loss by canonical path; no state changes."""
 
     @property
     def trainable(self) -> Sequence[str]:
         """Returns the canonical paths of the trainable variables."""
-        ...
 
     def layer_outputs(self) -> list[LayerOutput]:
-        """Returns every layer's output for one microbatch.
-
-        A batch, or its part with gradient accumulation.
-        """
-        ...
+        """Returns every layer's output for one microbatch, in the order of the calls."""
 
     def used_whole(self) -> Collection[str]:
-        """Returns the paths of variables that operations need whole on each device.
-
-        It does not matter how they are stored.
-        """
-        ...
+        """Returns the paths of variables that operations need whole on each device, however they are stored."""
 
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
-        """Evaluates over every example of weight 1.
-
-        The model has the EMA weights if the run keeps them.
-        """
-        ...
+        """Evaluates over every example of weight 1, with the EMA weights if the run keeps them."""
 
     def mixes_rows(self, batch: HostBatches) -> bool:
         """Returns whether an example's evaluation, or a loss that layers add, depends on the other rows of its batch.
 
-        Evaluations then leave out padding.
-
-        Args:
-          batch: K = 1, of an evaluation, for a trial.
+        Evaluations then leave out padding. The batch, K = 1, is one of an evaluation, for a trial.
         """
-        ...
 
     def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns the task's results for the first rows of a batch.
+        """Returns the task's results for a batch's first `kept` rows, computed from all rows, and from these alone.
 
-        They come twice: computed from all rows, and from these alone.
-
-        Args:
-          batch: K = 1, of a task that has `reads_batch`.
-          kept: number of these rows.
-
-        Returns:
-          Twice the `loss` of each of them, and the task's totals by name.
+        Of a task that has `reads_batch`: the `loss` of each row, and the task's totals by name.
         """
-        ...
+
+    def next_logits(self, batch: HostBatches) -> Array:
+        """Returns float32 (B, V), `Task.next_logits` of one batch, with the weights of an evaluation."""
 
     def variables(self) -> Mapping[str, VariableInfo]:
-        """Returns canonical path -> variable.
-
-        Slots are `optimizer/<slot>/<path>`, averages `ema/<path>`.
-        """
-        ...
+        """Returns canonical path -> variable; slots are `optimizer/<slot>/<path>`, averages `ema/<path>`."""
 
     def state(self) -> dict[str, Array]:
-        """Returns whole host arrays by canonical path: variables and slots.
-
-        A collective call of all processes.
-        """
-        ...
+        """Returns whole host arrays of variables and slots by canonical path; a collective call of all processes."""
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns the distinct shards of variables and slots by canonical path.
-
-        They are valid until the next step.
+        """Returns the distinct shards of variables and slots by canonical path, valid until the next step.
 
         With several processes each returns its own; together they return every shard once.
         """
-        ...
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Sets variables and slots from whole arrays, see `part_of`.
-
-        Must have exactly the paths of `state()`.
-        """
-        ...
+        """Sets variables and slots from whole arrays, see `part_of`; exactly those of `state()`."""
 
     def plain_model(self) -> Any:
-        """Returns a single-device model of the same framework.
+        """Returns a single-device model of the same framework, with the current weights or their EMA."""
 
-        It has the current weights, or their EMA.
-        """
-        ...
-
-
-@runtime_checkable
-class CountsCost(Protocol):
-    """An engine whose compiler counts a step's memory, operations and communication."""
+    def saving(self) -> AbstractContextManager[None]:
+        """Returns a context in which saving a model imports no further framework."""
 
     def collectives(self) -> list[Collective]:
-        """Returns the collectives in the compiled step's program."""
-        ...
+        """Returns the collectives in the compiled step's program, if the engine `counts_cost`."""
 
     def program_cost(self) -> ProgramCost | None:
         """Returns the compiled program's cost; None if the compiler does not count it."""
-        ...
-
-
-@runtime_checkable
-class KnowsSaved(Protocol):
-    """An engine that knows what a step's forward pass keeps for the backward pass."""
-
-    def variables(self) -> Mapping[str, VariableInfo]:
-        """Returns canonical path -> variable."""
-        ...
-
-    def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps.
-
-        Args:
-          offloaded: those in host memory, instead of those in device memory.
-        """
-        ...
-
-    def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
-        """Returns shape and dtype of the whole scores of attention that `saved_activations` has traced, by block.
-
-        Fused attention has none.
-        """
-        ...
 
 
 @dataclass(frozen=True)
 class LossShapes:
-    """Sizes of a loss in chunks.
-
-    Attributes:
-      tokens: T, of a row.
-      features: D, of a token.
-      vocabulary: V, logits of a token.
-    """
+    """Sizes of a loss in chunks: T tokens of a row, D features of a token, V logits of a token."""
 
     tokens: int
     features: int
@@ -453,8 +334,8 @@ class LossSplit:
 
 
 @runtime_checkable
-class SharesTraces(Protocol):
-    """An engine that tells before it is built which meshes have the same forward pass.
+class TracesForward(Protocol):
+    """An engine for hardware that is not here: it traces what a step's forward pass keeps for the backward pass.
 
     Attributes:
       is_checked: another engine has checked the same model, which takes a trace of its own.
@@ -462,9 +343,20 @@ class SharesTraces(Protocol):
 
     is_checked: bool
 
+    def variables(self) -> Mapping[str, VariableInfo]:
+        """Returns canonical path -> variable."""
+
+    def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
+        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps.
+
+        Those in device memory, or the `offloaded` ones in host memory.
+        """
+
+    def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
+        """Returns shape and dtype of the whole scores of attention by block; fused attention has none."""
+
     def traced_sizes(self) -> TracedSizes:
         """Returns what `saved_activations` has traced."""
-        ...
 
     def traced_as(
         self, shapes: Mapping[str, tuple[int, ...]], sizes: TracedSizes
@@ -472,66 +364,5 @@ class SharesTraces(Protocol):
         """Returns what the traced forward pass depends on beside model and config, and how it splits the losses.
 
         Two meshes with the same first value have the same forward pass, except for the sizes of C, P and S in the
-        arrays of the losses.
-
-        Args:
-          shapes: of the variables by canonical path.
-          sizes: of the model, as traced on any mesh.
+        arrays of the losses. It may be asked before the engine is built.
         """
-        ...
-
-
-@runtime_checkable
-class SavesLight(Protocol):
-    """An engine whose Keras would import another framework to save a model."""
-
-    def saving(self) -> AbstractContextManager[None]:
-        """Returns a context in which saving a model imports no further framework."""
-        ...
-
-
-@runtime_checkable
-class Writes(Protocol):
-    """An engine whose models can generate text."""
-
-    def next_logits(self, batch: HostBatches) -> Array:
-        """Returns float32 (B, V), `Task.next_logits` of one batch.
-
-        The weights are those of an evaluation.
-        """
-        ...
-
-
-@runtime_checkable
-class CachesSplit(Protocol):
-    """An engine that can keep a split's arrays on its devices.
-
-    Attributes:
-      caches: whether it keeps one; a batch then has `row`, the indices of its examples in the split.
-    """
-
-    caches: bool
-
-    def cache_on_device(self, source: DataSource) -> None:
-        """Keeps a split that is in memory, if config and size allow it.
-
-        Must be called before a step is compiled.
-        """
-        ...
-
-
-def cache_on_device(engine: Engine, source: DataSource) -> None:
-    """Lets an engine keep a split on its devices, if it can.
-
-    Must be called before its step is compiled.
-    """
-    if isinstance(engine, CachesSplit):
-        engine.cache_on_device(source)
-
-
-def caches_split(engine: Engine) -> bool:
-    """Returns whether an engine keeps its split.
-
-    The batches then need only hold the rows' indices.
-    """
-    return isinstance(engine, CachesSplit) and engine.caches

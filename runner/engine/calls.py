@@ -1,6 +1,4 @@
-"""Inputs and outputs of a device call, for every engine.
-
-Microbatches in, metrics of single examples out.
+"""Inputs and outputs of a device call, for every engine: microbatches in, metrics of single examples out.
 
 Shapes: K steps per call, M microbatches per step, B global batch.
 """
@@ -21,13 +19,9 @@ T = TypeVar("T")  # an array on an engine's devices
 
 
 def cut(batches: HostBatches, microbatches: int) -> dict[str, Array]:
-    """Returns every array of a call as (K M, B / M, ...), in the examples' order.
+    """Returns every array (K, B, ...) of a call as (K M, B / M, ...), in the examples' order.
 
     A microbatch holds neighboring examples, so its content does not depend on the mesh.
-
-    Args:
-      batches: arrays (K, B, ...).
-      microbatches: M.
     """
     arrays = {}
     for name, array in batches.arrays.items():
@@ -42,12 +36,7 @@ def first(batches: HostBatches) -> HostBatches:
 
 
 def example_counts(weights: Array, microbatches: int) -> Array:
-    """Returns float32 (K M,), for each microbatch the total weight of its whole step.
-
-    Args:
-      weights: (K, B), `Task.weights` of the batches.
-      microbatches: M.
-    """
+    """Returns float32 (K M,), for each microbatch the total weight of its whole step, from weights (K, B)."""
     return np.repeat(_divisors(weights).astype(np.float32), microbatches)
 
 
@@ -62,9 +51,7 @@ def _divisors(weights: Array) -> Array:
 
 @dataclass(frozen=True)
 class PendingCall(Generic[T]):
-    """Metrics of single examples, still on the devices.
-
-    They are summed on the host: it saves the collectives.
+    """Metrics of single examples, still on the devices; they are summed on the host, which saves collectives.
 
     Attributes:
       sums: `loss`, without regularization, and the task's metrics by name: (K M, B / M), or a list with one entry per
@@ -72,8 +59,6 @@ class PendingCall(Generic[T]):
       regularization: (K M,), or a list.
       weights: (K, B), on the host.
       steps: number of real steps among the K.
-      microbatches: M.
-      to_host: returns the whole host array of a device array.
       scalars: names of further metrics of a step, without examples. They follow the regularization, which then is
         (K M, 1 + scalars), and count at the last microbatch of a step.
     """

@@ -1,7 +1,4 @@
-"""The parts of an engine that need no library.
-
-The order of a build, gradients, evaluation, loading of a state.
-"""
+"""The parts of an engine that need no library: the order of a build, gradients, evaluation, loading of a state."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import numpy as np
 
 from runner import layout
 from runner.config.schema import LayoutConfig, RunConfig
-from runner.data.base import WEIGHT, Array
+from runner.data.base import WEIGHT, Array, DataSource
 from runner.engine import calls, evaluation
 from runner.engine.axes import axes_of
 from runner.engine.base import Collective, Engine, HostBatches, PlacedBatches, shape_of
@@ -35,18 +32,29 @@ _TRIALS = 2
 
 
 def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
-    """Returns whether no axis splits the dims of an example.
-
-    Such dims are height or tokens.
-    """
+    """Returns whether no axis splits the dims of an example, such as height or tokens."""
     return not any(any(spec[1:]) for spec in array_specs.values())
 
 
 class MeshEngine(Engine, Generic[T]):
     """Base class of the engines."""
 
+    # What not every engine can.
+    counts_cost = False
+
+    @property
+    def caches(self) -> bool:
+        """Returns False: no split is kept on the devices."""
+        return False
+
+    def cache_on_device(self, source: DataSource) -> None:
+        """Keeps no split."""
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Returns a context that does nothing."""
+        return nullcontext()
+
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
-        """Stores the arguments of `runner.engine.registry.make_engine`."""
         self._config = config
         self._data = data
         self._total_steps = total_steps
@@ -61,12 +69,7 @@ class MeshEngine(Engine, Generic[T]):
         self._trials = 0
 
     def build(self) -> None:
-        """Creates devices, mesh, model and slots, and places them.
-
-        Raises:
-          ConfigError: the layout does not fit the model, or its builder fails.
-          EngineError: the mesh computes wrong numbers.
-        """
+        """Creates devices, mesh, model and slots; a ConfigError if layout and model don't fit."""
         with stages.stage("building the model"):
             # The libraries fix their devices at first use, so they come before the model. The model's shapes come
             # before the placements, which the state is created under.
@@ -85,18 +88,12 @@ class MeshEngine(Engine, Generic[T]):
         """Creates and checks the model; returns its variables' shapes by canonical path."""
 
     def _layout(self) -> LayoutConfig:
-        """Returns the layout of the model's variables.
-
-        An engine may add the model's own rules to the config's.
-        """
+        """Returns the layout of the variables: the config's, to which an engine may add the model's own rules."""
         return self._config.layout
 
     @abstractmethod
     def _make_state(self) -> None:
-        """Places variables and slots as `placements` says.
-
-        The mesh's arithmetic is checked if it is in doubt.
-        """
+        """Places variables and slots as `placements` says."""
 
     @abstractmethod
     def _make_programs(self) -> None:
@@ -104,10 +101,7 @@ class MeshEngine(Engine, Generic[T]):
 
     @abstractmethod
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> Sequence[Array]:
-        """Returns one microbatch's share of the gradients of the first step's loss.
-
-        They are in the order of `trainable`.
-        """
+        """Returns one microbatch's share of the gradients of the first step's loss, in the order of `trainable`."""
 
     @abstractmethod
     def _start_evaluation(self, batch: HostBatches) -> evaluation.BatchResult[T]:
@@ -122,10 +116,7 @@ class MeshEngine(Engine, Generic[T]):
 
     @abstractmethod
     def _assign(self, values: Mapping[str, Array]) -> None:
-        """Sets all variables and slots from whole arrays of their shapes.
-
-        See `runner.engine.base.part_of`.
-        """
+        """Sets all variables and slots from whole arrays of their shapes, see `runner.engine.base.part_of`."""
 
     def _averaged_weights(self) -> AbstractContextManager[None]:
         """Returns a context in which the model has the EMA of its weights, if any."""
@@ -140,10 +131,7 @@ class MeshEngine(Engine, Generic[T]):
         return dict(zip(self.trainable, sums, strict=True))
 
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
-        """Evaluates batch by batch.
-
-        Reads each result after the next batch has been started.
-        """
+        """Evaluates batch by batch; reads each result after the next batch has been started."""
         task = self._data.task
         if self._mixes_rows or task.reads_batch:
             batches = map(evaluation.without_padding, batches)
@@ -154,10 +142,7 @@ class MeshEngine(Engine, Generic[T]):
         return replace(found, mixes_rows=self._mixes_rows)
 
     def mixes_rows(self, batch: HostBatches) -> bool:
-        """Returns whether an example's evaluation, or a loss that layers add, depends on the other rows of its batch.
-
-        Evaluates a batch with other examples in its padding, or else in its second half.
-        """
+        """Evaluates a batch with other examples in its padding, or else in its second half, and compares the rest."""
         # The runner's own builders mix none. What mixes may be zero in the initial weights, so that the trained ones
         # of the next evaluation are tried too; then the answer stays.
         own_builder = target.is_own(self._config.model)
@@ -190,7 +175,7 @@ class MeshEngine(Engine, Generic[T]):
         return self._mixes_rows
 
     def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns the task's results for the first rows of a batch, computed from all rows and from these alone."""
+        """Evaluates the batch twice."""
 
         def read(batch: HostBatches) -> dict[str, Array]:
             result = self._start_evaluation(batch)
@@ -220,11 +205,7 @@ class MeshEngine(Engine, Generic[T]):
         """Starts the computation of these logits, in inference mode."""
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Sets variables and slots.
-
-        Raises:
-          ValueError: a path is missing or unknown, or an array has another shape than the variable.
-        """
+        """Sets variables and slots; a ValueError if a path is missing or unknown, or a shape differs."""
         variables = self.variables()
         if set(variables) != set(state):
             raise ValueError(f"state differs in {', '.join(sorted(set(variables) ^ set(state)))}")

@@ -41,31 +41,17 @@ class Choice:
 
 
 def resolve_mesh(config: RunConfig) -> MeshConfig:
-    """Returns the mesh with `device` and the sizes of its axes resolved.
-
-    Args:
-      config: engine and cluster are checked.
-
-    Raises:
-      ConfigError: the mesh is invalid, or its devices are not available.
-    """
+    """Returns the mesh with `device` and the sizes of its axes resolved; engine and cluster are checked."""
     choice = choose(config, config.mesh.device)
     on_devices = replace(config.mesh, device=choice.kind)
     return replace(on_devices, axes=mesh.resolve_axes(on_devices, choice.count))
 
 
 def choose(config: RunConfig, asked: str) -> Choice:
-    """Returns the devices of a mesh.
+    """Returns the devices of a mesh, of which `asked` was typed; a ConfigError if they are not available.
 
     `auto` chooses this machine's accelerators if the mesh fits them and the installed libraries can use them, else
     virtual CPU devices. Nothing is imported or started for the choice.
-
-    Args:
-      config: engine and cluster are checked.
-      asked: `mesh.device` as it was typed.
-
-    Raises:
-      ConfigError: accelerators were asked for by name and are not available, or the libraries can't use them.
     """
     hardware = config.hardware
     if not hardware.is_here and hardware.kind is not None:
@@ -94,13 +80,11 @@ def choose(config: RunConfig, asked: str) -> Choice:
 
 
 def _available() -> list[Accelerators]:
-    """Returns this machine's accelerators, by kind."""
     kinds = [accelerators.find(TPU), accelerators.find(GPU)]
     return [kind for kind in kinds if kind.count]
 
 
 def _count_in_all(config: ClusterConfig, available: Accelerators) -> int:
-    """Returns the number of accelerators in all processes."""
     return available.count * checks_cluster.machines(config, available.kind)
 
 
@@ -129,18 +113,13 @@ def _in_processes(processes: int) -> str:
 
 
 def _fitting_mesh(count: int) -> str:
-    """Returns a hint with the mesh option that uses `count` devices."""
     if count == 1:
         return "mesh=single uses it"
     return "mesh=data uses all of them"
 
 
 def _named(config: RunConfig, kind: str) -> Choice:
-    """Returns the accelerators that were asked for by name. With `runner.plan` they need not exist.
-
-    Raises:
-      ConfigError: they are not available, or the libraries can't use them.
-    """
+    """Returns the accelerators that were asked for by name. With `runner.plan` they need not exist."""
     available = accelerators.find(kind)
     count = _count_in_all(config.cluster, available)
     if is_elsewhere():
@@ -166,12 +145,7 @@ def is_elsewhere() -> bool:
 
 
 def describe_mesh(config: RunConfig, asked: str) -> str:
-    """Returns the mesh and its devices, for the first line of a run.
-
-    Args:
-      config: checked.
-      asked: `mesh.device` as it was typed.
-    """
+    """Returns the mesh and its devices, for the first line of a run."""
     kind = config.mesh.device
     choice = choose(config, asked)
     is_chosen = choice.kind == kind
@@ -191,10 +165,6 @@ def device_lines(config: RunConfig, composed: DictConfig) -> list[str]:
     """Returns the lines that a command prints about its mesh: one, or none if the launcher has printed it.
 
     Call it before an engine is loaded, because loading hides GPUs.
-
-    Args:
-      config: checked.
-      composed: the same as Hydra composed it.
     """
     if place.from_launcher() is not None:
         return []
@@ -202,11 +172,7 @@ def device_lines(config: RunConfig, composed: DictConfig) -> list[str]:
 
 
 def planning_note(config: RunConfig) -> str:
-    """Returns how a mesh of accelerators is planned, and whether they are missing here; empty for a mesh of CPUs.
-
-    Args:
-      config: checked.
-    """
+    """Returns how a mesh of accelerators is planned, and whether they are missing here; empty for CPUs."""
     kind = config.mesh.device
     if not config.hardware.is_here:
         return f"hardware={config.hardware.name}, which need not be here"

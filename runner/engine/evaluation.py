@@ -1,7 +1,4 @@
-"""An evaluation, for every engine.
-
-Sums over batches on the host, while the devices compute the next batch.
-"""
+"""An evaluation, for every engine: sums over batches on the host, while the devices compute the next batch."""
 
 from __future__ import annotations
 
@@ -45,12 +42,7 @@ class BatchResult(Generic[T]):
 
 
 def examples_of(batch: HostBatches) -> int | None:
-    """Returns the number of an evaluation batch's rows that are examples.
-
-    Returns None if all are.
-
-    Padding is at the end of a batch, see `runner.data.sampler.eval_plan`.
-    """
+    """Returns the number of an evaluation batch's rows that are examples, before its padding; None if all are."""
     is_example = batch.arrays[WEIGHT][0] > 0
     count = int(is_example.sum())
     assert is_example[:count].all()
@@ -90,15 +82,7 @@ def evaluate(
     *,
     keep_outputs: bool = False,
 ) -> Evaluation:
-    """Evaluates over every example of weight 1.
-
-    Args:
-      task: turns the sums into metrics.
-      batches: of one batch each, K = 1.
-      start: starts the computation of a batch.
-      to_host: returns the whole host array of a device array.
-      keep_outputs: return the model's outputs too, up to `MOST_KEPT` bytes.
-    """
+    """Evaluates batches, K = 1, over every example of weight 1; keeps outputs up to `MOST_KEPT` bytes."""
     sums = _Sums(task, to_host, keep_outputs=keep_outputs)
     # One batch is always in flight: its result is read only after the next batch was started, so that the devices
     # compute while the host adds up.
@@ -116,8 +100,6 @@ def evaluate(
 
 
 class _Sums(Generic[T]):
-    """Float64 sums over the batches so far."""
-
     def __init__(self, task: Task, to_host: Callable[[T], Array], *, keep_outputs: bool) -> None:
         self._task = task
         self._to_host = to_host

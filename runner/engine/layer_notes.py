@@ -1,54 +1,23 @@
-"""Records the inputs and outputs of a model's layers while a call is traced.
-
-The plan reads them.
-"""
+"""Records the inputs and outputs of a model's layers while a call is traced, for the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.engine.mappings import keys_by_id
 
 
-class Shaped(Protocol):
-    """A tensor of TensorFlow or JAX while a call is traced."""
-
-    @property
-    def shape(self) -> Sequence[int]:
-        """Returns its whole shape."""
-        ...
-
-    @property
-    def dtype(self) -> object:
-        """Returns its type, TensorFlow's or NumPy's."""
-        ...
-
-
 class Outputs:
-    """The layers' outputs in the model's call that was traced last.
+    """The layers' outputs in the model's call that was traced last, one entry in `found` per tensor, in order."""
 
-    Attributes:
-      found: one entry per tensor, in the order of the calls.
-    """
-
-    def __init__(self, paths: Mapping[int, str], tensors: Callable[[object], Iterable[Shaped]]) -> None:
-        """Creates a recorder without outputs.
-
-        Args:
-          paths: id of a layer -> canonical path; a layer without an entry is called by its name.
-          tensors: returns the tensors in a structure of arguments or results.
-        """
+    def __init__(self, paths: Mapping[int, str], tensors: Callable[[object], Iterable[Any]]) -> None:
         self._paths = paths
         self._tensors = tensors
 
-    def begin(self, inputs: Shaped | Mapping[str, Shaped]) -> None:
-        """Forgets the previous call and begins a new one.
-
-        Args:
-          inputs: the model's argument.
-        """
+    def begin(self, inputs: Any) -> None:
+        """Forgets the previous call and begins a new one with the model's argument."""
         self.found: list[LayerOutput] = []
         if isinstance(inputs, Mapping):
             named_inputs = {f"{INPUTS}/{name}": tensor for name, tensor in inputs.items()}
@@ -57,7 +26,7 @@ class Outputs:
         # id of a tensor -> canonical path of the layer that provides it.
         self._providers = keys_by_id(named_inputs)
         # References to all tensors that are known by id: the id of a deleted one could be given to another tensor.
-        self._referenced: list[Shaped] = [*named_inputs.values()]
+        self._referenced: list[Any] = [*named_inputs.values()]
 
     def recorded(self, layer: Any, call: Callable[..., object]) -> Callable[..., object]:
         """Returns a layer's own `call`, which then records inputs and outputs."""
@@ -81,8 +50,5 @@ class Outputs:
 
 
 def layer_path(name: str) -> str:
-    """Returns a layer's canonical path: `block_0/mlp/up` for `block_0.mlp.up`.
-
-    Keras 3 allows no slash in names.
-    """
+    """Returns a layer's canonical path: `block_0/mlp/up` for `block_0.mlp.up`, as Keras 3 allows no slash."""
     return name.replace(".", "/")

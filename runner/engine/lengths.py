@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.config.schema import RunConfig, TaskConfig
+from runner.config.schema import RunConfig, TaskConfig, TrainerConfig
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySpec, DataSource
 from runner.data.sampler import steps_in_epoch
@@ -35,12 +35,10 @@ class RunLength:
     start, and at its end. So where they end does not depend on where a run was interrupted.
 
     Attributes:
-      total: steps of the run.
       epoch: steps of a pass over the training split. The order of the examples is a function of the seed and of the
         number of the pass, whatever the other lengths are.
-      period: steps of a period.
       evaluate_every: periods between evaluations.
-      by_epochs: whether length and periods are both set in epochs, so that the run is shown by epochs.
+      by_epochs: length and periods are both set in epochs, so that the run is shown by epochs.
       key: key of `trainer` that sets the length: `epochs`, `steps` or `tokens`.
       value: of that key.
       tokens: tokens per step; 0: the task counts none.
@@ -124,19 +122,11 @@ class RunLength:
 
 
 def run_length(config: RunConfig, examples: int, tokens: int) -> RunLength:
-    """Returns the length of a run.
-
-    Args:
-      config: checked.
-      examples: of the training split.
-      tokens: per example; 0: the task counts none.
-
-    Raises:
-      ConfigError: see `epoch_steps`; also if the length is set in tokens and there are none, or if the steps overflow
-        int32, or the learning rate float32.
-    """
+    """Returns the length of a run on so many examples, with so many tokens each; 0: the task counts none."""
     trainer = config.trainer
-    epoch = epoch_steps(config, examples)
+    if config.dataset.batch_size > examples:
+        _check_batch(config, examples)
+    epoch = epoch_steps(config.dataset, trainer, examples)
     tokens_per_step = tokens * config.dataset.batch_size
     if trainer.steps is not None:
         key = "steps"
@@ -167,7 +157,6 @@ def run_length(config: RunConfig, examples: int, tokens: int) -> RunLength:
 
 
 def _steps_of_tokens(config: TaskConfig, tokens: int, per_step: int) -> int:
-    """Returns the steps that train on so many tokens, the last one whole."""
     if not per_step:
         raise invalid(
             "trainer.tokens",
@@ -191,21 +180,14 @@ def _raise_too_long(key: str, value: int, largest: int, unit: str) -> None:
     )
 
 
-def epoch_steps(config: RunConfig, examples: int) -> int:
-    """Returns the steps of one epoch.
-
-    Raises:
-      ConfigError: the split has less than one batch, or fewer batches than the config needs.
-    """
-    batch = config.dataset.batch_size
-    trainer = config.trainer
-    steps = steps_in_epoch(examples, batch, config.dataset.remainder)
-    if batch > examples:
-        _check_batch(config, examples)
+def epoch_steps(dataset: DatasetConfig, trainer: TrainerConfig, examples: int) -> int:
+    """Returns the steps of one epoch; a ConfigError if the split has fewer batches than the config needs."""
+    batch = dataset.batch_size
+    steps = steps_in_epoch(examples, batch, dataset.remainder)
     for key, limit in (("steps_per_epoch", trainer.steps_per_epoch), ("overfit_batches", trainer.overfit_batches)):
         if limit is not None and limit > steps:
             raise ConfigError(
-                f"trainer.{key}={limit}: split {config.dataset.train} has only {steps} batches of {batch}; set "
+                f"trainer.{key}={limit}: split {dataset.train} has only {steps} batches of {batch}; set "
                 f"trainer.{key}={steps} or less"
             )
         steps = limit or steps
@@ -213,23 +195,17 @@ def epoch_steps(config: RunConfig, examples: int) -> int:
 
 
 def without_padding(config: RunConfig, examples: int | None = None) -> RunConfig:
-    """Returns the config for an engine that never pads a batch of training, if so: such batches need no check.
-
-    Args:
-      config: checked.
-      examples: of the training split; None: nothing is trained.
-    """
-    if (
-        config.dataset.remainder == "pad"
-        and examples
-        and epoch_steps(config, examples) * config.dataset.batch_size > examples
-    ):
+    """Returns the config with `remainder=drop` if no batch of training is padded: such batches need no check."""
+    pads = False
+    if config.dataset.remainder == "pad" and examples:
+        pads = epoch_steps(config.dataset, config.trainer, examples) * config.dataset.batch_size > examples
+    if pads:
         return config
     return replace(config, dataset=replace(config.dataset, remainder="drop"))
 
 
 def _check_batch(config: RunConfig, examples: int) -> None:
-    """Rejects a batch that the split can't fill, or that would be padded by more than the mesh needs."""
+    # The split can't fill it, or it would be padded by more than the mesh needs.
     batch = config.dataset.batch_size
     multiple = _batch_axis_size(config) * config.trainer.accumulate_steps
     if config.dataset.remainder == "drop":
@@ -253,93 +229,49 @@ def _check_batch(config: RunConfig, examples: int) -> None:
         )
 
 
-def eval_examples(config: RunConfig, examples: int, *, mixes_rows: bool = False) -> int:
-    """Returns the examples per batch of an evaluation, the same on every mesh.
+def eval_sizes(config: RunConfig, examples: int, *, mixes_rows: bool = False) -> tuple[int, int]:
+    """Returns the examples per batch of an evaluation, and its rows, padded to a multiple of the batch axis.
 
-    A loss or metric that reads other rows of its batch depends on which examples are together in one.
-
-    Args:
-      config: checked.
-      examples: of the split.
-      mixes_rows: see `runner.engine.base.Engine.mixes_rows`.
+    The examples are the same on every mesh: a loss may read other rows. See `Engine.mixes_rows`.
     """
     size = config.dataset.eval_batch_size or max(config.dataset.batch_size, _EVAL_BATCH)
     if config.dataset.eval_batch_size is None and (mixes_rows or task.compares_rows(config.task)):
         # A loss of more rows is another one, which could not be compared with that of training.
         size = config.dataset.batch_size
-    return min(size, examples)
+    size = min(size, examples)
+    return size, _rounded_up(size, _batch_axis_size(config))
 
 
-def eval_batch_size(config: RunConfig, examples: int, *, mixes_rows: bool = False) -> int:
-    """Returns the rows of an evaluation's batch: its examples, padded to a multiple of the batch axis.
-
-    Args:
-      config: checked.
-      examples: of the split.
-      mixes_rows: see `runner.engine.base.Engine.mixes_rows`.
-    """
-    return _rounded_up(eval_examples(config, examples, mixes_rows=mixes_rows), _batch_axis_size(config))
-
-
-def steps_per_call(config: RunConfig, examples: int) -> int | None:
-    """Returns `trainer.steps_per_call`, but not more than the steps of an epoch or between evaluations; None: not set.
-
-    Args:
-      config: checked.
-      examples: of the training split.
-    """
-    trainer = config.trainer
+def steps_per_call(dataset: DatasetConfig, trainer: TrainerConfig, examples: int) -> int | None:
+    """Returns `trainer.steps_per_call`, at most the steps of an epoch or between evaluations; None: not set."""
     if trainer.steps_per_call is None:
         return None
-    epoch = epoch_steps(config, examples)
+    epoch = epoch_steps(dataset, trainer, examples)
     return min(trainer.steps_per_call, trainer.steps or epoch, trainer.evaluate_every_steps or epoch, epoch)
 
 
-def check_memory(config: RunConfig, source: DataSource, total: int) -> None:
-    """Checks the memory of the examples that are on their way to the devices at once.
-
-    Args:
-      config: checked.
-      source: training examples.
-      total: steps of the run.
-
-    Raises:
-      ConfigError: the examples need more than 4 GiB.
-    """
-    largest = _max_steps(config, source)
-    per_call = steps_per_call(config, source.size) or 1
-    prefetch = config.dataset.prefetch
+def check_memory(dataset: DatasetConfig, trainer: TrainerConfig, source: DataSource, total: int) -> None:
+    """Rejects more than 4 GiB of examples that are on their way to the devices at once."""
+    largest = _max_steps(dataset, source)
+    per_call = steps_per_call(dataset, trainer, source.size) or 1
     if per_call > largest:
-        _raise_too_large("trainer.steps_per_call", config.trainer.steps_per_call, largest)
+        _raise_too_large("trainer.steps_per_call", trainer.steps_per_call, largest)
     # Calls are made ready across the ends of epochs.
-    if min(per_call * prefetch, total) > largest:
-        _raise_too_large("dataset.prefetch", prefetch, max(1, largest // per_call))
+    if min(per_call * dataset.prefetch, total) > largest:
+        _raise_too_large("dataset.prefetch", dataset.prefetch, max(1, largest // per_call))
 
 
-def check_verified(config: RunConfig, source: DataSource) -> None:
-    """Checks that the batches of `verify.steps` fit in memory.
-
-    Raises:
-      ConfigError: their examples need more than 4 GiB.
-    """
-    largest = _max_steps(config, source)
-    if config.verify.steps > largest:
-        raise invalid(
-            "verify.steps",
-            config.verify.steps,
-            problem=f"must be at most {largest}, because the examples of more steps would need over 4 GiB",
-            # More than 20 steps are accepted, but slow, so they are not suggested.
-            fix=f"set verify.steps={min(largest, 20)}",
-        )
+def check_verified(dataset: DatasetConfig, steps: int, source: DataSource) -> None:
+    """Rejects more than 4 GiB of examples of `verify.steps`."""
+    largest = _max_steps(dataset, source)
+    if steps > largest:
+        # More than 20 steps are accepted, but slow, so they are not suggested.
+        _raise_too_large("verify.steps", steps, largest, min(largest, 20))
 
 
-def _raise_too_large(key: str, value: object, largest: int) -> None:
-    raise invalid(
-        key,
-        value,
-        problem=f"must be at most {largest}, because the examples of more steps would need over 4 GiB",
-        fix=f"set {key}={largest}",
-    )
+def _raise_too_large(key: str, value: object, largest: int, suggested: int | None = None) -> None:
+    problem = f"must be at most {largest}, because the examples of more steps would need over 4 GiB"
+    raise invalid(key, value, problem=problem, fix=f"set {key}={suggested or largest}")
 
 
 def bytes_per_step(config: DatasetConfig, arrays: Mapping[str, ArraySpec]) -> int:
@@ -347,9 +279,8 @@ def bytes_per_step(config: DatasetConfig, arrays: Mapping[str, ArraySpec]) -> in
     return config.batch_size * sum(spec.bytes for spec in arrays.values())
 
 
-def _max_steps(config: RunConfig, source: DataSource) -> int:
-    """Returns how many steps' examples fit in the memory limit, at least one."""
-    return max(1, _MAX_BYTES // max(bytes_per_step(config.dataset, source.specs), 1))
+def _max_steps(dataset: DatasetConfig, source: DataSource) -> int:
+    return max(1, _MAX_BYTES // max(bytes_per_step(dataset, source.specs), 1))
 
 
 def _batch_axis_size(config: RunConfig) -> int:

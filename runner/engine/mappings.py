@@ -1,7 +1,4 @@
-"""Mappings by name or path, of which the engines have many.
-
-Their values are arrays, variables, shardings and specs.
-"""
+"""Mappings by name or path, whose values are arrays, variables, shardings or specs."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ U = TypeVar("U")
 
 
 def map_values(function: Callable[[T], U], values: Mapping[K, T]) -> dict[K, U]:
-    """Returns a function's result for each value, under the value's key.
-
-    The order is the mapping's.
-    """
+    """Returns a function's result for each value, under the value's key."""
     return {key: function(value) for key, value in values.items()}
 
 
@@ -27,10 +21,7 @@ def subset(values: Mapping[K, T], keys: Iterable[K]) -> dict[K, T]:
 
 
 def keys_by_id(values: Mapping[K, object]) -> dict[int, K]:
-    """Returns the key of each value by the value's id.
-
-    Variables compare by their elements and can't be keys.
-    """
+    """Returns the key of each value by its id: variables compare by their elements and can't be keys."""
     return {id(value): key for key, value in values.items()}
 
 

@@ -1,6 +1,4 @@
-"""The table of engines.
-
-What differs between them, how their modules are found, and when they are prepared.
+"""The table of engines: what differs between them, how their modules are found, and when they are prepared.
 
 Imports neither TensorFlow nor JAX, nor NumPy, whose import would delay a config error.
 
@@ -57,9 +55,7 @@ KERAS_3 = "keras"
 
 @dataclass(frozen=True)
 class EngineEntry:
-    """Everything in which one engine differs from the others.
-
-    No other module compares its name.
+    """Everything in which one engine differs from the others. No other module compares its name.
 
     Attributes:
       package: Python package with its modules.
@@ -67,13 +63,12 @@ class EngineEntry:
       libraries: packages that must be installed, in import order; the first one computes.
       distributions: names of the distributions whose versions are recorded with a run.
       hidden: packages that the libraries import only because they are installed.
-      install: command that installs the libraries.
       keys: keys of the group `engine` that this engine has and not every engine.
       keras: package of the Keras models that it trains, and that its runs are exported as: `TF_KERAS` or `KERAS_3`.
       precisions: valid values of `engine.precision`.
       takes_layouts: its builders must have a parameter `layouts`; they build no Keras model.
-      full: it has all features: several processes, steps of a user's class (`task=step`), frozen variables
-        (`model.trainable`), layout maps of models (`layout.from_model`), and plans for hardware that is not here.
+      full: it has all features: accelerators, several processes, steps of a user's class (`task=step`), frozen
+        variables (`model.trainable`), layout maps of models (`layout.from_model`), and plans for absent hardware.
     """
 
     package: str
@@ -89,10 +84,7 @@ class EngineEntry:
     full: bool = False
 
     def module(self, name: str) -> ModuleType:
-        """Returns one of the package's modules.
-
-        `environment`, `devices`, `engine` or `plain`.
-        """
+        """Returns one of the package's modules."""
         return importlib.import_module(f"{self.package}.{name}")
 
 
@@ -105,7 +97,7 @@ _KERAS_DTENSOR = EngineEntry(
     # would take longer than ours, and no run needs them.
     hidden=("jax", "pandas", "sklearn"),
     install="pip install -e .",
-    keys=("combine_all_reduces", "intra_op_threads", "canary"),
+    keys=("combine_all_reduces", "intra_op_threads"),
 )
 ENGINES: Mapping[str, EngineEntry] = {
     "keras_dtensor": _KERAS_DTENSOR,
@@ -131,10 +123,7 @@ def has_keras_3(name: str) -> bool:
 
 
 def keras_package(name: str | None) -> str:
-    """Returns the Keras package of an engine's models.
-
-    Tf_keras for a recorded name that is not an engine any more.
-    """
+    """Returns the Keras package of an engine's models, tf_keras for a recorded name that is no engine now."""
     entry = ENGINES.get(name or "")
     if entry is None:
         return TF_KERAS
@@ -165,14 +154,7 @@ def distributions() -> tuple[str, ...]:
 
 
 def check_installed(name: str) -> None:
-    """Checks that an engine's libraries are installed, without importing them.
-
-    Args:
-      name: of the engine, one of `ENGINES`.
-
-    Raises:
-      ConfigError: names the command that installs them.
-    """
+    """Checks that an engine's libraries are installed, without importing them."""
     entry = ENGINES[name]
     missing = []
     for library in entry.libraries:
@@ -190,21 +172,12 @@ _values_before: dict[str, str | None] = {}
 
 
 def prepare(config: RunConfig) -> None:
-    """Sets what can't be changed once the engine's library is loaded.
-
-    Must run before any of the user's code.
+    """Sets what can't be changed once the engine's library is loaded, before any of the user's code runs.
 
     The library itself is not loaded here, so that an error in the data is reported without waiting for it. It is
     loaded when the user's code imports it, or by `load`, and has the config's devices from then on. It is loaded here
     if the model or the optimizer is the user's, and with several processes, which connect to each other at one moment,
     if any code is.
-
-    Args:
-      config: a checked config, whose engine this process will make.
-
-    Raises:
-      ConfigError: the library is not installed, or finds too few devices, or the user's builder can't be imported or
-        takes other options; only if user's code follows.
     """
     entry = ENGINES[config.engine.name]
     _prepare_imports(config)
@@ -226,13 +199,7 @@ def prepare(config: RunConfig) -> None:
 
 
 def prepare_alone(config: RunConfig) -> None:
-    """Prepares a process that makes no engine.
-
-    The user's code gets the engine's library, on CPUs only.
-
-    Args:
-      config: a checked config.
-    """
+    """Prepares a process that makes no engine: the user's code gets the engine's library, on CPUs only."""
     _prepare_imports(config)
     on_cpu = replace(config, mesh=replace(config.mesh, device="cpu"))
     _prepare_environment(on_cpu)
@@ -258,7 +225,6 @@ def _prepare_devices(config: RunConfig) -> None:
 
 @contextmanager
 def _remembering_environment() -> Iterator[None]:
-    """Remembers the values of the environment variables that the block changes."""
     before = dict(os.environ)
     yield
     for key in {*before, *os.environ}:
@@ -268,10 +234,7 @@ def _remembering_environment() -> Iterator[None]:
 
 
 def environment_for_children() -> dict[str, str]:
-    """Returns this process's environment as it is without an engine.
-
-    It is for children that prepare their own.
-    """
+    """Returns this process's environment as it is without an engine, for children that prepare one."""
     environment = dict(os.environ)
     for key, value in _values_before.items():
         if value is None:
@@ -282,14 +245,7 @@ def environment_for_children() -> dict[str, str]:
 
 
 def load(config: RunConfig, name: str | None = None) -> None:
-    """Sets the process's environment for an engine and imports its libraries.
-
-    Those in `hidden` are not imported.
-
-    Args:
-      config: a checked config.
-      name: of the engine; None: the config's own.
-    """
+    """Sets the process's environment for an engine and imports its libraries, but not those in `hidden`."""
     name = name or config.engine.name
     check_installed(name)
     entry = ENGINES[name]
@@ -307,19 +263,10 @@ def load(config: RunConfig, name: str | None = None) -> None:
 
 
 def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> Engine:
-    """Returns the config's engine, not yet built.
+    """Returns the config's engine, not yet built; this is where TensorFlow or JAX is imported.
 
-    This is where TensorFlow or JAX is imported.
-
-    Args:
-      config: a checked config.
-      data: specs of the dataset's arrays, and the task.
-      total_steps: training steps of the whole run, for schedules that end with it.
-      planning: the program is read and no step is run, so the engine may skip what only a step needs: values of
-        variables, the canary, devices after the first.
-
-    Raises:
-      ConfigError: the layout does not fit the arrays.
+    With `planning` the program is read and no step is run, so the engine may skip what only a step needs: values of
+    variables, devices after the first.
     """
     microbatch = config.dataset.batch_size // config.trainer.accumulate_steps
     layout.check_inputs(config.layout, data.arrays, microbatch, config.mesh.axes)
@@ -334,15 +281,6 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning
 
 
 def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    """Returns the config's model on one device, made of its framework's own layers.
-
-    Args:
-      config: a checked config; the engine's libraries are imported.
-      data: specs of the dataset's arrays, and the task.
-      values: canonical path -> whole array, for every variable of the model; other paths are ignored.
-
-    Raises:
-      ConfigError: the builder fails.
-    """
+    """Returns the config's model on one device, of its framework's own layers, with whole arrays by path."""
     plain: PlainModel = ENGINES[config.engine.name].module("plain").make(config, data, values)
     return plain

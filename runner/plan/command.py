@@ -14,7 +14,7 @@ from runner.config.schema import HardwareConfig, RunConfig
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, lengths, make_engine, registry
-from runner.engine.base import CountsCost, Engine, HostBatches, cache_on_device, caches_split
+from runner.engine.base import Engine, HostBatches
 from runner.host import stages
 from runner.plan import changes, depth
 from runner.plan.base import Plan
@@ -48,8 +48,8 @@ def plan_config(config: RunConfig) -> Plan:
     spec = DataSpec(task.arrays, task)
     engine = make_engine(lengths.without_padding(cpu_config, data.train.size), spec, 1, planning=True)
     engine.build()
-    cache_on_device(engine, data.train)
-    if isinstance(engine, CountsCost):
+    engine.cache_on_device(data.train)
+    if engine.counts_cost:
         compile_step(engine, spec, config.dataset.batch_size, 1)
     plan = plan_engine(config, engine, spec, total_steps, hardware)
     if device_note:
@@ -97,7 +97,7 @@ def zero_batches(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
     shape = (capacity, batch_size)
     weights = np.zeros(shape, np.float32)
     # The batches of a split on the devices are numbers of its rows.
-    if caches_split(engine):
+    if engine.caches:
         arrays = {ROW: np.zeros(shape, np.int32)}
     else:
         arrays = {

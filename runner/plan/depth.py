@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runner.config.schema import HardwareConfig, RunConfig
-from runner.engine import compilers, registry
+from runner.engine import registry
+from runner.engine.accelerated import has_compiler
 from runner.plan.base import ARITHMETIC
 
 AUTO = "auto"
@@ -34,6 +35,6 @@ def _automatic(config: RunConfig) -> str:
     hardware = config.hardware
     if hardware.is_here or not registry.plans_elsewhere(config.engine.name):
         return CPU
-    if hardware.target is not None and compilers.is_installed(hardware.kind or ""):
+    if hardware.target is not None and has_compiler(hardware.kind or ""):
         return TARGET
     return ARITHMETIC

@@ -16,10 +16,9 @@ from runner.config.schema import HardwareConfig, ModelConfig, RunConfig
 from runner.engine import registry
 from runner.engine.base import (
     Collective,
-    CountsCost,
     Engine,
-    KnowsSaved,
     LayerOutput,
+    TracesForward,
     VariableInfo,
 )
 from runner.engine.mappings import shapes_of, subset
@@ -84,7 +83,7 @@ def make_plan(
         slot_bytes[owner_of(path)] += info.bytes_per_device
     accounts = _Accounts(config)
     program = None
-    if isinstance(engine, CountsCost) and config.plan.compiler != ARITHMETIC:
+    if engine.counts_cost and config.plan.compiler != ARITHMETIC:
         program = engine.program_cost()
         collectives = engine.collectives()
     else:
@@ -115,7 +114,7 @@ def make_plan(
     flops = sum(layer.flops_per_device for layer in layers)
     totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
     verdict = None
-    if not config.hardware.is_here and isinstance(engine, KnowsSaved):
+    if not config.hardware.is_here and isinstance(engine, TracesForward):
         verdict = forecast.forecast(
             config,
             accounts.memory(model, engine),
@@ -219,7 +218,7 @@ class _Accounts:
         times = self._microbatches
         return [replace(each, count=times * each.count, bytes=times * each.bytes) for each in of_microbatch]
 
-    def memory(self, model: estimate.PlacedModel, engine: KnowsSaved) -> tuple[MemoryPart, ...]:
+    def memory(self, model: estimate.PlacedModel, engine: TracesForward) -> tuple[MemoryPart, ...]:
         """Returns one device's memory by kind, by arithmetic."""
         saved = engine.saved_activations()
         return memory.parts(
@@ -233,7 +232,7 @@ class _Accounts:
             device=self._device,
         )
 
-    def host_bytes(self, model: estimate.PlacedModel, engine: KnowsSaved) -> int:
+    def host_bytes(self, model: estimate.PlacedModel, engine: TracesForward) -> int:
         """Returns one device's bytes of activations that are offloaded to host memory."""
         if not self._offloads:
             return 0
@@ -244,7 +243,7 @@ def memory_parts(config: RunConfig, engine: Engine, data: DataSpec) -> tuple[Mem
     """Returns one device's memory at a step's peak by kind, by arithmetic; none if what the forward pass keeps is
     unknown.
     """
-    if not isinstance(engine, KnowsSaved):
+    if not isinstance(engine, TracesForward):
         return ()
     return _Accounts(config).memory(placed_model(config, engine, data), engine)
 

@@ -98,7 +98,7 @@ def steps_per_call(
     if cached:
         most = _MAX_CACHED_STEPS
         arrays = {ROW: _ROW_SPEC}
-    fixed = lengths.steps_per_call(config, examples)
+    fixed = lengths.steps_per_call(config.dataset, config.trainer, examples)
     return StepsPerCall(fixed, lengths.bytes_per_step(config.dataset, arrays), most)
 
 
@@ -408,8 +408,7 @@ def evaluation_of(
     """Returns a split's batches as a run evaluates them on its mesh; the engine tries the first one."""
 
     def batches(examples: Examples, *, mixes_rows: bool) -> Iterator[HostBatches]:
-        size = lengths.eval_examples(config, examples.size, mixes_rows=mixes_rows)
-        rows = lengths.eval_batch_size(config, examples.size, mixes_rows=mixes_rows)
+        size, rows = lengths.eval_sizes(config, examples.size, mixes_rows=mixes_rows)
         return evaluation(examples, size, limit, rows)
 
     if examples.task.reads_batch:

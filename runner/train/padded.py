@@ -33,7 +33,7 @@ def check(config: RunConfig, engine: Engine, train: Examples) -> list[str]:
     if not train.task.reads_batch:
         return []
     size = config.dataset.batch_size
-    missing = lengths.epoch_steps(config, train.size) * size - train.size
+    missing = lengths.epoch_steps(config.dataset, config.trainer, train.size) * size - train.size
     if config.dataset.remainder == "pad" and missing > 0:
         for batch in _batches(train, size, np.arange(size) < size - missing):
             padding.check_functions(*engine.with_and_without_others(batch, size - missing))

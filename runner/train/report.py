@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from runner.cluster.team import current
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Encoding
 from runner.engine import registry
-from runner.engine.base import Engine, PlainModel, SavesLight
+from runner.engine.base import Engine, PlainModel
 from runner.engine.lengths import RunLength
 from runner.host.late import late
 from runner.host.logs import quiet_native_log
@@ -120,11 +119,8 @@ def _log_model(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
     """Logs the trained model to the tracking store, as an export of the run does."""
     config = outcome.config
     engine = outcome.engine
-    saving: AbstractContextManager[object] = nullcontext()
-    if isinstance(engine, SavesLight):
-        saving = engine.saving()
     quiet = partial(quiet_native_log, folder / "runner.log")
-    with saving:
+    with engine.saving():
         # All processes take part in gathering the weights.
         with quiet():
             model = engine.plain_model()

@@ -26,7 +26,7 @@ from runner.data import loading, workers
 from runner.data.base import Dataset
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, lengths, make_engine, registry
-from runner.engine.base import Engine, cache_on_device, caches_split
+from runner.engine.base import Engine
 from runner.errors import EngineError, UnsavedError
 from runner.host import folders, stages
 from runner.host.console import Console
@@ -118,7 +118,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
             config = replace(config, trainer=trainer, optimizer=optimizer)
             length = lengths.run_length(config, data.train.size, task.tokens)
-            lengths.check_memory(config, data.train, length.total)
+            lengths.check_memory(config.dataset, config.trainer, data.train, length.total)
             # A named run that died before its first checkpoint is continued in the tracking store.
             run_id = None
             if previous is not None:
@@ -138,7 +138,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             def built() -> tuple[Engine, feed.Splits]:
                 """Builds the engine, and prints the warnings that need it; records nothing."""
                 engine = _engine(config, data, spec, previous, attempt, folder, say)
-                splits = feed.splits(config, data, task, readers, cached=caches_split(engine))
+                splits = feed.splits(config, data, task, readers, cached=engine.caches)
                 for warning in _engine_warnings(config, engine, splits, attempt, length.total):
                     warn(warning)
                 for line in lines.data_lines(trainer, config.dataset, splits, data, length):
@@ -329,11 +329,11 @@ def _engine(
         engine = make_engine(lengths.without_padding(config, data.train.size), spec, total)
         engine.build()
         say(spec.task.scaling_line)
-        cache_on_device(engine, data.train)
+        engine.cache_on_device(data.train)
         if previous is not None:
             resume.load(engine, previous.checkpoint)
         # Compiled for the loop's calls, so that the plan costs no second compilation.
-        calls = feed.steps_per_call(config, spec.arrays, data.train.size, cached=caches_split(engine))
+        calls = feed.steps_per_call(config, spec.arrays, data.train.size, cached=engine.caches)
         compile_step(engine, spec, config.dataset.batch_size, calls.capacity)
         if current().is_first:
             try:

@@ -10,8 +10,7 @@ import numpy as np
 from runner.cluster.team import current
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import WEIGHT, Array, Batch
-from runner.engine.base import Engine, HostBatches, Writes
-from runner.errors import EngineError
+from runner.engine.base import Engine, HostBatches
 from runner.host.outputs import spared
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size
@@ -35,8 +34,6 @@ def sample(
 
     The random draws depend on the seed and the step. `before` is called before each token.
     """
-    if not isinstance(engine, Writes):
-        return None
     ask, multiple = asking(config.layout, config.mesh.axes, engine, before)
     return task.sample(ask, step, config.trainer.seed, multiple)
 
@@ -44,19 +41,12 @@ def sample(
 def asking(
     layout: LayoutConfig, axes: Mapping[str, int], engine: Engine, before: Callable[[], None] = lambda: None
 ) -> tuple[Ask, int]:
-    """Returns what computes the next logits of a batch's rows, and the number that must divide the rows of a batch.
-
-    Raises:
-      EngineError: the engine's models can't write text.
-    """
-    if not isinstance(engine, Writes):
-        raise EngineError("this engine's models can't write text; set engine=jax")
-    writer: Writes = engine
+    """Returns what computes the next logits of a batch's rows, and the number that must divide the rows of a batch."""
 
     def next_logits(batch: Batch) -> Array:
         before()
         arrays = {name: np.asarray(array)[None] for name, array in batch.items()}
-        return writer.next_logits(HostBatches(arrays, arrays[WEIGHT], 1))
+        return engine.next_logits(HostBatches(arrays, arrays[WEIGHT], 1))
 
     # The batch must be divisible by its axis, so as many texts are written at least, and one of them is returned.
     return next_logits, axis_size(axes, batch_axis(layout, axes))

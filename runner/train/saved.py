@@ -59,7 +59,6 @@ def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> E
 
     Raises:
       ConfigError: the checkpoint is of another model, or the layout does not fit.
-      EngineError: the canary found wrong arithmetic on this mesh.
     """
     with quiet_native_log(log):
         # Schedules need a length of at least one step; nothing is trained, so its value has no effect.

@@ -71,7 +71,7 @@ class JaxReference(Reference):
         self.settings = groups.settings(config.optimizer, self._trainable)
         if OPTIMIZERS[config.optimizer.name].is_transformation:
             stock = TransformationOptimizer(config.optimizer, request.total_steps, self.settings)
-            self.parts = [StockPart(stock, self._trainable, 0)]
+            self.parts = [StockPart(stock, self._trainable)]
         else:
             self.parts = stock_parts(config.optimizer, request.total_steps, keras, self.settings)
         for part in self.parts:
@@ -132,8 +132,7 @@ class JaxReference(Reference):
                 self._non_trainable.append(jnp.asarray(values[path], self._kinds[path].dtype))
         for part in self.parts:
             iterations = part.optimizer.iterations
-            own_step = max(step - part.freeze_steps, 0)
-            self._optimizer_values[id(iterations)] = jnp.asarray(own_step, iterations.dtype)
+            self._optimizer_values[id(iterations)] = jnp.asarray(step, iterations.dtype)
         for slot, variables in self.slot_variables:
             for path, variable in variables.items():
                 key = slot_path(slot.name, path)

@@ -97,7 +97,7 @@ class KerasReference(Reference):
             for path, variable in self._variables.items():
                 variable.assign(values[path].astype(variable.dtype.as_numpy_dtype))
             for part in self.parts:
-                part.optimizer.iterations.assign(max(step - part.freeze_steps, 0))
+                part.optimizer.iterations.assign(step)
             for slot, variables in self.slot_variables:
                 for path, variable in variables.items():
                     key = slot_path(slot.name, path)

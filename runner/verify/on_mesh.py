@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.data.base import Array
 from runner.engine import make_engine
-from runner.engine.base import Engine, StepMetrics, cache_on_device, caches_split
+from runner.engine.base import Engine, StepMetrics
 from runner.engine.optim import norms
 from runner.errors import EngineError
 from runner.layout.paths import is_variable
@@ -36,14 +36,14 @@ def train(
     engine.build()
     own_state = engine.state()
     initial = {path: value for path, value in own_state.items() if is_variable(path)}
-    cache_on_device(engine, request.source())
+    engine.cache_on_device(request.source())
     if compiles_first:
         _compile(engine, request)
     reference = wait_for_reference()
     engine.load_state(own_state | _start_values(initial, reference, request.config.engine.name))
     request = request.first_steps(len(reference["loss"]))
     # Training reads the examples from the devices too, where the engine caches them there.
-    trained = request.by_row() if caches_split(engine) else request
+    trained = request.by_row() if engine.caches else request
     gradients = engine.gradients(trained.batches, 0)
     stepped = {}
     if request.data.task.own_step:
@@ -83,7 +83,7 @@ def _first_changes(engine: Engine, request: Request) -> dict[str, Array]:
 
 
 def _compile(engine: Engine, request: Request) -> None:
-    trained = request.by_row() if caches_split(engine) else request
+    trained = request.by_row() if engine.caches else request
     engine.compile(engine.place(trained.stacks()[0]))
     engine.gradients(trained.batches, 0)
 

@@ -21,7 +21,7 @@ from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data import workers
 from runner.data.base import Array, Dataset
 from runner.engine import make_engine
-from runner.engine.base import Engine, Pending, PlacedBatches, StepMetrics, cache_on_device, caches_split
+from runner.engine.base import Engine, Pending, PlacedBatches, StepMetrics
 from runner.engine.lengths import (
     RunLength,
     without_padding,
@@ -64,7 +64,7 @@ def recompute(
     with quiet_native_log(folder / "runner.log"):
         engine = make_engine(without_padding(config, data.train.size), spec, length.total)
         engine.build()
-        cache_on_device(engine, data.train)
+        engine.cache_on_device(data.train)
         if recorded.start is not None:
             load(engine, recorded.start)
         elif recorded.saved is not None:
@@ -72,7 +72,7 @@ def recompute(
             check_variables(engine, recorded.saved)
     result = Recomputed()
     with workers.opened(config.dataset, config.trainer.seed) as readers:
-        splits = feed.splits(config, data, task, readers, cached=caches_split(engine))
+        splits = feed.splits(config, data, task, readers, cached=engine.caches)
         last = _window_end(recorded, config.trainer, length)
         taker = _StateTaker(engine, recorded, last, result, records=config.replay.states)
         profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)

@@ -112,9 +112,9 @@ class Reference(ABC):
         for step in range(steps):
             rng = np.random.default_rng([seed, step])
             loss, gradients = self._step_gradients(step, noise, rng, self._request.batches)
-            self.apply(gradients, step)
+            self.apply(gradients)
             losses.append(loss)
-            gradient_norms.append(self._gradient_norms(gradients, step))
+            gradient_norms.append(self._gradient_norms(gradients))
             first_gradients = first_gradients or gradients
             averages = self._averages_after(averages)
             if step == 0:
@@ -188,7 +188,7 @@ class Reference(ABC):
             evaluated = self._evaluated(start, step, noise, np.random.default_rng([seed, number, step, 1]))
             arrays |= points.keyed(number, points.EVALUATED, evaluated)
             loss, gradients = self._step_gradients(step, noise, rng, request.batches)
-            self.apply(gradients, step)
+            self.apply(gradients)
             averages = {path: value for path, value in start.items() if is_ema(path)}
             # The first update of a run sets the averages to the weights, whatever they were before.
             averages = self._averages_after(averages if step else {})
@@ -427,28 +427,21 @@ class Reference(ABC):
     def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
         """Returns each example's loss (B,), the task's totals and the sum of layers' losses in an evaluation."""
 
-    def _gradient_norms(self, gradients: Mapping[str, Array], step: int) -> dict[str, float]:
+    def _gradient_norms(self, gradients: Mapping[str, Array]) -> dict[str, float]:
         """Returns the norms of a step's gradients that the run logs, by name."""
         config = self._request.config.optimizer
         host = array_functions(np)
         paths = list(gradients)
-        counted = groups.unfrozen(
-            [self.settings[path] for path in paths], list(gradients.values()), np.float32(step + 1), host
-        )
-        values = norms.values(config, paths, counted, host)
+        values = norms.values(config, paths, list(gradients.values()), host)
         return {name: float(value) for name, value in zip(norms.names(config, paths), values, strict=True)}
 
-    def apply(self, gradients: Mapping[str, Array], step: int) -> None:
+    def apply(self, gradients: Mapping[str, Array]) -> None:
         """Updates the weights with the stock optimizers."""
         config = self._request.config.optimizer
         if is_divided(self.settings) or OPTIMIZERS[config.name].is_transformation:
-            counted = groups.unfrozen(
-                [self.settings[path] for path in gradients], list(gradients.values()), step + 1, array_functions(np)
-            )
-            gradients = dict(zip(gradients, clip(config.clip, counted, np), strict=True))
+            gradients = dict(zip(gradients, clip(config.clip, list(gradients.values()), np), strict=True))
         for number, part in enumerate(self.parts):
-            if step >= part.freeze_steps:
-                self.apply_part(number, [gradients[path] for path in part.paths])
+            self.apply_part(number, [gradients[path] for path in part.paths])
 
     @abstractmethod
     def apply_part(self, number: int, gradients: list[Array]) -> None:

@@ -20,8 +20,7 @@ from runner.engine.base import HostBatches
 from runner.engine.lengths import (
     check_verified,
     epoch_steps,
-    eval_batch_size,
-    eval_examples,
+    eval_sizes,
     run_length,
     without_padding,
 )
@@ -93,8 +92,8 @@ class Request:
         count = max(real - max(parts // 2, 1), 1)
         if count % parts == 0 and count > 1:
             count -= 1
-        rows = eval_batch_size(self.config, count)
-        plan = eval_plan(count, eval_examples(self.config, count), rows=rows)
+        size, rows = eval_sizes(self.config, count)
+        plan = eval_plan(count, size, rows=rows)
         batches = []
         for indices, weight in zip(plan.indices, plan.weights, strict=True):
             batch = {name: arrays[name][step][indices][None] for name in self.data.arrays}
@@ -135,9 +134,10 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
       ConfigError: the split has less than one batch, or fewer than `trainer.steps_per_epoch`.
       DataError: an example can't be read.
     """
-    check_verified(config, data.train)
+    check_verified(config.dataset, config.verify.steps, data.train)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
-    per_epoch = epoch_steps(config, data.train.size)
+    total_steps = run_length(config, data.train.size, task.tokens).total
+    per_epoch = epoch_steps(config.dataset, config.trainer, data.train.size)
     epochs: list[HostBatches] = []
     steps_left = config.verify.steps
     epoch = 0
@@ -154,7 +154,6 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
         arrays[name] = np.concatenate([batches.arrays[name] for batches in epochs])
     weights = np.concatenate([batches.weights for batches in epochs])
     batches = HostBatches(arrays, weights, config.verify.steps)
-    total_steps = run_length(config, data.train.size, task.tokens).total
     config = without_padding(config, data.train.size)
     return Request(config, DataSpec(task.arrays, task), total_steps, batches, data.vocabulary)
 

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
+from runner.engine.base import HostBatches
 from runner.engine.dtensor import engine as dtensor_engine
 from runner.engine.dtensor.adapters.keras import KerasAdapter
 from runner.engine.dtensor.step import Steps
@@ -18,6 +19,10 @@ from tests.campaign.mutations_hooks import Gradients, Hooks, Tensor
 Engine = dtensor_engine.DTensorEngine
 
 
+def _unpacked(sound: Callable[..., None]) -> Callable[..., None]:
+    return lambda *given, **_: sound(*given, packs=False)
+
+
 class DTensorHooks(Hooks):
     """See `Hooks`."""
 
@@ -25,6 +30,8 @@ class DTensorHooks(Hooks):
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config, tf)
+        # The hooks see each variable's update by itself.
+        self.patches.wrap(Update, "__init__", _unpacked)
 
     def gradients(self, change: Callable[[Gradients, Tensor], Gradients]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,15 +44,13 @@ class DTensorHooks(Hooks):
         self.patches.wrap(Steps, "_backward", make)
 
     def sums(self, change: Callable[[Gradients, Gradients, Tensor], Gradients]) -> None:
+        raise NotImplementedError("there are no micro-batches")
+
+    def batches(self, change: Callable[[HostBatches], HostBatches]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
-            def accumulated(update: Any, gradients: Any, index: Any) -> Any:
-                state = update._state
-                before = [state.grad_accum[path].read_value() for path in state.trainable]
-                return sound(update, change(list(gradients), before, index), index)
+            return lambda engine, batches: sound(engine, change(batches))
 
-            return accumulated
-
-        self.patches.wrap(Update, "_accumulated", make)
+        self.patches.wrap(Engine, "place", make)
 
     def constraints(self, change: Callable[[str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:

@@ -169,14 +169,6 @@ _LAYERS = (
 _GROUPS = (
     _m("a group's weight decay on a bias", ways.grouped(decays=lambda _: True), "mlp", "groups", _BIAS),
     _m("a group's rate left out", ways.grouped(rate=lambda _: 1.0), "mlp", "groups", ".*d1/kernel"),
-    _m(
-        "a frozen group trained a step early",
-        ways.grouped(freeze_steps=lambda now: now - 1),
-        "mlp",
-        "groups",
-        _KERNEL,
-    ),
-    _m("frozen variables in the norm that clips", ways.frozen_in_the_norm, "mlp", "groups"),
     _m("logged norm of one shard", ways.logged_norm_of_one_shard, "mlp", "groups"),
 )
 MUTATIONS = (*(*_GRADIENTS, *_MICROBATCHES, *_UPDATES, *_SCHEDULES, *_BATCHES, *_LOSSES, *_LAYERS, *_GROUPS),)

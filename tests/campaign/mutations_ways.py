@@ -501,8 +501,3 @@ def grouped(**values: Callable[[Any], object]) -> Way:
         hooks.settings(change)
 
     return way
-
-
-def frozen_in_the_norm(hooks: Hooks, _: str) -> None:
-    """Counts gradients of frozen variables in the norm that clips."""
-    hooks.patches.everywhere(groups.unfrozen, lambda __, gradients, *___: list(gradients))

@@ -38,7 +38,7 @@ ROWS: list[tuple[str, ...]] = [
     ("~mesh", "mesh=null", "leave mesh out to use the default"),
     ("+optimizer=sgd", "optimizer=sgd", "Multiple values for optimizer"),
     ("mesh.axes=8", "mesh.axes=8", "must be a mapping from names to integers; set mesh.axes={batch:8}"),
-    ("optimizer.schedule.name=plateau", "optimizer.schedule.name=plateau", "works with any", "plateau.metric"),
+    ("optimizer.schedule.name=plateau", "optimizer.schedule.name=plateau"),
     ("optimizer.schedule=cosine", "error: optimizer.schedule=cosine", "optimizer.schedule.name"),
     ("tracking.tags=[a]", "tracking.tags=[a]", "Cannot merge"),
     ("trainer.epochs=1.5", "trainer.epochs=1.5", "must be an integer"),
@@ -82,7 +82,7 @@ ROWS: list[tuple[str, ...]] = [
     ("optimizer.clip.norm=1  optimizer.clip.value=2", "clip.norm is set", "optimizer.clip.norm=null"),
     ("optimizer.schedule.name=custom", "optimizer.schedule.name=custom", "set optimizer.schedule._target_="),
     ("optimizer.schedule.name=inverse_sqrt", "name=inverse_sqrt", "set optimizer.schedule.warmup_steps=1000"),
-    ("optimizer.schedule.name=cosine_restarts", "optimizer.schedule.decay_steps=null", "decay_steps=1000"),
+    ("optimizer.schedule.name=exponential", "optimizer.schedule.decay_steps=null", "decay_steps=1000"),
     ("optimizer.schedule.initial_factor=0.1", "initial_factor=0.1", "set optimizer.schedule.warmup_steps=1000"),
     (
         "optimizer.schedule._target_=tests.optim.rates.halving  optimizer.schedule.name=cosine",
@@ -128,7 +128,7 @@ ROWS: list[tuple[str, ...]] = [
     ),
     ("trainer.early_stopping.metric=b_acuracy  task=several  task.outputs={a:regression,b:binary}", "did you mean"),
     (
-        "task=custom  task._target_=user_module.loss  task.whole_batch=true  trainer.accumulate_steps=2",
+        "engine=jax  task=custom  task._target_=user_module.loss  task.whole_batch=true  trainer.accumulate_steps=2",
         "must be 1 with task=custom, whose loss compares all rows of a batch",
     ),
     # Datasets.
@@ -178,7 +178,7 @@ ROWS: list[tuple[str, ...]] = [
         "one interval, but trainer.evaluate_every=2 is set too",
     ),
     ("trainer.max_steps=5", "trainer.max_steps=5", "did you mean trainer.steps?"),
-    ("optimizer.reread_slots=true  trainer.accumulate_steps=2", "optimizer.reread_slots"),
+    ("trainer.accumulate_steps=2", "engine=keras_dtensor does not support it", "set engine=jax"),
     # Command lines.
     ("=5", "'=5':", "has no key"),
     ("a=b=c", "'a=b=c':", "in quotes"),
@@ -215,14 +215,12 @@ ROWS: list[tuple[str, ...]] = [
     # Values that would be computed with, or left out, without a word.
     ("optimizer.learning_rate=1e39", "optimizer.learning_rate=1e+39", "float32 rounds this value to inf"),
     ("optimizer.beta_1=0.99999999999", "optimizer.beta_1=0.99999999999", "float32 rounds this value to 1"),
-    ("optimizer=adamw  optimizer.weight_decay=2000", "optimizer.weight_decay=2000", "below 1000"),
     ("model=convnet  model.dropout=nan", "model.dropout=nan", "a finite number"),
     ("trainer.steps=3000000000", "trainer.steps=3000000000", "at most 2,147,483,647 (int32)"),
     (
         "optimizer.schedule.name=piecewise  optimizer.schedule.boundaries=[10]  optimizer.schedule.factors=[0,0]",
         "must have an entry above 0",
     ),
-    ("trainer.on_nan=restore  trainer.nan_restores=1000", "trainer.nan_restores=1000", "at most 119"),
     ("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),
     ("engine=core_dtensor", "engine=core_dtensor", "model._target_=runner.model.mlp", "set model=mlp_core"),
     ("trainer.checkpoint.folder=/", "trainer.checkpoint.folder=/", "must not be the root of the file system"),

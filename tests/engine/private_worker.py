@@ -95,7 +95,6 @@ def operations() -> bool:
         with replaced_operations.replaced():
             image, line = tf.ones((2, 6, 6, 2)), tf.ones((2, 6, 2))
             for layer, x in (
-                (layers.AveragePooling2D(), image),
                 (layers.BatchNormalization(), image),
                 (layers.Activation("swish"), line),
                 (layers.RandomFlip(), image),
@@ -118,7 +117,7 @@ def operations() -> bool:
 def reads() -> bool:
     """Tells whether every way in which an operation reads a variable is caught."""
     variable = tf.Variable([[1.0]])
-    variable.__class__ = private.reads_by(type(variable), lambda _, value: value * 3.0)
+    variable.__class__ = private.reads_by(type(variable), lambda _, read: read() * 3.0)
 
     def read() -> list[tf.Tensor]:  # in a graph: eager operations read a variable by its handle
         every = [variable.read_value(), variable.value(), tf.convert_to_tensor(variable), variable + 0.0]

@@ -36,6 +36,5 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_what_acts_on_the_runs_own_optimizer_or_model_is_refused(keys: dict[str, Any], said: str) -> None:
     config = with_keys(RunConfig(), {"engine.name": "jax"} | keys)
     with pytest.raises(ConfigError) as refused:
-        checks.check_own_step(config, own_step=True)
+        checks.check_own_step(config)
     assert said in str(refused.value)
-    checks.check_own_step(config, own_step=False)

@@ -50,7 +50,7 @@ MODELS = {
     "relu_bias": Model("images"),
     "layer_norm_axis": Model("images"),
     "dropout_twice": Model("images"),
-    "constraints": Model("images", more=("layout=fsdp", "trainer.accumulate_steps=2")),
+    "constraints": Model("images", more=("layout=fsdp",)),
 }
 
 

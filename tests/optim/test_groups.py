@@ -1,8 +1,6 @@
-"""Parameter groups: which settings a variable gets, and that engines train by them as stock Keras does."""
+"""Parameter groups: which settings a variable gets. `tests/parity` and `tests/verify` compare training by them."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
@@ -11,8 +9,6 @@ from runner.config.schema import GroupConfig, OptimizerConfig
 from runner.engine.optim import groups
 from runner.engine.optim.groups import Settings
 from runner.errors import ConfigError
-from tests.optim.keras_runs import GROUPED, work
-from tests.optim.test_keras_classes import off
 
 PATHS = ["embed/table", "block/norm/gamma", "block/query/kernel", "block/query/bias", "head/kernel"]
 
@@ -22,7 +18,7 @@ def settings(*entries: GroupConfig) -> dict[str, Settings]:
 
 
 def test_without_groups_all_variables_are_trained_alike() -> None:
-    assert set(settings().values()) == {Settings(1.0, True, 0)}
+    assert set(settings().values()) == {Settings(1.0, True)}
 
 
 def test_the_preset_takes_biases_and_norms() -> None:
@@ -43,11 +39,11 @@ def test_names_that_are_not_of_the_preset(path: str) -> None:
 def test_of_each_setting_the_first_group_that_has_it_counts() -> None:
     found = settings(
         GroupConfig("block/query/.*", rate=0.1),
-        GroupConfig("block/.*", rate=0.5, freeze_steps=7),
-        GroupConfig(".*bias", decay=False, freeze_steps=9),
+        GroupConfig("block/.*", rate=0.5),
+        GroupConfig(".*bias", decay=False),
     )
-    assert found["block/query/bias"] == Settings(0.1, False, 7)
-    assert found["block/norm/gamma"] == Settings(0.5, True, 7)
+    assert found["block/query/bias"] == Settings(0.1, False)
+    assert found["block/norm/gamma"] == Settings(0.5, True)
     assert found["embed/table"] == Settings()
 
 
@@ -60,12 +56,11 @@ def test_a_group_that_matches_nothing_is_rejected() -> None:
     ("entry", "parts"),
     [
         ("{match: '.*bias', decay: false}", ["optimizer.groups[0].decay=false", "no weight decay", "optimizer=adamw"]),
-        ("{match: '.*'}", ["optimizer.groups[0]", "rate, decay or freeze_steps"]),
+        ("{match: '.*'}", ["optimizer.groups[0]", "rate or decay"]),
         ("{rate: 0.1}", ["optimizer.groups[0].match", "regular expression"]),
         ("{match: '(', rate: 0.1}", ["optimizer.groups[0].match=(", "regular expression"]),
         ("{match: '.*', rate: 0}", ["optimizer.groups[0].rate=0.0", "above 0"]),
-        ("{match: '.*', freeze_steps: -1}", ["optimizer.groups[0].freeze_steps=-1", "at least 0"]),
-        ("{match: '.*', lr: 1}", ["optimizer.groups[0].lr", "freeze_steps"]),
+        ("{match: '.*', lr: 1}", ["optimizer.groups[0].lr", "decay"]),
     ],
 )
 def test_invalid_groups_are_rejected_in_one_line(entry: str, parts: list[str]) -> None:
@@ -73,26 +68,3 @@ def test_invalid_groups_are_rejected_in_one_line(entry: str, parts: list[str]) -
         compose("optimizer=adam", f"optimizer.groups=[{entry}]")
     for part in parts:
         assert part in str(error.value)
-
-
-def test_a_factor_of_the_rate_counts_for_the_limit_of_weight_decay() -> None:
-    entry = "optimizer.groups=[{match: '.*', rate: 10}]"
-    with pytest.raises(ConfigError, match="must be below 100, the inverse of the learning rate"):
-        compose("optimizer=adamw", "model=convnet", "optimizer.weight_decay=200", entry)
-
-
-def check(found: Any) -> None:
-    assert off(found) == {}
-    for result in found.values():
-        assert result["resumed"] == []
-        # Frozen in the first half of four steps, and trained in the second.
-        assert result["moved"]["d2/kernel"] == 0.0
-        assert result["moved"]["d2/bias"] == 0.0
-        assert result["moved"]["d1/kernel"] > 0.0
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.parametrize(("engine", "runs"), [("jax", GROUPED), ("keras_dtensor", GROUPED[:1])])
-def test_groups_on_a_mesh_equal_stock_optimizers_of_each_group(engine: str, runs: list[dict[str, Any]]) -> None:
-    check(work(runs, steps=4, engine=engine))

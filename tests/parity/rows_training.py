@@ -239,6 +239,28 @@ for name, overrides, optimizer in (
         lambda keras, optimizer=optimizer: optimized(keras, optimizer(keras))
     )
 
+# Classes of Keras that no row above has, with options that are not their defaults. At larger rates, those that divide
+# by a gradient's size make whole steps of gradients that are rounding and nothing else.
+for name, rate, options in (
+    ("Adadelta", 1.0, {"rho": 0.9, "weight_decay": 0.01}),
+    ("Adafactor", 0.01, {"weight_decay": 0.01}),
+    ("Adagrad", 0.05, {"initial_accumulator_value": 0.2}),
+    ("Adam", 0.001, {"amsgrad": True}),
+    ("Adamax", 0.001, {"beta_2": 0.99}),
+    ("Ftrl", 0.05, {"l1_regularization_strength": 1e-4, "beta": 0.1}),
+    ("Lamb", 0.01, {"weight_decay": 0.01}),
+    ("Muon", 0.01, {}),
+    ("Nadam", 0.001, {}),
+    ("ScheduleFreeAdamW", 0.01, {"warmup_steps": 3}),
+):
+    words = [f"optimizer=keras optimizer.class_name={name} optimizer.learning_rate={rate}"]
+    words += [f"+optimizer.{key}={str(value).lower()}" for key, value in options.items()]
+    row(name.lower(), data.classes, " ".join(words))(
+        lambda keras, name=name, rate=rate, options=options: optimized(
+            keras, getattr(keras.optimizers, name)(rate, **options)
+        )
+    )
+
 row("accumulation", data.whole_batches, "trainer.accumulate_steps=2")(
     lambda keras: optimized(keras, keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), batch_size=8)
 )

@@ -62,7 +62,7 @@ def config(model: str, mesh: str, preset: str) -> RunConfig:
     made = engines.config(MESHES[mesh], target=target)
     made = with_keys(made, {"model.options": dict(options)})
     held = build(LayoutConfig, search_path.content_of(f"layout/{preset}"), "layout")
-    return with_keys(made, {"layout": held, "dataset.batch_size": 32, "engine.canary": False})
+    return with_keys(made, {"layout": held, "dataset.batch_size": 32})
 
 
 def placed(axes: dict[str, int], rules: list[Any]) -> PlacedModel:

@@ -23,7 +23,7 @@ LENGTH = [
     "trainer.checkpoint.every_steps=50",
     "trainer.steps_per_call=5",
     # A resume that begins the schedule or the wait of a plateau again would show.
-    "optimizer.schedule.name=cosine_restarts",
+    "optimizer.schedule.name=exponential",
     "optimizer.schedule.decay_steps=70",
     "optimizer.schedule.plateau.metric=eval/loss",
     "optimizer.schedule.plateau.patience=1",

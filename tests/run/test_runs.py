@@ -119,7 +119,7 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_under_the_output_ends_no_run_and_the_record_says_what_lacks_text(tmp_path: Path) -> None:
-    arguments, environment = command(tmp_path, "trainer.epochs=1", "engine.canary=false")
+    arguments, environment = command(tmp_path, "trainer.epochs=1")
     with Path("/dev/full").open("w") as full:
         process = forks.Popen(arguments, cwd=tmp_path, env=environment, stdout=full, stderr=full)
         assert process.wait(timeout=300) == 0
@@ -134,7 +134,7 @@ def test_a_full_disk_under_the_output_ends_no_run_and_the_record_says_what_lacks
 def test_a_picture_that_fails_ends_neither_a_run_nor_an_evaluation(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     own = ["dataset=custom", "dataset._target_=broken.load", "dataset.batch_size=20"]
-    own += ["engine.canary=false", "tracking=none"]
+    own += ["tracking=none"]
     done = run(tmp_path, *own, "trainer.epochs=1")
     lines = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     why = "(ValueError: x^{ Expected end_group); continuing without it"
@@ -206,36 +206,6 @@ def test_a_loss_that_is_not_finite_fails_the_run_in_one_line(tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
     _, found = recorded(tmp_path)
     assert found.info.status == "FAILED"
-
-
-CANARY = """
-import sys
-from tensorflow.experimental import dtensor
-from runner.engine.dtensor import canary, mesh
-from runner.engine.dtensor.environment import prepare_environment
-from runner.errors import EngineError
-from tests.configs import with_keys
-from tests.engine import cases
-
-config = cases.config({"batch": int(sys.argv[1])})
-config = with_keys(config, {"engine.combine_all_reduces": sys.argv[2] == "combined"})
-prepare_environment(config)
-made = dtensor.create_mesh(list(config.mesh.axes.items()), devices=mesh.make_devices(config.mesh, None))
-canary.check(made, "batch", reread=False)
-try:
-    canary.check(made, "batch", reread=True)
-except EngineError as error:
-    print(error)
-"""
-SEEN = [(2, "combined", True), (8, "separate", False)]
-
-
-@pytest.mark.parametrize(("size", "mode", "sees"), SEEN)
-def test_the_canary_sees_stale_moments_where_the_library_lies(size: int, mode: str, sees: bool) -> None:
-    command_line = [sys.executable, "-c", CANARY, str(size), mode]
-    done = forks.run(command_line, library="tensorflow", cwd=ROOT, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.startswith("the canary failed: ") == sees
 
 
 def test_a_signal_before_the_loop_ends_the_run_at_once(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.stores import store_in
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SHORT = ["dataset=digits", "trainer.log_model=false", "trainer.epochs=1", "optimizer=sgd", "engine.canary=false"]
+SHORT = ["dataset=digits", "trainer.log_model=false", "trainer.epochs=1", "optimizer=sgd"]
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -46,7 +46,7 @@ def test_an_evaluation_batch_is_no_larger_than_its_split(
     given: int | None, batch: int, examples: int, expected: int
 ) -> None:
     made = config(batch_size=batch, eval_batch_size=given)
-    assert lengths.eval_batch_size(made, examples) == expected
+    assert lengths.eval_sizes(made, examples)[1] == expected
 
 
 @pytest.mark.parametrize(("remainder", "most"), [("drop", 96), ("pad", 100)])
@@ -54,8 +54,8 @@ def test_a_batch_larger_than_the_split_is_rejected_with_the_largest_valid_one(re
     with pytest.raises(
         ConfigError, match=rf"dataset\.batch_size=2000000: must be at most {most}: split train has 99 exam"
     ):
-        lengths.epoch_steps(config(batch_size=2_000_000, remainder=remainder), 99)
-    assert lengths.epoch_steps(config(batch_size=most, remainder=remainder), 99) == 1
+        lengths.run_length(config(batch_size=2_000_000, remainder=remainder), 99, 0)
+    assert lengths.run_length(config(batch_size=most, remainder=remainder), 99, 0).epoch == 1
 
 
 def test_more_steps_than_int32_can_count_are_rejected() -> None:
@@ -89,10 +89,10 @@ def test_prefetched_examples_need_4_gib_at_most(
 ) -> None:
     made, split = config(batch_size=16, trainer=trainer, **dataset), wide(100_000, 1000)
     if refused is None:
-        lengths.check_memory(made, split, lengths.run_length(made, split.size, 0).total)
+        lengths.check_memory(made.dataset, made.trainer, split, lengths.run_length(made, split.size, 0).total)
         return
     with pytest.raises(ConfigError) as error:
-        lengths.check_memory(made, split, lengths.run_length(made, split.size, 0).total)
+        lengths.check_memory(made.dataset, made.trainer, split, lengths.run_length(made, split.size, 0).total)
     assert str(error.value).startswith(refused)
 
 
@@ -102,7 +102,7 @@ def test_prefetched_examples_need_4_gib_at_most(
 def test_an_evaluation_batch_is_a_multiple_of_the_batch_axis(inputs: dict[str, list[str | None]], wanted: int) -> None:
     made = config(batch_size=8)
     made = with_keys(made, {"mesh.axes": {"batch": 4, "rows": 4, "model": 2}, "layout.inputs": inputs})
-    assert lengths.eval_batch_size(made, 10) == wanted
+    assert lengths.eval_sizes(made, 10)[1] == wanted
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_evaluation_batches_do_not_depend_on_the_mesh(
     for axis in (1, 3, 4, 12):
         made = config(batch_size=batch, eval_batch_size=given)
         made = with_keys(made, {"mesh.axes": {"batch": axis}})
-        assert lengths.eval_examples(made, examples) == expected
-        rows = lengths.eval_batch_size(made, examples)
+        assert lengths.eval_sizes(made, examples)[0] == expected
+        rows = lengths.eval_sizes(made, examples)[1]
         assert rows % axis == 0
         assert 0 <= rows - expected < axis
 
@@ -189,8 +189,8 @@ def test_the_fix_for_a_finished_run_trains_longer(trainer: dict[str, Any], done:
 
 def test_a_call_has_no_more_steps_than_are_between_evaluations() -> None:
     made = config(trainer={"steps_per_call": 99, "evaluate_every_steps": 3}, batch_size=4)
-    assert lengths.steps_per_call(made, 40) == 3
+    assert lengths.steps_per_call(made.dataset, made.trainer, 40) == 3
     made = with_keys(made, {"trainer.evaluate_every_steps": None, "trainer.steps": 7})
-    assert lengths.steps_per_call(made, 40) == 7
+    assert lengths.steps_per_call(made.dataset, made.trainer, 40) == 7
     made = with_keys(made, {"trainer.steps": 70})
-    assert lengths.steps_per_call(made, 40) == 10, "an epoch's"
+    assert lengths.steps_per_call(made.dataset, made.trainer, 40) == 10, "an epoch's"

@@ -327,7 +327,7 @@ def test_a_limit_shortens_epochs_and_is_no_error_for_a_small_split(tmp_path: Pat
     assert result.steps == 6
     assert train(config(limit_train_batches=300), NumpyEngine(), tmp_path / "b")[0].steps == 2 * STEPS
     with pytest.raises(ConfigError, match=r"trainer\.steps_per_epoch=300:"):
-        lengths.epoch_steps(config(steps_per_epoch=300), EXAMPLES)
+        lengths.run_length(config(steps_per_epoch=300), EXAMPLES, 0)
 
 
 def test_overfitting_sees_the_same_batches_in_every_epoch_and_is_evaluated_on_them(tmp_path: Path) -> None:

@@ -156,8 +156,7 @@ def test_batch_statistics_and_every_slot_are_compared(tmp_path: Path, optimizer:
 
 
 def broken(folder: Path, kind: str, *overrides: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    canary = [] if "engine=jax" in overrides else ["engine.canary=false"]
-    chosen = ["mesh=batch8", *canary, "verify.steps=6", *overrides]
+    chosen = ["mesh=batch8", "verify.steps=6", *overrides]
     done = command(folder, *chosen, module="tests.verify.broken", code=1, BREAK=kind, **environment)
     assert done.stderr.startswith("error: ")
     assert len(done.stderr.splitlines()) == 1

@@ -30,20 +30,7 @@ def pack(array: Array, layout: dtensor.Layout) -> tf.Tensor:
 
 
 def pack_part(state: Mapping[str, Array], path: str, dtype: DTypeLike, layout: dtensor.Layout) -> tf.Tensor:
-    """Shards a whole array over the mesh, whatever dims the layout shards.
-
-    Args:
-      state: path -> whole array, see `runner.engine.base.part_of`.
-      path: the path of the array; every sharded dim must be divisible by its axis.
-      dtype: the dtype of the result.
-      layout: DTensor layout of the array's rank.
-
-    Returns:
-      A DTensor of that layout.
-
-    Raises:
-      ValueError: an axis does not divide its dim.
-    """
+    """Shards a whole array of a state over the mesh; a ValueError if an axis does not divide its dim."""
     mesh = layout.mesh
     shard_shape = []
     for dim, axis in zip(shape_of(state, path), layout.sharding_specs, strict=True):
@@ -74,10 +61,7 @@ def host_values(variables: Mapping[str, tf.Variable]) -> dict[str, Array]:
 
 
 def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
-    """Returns the whole host array of a DTensor or DVariable.
-
-    It is assembled from the shards.
-    """
+    """Returns the whole host array of a DTensor or DVariable."""
     value = tensor
     if isinstance(tensor, tf.Variable):
         value = read_stored(tensor)
@@ -104,13 +88,7 @@ def shards(value: tf.Tensor) -> list[Shard]:
 
 
 def _start(shard_shape: Sequence[int], layout: dtensor.Layout, place: dict[str, int]) -> tuple[int, ...]:
-    """Returns the index of a device's first entry in each dim of the whole array.
-
-    Args:
-      shard_shape: of one device's shard.
-      layout: the layout of the whole array.
-      place: mesh axis -> the device's index along it.
-    """
+    """Returns the index of a device's first entry in each dim, at its place: mesh axis -> index along it."""
     starts = []
     for size, axis in zip(shard_shape, layout.sharding_specs, strict=True):
         start = 0

@@ -1,21 +1,63 @@
-"""Settles the process's TensorFlow devices as soon as TensorFlow is imported.
-
-It does not matter which module imports it.
-"""
+"""TensorFlow's devices, and the sharding of layers' tensors on a mesh of them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
 from runner.config.schema import RunConfig
-from runner.engine.dtensor import mesh
+from runner.engine.dtensor.arrays import layout_of, spec_of
+from runner.host import cores
+from runner.layout import mesh
+from runner.model.scope import Spec
 
 
-def prepare_devices(config: RunConfig) -> None:
-    """Sets which devices TensorFlow creates at its first computation.
+def prepare_devices(config: RunConfig) -> list[str]:
+    """Creates a mesh's virtual CPU devices, before TensorFlow's first computation; returns their names in order."""
+    count = mesh.size(config.mesh.axes)
+    logical = [tf.config.LogicalDeviceConfiguration()] * count
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
+    # All virtual devices compute at once, so they share the cores.
+    threads = config.engine.intra_op_threads or max(1, cores.available() // count)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    return [f"CPU:{index}" for index in range(count)]
 
-    Args:
-      config: a checked config.
 
-    Raises:
-      ConfigError: TensorFlow finds fewer devices than the mesh needs.
-    """
-    mesh.make_devices(config.mesh, config.engine.intra_op_threads)
+@dataclass(frozen=True)
+class MeshPlacer:
+    """Shards tensors on a DTensor mesh; see `runner.model.scope.Placer`."""
+
+    mesh: dtensor.Mesh
+
+    def size(self, axis: str) -> int:
+        """Returns the size of a mesh axis."""
+        return int(self.mesh.dim_size(axis))
+
+    def lay(self, x: tf.Tensor, spec: Spec, back: Spec | None) -> tf.Tensor:
+        """Returns `x` sharded by `spec`, its gradient by `back` if that is given."""
+        if back is None:
+            return self._relayout(x, spec)
+        gradient_spec = back
+
+        # Each pass states both layouts, the one before and the one after. With one of them only, DTensor crashed on
+        # convolutions of sharded images.
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def relayout_both(value: tf.Tensor) -> tf.Tensor:
+            def relayout_gradient(gradient: tf.Tensor) -> tf.Tensor:
+                return self._relayout(self._relayout(gradient, spec), gradient_spec)
+
+            return self._relayout(self._relayout(value, gradient_spec), spec), relayout_gradient
+
+        return relayout_both(x)
+
+    def _relayout(self, value: tf.Tensor, spec: Spec) -> tf.Tensor:
+        return dtensor.relayout(value, layout_of(spec, self.mesh))
+
+    def axis(self, kernel: tf.Variable, dim: int) -> str | None:
+        """Returns the axis that shards a dim of a kernel, as layers read it; None for a plain variable."""
+        layout = getattr(kernel, "use_layout", None) or getattr(kernel, "layout", None)
+        if layout is None:
+            return None
+        return spec_of(layout)[dim]

@@ -1,14 +1,11 @@
-"""Training on a DTensor mesh: devices, placed variables, compiled steps.
-
-An adapter knows the kind of model.
-"""
+"""Training on a DTensor mesh: devices, placed variables, compiled steps. An adapter knows the kind of model."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,13 +18,13 @@ from tensorflow.experimental import dtensor
 from runner import layout
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
-from runner.engine.calls import PendingCall, cut, example_counts
+from runner.engine.calls import PendingCall, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
-from runner.engine.dtensor import canary
+from runner.engine.dtensor import packed
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, shards, spec_of, unpack
+from runner.engine.dtensor.devices import prepare_devices
 from runner.engine.dtensor.explain import compile_error, is_compile_error
-from runner.engine.dtensor.mesh import make_devices
 from runner.engine.dtensor.state import State, make_state
 from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.variable_reads import gather_for_use, read_stored
@@ -36,12 +33,8 @@ from runner.engine.mappings import map_values, shapes_of
 from runner.engine.optim import norms
 from runner.engine.optim.rules import make_rule
 from runner.errors import EngineError
-from runner.host import stages
 from runner.layout import Spec
-from runner.layout.paths import (
-    is_ema,
-    owner_of,
-)
+from runner.layout.paths import is_ema, owner_of
 from runner.model import contract
 from runner.model.builder import check_trainable
 
@@ -55,9 +48,7 @@ Call = Callable[[Mapping[str, tf.Tensor], tf.Tensor], tuple[dict[str, tf.Tensor]
 
 
 def _optimize(optimizes: bool) -> None:
-    """Sets whether grappler optimizes what is compiled next.
-
-    It takes half of a compilation's time.
+    """Sets whether grappler optimizes what is compiled next, which takes half of a compilation's time.
 
     Must be called before the first program: one that ran before the first call is compiled again.
     """
@@ -70,16 +61,13 @@ def _traced(function: F) -> F:
 
 
 class DTensorEngine(MeshEngine[tf.Tensor]):
-    """Training on a DTensor mesh.
-
-    See `runner.engine.base.Engine` for what the methods promise.
-    """
+    """Training on a DTensor mesh; see `runner.engine.base.Engine` for what the methods promise."""
 
     _state: State
     _steps: Steps
 
     def _make_devices(self) -> None:
-        self._devices = make_devices(self._config.mesh, self._config.engine.intra_op_threads)
+        self._devices = prepare_devices(self._config)
 
     @property
     def _batch_axis(self) -> str | None:
@@ -95,17 +83,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._constraints = contract.constraints(self._drawn)
         return shapes_of(self._drawn)
 
-    def _make_mesh(self) -> None:
-        """Creates the mesh and checks its arithmetic."""
-        mesh = self._config.mesh
-        self._mesh = dtensor.create_mesh(list(mesh.axes.items()), devices=self._devices)
-        # Before anything else is computed on the mesh, and in the mode that was chosen for it.
-        if self._config.engine.canary and not self._planning:
-            with stages.stage("checking the mesh's arithmetic"):
-                canary.check(self._mesh, self._batch_axis, reread=not self._config.engine.combine_all_reduces)
-
     def _make_state(self) -> None:
-        self._make_mesh()
+        self._mesh = dtensor.create_mesh(list(self._axes.items()), devices=self._devices)
         layouts = {path: layout_of(placement.spec, self._mesh) for path, placement in self.placements.items()}
         self._model = self._adapter.on_mesh(self._plain, self._mesh, layouts)
         variables = self._adapter.variables(self._model)
@@ -118,30 +97,19 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             make_rule(self._config.optimizer, tf),
             self._constraints,
             averages=self._config.optimizer.ema.decay is not None,
-            accumulates=self._microbatches > 1,
         )
         check_trainable(self._state.trainable, self._config.model)
         self._gather_for_use()
         if not self._planning:
-            self._assign_drawn()
+            # They were drawn whole: values that are drawn under a layout depend on the mesh.
+            values = host_values(self._drawn)
+            for path in self._state.slots:
+                if is_ema(path):
+                    values[path] = values[owner_of(path)]
+            self._state.assign(values)
         del self._drawn, self._plain
 
-    def _assign_drawn(self) -> None:
-        """Sets the variables, and their EMA, to the initial values of the plain model.
-
-        They were drawn whole: values that are drawn under a layout depend on the mesh.
-        """
-        values = host_values(self._drawn)
-        for path in self._state.slots:
-            if is_ema(path):
-                values[path] = values[owner_of(path)]
-        self._state.assign(values)
-
     def _gather_for_use(self) -> None:
-        """Gathers variables for use.
-
-        These are the dims that are sharded over an axis of the inputs, and kernels that are needed whole.
-        """
         needed_whole = self.used_whole()
         for path, placement in self.placements.items():
             used_spec = []
@@ -163,7 +131,6 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._next_logits = _traced(self._steps.next_logits)
 
     def _steps_on(self, array_specs: Mapping[str, Spec]) -> Steps:
-        """Returns the functions to trace for batches of these shardings."""
         return Steps(
             self._config,
             self._data,
@@ -175,36 +142,30 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             self._groups(),
         )
 
-    def _groups(self) -> int:
-        """Returns the number of shares whose sum is a gradient, for `packed.summed`; 1: each is summed by itself."""
-        batch_axis = self._batch_axis
+    def _groups(self) -> int | None:
+        """Returns the number of shares whose sum is a gradient, for `packed.summed`; None: nothing is packed."""
         # `combine_all_reduces=false` asks for one sum per gradient, `reread_slots` for the combiner's bug.
         merges = self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots
-        if batch_axis is None or not merges:
-            return 1
         # The shares of a gradient are those of the batch axis only.
-        if not splits_examples_alone(self._array_specs):
-            return 1
+        if not merges or not splits_examples_alone(self._array_specs):
+            return None
+        elements = 0
         for path in self._state.trainable:
             variable = self._state.variables[path]
+            elements += math.prod(variable.shape)
             if variable.dtype != tf.float32 or any(spec_of(variable.layout)):
-                return 1
-        return self._axes[batch_axis]
+                return None
+        if elements > packed.MOST_ELEMENTS:
+            return None
+        return self._axes[self._batch_axis] if self._batch_axis else 1
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Packs every array, microbatch by microbatch."""
-        return self._placed(batches, self._microbatches)
-
-    def _placed(self, batches: HostBatches, microbatches: int) -> PlacedBatches:
-        arrays = {name: pack(array, self._layouts[name]) for name, array in cut(batches, microbatches).items()}
+        """Packs every array."""
+        arrays = {name: pack(array, self._layouts[name]) for name, array in batches.arrays.items()}
         return PlacedBatches(arrays, batches.weights, batches.steps)
 
     def compile(self, batches: PlacedBatches) -> None:
-        """Compiles the training program for batches of these shapes.
-
-        Raises:
-          ConfigError: the model or the layout has a form that DTensor can't compute.
-        """
+        """Compiles the training program; a ConfigError if model or layout has a form that DTensor lacks."""
         if self._train is not None:
             return
         with self._explained():
@@ -231,9 +192,6 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
         DTensor names the functions that it makes of a loop itself, and in a few compilations of a hundred it rejects
         one as "a different function with the same name". Nothing has run then: a new trace under a new name is tried.
-
-        Raises:
-          tf.errors.InvalidArgumentError: it was rejected each time, or something else is wrong.
         """
         for left in reversed(range(_COMPILATIONS)):
             call = _traced(self._steps.train)
@@ -245,32 +203,20 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return call
 
     def _raise_unless_collision(self, error: tf.errors.InvalidArgumentError, left: int) -> None:
-        """Raises an error again, unless another compilation may be tried.
-
-        That is so for DTensor's collision of names.
-
-        Args:
-          error: the error of a compilation.
-          left: number of further tries.
-        """
         if _NAME_COLLISION not in str(error) or not left:
             raise error
         logger.warning("compiling again: %s", error.message)
 
     def _numbers(self, batches: PlacedBatches, rounds: int, first_step: int, rate_factor: float = 1.0) -> tf.Tensor:
-        """Returns all numbers of a call in one vector, see `Steps.train`."""
-        counts = example_counts(batches.weights, self._microbatches)
+        counts = example_counts(batches.weights, 1)
         numbers = np.zeros(COUNTS + len(counts), np.float32)
         numbers[:3] = rounds, first_step, rate_factor
         numbers[COUNTS:] = counts
         return pack(numbers, self._vector)
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[tf.Tensor]:
-        """Runs the steps in one call.
-
-        Their number is an input, so that it needs no new trace.
-        """
-        numbers = self._numbers(batches, batches.steps * self._microbatches, first_step, rate_factor)
+        """Runs the steps in one call; their number is an input, so that it needs no new trace."""
+        numbers = self._numbers(batches, batches.steps, first_step, rate_factor)
         for left in reversed(range(_COMPILATIONS)):
             self.compile(batches)
             assert self._train is not None
@@ -282,7 +228,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                 self._raise_unless_collision(error, left)
                 self._train = None
         scalars = norms.names(self._config.optimizer, self._state.trainable)
-        return PendingCall(sums, regularization, batches.weights, batches.steps, self._microbatches, unpack, scalars)
+        return PendingCall(sums, regularization, batches.weights, batches.steps, 1, unpack, scalars)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
         """Returns a context whose operations are traced into a folder, as an XSpace for TensorBoard."""
@@ -304,18 +250,18 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             _optimize(True)
 
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> list[Array]:
-        numbers = self._numbers(batches, index, step * self._microbatches + index)
+        numbers = self._numbers(batches, index, step)
         return list(map(unpack, self._gradients(batches.arrays, numbers)))
 
     def _start_evaluation(self, batch: HostBatches) -> BatchResult[tf.Tensor]:
         if not self._is_divided(batch):
             specs = self._replicated_specs
             whole = {}
-            for name, array in cut(batch, 1).items():
+            for name, array in batch.arrays.items():
                 whole[name] = pack(array, layout_of((None, *specs[name]), self._mesh))
             with self._explained():
                 return BatchResult(*self._evaluated_whole(whole))
-        arrays = self._placed(batch, 1).arrays
+        arrays = self.place(batch).arrays
         with self._explained():
             return BatchResult(*self._eval(arrays))
 
@@ -326,12 +272,14 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def _start_next_logits(self, batch: HostBatches) -> tf.Tensor:
         with self._explained():
-            return self._next_logits(self._placed(batch, 1).arrays)
+            return self._next_logits(self.place(batch).arrays)
 
     def _to_host(self, value: tf.Tensor) -> Array:
         return unpack(value)
 
     def _averaged_weights(self) -> AbstractContextManager[None]:
+        if self._config.optimizer.ema.decay is None:
+            return nullcontext()
         return self._state.averaged()
 
     def layer_outputs(self) -> list[LayerOutput]:

@@ -1,7 +1,4 @@
-"""DTensor's compile errors as one line.
-
-The layer, the operation, and what works instead.
-"""
+"""DTensor's compile errors as one line: the layer, the operation, and what works instead."""
 
 from __future__ import annotations
 
@@ -19,13 +16,7 @@ _LONGEST_REASON = 200
 
 
 def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iterable[str]) -> ConfigError:
-    """Returns the error for a step that DTensor could not compile.
-
-    Args:
-      text: the text of DTensor's error.
-      operations: (type, name) of the traced step's operations.
-      layers: names of the model's layers.
-    """
+    """Returns the error for a step that DTensor could not compile, of operations (type, name)."""
     kind = _operation(text)
     layer = _layer(kind, operations, layers)
     where = ""
@@ -38,12 +29,7 @@ def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iter
 
 
 def trace_error(error: Exception, target: str) -> ConfigError:
-    """Returns the error for a step whose trace raised in the user's own code.
-
-    Args:
-      error: the exception.
-      target: the target of the model.
-    """
+    """Returns the error for a step whose trace raised in the user's own code."""
     message = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_EXCEPTION]}"
     fix = ""
     if "symbolic `tf.Tensor`" in str(error):
@@ -57,7 +43,6 @@ def is_compile_error(text: str) -> bool:
 
 
 def _operation(text: str) -> str:
-    """Returns the type of the operation that an error names, empty if it names none."""
     for pattern in _OPERATION_PATTERNS:
         match = re.search(pattern, text)
         if match is not None:
@@ -66,10 +51,7 @@ def _operation(text: str) -> str:
 
 
 def _layer(kind: str, operations: Iterable[tuple[str, str]], layers: Iterable[str]) -> str:
-    """Returns the layer of the failed operation.
-
-    The longest layer name among the scopes of operations of its type.
-    """
+    """Returns the longest layer name among the scopes of operations of the failed one's type."""
     scopes: set[str] = set()
     for operation_kind, name in operations:
         if operation_kind == kind:

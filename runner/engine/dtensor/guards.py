@@ -1,7 +1,4 @@
-"""Checks of a traced step.
-
-Orders and forms that DTensor computes wrongly without an error, or crashes on.
-"""
+"""Checks of a traced step for what DTensor computes wrongly without an error, or crashes on."""
 
 from __future__ import annotations
 
@@ -21,13 +18,6 @@ def check_order(graph: tf.Graph, names: _Names) -> None:
 
     DTensor's all-reduce combiner keeps the order of data but not that of variable accesses: a step that depends on
     the latter is computed wrongly, without an error. A step that passes has no such order to lose.
-
-    Args:
-      graph: the function graph with the step's operations, in the order of their creation.
-      names: the names of the state's variables.
-
-    Raises:
-      EngineError: names the variable and the option that makes the step safe.
     """
     written_ids: set[int] = set()
     for operation in graph.get_operations():
@@ -48,10 +38,7 @@ def check_order(graph: tf.Graph, names: _Names) -> None:
 
 
 def _variable_name(graph: tf.Graph, resource: tf.Tensor, names: _Names) -> str:
-    """Returns the path of a resource tensor's variable.
-
-    It is found through the captures of nested function graphs.
-    """
+    """Returns the path of a resource tensor's variable, through the captures of nested function graphs."""
     while hasattr(graph, "captures") and tf.is_symbolic_tensor(resource):
         captured = [outer for outer, inner in graph.captures if inner.name == resource.name]
         if not captured:
@@ -68,9 +55,6 @@ def check_indexing(graph: tf.Graph) -> None:
 
     On sharded tensors DTensor answers `x[:, 0]` with wrong numbers and `x[:, None]` with a segmentation fault. Of 140
     operations on 11 layouts it was the only one whose results were wrong without an error.
-
-    Raises:
-      ConfigError: names the operation, whose name contains the layer's, and the form that works.
     """
     for operation in graph.get_operations():
         if operation.type != "StridedSlice" or len(operation.inputs[0].shape) < 2:
@@ -96,13 +80,6 @@ def check_resources(graph: tf.Graph, names: _Names) -> None:
     """Checks that a traced step uses no variable but the state's.
 
     A plain `tf.Variable` of one device is wrong on a mesh without an error: `assign_add(1)` on 8 devices gave 40.
-
-    Args:
-      graph: the function graph with the step's operations.
-      names: the names of all variables of the state.
-
-    Raises:
-      ConfigError: names the operation, whose name contains the layer's.
     """
     for operation in graph.get_operations():
         for resource in operation.inputs:

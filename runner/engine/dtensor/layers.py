@@ -22,10 +22,7 @@ from runner.model import scope
 
 
 class Conv2D(tf_keras.layers.Conv2D):  # type: ignore[misc]
-    """A convolution of whole images.
-
-    Sharded ones are gathered before it and sharded again after it.
-    """
+    """A convolution of whole images; sharded ones are gathered before it and sharded again after it."""
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """Returns the convolution of images (B, H, W, C), sharded as its input was."""
@@ -35,10 +32,7 @@ class Conv2D(tf_keras.layers.Conv2D):  # type: ignore[misc]
 
 
 class _OfWholeImages:
-    """A layer that computes with whole images.
-
-    Sharded ones are gathered before it and sharded again after it.
-    """
+    """A layer that computes with whole images, as `Conv2D`."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns the layer's output, sharded as its input was."""
@@ -62,12 +56,7 @@ class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[mi
         """Returns inputs of mean 0 and variance 1 along the axes, scaled and shifted."""
         if scope.current() is None:
             return super().call(inputs)
-        cast_inputs = tf.cast(inputs, self.compute_dtype)
-        is_half_width = cast_inputs.dtype in (tf.float16, tf.bfloat16)
-        x = cast_inputs
-        # Mean and variance in float32, as in tf_keras: 16 bits are too few for a sum of squares.
-        if is_half_width:
-            x = tf.cast(x, tf.float32)
+        x = tf.cast(inputs, self.compute_dtype)
         dims = [self.axis] if isinstance(self.axis, int) else list(self.axis)
         mean = tf.reduce_mean(x, dims, keepdims=True)
         centered = x - mean
@@ -86,7 +75,7 @@ class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[mi
             y = y * tf.cast(along_dims(self.gamma), x.dtype)
         if self.center:
             y = y + tf.cast(along_dims(self.beta), x.dtype)
-        return tf.cast(y, cast_inputs.dtype)
+        return y
 
 
 class Flatten(tf_keras.layers.Flatten):  # type: ignore[misc]
@@ -98,10 +87,7 @@ class Flatten(tf_keras.layers.Flatten):  # type: ignore[misc]
 
 
 class Dense(tf_keras.layers.Dense):  # type: ignore[misc]
-    """A dense layer whose input is sharded as its kernel's rows are.
-
-    DTensor has no rule for a product of two different shardings.
-    """
+    """A dense layer whose input is sharded as its kernel's rows are: DTensor can't multiply other shardings."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns (batch, ..., units)."""
@@ -109,10 +95,7 @@ class Dense(tf_keras.layers.Dense):  # type: ignore[misc]
 
 
 class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
-    """Joined tensors, each sharded along its examples first.
-
-    DTensor joins none along a sharded dim.
-    """
+    """Joined tensors, each sharded along its examples first: DTensor joins none along a sharded dim."""
 
     def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the tensors joined along the layer's axis."""
@@ -121,8 +104,8 @@ class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
 
 # The class that changes a call -> tf_keras's classes that it is combined with.
 _RESHARDING: dict[type, Sequence[type]] = {
-    _OfWholeImages: (tf_keras.layers.AveragePooling2D, tf_keras.layers.MaxPooling2D),
-    _ByBatch: (tf_keras.layers.Conv1D, tf_keras.layers.AveragePooling1D, tf_keras.layers.MaxPooling1D),
+    _OfWholeImages: (tf_keras.layers.MaxPooling2D,),
+    _ByBatch: (tf_keras.layers.Conv1D, tf_keras.layers.MaxPooling1D),
 }
 # Layers whose operations, or their gradients, DTensor has no rule for. Recurrent layers of
 # any kind are subclasses of RNN, a 3-D transposed convolution is one of Conv3D.
@@ -134,6 +117,8 @@ _NOT_TAKEN = (
     tf_keras.layers.DepthwiseConv2D,
     tf_keras.layers.SeparableConv1D,
     tf_keras.layers.SeparableConv2D,
+    tf_keras.layers.AveragePooling1D,
+    tf_keras.layers.AveragePooling2D,
     tf_keras.layers.AveragePooling3D,
     tf_keras.layers.MaxPooling3D,
     tf_keras.layers.RNN,
@@ -146,15 +131,7 @@ _DROPOUT = (tf_keras.layers.Dropout, tf_keras.layers.Attention, tf_keras.layers.
 
 
 def check_taken(model: tf.Module, engine: str) -> None:
-    """Checks that DTensor can compute a model's layers.
-
-    Args:
-      model: plain, with its layers.
-      engine: the config's, for the message.
-
-    Raises:
-      ConfigError: it has no rule for the operations of one.
-    """
+    """Rejects layers for whose operations DTensor has no rule."""
     for layer in model.submodules:
         kind = ""
         draws_others = isinstance(layer, private.RandomLayer) and not isinstance(layer, _DROPOUT)
@@ -171,7 +148,6 @@ def check_taken(model: tf.Module, engine: str) -> None:
 
 
 def _adopted_classes() -> dict[type, type]:
-    """Returns tf_keras's class -> the class that replaces it on a mesh."""
     classes: dict[type, type] = {}
     for own_class in (Conv2D, LayerNormalization, Flatten, Dense, Concatenate):
         classes[own_class.__bases__[0]] = own_class
@@ -185,11 +161,7 @@ _ADOPTED = _adopted_classes()
 
 
 def adopt(model: tf.Module) -> None:
-    """Gives the layers of a model the classes that they need on a mesh.
-
-    Args:
-      model: built; its layers' variables and attributes stay as they are.
-    """
+    """Gives the layers of a model the classes that they need on a mesh."""
     for layer in model.submodules:
         if isinstance(layer, tf_keras.layers.Layer):
             layer.__class__ = _adopted(type(layer))  # type: ignore[arg-type]  # a class is hashable
@@ -197,9 +169,7 @@ def adopt(model: tf.Module) -> None:
 
 @functools.cache
 def _adopted(layer_class: Any) -> type:
-    """Returns the class that replaces a layer's.
-
-    A layer's class replaces itself if it needs no other sharding.
+    """Returns the class that replaces a layer's, itself if it needs no other sharding.
 
     A user's subclass of one of tf_keras's layers stays first, so that its `super()` reaches the class that reshards.
     """

@@ -23,13 +23,7 @@ _IN_EVALUATION = -1
 
 @contextmanager
 def masks_from_scope(model: tf.Module) -> Iterator[None]:
-    """Makes a model's dropout draw from the entered scope.
-
-    A call is traced meanwhile.
-
-    Args:
-      model: of stock layers; left as it was.
-    """
+    """Makes a model's dropout draw from the entered scope while a call is traced."""
     # By generator and not by layer: layers may share one, whose class must be changed once.
     layer_names = {}
     for layer in model.submodules:
@@ -48,10 +42,7 @@ def masks_from_scope(model: tf.Module) -> Iterator[None]:
 
 
 class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
-    """A layer's generator whose dropout draws from the entered scope.
-
-    If none is entered, it draws from its own state.
-    """
+    """A layer's generator whose dropout draws from the entered scope, if there is one."""
 
     layer_name: str
 
@@ -69,7 +60,6 @@ class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
         return inputs * keep / (1.0 - rate)
 
     def _uniform(self, shape: tf.Tensor | Sequence[int]) -> tf.Tensor:
-        """Returns the numbers of the layer's next draw, replicated."""
         current = scope.current()
         assert current is not None
         step = tf.constant(_IN_EVALUATION) if current.step is None else current.step

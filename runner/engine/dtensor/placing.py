@@ -1,7 +1,4 @@
-"""Puts a plain model on a mesh.
-
-Every variable gets its layout, wherever the model's objects refer to it.
-"""
+"""Puts a plain model on a mesh: every variable gets its layout, wherever the model's objects refer to it."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ from runner.engine.mappings import map_values
 
 
 class PlacedVariable(dtensor.DVariable):  # type: ignore[misc]
-    """A model's variable on a mesh.
-
-    DTensor has no rule for a gather from a variable, so these methods gather from its value.
-    """
+    """A model's variable on a mesh. DTensor can't gather from a variable, so it gathers from its value."""
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Returns rows of the value, as an embedding layer reads them."""
@@ -37,16 +31,7 @@ class PlacedVariable(dtensor.DVariable):  # type: ignore[misc]
 def place(
     model: tf.Module, variables: Mapping[str, tf.Variable], layouts: Mapping[str, dtensor.Layout], mesh: dtensor.Mesh
 ) -> None:
-    """Replaces a plain model's variables by zeros under their layouts.
-
-    Its constants are replaced by replicated ones.
-
-    Args:
-      model: plain; its objects are changed.
-      variables: all of the model's, by canonical path.
-      layouts: by canonical path.
-      mesh: DTensor mesh.
-    """
+    """Replaces a plain model's variables by zeros under their layouts, and its constants by replicated ones."""
     replacements = {}
     for path, variable in variables.items():
         value = dtensor.call_with_layout(tf.zeros, layouts[path], shape=variable.shape, dtype=variable.dtype)
@@ -61,12 +46,6 @@ class _Exchange:
     """A walk over a model's objects that exchanges its variables and constants."""
 
     def __init__(self, replacements: Mapping[int, tf.Variable], mesh: dtensor.Mesh) -> None:
-        """Stores what is exchanged.
-
-        Args:
-          replacements: id of a variable -> the one to put in its place.
-          mesh: DTensor mesh.
-        """
         self._replacements = replacements
         self._mesh = mesh
         self._seen: set[int] = set()
@@ -87,10 +66,7 @@ class _Exchange:
                     vars(owner)[name] = new
 
     def _exchanged(self, value: Any) -> Any:
-        """Returns the replacement of a value, mostly itself.
-
-        Containers are changed in place.
-        """
+        """Returns the replacement of a value, mostly itself; containers are changed in place."""
         if id(value) in self._replacements:
             return self._replacements[id(value)]
         if isinstance(value, tf.Variable):
@@ -143,10 +119,7 @@ class _Exchange:
             items[key] = self._exchanged(item)
 
     def _constant(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a layer's constant replicated.
-
-        DTensor accepts no tensor of one device in a step.
-        """
+        """Returns a layer's constant replicated: DTensor accepts no tensor of one device in a step."""
         is_eager = hasattr(value, "numpy")
         dtype = value.dtype
         if not is_eager or not (dtype.is_floating or dtype.is_integer or dtype.is_bool):

@@ -1,6 +1,4 @@
-"""Uses of private interfaces of TensorFlow and tf_keras.
-
-Each says what breaks without it.
+"""Uses of private interfaces of TensorFlow and tf_keras, and what breaks without each.
 
 `tests/engine/test_dtensor_private.py` calls each one, and names the versions where one has changed.
 """
@@ -37,63 +35,39 @@ _SKIP = ("_self_tracked_trackables", "_trainable_weights", "_non_trainable_weigh
 
 
 def is_functional(model: tf_keras.layers.Layer) -> bool:
-    """Returns whether a layer is a Sequential or functional model.
-
-    Without it a functional model looks like a subclassed one, and its variables get other paths.
-    """
+    """Returns whether a layer is a Sequential or functional model; else its variables get other paths."""
     return isinstance(model, tf_keras.Sequential) or bool(getattr(model, "_is_graph_network", False))
 
 
 def attributes(owner: tf_keras.layers.Layer, kind: type) -> Iterator[tuple[str, Any]]:
-    """Yields (attribute path with slashes, value) for a layer's objects.
-
-    They are of one class, as in tf_keras's LayoutMap.
-
-    Without it variables have no canonical paths.
-    """
+    """Yields (attribute path with slashes, value) for a layer's objects of one class, for canonical paths."""
     for path, value in owner._flatten(predicate=lambda item: isinstance(item, kind), with_path=True):
         if not any(skipped in path for skipped in _SKIP):
             yield "/".join(map(str, path)), value
 
 
 def build_by_call(model: tf_keras.Model, inputs: Any) -> None:
-    """Creates a subclassed model's variables by a symbolic call.
-
-    Without it the model's ordinary first call would pass the layers inputs with one dim too many.
-
-    Args:
-      model: not built.
-      inputs: symbolic.
-    """
+    """Creates a subclassed model's variables by a symbolic call, whose inputs keep their number of dims."""
     base_layer.Layer.__call__(model, inputs)
 
 
 def generator(layer: tf_keras.layers.Layer) -> Any:
-    """Returns the generator of a random layer.
-
-    Without it the same breaks as without `RandomGenerator`.
-    """
+    """Returns the generator of a random layer, see `RandomGenerator`."""
     return layer._random_generator
 
 
-def reads_by(stored: type, give: Callable[[Any, Any], tf.Tensor]) -> type:
-    """Returns a subclass of a variable's class whose reads return another value.
+def reads_by(stored: type, give: Callable[[Any, Callable[[], tf.Tensor]], tf.Tensor]) -> type:
+    """Returns a subclass of a variable's class whose reads are what `give` returns, from the stored value's read.
 
     Without `_dense_var_to_tensor` operations that take the variable itself, such as a matmul, get the stored value.
-
-    Args:
-      stored: class of a DVariable.
-      give: (variable, stored value) -> the value for its readers.
     """
 
     class Read(stored):  # type: ignore[misc]
-        """A DVariable whose readers get another value than the stored one."""
-
         def read_value(self) -> tf.Tensor:
-            return give(self, super().read_value())
+            return give(self, super().read_value)
 
         def value(self) -> tf.Tensor:
-            return give(self, super().value())
+            return give(self, super().value)
 
         def _dense_var_to_tensor(
             self, dtype: tf.DType | None = None, name: str | None = None, as_ref: bool = False

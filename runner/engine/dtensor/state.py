@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,12 +12,8 @@ from tensorflow.experimental import dtensor
 from runner.data.base import Array
 from runner.engine.dtensor.arrays import pack_part, zeros
 from runner.engine.dtensor.variable_reads import read_stored
-from runner.engine.mappings import map_values, subset
 from runner.engine.optim.rules import Rule
-from runner.layout.paths import (
-    ema_path,
-    slot_path,
-)
+from runner.layout.paths import ema_path, slot_path
 from runner.model.contract import Constraint
 
 Variables = Mapping[str, dtensor.DVariable]
@@ -31,14 +27,12 @@ class State:
       variables: by canonical path, in the model's order.
       trainable: paths of those that are trained.
       slots: the slots of the trainable variables, by `runner.layout.paths`; their EMA too, if the run keeps it.
-      grad_accum: path -> sum of the gradients of a step's microbatches so far; empty if a step has one microbatch.
       constraints: path -> function that is applied to a trainable variable after each update, if it has one.
     """
 
     variables: Variables
     trainable: Sequence[str]
     slots: Variables
-    grad_accum: Variables
     constraints: Mapping[str, Constraint]
 
     @property
@@ -47,10 +41,7 @@ class State:
         return {**self.variables, **self.slots}
 
     def assign(self, values: Mapping[str, Array]) -> None:
-        """Sets variables and slots from whole arrays by path.
-
-        See `runner.engine.base.part_of`.
-        """
+        """Sets variables and slots from whole arrays by path, see `runner.engine.base.part_of`."""
         saved = self.saved
         for path in values:
             variable = saved[path]
@@ -59,32 +50,21 @@ class State:
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Puts the EMA, if the run keeps it, into the variables in the context."""
-        # The slots have averages only if the run keeps an EMA.
-        averages = {}
-        for path in self.trainable:
-            if ema_path(path) in self.slots:
-                averages[path] = self.slots[ema_path(path)]
-        with _restored(subset(self.variables, averages).values()):
-            for path, average in averages.items():
-                self.variables[path].assign(average.read_value())
+        with self.unchanged():
+            for path in self.trainable:
+                if ema_path(path) in self.slots:
+                    self.variables[path].assign(self.slots[ema_path(path)].read_value())
             yield
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Restores the model's variables at the end of the context."""
-        with _restored(self.variables.values()):
+        before = {path: read_stored(variable) for path, variable in self.variables.items()}
+        try:
             yield
-
-
-@contextmanager
-def _restored(variables: Iterable[dtensor.DVariable]) -> Iterator[None]:
-    """Restores variables at the end of the context."""
-    before = [(variable, read_stored(variable)) for variable in variables]
-    try:
-        yield
-    finally:
-        for variable, value in before:
-            variable.assign(value)
+        finally:
+            for path, value in before.items():
+                self.variables[path].assign(value)
 
 
 def make_state(
@@ -94,18 +74,8 @@ def make_state(
     constraints: Mapping[str, Constraint],
     *,
     averages: bool,
-    accumulates: bool,
 ) -> State:
-    """Returns a state whose slots have their initial values.
-
-    Args:
-      variables: by canonical path.
-      trainable_variables: the model's.
-      rule: the optimizer's, which names the slots.
-      constraints: by path, of any of the variables.
-      averages: the run keeps an EMA of the weights.
-      accumulates: a step sums the gradients of several microbatches.
-    """
+    """Returns a state whose slots have their initial values, with averages if the run keeps an EMA."""
     trainable_ids = set(map(id, trainable_variables))
     # In the order of the variables, which gradients and slots share.
     trainable = []
@@ -119,11 +89,8 @@ def make_state(
     if averages:
         for path in trainable:
             slots[ema_path(path)] = zeros(variables[path])
-    grad_accum = {}
-    if accumulates:
-        grad_accum = map_values(zeros, subset(variables, trainable))
     trainable_constraints = {}
     for path in trainable:
         if path in constraints:
             trainable_constraints[path] = constraints[path]
-    return State(variables, trainable, slots, grad_accum, trainable_constraints)
+    return State(variables, trainable, slots, trainable_constraints)

@@ -1,15 +1,14 @@
-"""The traced parts of a DTensor engine.
+"""The traced parts of a DTensor engine: a call of training steps, a step's gradients, an evaluation.
 
-A call of several training steps, a step's gradients, an evaluation.
-
-Shapes: K steps per call, B global batch; with gradient accumulation, K and B are those of the microbatches.
+Shapes: K steps per call, B global batch.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,12 +19,12 @@ from runner import arrays
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.dtensor import operations, packed
+from runner.engine.dtensor.devices import MeshPlacer
 from runner.engine.dtensor.explain import trace_error
 from runner.engine.dtensor.guards import check_indexing, check_order, check_resources
 from runner.engine.dtensor.masks import masks_from_scope
-from runner.engine.dtensor.mesh import MeshPlacer
 from runner.engine.dtensor.state import State
-from runner.engine.dtensor.update import Position, Update
+from runner.engine.dtensor.update import Update
 from runner.engine.dtensor.variable_reads import deferred
 from runner.engine.optim import norms
 from runner.errors import ConfigError, EngineError
@@ -43,12 +42,11 @@ _loop_names = ("train_steps_" + "".join(letters) for letters in itertools.produc
 
 @dataclass(frozen=True)
 class _Backward:
-    """The forward and the backward pass of one microbatch.
+    """The forward and the backward pass of one step.
 
     Attributes:
       gradients: in the order of `State.trainable`.
       loss: (B,), each example's.
-      outputs: the model's.
       regularization: scalar, the sum of the losses that layers add.
     """
 
@@ -59,11 +57,7 @@ class _Backward:
 
 
 class Steps:
-    """Functions to be traced.
-
-    Attributes:
-      graph: the graph of the step that was traced last.
-    """
+    """Functions to be traced; `graph` is that of the step that was traced last."""
 
     def __init__(
         self,
@@ -74,20 +68,8 @@ class Steps:
         state: State,
         mesh: dtensor.Mesh,
         specs: Mapping[str, Spec],
-        groups: int,
+        groups: int | None,
     ) -> None:
-        """Stores what the functions compute with.
-
-        Args:
-          config: a checked config.
-          data: specs of the batches, and the task.
-          total_steps: of the whole run, for schedules that end with it.
-          model: whose variables are in the state.
-          state: variables and slots.
-          mesh: DTensor mesh.
-          specs: sharding of a batch's arrays, by name.
-          groups: number of shares whose sum is a gradient, see `packed.summed`.
-        """
         self._config = config
         self._data = data
         self._model = model
@@ -95,26 +77,20 @@ class Steps:
         self._specs = specs
         self._placer = MeshPlacer(mesh)
         self._ops = replace(arrays.of(tf), all_rows=self._whole)
-        self._update = Update(config, total_steps, state)
-        self._microbatches = config.trainer.accumulate_steps
+        self._update = Update(config.optimizer, total_steps, state, packs=groups is not None)
         self._devices = mesh.size
         self._space = _space(data, specs)
         self._groups = groups
         self.graph: tf.Graph | None = None
 
     def train(self, arrays: Batch, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Runs a call's training steps.
+        """Runs a call's steps, arrays (K, B, ...): each example's loss and metrics (K, B), and scalars (K,).
 
-        Returns each example's loss and metrics (K, B), and regularization (K,). With norms of gradients, these follow
-        the regularization, (K, 1 + norms).
+        The scalars are the regularization; with norms of gradients (K, 1 + norms). `numbers` are the number of steps,
+        of earlier ones, the factor on the learning rate and, from `COUNTS` on, the total weight of each step.
 
         The steps are a while loop and not unrolled: DTensor's passes take longer than linear time in the size of a
-        program, and the number of steps can be an input. A step of several microbatches is as many rounds of the loop.
-
-        Args:
-          arrays: (K, B, ...) by name.
-          numbers: number of rounds, number of earlier steps, the factor on the learning rate; from `COUNTS` on, for
-            each round the total weight of its step.
+        program, and the number of steps can be an input.
         """
         names = (LOSS, *self._data.task.step_metrics)
         gradient_norms = norms.names(self._config.optimizer, self._state.trainable)
@@ -125,11 +101,15 @@ class Steps:
         share_kb = _shares(arrays, numbers)
         counts_k = numbers[COUNTS:]
 
-        def body(i: tf.Tensor, regularization_k: tf.Tensor, *sums_kb: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def body(i: tf.Tensor, regularization_k: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            sums_kb = carried[: len(names)]
+            packed_state = carried[len(names) :]
             batch = _batch(arrays, i)
-            at = self._position(first, i)
+            done = first + tf.cast(i, tf.float32)
             try:
-                sums_b, regularization = self._step(batch, tf.gather(share_kb, i), at, factor)
+                sums_b, regularization, packed_state = self._step(
+                    batch, tf.gather(share_kb, i), done, factor, packed_state
+                )
             except (ConfigError, EngineError):
                 raise
             except Exception as error:  # a user's layers may raise anything
@@ -144,7 +124,7 @@ class Steps:
                 new_regularization_k = tf.where(row_k1, tf.expand_dims(regularization, 0), regularization_k)
             else:
                 new_regularization_k = tf.where(row_k, regularization, regularization_k)
-            return i + 1, new_regularization_k, *new_sums_kb
+            return i + 1, new_regularization_k, *new_sums_kb, *packed_state
 
         # A product and not `tf.zeros`: it has the layout of its factor, (K, B) sharded over the batch axis, before the
         # loop begins, and a loop's carried tensors must have one layout. In a small loop DTensor gives `tf.zeros` the
@@ -153,33 +133,26 @@ class Steps:
         zeros_k = counts_k * 0.0
         if gradient_norms:
             zeros_k = tf.stack([zeros_k] * (1 + len(gradient_norms)), 1)
-        start = (tf.constant(0), zeros_k, *([zeros_kb] * len(names)))
+        start = (tf.constant(0), zeros_k, *([zeros_kb] * len(names)), *self._update.packed_state())
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
-        _, regularization, *sums_kb = tf.while_loop(
+        _, regularization, *carried = tf.while_loop(
             lambda i, *_: tf.cast(i, tf.float32) < rounds, body, start, parallel_iterations=1, name=next(_loop_names)
         )
-        return dict(zip(names, sums_kb, strict=True)), regularization
+        self._update.write_state(carried[len(names) :])
+        return dict(zip(names, carried, strict=False)), regularization
 
     def gradients(self, arrays: Batch, numbers: tf.Tensor) -> list[tf.Tensor]:
-        """Returns one microbatch's gradients in the order of `State.trainable`.
-
-        What layers assign is written if a step has more microbatches: the next one may read it.
-
-        Args:
-          arrays: (K, B, ...) by name.
-          numbers: index of the microbatch among the K, number of earlier microbatches; from `COUNTS` on as in `train`.
-        """
+        """Returns the gradients of step `numbers[0]` of K, after `numbers[1]` earlier ones."""
         i = tf.cast(tf.gather(numbers, 0), tf.int32)
         share_b = tf.gather(_shares(arrays, numbers), i)
-        with deferred(list(self._state.variables.values()), kept=self._microbatches > 1):
-            return self._backward(_batch(arrays, i), share_b, tf.gather(numbers, 1)).gradients
+        sources = [self._state.variables[path] for path in self._state.trainable]
+        with deferred(list(self._state.variables.values()), kept=False):
+            return self._backward(_batch(arrays, i), share_b, tf.gather(numbers, 1), sources).gradients
 
     def evaluate(self, arrays: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], Outputs, tf.Tensor | None]:
-        """Evaluates one batch, arrays (1, B, ...).
+        """Evaluates one batch, arrays (1, B, ...): losses (B,), the task's totals, outputs, losses of layers.
 
-        Returns losses (B,), the task's totals, the outputs, and the sum of the losses that layers add.
-
-        The outputs are empty if the task keeps none. The sum is None if layers add none.
+        The outputs are empty if the task keeps none. The last is None if layers add none.
         """
         task = self._data.task.without_class_weights()
         batch = _only_batch(arrays)
@@ -199,77 +172,66 @@ class Steps:
         return self._outputs(_only_batch(arrays), None, self._data.task.next_logits)
 
     def _whole(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the same values, whole on each device."""
         return self._placer.lay(x, [None] * x.shape.rank, None)
 
-    def _position(self, first: tf.Tensor, i: tf.Tensor) -> Position:
-        """Returns the position in the run of round `i` of a call."""
-        if self._microbatches == 1:
-            done = first + tf.cast(i, tf.float32)
-            return Position(done, done)
-        microstep = first * float(self._microbatches) + tf.cast(i, tf.float32)
-        done = first + tf.cast(i // self._microbatches, tf.float32)
-        return Position(done, microstep, tf.cast(i % self._microbatches, tf.float32))
-
     def _step(
-        self, batch: Batch, share_b: tf.Tensor, at: Position, factor: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Runs one step.
-
-        Reads everything, then computes everything, then writes everything.
+        self, batch: Batch, share_b: tf.Tensor, done: tf.Tensor, factor: tf.Tensor, packed_state: tuple[tf.Tensor, ...]
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tuple[tf.Tensor, ...]]:
+        """Runs one step: reads everything, then computes everything, then writes everything.
 
         DTensor's all-reduce combiner does not keep the order of reads and writes; a step without such an order has
         none to lose, and `_check` verifies that.
-
-        Args:
-          batch: arrays by name.
-          share_b: (B,), each example's share of the mean.
-          at: the position in the run.
-          factor: on the learning rate.
-
-        Returns:
-          Each example's loss and metrics (B,), and the regularization.
         """
-        with deferred(list(self._state.variables.values())):
-            backward = self._backward(batch, share_b, at.microstep)
-            gradients = packed.summed(backward.gradients, self._groups)
-            gradient_norms = self._update.apply(gradients, at, factor)
+        trained = [self._state.variables[path] for path in self._state.trainable]
+        sources: Sequence[Any] = trained
+        lent = {}
+        if packed_state:
+            sources = packed.unpack(packed_state[0], [variable.shape for variable in trained])
+            lent = {id(variable): weight for variable, weight in zip(trained, sources, strict=True)}
+        with deferred(list(self._state.variables.values()), lent) as assigned:
+            backward = self._backward(batch, share_b, done, sources)
+            gradients = backward.gradients
+            weights = [assigned.get(id(variable)) for variable in trained]
+            if packed_state and any(map(operator.is_not, weights, sources)):
+                # A layer has set a weight of its own.
+                packed_state = (packed.pack(weights), *packed_state[1:])
+            vector = packed.summed(gradients, self._groups or 1)
+            if self._update.packs:
+                if vector is None:
+                    vector = packed.pack(gradients)
+                gradient_norms, packed_state = self._update.apply_packed(vector, done, factor, packed_state)
+            else:
+                if vector is not None:
+                    gradients = packed.unpack(vector, [gradient.shape for gradient in gradients])
+                gradient_norms = self._update.apply(gradients, done, factor)
         self._check(tf.compat.v1.get_default_graph())
         metrics = self._data.task.metrics(self._ops, backward.outputs, batch)
         scalars = backward.regularization
         if gradient_norms:
             scalars = tf.stack([scalars, *gradient_norms])
-        return {LOSS: backward.loss, **metrics}, scalars
+        return {LOSS: backward.loss, **metrics}, scalars, packed_state
 
     def _check(self, graph: tf.Graph) -> None:
-        """Checks a traced step for orders and forms that DTensor computes wrongly."""
         self.graph = graph
         if self._devices > 1:
             check_indexing(graph)
         names = {id(variable.handle): path for path, variable in self._state.saved.items()}
-        for path, variable in self._state.grad_accum.items():
-            names[id(variable.handle)] = f"the sum of gradients of {path}"
         check_resources(graph, names)
         if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:
             check_order(graph, names)
 
-    def _backward(self, batch: Batch, share_b: tf.Tensor, microstep: tf.Tensor) -> _Backward:
-        """Runs the forward and the backward pass of one microbatch.
-
-        Args:
-          batch: arrays by name.
-          share_b: (B,), each example's share of the mean.
-          microstep: number of earlier microbatches.
-        """
-        sources = [self._state.variables[path] for path in self._state.trainable]
+    def _backward(self, batch: Batch, share_b: tf.Tensor, done: tf.Tensor, sources: Sequence[Any]) -> _Backward:
+        """Runs the forward and the backward pass; sources are the trainable variables, or tensors lent to them."""
         with tf.GradientTape() as tape:
-            outputs = self._outputs(batch, microstep)
+            if not isinstance(sources[0], tf.Variable):
+                tape.watch(sources)
+            outputs = self._outputs(batch, done)
             loss_b = self._data.task.loss(self._ops, outputs, batch)
             added = self._added()
         # The backward pass starts from each example's share of the mean: the mean itself would cost a collective.
         shares = [share_b]
         for loss in added:
-            shares.append(tf.ones_like(loss) / self._microbatches)
+            shares.append(tf.ones_like(loss))
         tape_gradients = tape.gradient([loss_b, *added], sources, output_gradients=shares)
         gradients = []
         for path, gradient in zip(self._state.trainable, tape_gradients, strict=True):
@@ -281,6 +243,7 @@ class Steps:
             if isinstance(gradient, tf.IndexedSlices):
                 # An embedding's gradient comes as slices, which have no layout on a mesh.
                 gradient = tf.convert_to_tensor(gradient)
+            gradient.set_shape(self._state.variables[path].shape)
             gradients.append(gradient)
         regularization = tf.add_n(added) if added else tf.constant(0.0)
         return _Backward(gradients, loss_b, outputs, regularization)
@@ -299,32 +262,21 @@ class Steps:
     def _outputs(
         self,
         batch: Batch,
-        microstep: tf.Tensor | None,
+        done: tf.Tensor | None,
         reduced: Callable[[arrays.Arrays, Outputs, Batch], Outputs] | None = None,
     ) -> Outputs:
-        """Returns the model's outputs, reduced by the task.
-
-        They are float32 (B, ...), sharded as batches are.
-
-        Args:
-          batch: arrays by name.
-          microstep: number of earlier microbatches; None in an evaluation.
-          reduced: function of the task that reduces the model's outputs; None: `Task.reduced`.
-        """
-        step = None if microstep is None else tf.cast(microstep, tf.int32)
+        """Returns the model's outputs, float32 (B, ...), reduced by the task and sharded as batches are."""
+        step = None if done is None else tf.cast(done, tf.int32)
         entered = scope.Scope(self._config.trainer.seed, step, self._placer, self._specs[WEIGHT][0], self._space)
         with scope.enter(entered), masks_from_scope(self._model), operations.replaced():
-            model_outputs = self._model(self._inputs(batch), training=microstep is not None)
+            model_outputs = self._model(self._inputs(batch), training=done is not None)
             outputs = (reduced or self._data.task.reduced)(self._ops, model_outputs, batch)
             return tf.nest.map_structure(lambda y: scope.by_batch(tf.cast(y, tf.float32)), outputs)
 
     def _inputs(self, batch: Batch) -> Any:
-        """Returns the model's inputs, sharded as the layout says.
+        """Returns the model's inputs, sharded as the layout says, whichever sharding the first layers prefer.
 
-        It does not matter which sharding the first layers prefer.
-
-        Without this DTensor passes a layer's preference on to the operation that takes a batch out of several, and
-        rejects it there.
+        Else DTensor passes a layer's preference on to the operation that takes a batch out of several, which fails.
         """
         task = self._data.task
         inputs = task.inputs(self._ops, batch)
@@ -334,12 +286,10 @@ class Steps:
 
 
 def _batch(arrays: Batch, i: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns batch `i` of a call."""
     return {name: tf.gather(array, i) for name, array in arrays.items()}
 
 
 def _only_batch(arrays: Batch) -> dict[str, tf.Tensor]:
-    """Returns the batch of a call with K = 1."""
     return {name: tf.squeeze(array, 0) for name, array in arrays.items()}
 
 
@@ -349,14 +299,7 @@ def _shares(arrays: Batch, numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _space(data: DataSpec, specs: Mapping[str, Spec]) -> tuple[str | None, str | None]:
-    """Returns the axes that shard the height and the width of the model's images.
-
-    They are those of the first input that is sharded.
-
-    Args:
-      data: specs of the model's inputs.
-      specs: sharding of a batch's arrays, by name.
-    """
+    """Returns the axes that shard height and width of the first input that is an image and sharded."""
     for name, spec in data.inputs.items():
         if not spec.is_image:
             continue

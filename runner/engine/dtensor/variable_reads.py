@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,12 +24,7 @@ from runner.engine.dtensor.private import reads_by
 
 
 def gather_for_use(variable: dtensor.DVariable, layout: dtensor.Layout) -> None:
-    """Makes every ordinary read of a DVariable return its value under another layout.
-
-    Args:
-      variable: DVariable; `read_stored` still reads it as it is stored.
-      layout: DTensor layout of the value that layers see.
-    """
+    """Makes every ordinary read of a DVariable return its value under a layout; `read_stored` is as before."""
     variable.use_layout = layout
     stored: type = type(variable)
     variable.__class__ = _gathered_class(stored)
@@ -48,9 +43,8 @@ def read_stored(variable: tf.Variable) -> tf.Tensor:
 
 @functools.cache
 def _gathered_class(stored: type) -> type:
-    """Returns the subclass of a variable class whose reads are gathered."""
-
-    def gathered(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+    def gathered(variable: tf.Variable, read: Callable[[], tf.Tensor]) -> tf.Tensor:
+        value = read()
         # Outside of a step nothing needs the gathered value, and a relayout would be a program of its own.
         if tf.executing_eagerly():
             return value
@@ -62,45 +56,44 @@ def _gathered_class(stored: type) -> type:
 
 
 @contextlib.contextmanager
-def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator[None]:
-    """Defers assignments to variables until the context ends.
+def deferred(
+    variables: Sequence[tf.Variable], lent: Mapping[int, tf.Tensor] | None = None, *, kept: bool = True
+) -> Iterator[dict[int, tf.Tensor]]:
+    """Defers assignments until the context ends, unless they are dropped; until then readers get the new values.
 
-    Until then their readers get the assigned values.
-
-    The gradient of a read after an assignment is that of the variable, as in TensorFlow.
-
-    Args:
-      variables: given another class within the context.
-      kept: assigned values are written at the end; else they are dropped.
+    `lent` tensors, by the id of their variable, are read in place of it, and not written. Yields id -> the value lent
+    or assigned last. The gradient of a read after an assignment is that of the variable, as in TensorFlow.
     """
-    assigned: dict[int, tf.Tensor] = {}  # id of a variable -> the value assigned last
+    lent = lent or {}
+    assigned = dict(lent)
     classes: list[type] = list(map(type, variables))
     for variable, stored in zip(variables, classes, strict=True):
         variable.__class__ = _deferred_class(stored)
         variable.assigned = assigned
+        variable.lent = lent
     try:
-        yield
+        yield assigned
     finally:
         for variable, stored in zip(variables, classes, strict=True):
             variable.__class__ = stored
-            del variable.assigned
+            del variable.assigned, variable.lent
     if not kept:
         return
     for variable in variables:
-        if id(variable) in assigned:
+        if id(variable) in assigned and id(variable) not in lent:
             variable.assign(assigned[id(variable)])
 
 
 @functools.cache
 def _deferred_class(stored: Any) -> type:
-    """Returns the subclass of a variable class whose assignments are deferred."""
-
-    def current_value(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+    def current_value(variable: tf.Variable, read: Callable[[], tf.Tensor]) -> tf.Tensor:
         new = variable.assigned.get(id(variable))
         if new is None:
-            return value
-        if not variable.trainable:
+            return read()
+        lent = variable.lent.get(id(variable))
+        if not variable.trainable or new is lent:
             return new
+        value = read() if lent is None else lent
         # The difference is exactly 0. It gives the assigned value the gradient of the variable.
         return new + (value - tf.stop_gradient(value))
 

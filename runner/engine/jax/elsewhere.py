@@ -22,7 +22,7 @@ from jax.experimental import topologies
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from runner.config.schema import HardwareConfig
-from runner.engine import compilers
+from runner.engine.accelerated import COMPILERS, has_compiler
 from runner.engine.jax import private, residuals
 from runner.errors import invalid
 
@@ -52,8 +52,8 @@ def make_mesh(axes: Mapping[str, int], compiler: str, hardware: HardwareConfig) 
 def _target_devices(axes: Mapping[str, int], hardware: HardwareConfig) -> list[jax.Device]:
     kind = hardware.kind or ""
     target = hardware.target or ""
-    if not compilers.is_installed(kind):
-        extra = compilers.COMPILERS[kind].extra
+    if not has_compiler(kind):
+        _, extra = COMPILERS[kind]
         raise invalid(
             "plan.compiler",
             TARGET,

@@ -67,6 +67,8 @@ _LEAST_CACHED_S = 0.5
 class JaxEngine(MeshEngine[jax.Array]):
     """Keras 3 on JAX; see `runner.engine.base.Engine` for what the methods promise."""
 
+    counts_cost = True
+
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
         super().__init__(config, data, total_steps, planning=planning)
         self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}

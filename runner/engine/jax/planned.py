@@ -94,7 +94,7 @@ class PlannedEngine(JaxEngine):
     def traced_as(
         self, shapes: Mapping[str, tuple[int, ...]], sizes: TracedSizes
     ) -> tuple[tuple[Hashable, ...], LossSplit]:
-        """Returns what the forward pass depends on; see `runner.engine.base.SharesTraces`."""
+        """Returns what the forward pass depends on; see `runner.engine.base.TracesForward`."""
         config = self._config
         mesh = self._make_mesh()
         placements = layout.resolve(config.layout, shapes, self._axes)

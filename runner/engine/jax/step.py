@@ -26,7 +26,6 @@ from runner.engine.jax.rounds import Arrays, Rounds, Sums, first_step, only_batc
 from runner.engine.jax.state import State
 from runner.engine.jax.updates import Before, UpdateRule
 from runner.engine.optim import (
-    groups,
     norms,
     rules,
 )
@@ -162,7 +161,7 @@ class Step(Rounds[State[jax.Array]]):
             if self._norms:
                 # With several micro-batches, the new sums are those of the step so far.
                 totals = new_state.grad_accum or gradients
-                regularization = jnp.stack([regularization, *self._gradient_norms(totals, done)])
+                regularization = jnp.stack([regularization, *self._gradient_norms(totals)])
         metrics = self._task.metrics(self._ops, outputs, batch)
         sums = {LOSS: loss_b}
         for name in self._metrics:
@@ -188,7 +187,7 @@ class Step(Rounds[State[jax.Array]]):
             # A step's first micro-batch begins its sums; what the step before left in them does not count.
             sums = [jnp.where(microbatch > 0, old, jnp.zeros_like(old)) for old in state.grad_accum]
             gradients = [old + new for old, new in zip(sums, gradients, strict=True)]
-        clipped = clip(config.clip, self._counted(gradients, done), jnp)
+        clipped = clip(config.clip, gradients, jnp)
         old_slots = []
         for slot, values in zip(self._update_rule.slots, state.slots, strict=True):
             if slot.dtype is None:
@@ -213,14 +212,9 @@ class Step(Rounds[State[jax.Array]]):
         chosen: State[jax.Array] = jax.tree.map(lambda new, old: jnp.where(is_last, new, old), updated, state)
         return chosen._replace(non_trainable=state.non_trainable, grad_accum=gradients)
 
-    def _counted(self, gradients: list[jax.Array], done: jax.Array) -> list[jax.Array]:
-        """Returns the gradients, those of variables that are frozen in this step as zeros."""
-        settings = list(self._update_rule.settings.values())
-        return groups.unfrozen(settings, gradients, done + 1.0, self._ops)
-
-    def _gradient_norms(self, gradients: list[jax.Array], done: jax.Array) -> list[jax.Array]:
+    def _gradient_norms(self, gradients: list[jax.Array]) -> list[jax.Array]:
         paths = list(self._update_rule.settings)
-        return norms.values(self._optimizer, paths, self._counted(gradients, done), self._ops)
+        return norms.values(self._optimizer, paths, gradients, self._ops)
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
         """Returns a trainable variable's new value after its Keras constraint, called as `fit` calls it."""

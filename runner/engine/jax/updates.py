@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, combinations
 from typing import Any
 
@@ -101,66 +100,53 @@ class OwnUpdate(UpdateRule):
         names = self._rule.rule.slots
         # Rules count steps from 1, as bias corrections need.
         step = before.done + 1.0
-        for index, (path, own) in enumerate(self.settings.items()):
+        for index, path in enumerate(self.settings):
             weight = before.weights[index]
             old_slots = {name: values[index] for name, values in zip(names, before.slots, strict=True)}
             new_weight, updated = self._rule.update(
                 path, before.gradients[index], weight, old_slots, before.rate, step
             )
-            new_weight = before.constrain(index, new_weight)
-            new_weights.append(_unless_frozen(own.freeze_steps, before.done, new_weight, weight))
+            new_weights.append(before.constrain(index, new_weight))
             for name, values in zip(names, new_slots, strict=True):
-                values.append(_unless_frozen(own.freeze_steps, before.done, updated[name], old_slots[name]))
+                values.append(updated[name])
         return new_weights, new_slots
 
 
-def _unless_frozen(freeze_steps: int, done: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Returns the new value, or the old one in the first steps of a variable that is frozen then."""
-    if not freeze_steps:
-        return new
-    return jnp.where(done >= freeze_steps, new, old)
-
-
 class KerasUpdate(UpdateRule):
-    """Optimizers of Keras 3: one per learning rate and step count, as Keras has them per optimizer."""
+    """Optimizers of Keras 3: one per learning rate, as Keras has it per optimizer."""
 
     def __init__(
         self, config: OptimizerConfig, variables: Variables, settings: Mapping[str, Settings], mesh: Mesh
     ) -> None:
         self.settings = settings
         self.slots = []
-        # Each with the numbers of its variables, its factor of the rate, and the steps before its first.
-        self._parts: list[tuple[_KerasOptimizer, list[int], float, int]] = []
+        # Each with the numbers of its variables and its factor of the rate.
+        self._parts: list[tuple[_KerasOptimizer, list[int], float]] = []
         numbers = {path: number for number, path in enumerate(variables)}
-        for (rate, freeze_steps), paths in groups.parts(settings).items():
+        for rate, paths in groups.parts(settings).items():
             own = {path: variables[path] for path in paths}
             excluded = [own[path] for path in paths if not settings[path].decays]
             optimizer = _KerasOptimizer(config, own, excluded, mesh)
             self.slots += optimizer.slots
-            self._parts.append((optimizer, [numbers[path] for path in paths], rate, freeze_steps))
+            self._parts.append((optimizer, [numbers[path] for path in paths], rate))
 
     def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Updates all variables of an optimizer at once; Keras applies the constraints itself."""
         new_weights = list(before.weights)
         new_slots: list[Values] = []
-        for optimizer, numbers, factor, freeze_steps in self._parts:
+        for optimizer, numbers, factor in self._parts:
             # The slots of all parts are in one list, part after part, as `__init__` has added them.
             slots = before.slots[len(new_slots) : len(new_slots) + len(optimizer.slots)]
             weights = [before.weights[number] for number in numbers]
             gradients = [before.gradients[number] for number in numbers]
-            # A frozen part counts from its own first step, for which its bias corrections are meant.
-            done = before.done
-            if freeze_steps:
-                done = jnp.maximum(before.done - float(freeze_steps), 0.0)
             rate = before.rate
             # A factor of 1 adds no operation: without groups, the program is the one that it was.
             if factor != 1.0:
                 rate = before.rate * factor
-            unfrozen = partial(_unless_frozen, freeze_steps, before.done)
-            updated = jax.tree.map(unfrozen, optimizer.apply(gradients, weights, slots, rate, done), (weights, slots))
-            for number, weight in zip(numbers, updated[0], strict=True):
+            updated, updated_slots = optimizer.apply(gradients, weights, slots, rate, before.done)
+            for number, weight in zip(numbers, updated, strict=True):
                 new_weights[number] = weight
-            new_slots += updated[1]
+            new_slots += updated_slots
         return new_weights, new_slots
 
 

@@ -20,17 +20,7 @@ _KERAS_RATE = 0.001
 
 
 def adam_learning_rate(builder: str) -> float:
-    """Returns the default learning rate of Adam for a model.
-
-    conf/optimizer/adam.yaml refers to it.
-
-    Args:
-      builder: import path of the model's builder, `model._target_`.
-
-    Example:
-      >>> adam_learning_rate("runner.model.mlp.sequential"), adam_learning_rate("runner.model.vit.build")
-      (0.01, 0.001)
-    """
+    """Returns the default learning rate of Adam for a model, which conf/optimizer/adam.yaml refers to."""
     if str(builder).startswith(_TUTORIAL_BUILDERS):
         return _TUTORIAL_RATE
     return _KERAS_RATE
@@ -59,7 +49,7 @@ def _make_rule(config: OptimizerConfig, xp: Arrays) -> Rule:
         }
         return apply(weight, new_slots, rate, step), new_slots
 
-    return Rule(("m", "v"), update, apply=apply)
+    return Rule(("m", "v"), update, apply=apply, elementwise=True)
 
 
 ADAM = OptimizerEntry(

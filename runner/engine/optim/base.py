@@ -43,12 +43,7 @@ class Slot:
 
 
 def whole_slots(names: Sequence[str], ranks: Mapping[str, int]) -> list[Slot]:
-    """Returns slots that have the shapes of all variables.
-
-    Args:
-      names: the names of the slots.
-      ranks: path of each trainable variable -> its number of dims.
-    """
+    """Returns slots that have the shapes of all variables, given the variables' numbers of dims by path."""
     dims = {path: tuple(range(rank)) for path, rank in ranks.items()}
     return [Slot(name, dims) for name in names]
 
@@ -63,18 +58,19 @@ class Rule:
       update: (gradient, weight, slots, learning rate, step counted from 1) -> (new weight, new slots); all tensors.
       apply: (weight, new slots, learning rate, step counted from 1) -> new weight, if the new weight depends on the
         new slots alone and not on the gradient; None otherwise.
+      elementwise: each element's update depends on that element of weight, gradient and slots alone, so that several
+        variables may be updated as one vector. False for a rule with norms of a whole variable, such as LAMB.
     """
 
     slots: tuple[str, ...]
     update: Update
     apply: Apply | None = None
+    elementwise: bool = False
 
 
 @dataclass(frozen=True)
 class OptimizerEntry:
-    """All that the runner knows of one optimizer.
-
-    `runner.engine.optim.registry` lists the entries by name.
+    """All that the runner knows of one optimizer; `runner.engine.optim.registry` lists them by name.
 
     Attributes:
       keys: keys of the config group `optimizer` that the rule uses; each must have a value, and others must be null.

@@ -10,15 +10,7 @@ from runner.config.schema import ClipConfig
 
 
 def clip(config: ClipConfig, gradients: list[Tensor], ops: ModuleType) -> list[Tensor]:
-    """Returns clipped gradients.
-
-    Each is clipped by its own norm, all by their global norm, or each element by value.
-
-    Args:
-      config: at most one of its keys is set.
-      gradients: replicated or sharded; norms are those of the whole arrays.
-      ops: the module of the tensors, `tensorflow`, `jax.numpy` or `numpy`.
-    """
+    """Returns gradients clipped by each one's norm, by their global norm, or each element by value."""
     xp = arrays.of(ops)
     if config.norm is not None:
         limit = config.norm

@@ -62,11 +62,7 @@ CLASSES: Mapping[str, Mapping[str, KerasSlot]] = {
 
 @contextmanager
 def options_checked(config: OptimizerConfig) -> Iterator[None]:
-    """Turns an error of Keras about options of a class into a line that names the one that Keras names, or else all.
-
-    Raises:
-      ConfigError: Keras rejects an option.
-    """
+    """Turns an error of Keras about options of a class into a line that names the one that Keras names."""
     try:
         yield
     except (TypeError, ValueError) as error:

@@ -11,12 +11,7 @@ _NAME = "gradient_norm"
 
 
 def names(config: OptimizerConfig, trainable: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of the norms that a run logs; none unless `optimizer.gradient_norm` is set.
-
-    Args:
-      config: the config of the optimizer.
-      trainable: canonical paths of the trainable variables.
-    """
+    """Returns the names of the norms that a run logs; none unless `optimizer.gradient_norm` is set."""
     if config.gradient_norm is None:
         return ()
     found = [_NAME]
@@ -26,14 +21,7 @@ def names(config: OptimizerConfig, trainable: Sequence[str]) -> tuple[str, ...]:
 
 
 def values(config: OptimizerConfig, trainable: Sequence[str], gradients: Sequence[Tensor], xp: Arrays) -> list[Tensor]:
-    """Returns the L2 norms, float32 (), in the order of `names`.
-
-    Args:
-      config: the config of the optimizer.
-      trainable: canonical paths of the trainable variables.
-      gradients: of them, in their order; replicated or sharded, the norms are those of whole arrays.
-      xp: functions of the arrays.
-    """
+    """Returns the L2 norms of whole gradients, float32 (), in the order of `names`."""
     if config.gradient_norm is None:
         return []
     # Sums of squares by layer serve both the norm of all gradients and those of the layers, in one pass.

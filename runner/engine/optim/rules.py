@@ -29,52 +29,24 @@ RULE_KEYS: Mapping[str, tuple[str, ...]] = {name: entry.keys for name, entry in 
 
 
 def make_rule(config: OptimizerConfig, ops: ModuleType) -> Rule:
-    """Returns the update rule of a checked config.
-
-    Args:
-      config: name and numbers.
-      ops: the module of the tensors, `tensorflow`, `jax.numpy` or `numpy`.
-    """
+    """Returns the update rule of a checked config."""
     make = OPTIMIZERS[config.name].make_rule
     assert make is not None, "checked: only engines with JAX get an optimizer without a rule"
     return make(config, arrays.of(ops))
 
 
 class GroupedRule:
-    """The update rule of a config, applied to each variable as its parameter groups say.
-
-    A variable that is frozen is updated like any other: the engine selects its old values.
-
-    Attributes:
-      rule: of a variable in no group.
-    """
+    """The update rule of a config, applied to each variable as its parameter groups say."""
 
     def __init__(self, config: OptimizerConfig, settings: Mapping[str, Settings], ops: ModuleType) -> None:
-        """Makes the rule, and one without weight decay.
-
-        Args:
-          config: checked.
-          settings: of each trainable variable, by path.
-          ops: the module of the tensors.
-        """
         self.rule = make_rule(config, ops)
         self._rule_without_decay = make_rule(groups.without_decay(config), ops)
         self._settings = settings
-        self._xp = arrays.of(ops)
 
     def update(
         self, path: str, gradient: Tensor, weight: Tensor, slots: Slots, rate: Tensor, step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Returns the new weight and the new slots of a variable.
-
-        Args:
-          path: canonical.
-          gradient: clipped.
-          weight: before.
-          slots: before, by name.
-          rate: float32 (), learning rate of the step.
-          step: float32 (), of the run, counted from 1.
-        """
+        """Returns the new weight and slots of a variable; the step, float32 (), is counted from 1."""
         own = self._settings[path]
         rule = self.rule
         if not own.decays:
@@ -82,18 +54,10 @@ class GroupedRule:
         # Without a factor there is no product: `rate * 1.0` would be one more operation per variable.
         if own.rate != 1.0:
             rate = rate * own.rate
-        return rule.update(gradient, weight, slots, rate, groups.own_step(own, step, self._xp))
+        return rule.update(gradient, weight, slots, rate, step)
 
 
 def average(decay: float, old: Tensor, weight: Tensor, step: Tensor, ops: ModuleType) -> Tensor:
-    """Returns the new exponential moving average (EMA), by Keras 3's formula.
-
-    Args:
-      decay: share of the old average that is kept.
-      old: average before.
-      weight: after the update.
-      step: steps done before this one, a float32 tensor. At 0 the average becomes the weight.
-      ops: the module of the tensors.
-    """
+    """Returns the new exponential moving average (EMA), by Keras 3's formula; at step 0 it becomes the weight."""
     kept_share = arrays.of(ops).to_float(step > 0) * decay
     return old * kept_share + weight * (1 - kept_share)

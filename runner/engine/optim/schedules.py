@@ -30,10 +30,6 @@ RUN_PARAMETERS = ("step", "total_steps", "learning_rate")
 # Entries of the table of a custom schedule, 4 bytes each, which every device keeps and every program contains.
 MOST_CUSTOM_STEPS = 1_000_000
 
-# Cycles of growing length. Each is a few operations of every step's program. A cycle factor of 1.1 reaches the largest
-# number of steps in fewer.
-MOST_CYCLES = 200
-
 # Share of the run that one_cycle rises for if its config does not say, as PyTorch's OneCycleLR.
 _RISE = 0.3
 
@@ -66,14 +62,7 @@ class ScheduleEntry:
 
 
 def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: ModuleType = math) -> Tensor:
-    """Returns the learning rate of a step.
-
-    Args:
-      config: base rate and schedule.
-      step: steps done before this one: a Python number with `ops=math`, else a float32 tensor.
-      total_steps: steps of the whole training, where schedules without `decay_steps` end.
-      ops: `math`, or the module of the tensors, `tensorflow`, `jax.numpy` or `numpy`.
-    """
+    """Returns the learning rate after `step` steps: a number with `ops=math`, else a float32 tensor."""
     base = config.learning_rate
     schedule = config.schedule
     xp = arrays.elementary(ops)
@@ -97,23 +86,18 @@ def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: 
 
 
 def _after_warmup(schedule: ScheduleConfig, step: Tensor, xp: Elementary) -> Tensor:
-    """Returns the steps since the end of the warm-up, 0 during it."""
     if not schedule.warmup_steps:
         return step
     return xp.maximum(step - float(schedule.warmup_steps), 0.0)
 
 
 def _progress(schedule: ScheduleConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
-    """Returns the share of the decay that is done, from 0 to 1."""
     span = decay_span(schedule, total_steps)
     return xp.minimum(xp.maximum(step - float(schedule.warmup_steps), 0.0) / float(span), 1.0)
 
 
 def decay_span(schedule: ScheduleConfig, total_steps: int) -> int:
-    """Returns the steps that a schedule takes to its final factor after its warm-up.
-
-    By default, these are the rest of the training.
-    """
+    """Returns the steps from the warm-up to the final factor; by default the rest of the training."""
     return schedule.decay_steps or max(total_steps - schedule.warmup_steps, 1)
 
 
@@ -122,15 +106,12 @@ def _constant(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Eleme
     return xp.to_float(1.0)
 
 
-def _linear(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
-    final = config.schedule.final_factor
-    return final + (1 - final) * (1 - _progress(config.schedule, step, total_steps, xp))
-
-
 def _polynomial(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
     schedule = config.schedule
     rest = 1 - _progress(schedule, step, total_steps, xp)
-    return schedule.final_factor + (1 - schedule.final_factor) * xp.power(rest, schedule.power)
+    if schedule.name == "polynomial":
+        rest = xp.power(rest, schedule.power)
+    return schedule.final_factor + (1 - schedule.final_factor) * rest
 
 
 def _cosine(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
@@ -140,51 +121,6 @@ def _cosine(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Element
 
 def _half_cosine(final: float, progress: Tensor, xp: Elementary) -> Tensor:
     return final + (1 - final) * 0.5 * (1 + xp.cos(math.pi * progress))
-
-
-def _cosine_restarts(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
-    """Returns half cosines, one after another, each so many times longer and higher (Loshchilov and Hutter, 2017).
-
-    Keras divides the step by the length in float32, and so takes some first steps of a cycle for the last of the one
-    before (length 97: steps 97, 194 and 388). Here a step is compared with the starts of the cycles.
-    """
-    schedule = config.schedule
-    since = _after_warmup(schedule, step, xp)
-    if schedule.cycle_factor == 1.0:
-        length: Tensor = float(schedule.decay_steps or 1)
-        cycle = xp.floor(since / length)
-        # A rounded quotient may be on the other side of a whole number. Products of whole numbers are exact.
-        cycle = cycle + xp.to_float(since - cycle * length >= length) - xp.to_float(cycle * length > since)
-        start = cycle * length
-        peak = xp.power(schedule.peak_factor, cycle)
-    else:
-        starts = cycle_starts(schedule, total_steps)
-        length = float(schedule.decay_steps or 1)
-        start = 0.0
-        peak = 1.0
-        for number in range(1, len(starts)):
-            is_there = xp.to_float(since >= starts[number])
-            longer = schedule.cycle_factor**number
-            start = start + is_there * (starts[number] - starts[number - 1])
-            length = length + is_there * (longer - longer / schedule.cycle_factor) * float(schedule.decay_steps or 1)
-            higher = schedule.peak_factor**number
-            peak = peak + is_there * (higher - higher / schedule.peak_factor)
-    progress = xp.minimum((since - start) / length, 1.0)
-    final = schedule.final_factor
-    return final + (1 - final) * 0.5 * peak * (1 + xp.cos(math.pi * progress))
-
-
-def cycle_starts(schedule: ScheduleConfig, total_steps: int) -> list[float]:
-    """Returns the first steps of the cycles of cosine_restarts, counted from the end of the warm-up.
-
-    There are at most one more than `MOST_CYCLES`.
-    """
-    starts = [0.0]
-    length = float(schedule.decay_steps or 1)
-    while starts[-1] + length < total_steps and len(starts) <= MOST_CYCLES:
-        starts.append(starts[-1] + length)
-        length *= schedule.cycle_factor
-    return starts
 
 
 def _exponential(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
@@ -231,10 +167,7 @@ def rise_steps(schedule: ScheduleConfig, total_steps: int) -> int:
 
 
 def _piecewise(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
-    """Returns the factor of the step's piece.
-
-    It is a sum of the changes at the boundaries that are passed.
-    """
+    """Returns the factor of the step's piece, as a sum of the changes at the boundaries that are passed."""
     del total_steps
     factors = config.schedule.factors
     factor = factors[0]
@@ -258,16 +191,7 @@ def _custom(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Element
 
 
 def custom_factor(config: OptimizerConfig, step: int, total_steps: int) -> float:
-    """Returns what a user's function returns for a step, as a factor of the base rate.
-
-    Args:
-      config: with a custom schedule, checked.
-      step: steps since the end of the warm-up.
-      total_steps: of the run.
-
-    Raises:
-      ConfigError: the function can't be imported, fails, or returns no finite number of at least 0.
-    """
+    """Returns what a user's function returns `step` steps after the warm-up, as a factor of the base rate."""
     schedule = config.schedule
     function, parameters = _loaded(schedule.target, tuple(schedule.options))
     from_run = {"step": step, "total_steps": total_steps, "learning_rate": config.learning_rate}
@@ -290,11 +214,6 @@ def custom_factor(config: OptimizerConfig, step: int, total_steps: int) -> float
 
 @cache
 def _loaded(path: str, options: tuple[str, ...]) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """Returns a user's function and the names of its parameters.
-
-    Raises:
-      ConfigError: it can't be imported, or does not take the step and the options.
-    """
     function = import_path.load(path, TARGET_KEY)
     names = tuple(import_path.parameters(function))
     if "step" not in names:
@@ -315,14 +234,6 @@ def turning_points(config: OptimizerConfig, total_steps: int) -> list[int]:
     points = {0, schedule.warmup_steps, total_steps - 1, rise_steps(schedule, total_steps)}
     for boundary in schedule.boundaries:
         points.add(boundary + 1)
-    if schedule.name == "cosine_restarts":
-        starts = cycle_starts(schedule, total_steps)
-        if schedule.cycle_factor == 1.0:
-            # The peaks grow or shrink, so the first and the last are the extremes.
-            length = schedule.decay_steps or 1
-            starts = [0.0, float(max(total_steps - schedule.warmup_steps - 1, 0) // length * length)]
-        for start in starts:
-            points.add(schedule.warmup_steps + math.ceil(start))
     return sorted(point for point in points if 0 <= point < total_steps)
 
 
@@ -343,17 +254,11 @@ def description(config: OptimizerConfig) -> str:
     return warmup
 
 
-def _keras_linear(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
-    schedule = config.schedule
-    base = config.learning_rate
-    return schedules.PolynomialDecay(base, decay_span(schedule, total_steps), base * schedule.final_factor)
-
-
 def _keras_polynomial(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
     schedule = config.schedule
-    base = config.learning_rate
-    span = decay_span(schedule, total_steps)
-    return schedules.PolynomialDecay(base, span, base * schedule.final_factor, schedule.power)
+    power = schedule.power if schedule.name == "polynomial" else 1.0
+    final = config.learning_rate * schedule.final_factor
+    return schedules.PolynomialDecay(config.learning_rate, decay_span(schedule, total_steps), final, power)
 
 
 def _keras_cosine(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
@@ -361,16 +266,14 @@ def _keras_cosine(config: OptimizerConfig, total_steps: int, schedules: Any) -> 
     return schedules.CosineDecay(config.learning_rate, decay_span(schedule, total_steps), schedule.final_factor)
 
 
-def _keras_exponential(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
-    del total_steps
+def _keras_exponential(config: OptimizerConfig, _: int, schedules: Any) -> Any:
     schedule = config.schedule
     return schedules.ExponentialDecay(
         config.learning_rate, schedule.decay_steps, schedule.decay_rate, schedule.staircase
     )
 
 
-def _keras_piecewise(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
-    del total_steps
+def _keras_piecewise(config: OptimizerConfig, _: int, schedules: Any) -> Any:
     rates = [config.learning_rate * factor for factor in config.schedule.factors]
     return schedules.PiecewiseConstantDecay(config.schedule.boundaries, rates)
 
@@ -383,12 +286,8 @@ SCHEDULES: Mapping[str, ScheduleEntry] = {
         ("decay_steps", "decay_rate", "staircase"), _exponential, _keras_exponential, needs=("decay_steps",)
     ),
     "piecewise": ScheduleEntry(("boundaries", "factors"), _piecewise, _keras_piecewise),
-    "linear": ScheduleEntry(("decay_steps", "final_factor"), _linear, _keras_linear),
+    "linear": ScheduleEntry(("decay_steps", "final_factor"), _polynomial, _keras_polynomial),
     "polynomial": ScheduleEntry(("decay_steps", "final_factor", "power"), _polynomial, _keras_polynomial),
-    # Keras's CosineDecayRestarts has the same formula, but misses some first steps of cycles; see the formula.
-    "cosine_restarts": ScheduleEntry(
-        ("decay_steps", "final_factor", "cycle_factor", "peak_factor"), _cosine_restarts, needs=("decay_steps",)
-    ),
     "inverse_sqrt": ScheduleEntry(("decay_steps",), _inverse_sqrt),
     "warmup_stable_decay": ScheduleEntry(("decay_steps", "final_factor"), _warmup_stable_decay),
     "one_cycle": ScheduleEntry(("final_factor",), _one_cycle, rises=True),

@@ -35,25 +35,13 @@ _CLIP_ARGUMENTS = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value"
 
 @dataclass(frozen=True)
 class StockPart:
-    """A stock optimizer of the variables with one learning rate and one step count.
-
-    Attributes:
-      optimizer: not yet built.
-      paths: the paths of its variables, in the model's order.
-      freeze_steps: steps of the run before its first one.
-    """
+    """A stock optimizer, not yet built, and the paths of its variables, which have one learning rate."""
 
     optimizer: Any
     paths: Sequence[str]
-    freeze_steps: int
 
     def build(self, variables: Mapping[str, Any], settings: Mapping[str, groups.Settings]) -> None:
-        """Builds the optimizer.
-
-        Args:
-          variables: by path; others are ignored.
-          settings: by path.
-        """
+        """Builds the optimizer."""
         excluded = [variables[path] for path in self.paths if not settings[path].decays]
         if excluded:
             self.optimizer.exclude_from_weight_decay(var_list=excluded)
@@ -63,52 +51,35 @@ class StockPart:
 def stock_parts(
     config: OptimizerConfig, total_steps: int, keras: ModuleType, settings: Mapping[str, groups.Settings]
 ) -> list[StockPart]:
-    """Returns a stock optimizer per learning rate and step count.
+    """Returns a stock optimizer per learning rate, of `tf_keras` or Keras 3.
 
     If there are several, none clips gradients: a norm may be that of all of them.
-
-    Args:
-      config: a checked config.
-      total_steps: steps of the whole training.
-      keras: `tf_keras` or Keras 3.
-      settings: of each trainable variable, in the model's order.
     """
     by_setting = groups.parts(settings)
     found = []
-    for (rate, freeze_steps), paths in by_setting.items():
+    for rate, paths in by_setting.items():
         own = config
         if is_divided(settings):
             own = replace(config, learning_rate=config.learning_rate * rate, clip=ClipConfig())
-        found.append(StockPart(stock_optimizer(own, total_steps, keras, freeze_steps), paths, freeze_steps))
+        found.append(StockPart(stock_optimizer(own, total_steps, keras), paths))
     return found
 
 
 def is_divided(settings: Mapping[str, groups.Settings]) -> bool:
-    """Returns whether variables differ in learning rate or frozen steps from the config's own."""
-    return set(groups.parts(settings)) != {(1.0, 0)}
+    """Returns whether variables differ in learning rate from the config's own."""
+    return set(groups.parts(settings)) != {1.0}
 
 
-def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType, steps_before: int = 0) -> Any:
-    """Returns Keras's own optimizer, with the config's schedule and clipping.
-
-    Args:
-      config: a checked config.
-      total_steps: steps of the whole training.
-      keras: `tf_keras` or Keras 3.
-      steps_before: steps of the run before the optimizer's first one, which its schedule counts.
-    """
+def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType) -> Any:
+    """Returns Keras's own optimizer with the config's schedule and clipping."""
     arguments = {**_clip_arguments(config.clip), **keras_arguments(config)}
-    schedule = _schedule(config, total_steps, keras)
-    if steps_before and not isinstance(schedule, float):
-        schedule = _later(schedule, steps_before, keras.optimizers.schedules)
-    arguments["learning_rate"] = schedule
+    arguments["learning_rate"] = _schedule(config, total_steps, keras)
     make = getattr(keras.optimizers, _class_of(config))
     with options_checked(config):
         return make(**arguments)
 
 
 def _class_of(config: OptimizerConfig) -> str:
-    """Returns the name of Keras's class."""
     return config.class_name or OPTIMIZERS[config.name].keras_class
 
 
@@ -123,14 +94,10 @@ def keras_arguments(config: OptimizerConfig) -> dict[str, Any]:
 def keras_slots(
     config: OptimizerConfig, optimizer: Any, ranks: Mapping[str, int]
 ) -> list[tuple[Slot, dict[str, Any]]]:
-    """Returns the state of a built optimizer of Keras, each slot with its variables by the path of their owner.
+    """Returns the state of a built optimizer of Keras, each slot with its variables by their owner's path.
 
-    Variables without such state are left out.
-
-    Args:
-      config: the config of the optimizer.
-      optimizer: built, of tf_keras or Keras 3.
-      ranks: path of each trainable variable -> its number of dims, in the order in which the optimizer was built.
+    `ranks`: path -> number of dims, in the order in which the optimizer was built. Variables without state are left
+    out.
     """
     if OPTIMIZERS[config.name].is_transformation:
         by_slot: list[tuple[Slot, dict[str, Any]]] = optimizer.by_slot
@@ -175,21 +142,7 @@ def _clip_arguments(config: ClipConfig) -> dict[str, object]:
     return arguments
 
 
-def _later(schedule: Any, steps: int, schedules: ModuleType) -> Any:
-    """Returns a Keras schedule that begins at a later step of another."""
-
-    class Later(schedules.LearningRateSchedule):  # type: ignore[name-defined,misc]
-        def __call__(self, step: Any) -> Any:
-            return schedule(step + steps)
-
-        def get_config(self) -> dict[str, object]:
-            return {}
-
-    return Later()
-
-
 def _schedule(config: OptimizerConfig, total_steps: int, keras: ModuleType) -> object:
-    """Returns a Keras schedule, or the learning rate itself if it is constant."""
     schedule = config.schedule
     entry = SCHEDULES[schedule.name]
     schedules = keras.optimizers.schedules
@@ -223,17 +176,13 @@ def _tabulated(config: OptimizerConfig, total_steps: int, keras: Any) -> object:
         rates[step] = learning_rate(config, step, total_steps)
 
     class Tabulated(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-        """The rates of a config, by step."""
-
         def __call__(self, step: Any) -> Any:
-            """Returns the rate of a step."""
             # Keras 3 has its functions in `ops`, tf_keras in `backend`.
             if hasattr(keras, "ops"):
                 return keras.ops.take(rates, keras.ops.cast(step, "int32"))
             return keras.backend.gather(rates, keras.backend.cast(step, "int32"))
 
         def get_config(self) -> dict[str, object]:
-            """Returns no arguments: nothing loads it again."""
             return {}
 
     return Tabulated()

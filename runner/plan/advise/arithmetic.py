@@ -20,7 +20,7 @@ from runner.config import search_path
 from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine import make_engine
-from runner.engine.base import Engine, KnowsSaved, LayerOutput, SharesTraces, TracedSizes, VariableInfo
+from runner.engine.base import Engine, LayerOutput, TracedSizes, TracesForward, VariableInfo
 from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
 from runner.layout import Placement, hybrid
@@ -276,7 +276,7 @@ class Arithmetic:
         config = self._engine_config(remat, accumulate, state, parts)
         # The length of the run, here one step, changes no shape.
         engine = make_engine(config, self._data, 1, planning=True)
-        if parts == _WHOLE or not isinstance(engine, SharesTraces):
+        if parts == _WHOLE or not isinstance(engine, TracesForward):
             return self._built_once(engine, config, remat)
         whole = self._whole()
         engine.is_checked = True
@@ -331,16 +331,14 @@ class Arithmetic:
 def _built(engine: Engine, config: RunConfig, outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
     """Builds an engine and returns what it knows of the model."""
     engine.build()
-    assert isinstance(engine, KnowsSaved)
+    assert isinstance(engine, TracesForward)
     offloaded = []
     if config.model.options.get("offloaded"):
         offloaded = engine.saved_activations(offloaded=True)
     saved = engine.saved_activations()
     if outputs is None:
         outputs = list(engine.layer_outputs())
-    sizes = TracedSizes()
-    if isinstance(engine, SharesTraces):
-        sizes = engine.traced_sizes()
+    sizes = engine.traced_sizes()
     return TracedModel(
         placements=engine.placements,
         trainable=list(engine.trainable),

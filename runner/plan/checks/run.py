@@ -52,8 +52,7 @@ def check(config: RunConfig) -> RunConfig:
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
     hub.check(config.model, config.dataset, config.engine.name, registry.keras_3_engines())
-    checks_engine.check_builder(config)
-    checks_engine.check_trainable(config)
+    checks_engine.check_model(config, has_several=task.entry(config.task).has_outputs)
     on_jax = registry.has_keras_3(config.engine.name)
     gpt_options.check(config.model, on_jax=on_jax)
     if config.run is None:
@@ -64,8 +63,8 @@ def check(config: RunConfig) -> RunConfig:
     gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)
     _check_packing(config)
-    checks_engine.check_outputs(config, has_several=task.entry(config.task).has_outputs)
-    checks_engine.check_own_step(config, own_step=task.entry(config.task).own_step)
+    if task.entry(config.task).own_step:
+        checks_engine.check_own_step(config)
     directions = task.metric_directions(config.task)
     step_metrics = task.step_metric_names(config.task)
     checks_trainer.check(config.trainer, directions, step_metrics)
@@ -75,9 +74,6 @@ def check(config: RunConfig) -> RunConfig:
     _check_tracking(config.tracking)
     checks_sweep.settled(config.sweep, config.task)
     _check_batches(config)
-    trainer = config.trainer
-    if trainer.on_nan == "restore":
-        checks_optimizer.check_restores(config.optimizer, *trainer.restores)
     return config
 
 
@@ -157,13 +153,6 @@ def _check_batches(config: RunConfig) -> None:
     if config.hardware.is_here:
         # A plan for other hardware evaluates nothing, and the default may not fit a large mesh.
         _check_batch_size("eval_batch_size", config.dataset.eval_batch_size, axis, size, 1)
-    if microbatches > 1 and config.optimizer.reread_slots:
-        raise invalid(
-            "trainer.accumulate_steps",
-            microbatches,
-            problem="must be 1 with optimizer.reread_slots, which reproduces a bug of single steps",
-            fix="remove trainer.accumulate_steps or optimizer.reread_slots",
-        )
 
 
 def _check_batch_size(key: str, batch: int | None, axis: str | None, size: int, microbatches: int) -> None:

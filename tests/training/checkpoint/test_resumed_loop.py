@@ -81,7 +81,7 @@ BY_STEPS: dict[str, Any] = {
     "trainer.steps": 24,
     "trainer.evaluate_every_steps": 5,
     "optimizer.schedule": ScheduleConfig(
-        "cosine_restarts", decay_steps=6, plateau=PlateauConfig("eval/accuracy", factor=0.7, patience=1)
+        "exponential", decay_steps=6, plateau=PlateauConfig("eval/accuracy", factor=0.7, patience=1)
     ),
 }
 LENGTHS = {"epochs": BY_EPOCHS, "steps": BY_STEPS}

@@ -1,7 +1,4 @@
-"""Models on a DTensor mesh: one adapter for tf_keras, one for TensorFlow Core.
-
-Each builds a config's model, on one device and on a mesh, and knows its variables.
-"""
+"""Models on a DTensor mesh: adapters for tf_keras and TensorFlow Core build them, and know their variables."""
 
 from __future__ import annotations
 
@@ -13,12 +10,7 @@ from runner.task.base import DataSpec
 
 
 def make_adapter(config: RunConfig, data: DataSpec) -> CoreAdapter | KerasAdapter:
-    """Returns the adapter of the config's engine.
-
-    Args:
-      config: a checked config.
-      data: what the engine is built for.
-    """
+    """Returns the adapter of the config's engine."""
     if ENGINES[config.engine.name].takes_layouts:
         return CoreAdapter(config.model, data, config.trainer.seed)
     return KerasAdapter(config.model, data, config.trainer.seed)

@@ -23,30 +23,16 @@ from runner.task.base import DataSpec
 
 
 class CoreAdapter:
-    """Calls a config's builder of modules, without a Keras.
-
-    The modules are on one device or on a mesh.
-    """
+    """Calls a config's builder of modules without a Keras, on one device or on a mesh."""
 
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
-        """Imports the builder.
-
-        Args:
-          config: names it and its options.
-          data: the model's inputs and outputs.
-          seed: of the initial weights.
-        """
         self._config = config
         self._data = data
         self._seed = seed
         self._builder = target.load(config.target)
 
     def plain(self) -> Any:
-        """Returns the module on one device.
-
-        Raises:
-          ConfigError: the builder raised, or returned something else than a module with named layers.
-        """
+        """Returns the module on one device; a ConfigError if it is not a module with named layers."""
         return self._call({})
 
     def on_mesh(self, plain: Any, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Any:
@@ -56,10 +42,7 @@ class CoreAdapter:
         return self._call(layouts)
 
     def variables(self, model: Any) -> dict[str, tf.Variable]:
-        """Returns canonical path -> variable.
-
-        A path is the layer's name and the attribute of the variable.
-        """
+        """Returns canonical path, layer name and attribute -> variable."""
         variables = {}
         for layer in model.layers:
             for name, value in vars(layer).items():
@@ -68,11 +51,7 @@ class CoreAdapter:
         return variables
 
     def check(self, model: Any, config: RunConfig) -> None:
-        """Checks a module's outputs, and its layers' names.
-
-        Raises:
-          ConfigError: the outputs are not what the task needs, two layers have one name, or padding would count.
-        """
+        """Rejects outputs that the task can't use, layers of one name, and padding that would count."""
         # Names first: two layers of one name would be one variable in what follows.
         check_paths(self.variables(model), config.model)
         # A batch of one example is enough for the shape of the outputs.
@@ -86,10 +65,7 @@ class CoreAdapter:
         return set()
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
-        """Returns every layer's output for a batch.
-
-        Each is a dense layer on the one before.
-        """
+        """Returns every layer's output for a batch; each is a dense layer on the one before."""
         outputs: list[LayerOutput] = []
         for layer in self.plain().layers:
             input_size, output_size = map(int, layer.kernel.shape)

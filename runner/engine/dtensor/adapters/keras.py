@@ -1,7 +1,4 @@
-"""tf_keras models on a mesh.
-
-Canonical variable names, and the models on one device and on a mesh.
-"""
+"""tf_keras models on one device and on a mesh."""
 
 from __future__ import annotations
 
@@ -30,19 +27,9 @@ from runner.task.base import DataSpec
 
 
 class KerasAdapter:
-    """Calls a config's builder for a plain model and for one on a mesh.
-
-    Both come from the same seed.
-    """
+    """Calls a config's builder for a plain model and for one on a mesh, from the same seed."""
 
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
-        """Imports the builder.
-
-        Args:
-          config: names it and its options.
-          data: the model's inputs and outputs.
-          seed: of the initial weights.
-        """
         self._config = config
         self._data = data
         self._seed = seed
@@ -50,13 +37,7 @@ class KerasAdapter:
         self._takes_layouts = target.LAYOUTS in parameters(self._builder)
 
     def plain(self) -> tf_keras.Model:
-        """Returns the stock model on one device.
-
-        Its initial weights depend on the seed only.
-
-        Raises:
-          ConfigError: the builder raised, or returned something else than a built model.
-        """
+        """Returns the stock model on one device; its initial weights depend on the seed only."""
         model = self._call({})
         if not model.built:
             contract.check_steps(model, tf_keras.Model, self._config)
@@ -75,13 +56,7 @@ class KerasAdapter:
     def on_mesh(
         self, plain: tf_keras.Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]
     ) -> tf_keras.Model:
-        """Returns the model with every variable under its layout.
-
-        Args:
-          plain: result of `plain`; it becomes the model on the mesh, unless a builder places variables itself.
-          mesh: DTensor mesh.
-          layouts: canonical path -> DTensor layout, for every variable.
-        """
+        """Returns the model with every variable under its layout; the plain one unless its builder places."""
         if self._takes_layouts:
             model = self._call(layouts)
         else:
@@ -95,12 +70,7 @@ class KerasAdapter:
         return named_variables(model)
 
     def check(self, model: tf_keras.Model, config: RunConfig) -> None:
-        """Checks what any mesh needs of a plain model.
-
-        Raises:
-          ConfigError: the outputs are not what the task needs, the model has something that no engine honors, or
-            padding would count in statistics of the batch.
-        """
+        """Rejects outputs that the task can't use, what no engine honors, and padding in batch statistics."""
         contract.check(model, list(model.submodules), tf_keras.Model, config.model)
         check_taken(model, config.engine.name)
         self._check_outputs(model)
@@ -113,10 +83,6 @@ class KerasAdapter:
         check_kept(model, paths, config, self._data)
 
     def _check_outputs(self, model: tf_keras.Model) -> None:
-        """Lets the task check the shapes of the model's outputs.
-
-        A subclassed model does not know them.
-        """
         task = self._data.task
         shape = getattr(model, "output_shape", None)
         if isinstance(shape, Mapping):
@@ -128,10 +94,7 @@ class KerasAdapter:
             task.check_named({str(number): tuple(one_shape) for number, one_shape in enumerate(shape)})
 
     def whole(self, model: tf_keras.Model) -> set[str]:
-        """Returns the paths of variables that operations of the layers need whole.
-
-        It does not matter how they are stored.
-        """
+        """Returns the paths of variables that layers need whole, however they are stored."""
         needed_ids: set[int] = set()
         for layer in model.submodules:
             needed_ids.update(map(id, whole_variables(layer)))
@@ -169,13 +132,6 @@ def _normalizes_batches(layer: tf.Module) -> bool:
 
 
 def _layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArraySpec]) -> list[LayerOutput]:
-    """Returns each layer's outputs for a batch, in the order of the calls, by tracing one.
-
-    Args:
-      model: built, on one device.
-      batch: number of examples.
-      inputs: specs of the model's inputs, by name.
-    """
     layers = []
     for layer in model.submodules:
         is_layer = isinstance(layer, tf_keras.layers.Layer)

@@ -54,10 +54,6 @@ def _walk(model: tf_keras.layers.Layer, outer: str) -> Iterator[tuple[str, str, 
 
 
 def _of_layer(owner: tf_keras.layers.Layer, prefix: str, outer: str) -> Iterator[tuple[str, str, tf.Variable]]:
-    """Yields the variables in a layer's attributes.
-
-    Those of a functional model among them by its layers' names.
-    """
     for path, nested in attributes(owner, tf_keras.Model):
         if nested is not owner and is_functional(nested):
             for short, full, variable in _walk(nested, ""):
@@ -67,10 +63,7 @@ def _of_layer(owner: tf_keras.layers.Layer, prefix: str, outer: str) -> Iterator
 
 
 def layer_paths(model: tf_keras.Model) -> dict[int, str]:
-    """Returns id of layer -> canonical path.
-
-    It is the attribute path for layers inside a subclassed model.
-    """
+    """Returns id of layer -> canonical path, the attribute path for layers inside a subclassed model."""
     if is_functional(model):
         return {}
     paths: dict[int, str] = {}

@@ -1,7 +1,4 @@
-"""Trial calls of a plain model.
-
-Which variables a training call changes, and whether an evaluation does.
-"""
+"""Trial calls of a plain model: which variables a training call changes, and whether an evaluation does."""
 
 from __future__ import annotations
 
@@ -24,18 +21,9 @@ Variables = Mapping[str, tf.Variable]
 
 
 def check_kept(model: tf.Module, variables: Variables, config: RunConfig, data: DataSpec) -> None:
-    """Checks what calls of a model leave in variables without gradients.
+    """Rejects an evaluation that changes a variable, and padding that counts in one, in a loss or in other rows.
 
-    A model of tf_keras's own layers is not called, unless batches are padded and it has such variables.
-
-    Args:
-      model: plain, of one device.
-      variables: all of the model's, by canonical path.
-      config: the run's.
-      data: what the engine is built for.
-
-    Raises:
-      ConfigError: an evaluation changes one; or padding would count in one, in an added loss or in other examples.
+    A model of tf_keras's own layers is not called, unless batches are padded and it has variables without gradients.
     """
     # A user's code may be in the model's own `call`, so the model is one of the layers.
     layers = [model, *model.submodules]
@@ -64,7 +52,6 @@ def check_kept(model: tf.Module, variables: Variables, config: RunConfig, data: 
 def _check_evaluation(
     model: tf.Module, variables: Variables, kept: Variables, config: ModelConfig, data: DataSpec
 ) -> None:
-    """Checks that a call with training=False changes no variable."""
     before = host_values(kept)
     batch = {name: np.zeros((2, *spec.shape), spec.dtype) for name, spec in data.inputs.items()}
     with _unchanged(variables):
@@ -76,7 +63,6 @@ def _check_evaluation(
 
 @contextmanager
 def _unchanged(variables: Variables) -> Iterator[None]:
-    """Restores all variables at the end of the context."""
     before = host_values(variables)
     try:
         yield
@@ -86,5 +72,4 @@ def _unchanged(variables: Variables) -> Iterator[None]:
 
 
 def _model_inputs(batch: Mapping[str, Array]) -> tf.Tensor | dict[str, tf.Tensor]:
-    """Returns a model's argument: its only input, or all by name."""
     return as_called(map_values(tf.constant, batch))
