@@ -17,7 +17,7 @@ from typing import Any
 Tensor = Any
 Spec = Sequence[str | None]
 
-# `runner.engine.dtensor.mesh.Placer`, which reshards tensors on a mesh whose layouts the layers have to respect.
+# `runner.engine.dtensor.devices.MeshPlacer`, which reshards tensors on a mesh whose layouts the layers must respect.
 Placer = Any
 
 # In a spec: the dim stays sharded as it is.
