@@ -172,10 +172,10 @@ def test_a_plan_needs_no_gpu_and_says_that_none_is_here(root: Path) -> None:
 
 
 def test_auto_is_the_default_and_the_record_has_what_it_became(root: Path) -> None:
-    assert convert(composed("mesh=batch8")).mesh.device == "cpu"
+    assert convert(composed("mesh=batch8", "engine=jax")).mesh.device == "cpu"
     gpus(root, *[H100] * 8)
-    assert convert(composed("mesh=batch8")).mesh.device == "gpu"
-    assert convert(composed("mesh=batch8", "mesh.device=cpu")).mesh.device == "cpu"
+    assert convert(composed("mesh=batch8", "engine=jax")).mesh.device == "gpu"
+    assert convert(composed("mesh=batch8", "engine=jax", "mesh.device=cpu")).mesh.device == "cpu"
 
 
 def test_what_is_settled_stays_so(root: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -266,7 +266,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             return BatchResult(*self._eval(arrays))
 
     @cached_property
-    def _evaluated_whole(self) -> Callable[..., Any]:
+    def _evaluated_whole(self) -> Callable[..., tuple[tf.Tensor, ...]]:
         """The program of an evaluation in which each device computes all examples."""
         return _traced(self._steps_on(self._replicated_specs).evaluate)
 
@@ -312,7 +312,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def _assign(self, values: Mapping[str, Array]) -> None:
         self._state.assign(values)
 
-    def plain_model(self) -> Any:
+    def plain_model(self) -> tf.Module:
         """Returns the plain model with the current weights, or their EMA."""
         with self._state.averaged():
             return self._adapter.exported(map_values(unpack, self._state.variables))

@@ -10,7 +10,6 @@ import operator
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
@@ -183,7 +182,7 @@ class Steps:
         none to lose, and `_check` verifies that.
         """
         trained = [self._state.variables[path] for path in self._state.trainable]
-        sources: Sequence[Any] = trained
+        sources: Sequence[tf.Tensor] = trained
         lent = {}
         if packed_state:
             sources = packed.unpack(packed_state[0], [variable.shape for variable in trained])
@@ -220,7 +219,7 @@ class Steps:
         if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:
             check_order(graph, names)
 
-    def _backward(self, batch: Batch, share_b: tf.Tensor, done: tf.Tensor, sources: Sequence[Any]) -> _Backward:
+    def _backward(self, batch: Batch, share_b: tf.Tensor, done: tf.Tensor, sources: Sequence[tf.Tensor]) -> _Backward:
         """Runs the forward and the backward pass; sources are the trainable variables, or tensors lent to them."""
         with tf.GradientTape() as tape:
             if not isinstance(sources[0], tf.Variable):
@@ -273,7 +272,7 @@ class Steps:
             outputs = (reduced or self._data.task.reduced)(self._ops, model_outputs, batch)
             return tf.nest.map_structure(lambda y: scope.by_batch(tf.cast(y, tf.float32)), outputs)
 
-    def _inputs(self, batch: Batch) -> Any:
+    def _inputs(self, batch: Batch) -> tf.Tensor:
         """Returns the model's inputs, sharded as the layout says, whichever sharding the first layers prefer.
 
         Else DTensor passes a layer's preference on to the operation that takes a batch out of several, which fails.

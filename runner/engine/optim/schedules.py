@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
 
 from runner import arrays
 from runner.arrays import Arrays, Elementary, Tensor
@@ -39,7 +38,7 @@ _DECAY = 0.1
 # (config, steps done before this one, steps of the run, functions of the step) -> factor of the base rate
 Factor = Callable[[OptimizerConfig, Tensor, int, Elementary], Tensor]
 # (config, steps of the run, `keras.optimizers.schedules`) -> Keras's own schedule
-MakeKeras = Callable[[OptimizerConfig, int, Any], Any]
+MakeKeras = Callable[[OptimizerConfig, int, ModuleType], object]
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ def custom_factor(config: OptimizerConfig, step: int, total_steps: int) -> float
 
 
 @cache
-def _loaded(path: str, options: tuple[str, ...]) -> tuple[Callable[..., Any], tuple[str, ...]]:
+def _loaded(path: str, options: tuple[str, ...]) -> tuple[Callable[..., float], tuple[str, ...]]:
     function = import_path.load(path, TARGET_KEY)
     names = tuple(import_path.parameters(function))
     if "step" not in names:
@@ -254,26 +253,26 @@ def description(config: OptimizerConfig) -> str:
     return warmup
 
 
-def _keras_polynomial(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
+def _keras_polynomial(config: OptimizerConfig, total_steps: int, schedules: ModuleType) -> object:
     schedule = config.schedule
     power = schedule.power if schedule.name == "polynomial" else 1.0
     final = config.learning_rate * schedule.final_factor
     return schedules.PolynomialDecay(config.learning_rate, decay_span(schedule, total_steps), final, power)
 
 
-def _keras_cosine(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
+def _keras_cosine(config: OptimizerConfig, total_steps: int, schedules: ModuleType) -> object:
     schedule = config.schedule
     return schedules.CosineDecay(config.learning_rate, decay_span(schedule, total_steps), schedule.final_factor)
 
 
-def _keras_exponential(config: OptimizerConfig, _: int, schedules: Any) -> Any:
+def _keras_exponential(config: OptimizerConfig, _: int, schedules: ModuleType) -> object:
     schedule = config.schedule
     return schedules.ExponentialDecay(
         config.learning_rate, schedule.decay_steps, schedule.decay_rate, schedule.staircase
     )
 
 
-def _keras_piecewise(config: OptimizerConfig, _: int, schedules: Any) -> Any:
+def _keras_piecewise(config: OptimizerConfig, _: int, schedules: ModuleType) -> object:
     rates = [config.learning_rate * factor for factor in config.schedule.factors]
     return schedules.PiecewiseConstantDecay(config.schedule.boundaries, rates)
 

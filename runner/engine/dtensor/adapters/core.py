@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -31,17 +30,17 @@ class CoreAdapter:
         self._seed = seed
         self._builder = target.load(config.target)
 
-    def plain(self) -> Any:
+    def plain(self) -> tf.Module:
         """Returns the module on one device; a ConfigError if it is not a module with named layers."""
         return self._call({})
 
-    def on_mesh(self, plain: Any, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Any:
+    def on_mesh(self, plain: tf.Module, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> tf.Module:
         """Returns the module with every variable created under its layout."""
         # The layouts name the mesh, and a variable can't change its layout: the builder makes a second module.
         del plain, mesh
         return self._call(layouts)
 
-    def variables(self, model: Any) -> dict[str, tf.Variable]:
+    def variables(self, model: tf.Module) -> dict[str, tf.Variable]:
         """Returns canonical path, layer name and attribute -> variable."""
         variables = {}
         for layer in model.layers:
@@ -50,7 +49,7 @@ class CoreAdapter:
                     variables[f"{layer.name}/{name}"] = value
         return variables
 
-    def check(self, model: Any, config: RunConfig) -> None:
+    def check(self, model: tf.Module, config: RunConfig) -> None:
         """Rejects outputs that the task can't use, layers of one name, and padding that would count."""
         # Names first: two layers of one name would be one variable in what follows.
         check_paths(self.variables(model), config.model)
@@ -59,7 +58,7 @@ class CoreAdapter:
         if not target.is_own(self._config):
             check_kept(model, self.variables(model), config, self._data)
 
-    def whole(self, model: Any) -> set[str]:
+    def whole(self, model: tf.Module) -> set[str]:
         """Returns nothing: a dense layer computes with shards of its kernel."""
         del model
         return set()
@@ -78,14 +77,14 @@ class CoreAdapter:
             outputs.append(LayerOutput(layer.name, kind, (batch, output_size), "float32", (layer_input,)))
         return outputs
 
-    def exported(self, values: Mapping[str, Array]) -> Any:
+    def exported(self, values: Mapping[str, Array]) -> tf.Module:
         """Returns the same network of tf_keras's layers, with these weights."""
         model = self._build(tf_keras, {})
         for path, variable in named_variables(model).items():
             variable.assign(values[path])
         return model
 
-    def _call(self, layouts: Mapping[str, dtensor.Layout]) -> Any:
+    def _call(self, layouts: Mapping[str, dtensor.Layout]) -> tf.Module:
         model = self._build(None, layouts)
         check_not_keras_3(model, self._config)
         layers = getattr(model, "layers", [None])
@@ -97,7 +96,7 @@ class CoreAdapter:
             )
         return model
 
-    def _build(self, keras: ModuleType | None, layouts: Mapping[str, dtensor.Layout]) -> Any:
+    def _build(self, keras: ModuleType | None, layouts: Mapping[str, dtensor.Layout]) -> tf.Module:
         return build_model(
             self._builder,
             self._config,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -139,7 +138,7 @@ def _layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, Array
             layers.append(layer)
     recorder = Outputs(layer_paths(model), lambda structure: filter(tf.is_tensor, tf.nest.flatten(structure)))
 
-    def call(model_inputs: Any) -> Any:
+    def call(model_inputs: tf.Tensor) -> tf.Tensor:
         recorder.begin(model_inputs)
         return model(model_inputs, training=False)
 
