@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from hydra.core.utils import JobStatus, run_job
@@ -35,6 +36,7 @@ from runner.cluster.team import current as current_team
 from runner.config.compose import application, compose_command, context, each_composed, hydra_main
 from runner.config.hydra_node import say_replaced
 from runner.config.schema import RunConfig
+from runner.config.search_path import NAME_FLAG, PRIMARY
 from runner.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -95,8 +97,8 @@ def run_command(command: str | Command) -> int:
             if not set(command_line.PRINTING_FLAGS).isdisjoint(flags):
                 _print_by_hydra()
                 return EXIT_DONE
-            folder, name = command_line.program_config(flags)
-            with application(folder) as hydra:
+            name = dict(pairwise(flags)).get(NAME_FLAG, PRIMARY)
+            with application() as hydra:
                 overrides = command_line.split(opened.arguments)[1]
                 is_multirun = not set(MULTIRUN).isdisjoint(flags)
                 composed = compose_command(hydra, name, overrides, is_multirun=is_multirun)

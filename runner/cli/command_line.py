@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -12,7 +11,7 @@ from hydra.errors import HydraException
 
 from runner.checkpoint.arguments import KEYS, MULTIRUN
 from runner.config import free_keys, hydra_keys, short_keys, texts
-from runner.config.search_path import FLAG, NAME_FLAG, PRIMARY, folders
+from runner.config.search_path import FLAG, NAME_FLAG, folders
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host.commands import command_module
 
@@ -33,7 +32,6 @@ FLAGS_WITHOUT_VALUE = (
 FLAGS_WITH_VALUE = {
     **dict.fromkeys(("--cfg", "-c"), "job, hydra or all"),
     **dict.fromkeys(("--package", "-p"), "part of the config, as trainer"),
-    **dict.fromkeys(("--config-path", "-cp"), "folder of configs in place of the program's"),
     **dict.fromkeys(("--config-name", "-cn"), "name of a config"),
     **dict.fromkeys(("--config-dir", "-cd"), "folder of more configs"),
     **dict.fromkeys(("--info", "-i"), "all, config, defaults, defaults-tree, plugins or searchpath"),
@@ -43,9 +41,8 @@ _FLAGS_OF_A_CHOICE = ("--cfg", "-c", "--info", "-i")
 PRINTING_FLAGS = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc", *_FLAGS_OF_A_CHOICE)
 _OF_PRINTING = ("--resolve", "--package", "-p")
 _FLAGS_OF_A_FOLDER = (FLAG, "-cd")
-_PATH_FLAG = "--config-path"
 # Recorded command lines are searched for the long form only.
-_LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG, "-cp": _PATH_FLAG}
+_LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
 _SHOWN_CHARACTERS = 200  # of an argument: longer ones would fill the terminal, and their end says nothing new
 
 
@@ -67,13 +64,6 @@ def arranged(arguments: Sequence[str]) -> list[str]:
     for text in overrides:
         _check(text, parser, is_multirun=is_multirun)
     return [*flags, *free_keys.arranged(overrides)]
-
-
-def program_config(flags: Sequence[str]) -> tuple[Path | None, str]:
-    """Returns the folder of configs in place of the program's, None: there is none, and the primary config's name."""
-    values = dict(pairwise(flags))
-    folder = values.get(_PATH_FLAG)
-    return None if folder is None else Path(folder), values.get(NAME_FLAG, PRIMARY)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

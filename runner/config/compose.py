@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import hydra
 from hydra._internal.callbacks import Callbacks
@@ -41,14 +40,10 @@ def hydra_main() -> None:
 
 
 @contextmanager
-def application(folder: Path | None) -> Iterator[Hydra]:
-    """Yields the Hydra of a command, which is the process's until the block ends.
-
-    Args:
-      folder: of configs, in place of the program's; None: the program's.
-    """
+def application() -> Iterator[Hydra]:
+    """Yields the Hydra of a command, which is the process's until the block ends."""
     GlobalHydra.instance().clear()
-    conf = paths.conf_dir() if folder is None else folder.absolute()
+    conf = paths.conf_dir()
     with hydra.initialize_config_dir(version_base=_VERSION_BASE, config_dir=str(conf), job_name="runner"):
         application = GlobalHydra.instance().hydra
         assert application is not None

@@ -42,7 +42,6 @@ _FLAGS = {
     "--run": "one run, which is the default",
     "--config-dir": "a folder with more groups and options, such as your own `conf`",
     "--config-name": "another config than `config`",
-    "--config-path": "a folder of configs instead of the built-in one",
     "--hydra-help": "Hydra's own help",
     "--shell-completion": "Hydra's completion for a shell",
 }

@@ -131,7 +131,7 @@ def test_a_sweep_is_found_in_a_store_that_a_users_own_option_names(tmp_path: Pat
 )
 def test_a_sweep_that_can_not_work_is_refused_before_anything_is_opened(words: list[str], shown: str) -> None:
     register_resolvers()
-    with application(None) as hydra:
+    with application() as hydra:
         config = compose_command(hydra, "config", [*words, "trainer.seed=1,2"], is_multirun=True)
     with pytest.raises(ConfigError) as found:
         checked(config)

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from omegaconf import OmegaConf
-
 from runner.checkpoint import recorded as record
-from runner.checkpoint.arguments import (
-    MULTIRUN,
-    key_of,
-    value_of,
-    without,
-)
-from runner.config.build import build
+from runner.checkpoint.arguments import MULTIRUN, key_of, value_of, without
 from runner.config.compose import compose
-from runner.config.schema import TrackingConfig
+from runner.config.convert import convert_group
 from runner.config.search_path import searchpath
 from runner.errors import ConfigError
 from runner.host.late import late
-from runner.host.quoting import quoted
-from runner.host.stores.urls import Place
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
-
-    from runner.checkpoint import (
-        resume,
-        runs,
-    )
     from runner.cli.sweep import parent
     from runner.tracking import sweeps
 else:
     parent = late("runner.cli.sweep.parent")
     sweeps = late("runner.tracking.sweeps")
-    resume = late("runner.checkpoint.resume")
-    runs = late("runner.checkpoint.runs")
 
 _KEY = "sweep.resume"
 
@@ -62,7 +44,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         typed_keys.append(key)
         if key.split(".")[0] in ("tracking", "experiment"):
             of_the_store.append(argument)
-    config = _tracking([*of_the_store, *searchpath(typed)])
+    config = convert_group("tracking", compose([*of_the_store, *searchpath(typed)]))
     if config.name == "none":
         raise ConfigError(f"{_KEY}={reference}: tracking=none records no sweep; drop one of the two")
     store = sweeps.open_tracking(config)
@@ -72,22 +54,3 @@ def expand(arguments: Sequence[str]) -> list[str]:
     source = f"{_KEY}={run.info.run_id}"
     recorded = [argument for argument in parent.recorded_arguments(run) if argument not in MULTIRUN]
     return ["-m", *record.checked(source, parent.why_foreign(run), without(recorded, typed_keys)), *typed, source]
-
-
-def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Place) -> list[str]:
-    """Returns the overrides with which a job continues from its earlier, unfinished run.
-
-    There are none where that left no checkpoint which a job of this resolved config can continue from.
-    """
-    try:
-        saved_run, _ = runs.find("resume", run.info.run_id, checkpoints)
-        resume.check_examples(runs.open_checkpoint("resume", saved_run, None), content, order_only=True)
-    except ConfigError:
-        return []
-    return [f"resume={quoted(saved_run.folder.as_posix())}"]
-
-
-def _tracking(overrides: list[str]) -> TrackingConfig:
-    content = OmegaConf.to_container(compose(overrides).tracking, resolve=True)
-    assert isinstance(content, dict)
-    return build(TrackingConfig, {str(key): value for key, value in content.items()}, "tracking")

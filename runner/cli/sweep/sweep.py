@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hydra.core.config_loader import ConfigLoader
 from mlflow.entities import Run
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from runner.checkpoint import resume, runs
 from runner.checkpoint.arguments import folder_of, key_of
 from runner.cli.messages import one_line
 from runner.cli.sweep.jobs import Job, Outcome
 from runner.cli.sweep.parent import Parent, open_parent
-from runner.cli.sweep.resume import checkpoint_overrides
 from runner.cli.sweep.settings import DIR, Settings
 from runner.config import texts
 from runner.config.compose import compose_job
 from runner.config.convert import resolved
 from runner.config.hydra_node import directory
 from runner.config.search_path import portable
+from runner.errors import ConfigError
 from runner.host import folders, session, signals
-from runner.host.quoting import unquoted
+from runner.host.quoting import quoted, unquoted
+from runner.host.stores.urls import Place
 from runner.plan.checks.composed import convert
 from runner.tracking.hidden import tags_of
 from runner.tracking.member import VALUES_FILE, Values, values_of, varied_tags
@@ -105,7 +107,7 @@ class Sweep:
         job = replace(job, folder=folder)
         if earlier is not None:
             checkpoints = folder_of(config.trainer.checkpoint)
-            resuming = checkpoint_overrides(earlier, resolved(config, composed), checkpoints)
+            resuming = _checkpoint_overrides(earlier, resolved(config, composed), checkpoints)
             job = replace(job, overrides=(*job.overrides, *resuming))
         self.jobs[-1] = job
         return job
@@ -117,6 +119,19 @@ class Sweep:
 
 def _has_finished(run: Run) -> bool:
     return str(run.info.status) == "FINISHED"
+
+
+def _checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Place) -> list[str]:
+    """Returns the overrides with which a job continues from its earlier, unfinished run.
+
+    There are none where that left no checkpoint which a job of this resolved config can continue from.
+    """
+    try:
+        saved_run, _ = runs.find("resume", run.info.run_id, checkpoints)
+        resume.check_examples(runs.open_checkpoint("resume", saved_run, None), content, order_only=True)
+    except ConfigError:
+        return []
+    return [f"resume={quoted(saved_run.folder.as_posix())}"]
 
 
 def own_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
