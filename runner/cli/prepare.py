@@ -22,6 +22,7 @@ from runner.config.convert import flatten, resolved
 from runner.config.durations import seconds_of
 from runner.config.hydra_node import directory, without_hydra
 from runner.config.schema import AUTO, RunConfig
+from runner.config.schema_hydra import subfolder_problem
 from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.host import accelerators, folders
@@ -44,10 +45,7 @@ _MODULES_WITHOUT_A_MESH = ("runner.plan", "runner.advise", _DATA_MODULE)  # they
 _LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
 # Keys whose values may differ between the processes of a run: each has its own, or process 0 alone reads them.
 _KEYS_PER_PROCESS = (
-    "cluster.index",
-    "cluster.interface",
-    "cluster.coordinator",
-    "cluster.secret_file",
+    *("cluster.index", "cluster.interface", "cluster.coordinator", "cluster.secret_file"),
     "tracking.uri",
 )
 
@@ -86,22 +84,22 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> Prepared:
     module = command_module()
     config = convert(without_hydra(composed))
     if module == "runner" and config.run is not None:
-        raise invalid(
-            "run",
-            config.run,
-            problem="is for runner.verify, runner.evaluate, runner.generate and runner.export",
-            fix=f"set resume={config.run} to continue training that run",
-        )
+        problem = "is for runner.verify, runner.evaluate, runner.generate and runner.export"
+        raise invalid("run", config.run, problem=problem, fix=f"set resume={config.run} to continue training that run")
     checks_hardware.check_command(config, module)
     short_keys.check_read(typed, command_module(""), config)
     if module != _DATA_MODULE:
         checks_task.check(config)
+    subdir = composed.hydra.output_subdir
+    subdir_problem = subfolder_problem(subdir)  # of a preset too, whose keys of Hydra nothing has checked
+    if subdir_problem is not None:
+        raise invalid("hydra.output_subdir", subdir, problem=subdir_problem, fix="drop it")
     claim = None
     if module not in _MODULES_WITHOUT_A_MESH:
         claim = _claimed_together(config, composed)
     if claim is None:
         claim = folders.claim(_RUN_DIR, directory(composed, _RUN_DIR))
-    return Prepared(config, claim, composed.hydra.output_subdir)
+    return Prepared(config, claim, subdir)
 
 
 def _claimed_together(config: RunConfig, composed: DictConfig) -> folders.Claim | None:

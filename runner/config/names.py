@@ -15,7 +15,7 @@ def varied_name(varied: Mapping[str, str]) -> str:
 
     >>> varied_name({"dataset.batch_size": "64", "mesh": "batch8"})
     'batch_size=64,mesh=batch8'
-    >>> varied_name({"mesh.axes.batch": "2", "layout.batch": "x"})
+    >>> varied_name({"+mesh.axes.batch": "2", "layout.batch": "x"})
     'axes.batch=2,layout.batch=x'
     """
     parts = [f"{short}={short_value(varied[key])}" for key, short in short_keys(list(varied)).items()]

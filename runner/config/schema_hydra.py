@@ -23,7 +23,8 @@ def _folder_problem(value: object) -> str | None:
     return None
 
 
-def _subfolder_problem(value: object) -> str | None:
+def subfolder_problem(value: object) -> str | None:
+    """Returns why a value is not the name of a folder inside the run's folder, nor null; None: it is one."""
     path = PurePath(str(value))
     is_inside = _is_text(value) and not path.is_absolute() and ".." not in path.parts
     if value is None or is_inside:
@@ -83,7 +84,7 @@ HYDRA_KEYS: Mapping[str, Constraint] = {
     "hydra.run.dir": Constraint(whole=_folder_problem, example="outputs/mine"),
     "hydra.sweep.dir": Constraint(whole=_folder_problem, example="outputs/mine"),
     "hydra.sweep.subdir": Constraint(whole=_folder_problem, example="'${hydra.job.num}'"),
-    "hydra.output_subdir": Constraint(whole=_subfolder_problem, example=".hydra"),
+    "hydra.output_subdir": Constraint(whole=subfolder_problem, example=".hydra"),
     "hydra.mode": Constraint(whole=_mode_problem, example="MULTIRUN"),
     "hydra.verbose": Constraint(whole=_verbose_problem, example=True),
     "hydra.job.name": Constraint(whole=_name_problem, example="mine"),

@@ -12,8 +12,6 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.version import VersionBase
 
 import runner
-from runner.cli import notebook
-from runner.errors import EngineError
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,19 +78,3 @@ def test_what_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nope'"):
         runner.nope  # type: ignore[attr-defined]  # noqa: B018
     assert {"compose", "make_plan", "train", "open_run", "ConfigError"} <= set(dir(runner))
-
-
-def test_a_plan_of_several_processes_opens_no_ports_and_needs_no_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command that plans is asked, not this process, whose config would be a training's."""
-    asked: list[list[str]] = []
-
-    def run(module: str, arguments: list[str], *, quiet: bool) -> None:
-        del quiet
-        asked.append([module, *arguments])
-        raise EngineError("enough")
-
-    monkeypatch.setattr(notebook, "run_command", run)
-    with pytest.raises(EngineError, match="enough"):
-        runner.make_plan("mesh=batch2", "cluster=local")
-    assert asked[0][0] == "runner.plan"
-    assert "cluster=local" in asked[0]

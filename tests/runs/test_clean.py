@@ -16,7 +16,7 @@ from runner.checkpoint import (
 from runner.cli.runs.act import CLEANED_TAG
 from runner.cli.runs.command import main
 from runner.cli.runs.listing import ListedRun, find, select
-from runner.cli.runs.selection import Selection, age, age_words, statuses
+from runner.cli.runs.selection import Selection
 from runner.errors import ConfigError
 from runner.tracking import process
 from runner.tracking.store import Store, open_store
@@ -171,12 +171,6 @@ def test_what_cannot_be_meant_is_one_line(
     error = capsys.readouterr().err
     assert error.startswith(f"error: {shown}")
     assert error.count("\n") == 1
-
-
-def test_ages_and_statuses_are_read_and_shown() -> None:
-    assert (age("older", "2w"), age("older", "90m")) == (14 * DAY, 5400.0)
-    assert [age_words(one) for one in (59, 3 * 3600, 10 * DAY)] == ["0 m", "3 h", "10 d"]
-    assert statuses(["failed,killed", "running"]) == ("FAILED", "KILLED", "RUNNING")
 
 
 def test_a_name_means_the_newest_and_a_beginning_only_one() -> None:

@@ -14,19 +14,9 @@ from typing import Any
 import pytest
 
 from runner.cli.sweep.jobs import LOG_FILE, Job, Outcome, RunningJob, outcome_of, run_jobs
-from runner.config.names import short_keys, varied_name
 from runner.errors import Interrupted
 from runner.host.signals import StopRequest
 from tests import proc
-
-
-def test_a_name_says_what_varied_in_as_few_words_as_tell_keys_apart() -> None:
-    assert varied_name({"dataset.batch_size": "64", "mesh": "batch8"}) == "batch_size=64,mesh=batch8"
-    assert short_keys(["optimizer.clip.norm", "model.norm"]) == {
-        "optimizer.clip.norm": "clip.norm",
-        "model.norm": "model.norm",
-    }
-    assert varied_name({"+mesh.axes.model": "2"}) == "model=2"
 
 
 @pytest.mark.parametrize(

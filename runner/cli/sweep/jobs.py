@@ -103,6 +103,10 @@ class RunningJob:
         self._reason: JobStatus | None = None
         self._note = ""
         job.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._log.touch()
+        except OSError:  # as on a full disk: a log is not worth a job
+            self._log = Path(os.devnull)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
