@@ -193,11 +193,7 @@ def _raise(error: Exception, prepared: Prepared) -> NoReturn:
 
 
 def _report(error: Exception, arguments: Sequence[str], *, with_traceback: bool) -> int:
-    """Prints an error as one line on stderr, its traceback before it if asked for, and its details after it.
-
-    Returns:
-      The exit code.
-    """
+    """Prints an error as one line on stderr, a traceback before it, details after it; returns the exit code."""
     if isinstance(error, ProcessError):
         line = str(error)
         code = error.code

@@ -57,7 +57,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
 
     Args:
       *overrides: as on the command line, `mesh=batch8`, `trainer.epochs=2`, `resume=latest`.
-      config_dir: folder of more options, as `--config-dir`.
+      config_dir: folder of more options.
 
     Raises:
       ConfigError: the config is invalid; the message is the line that the command prints.
@@ -200,7 +200,6 @@ class OpenedRun:
 
     Attributes:
       run_id: its id; of an untracked run, the name of its folder.
-      name: its name.
       status: MLflow's, as `FINISHED`.
       config: the resolved config.
       results: the last value of each metric.
@@ -276,9 +275,7 @@ def _load(path: Path, library: str) -> object:
 def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
     """Opens a recorded run: by an id or its beginning, a name, or `latest`.
 
-    Args:
-      run: as above.
-      uri: of the tracking store; None: $MLFLOW_TRACKING_URI, else outputs/mlflow.db.
+    `uri` is that of the tracking store; by default $MLFLOW_TRACKING_URI, else outputs/mlflow.db.
 
     Raises:
       ConfigError: there is no such run.

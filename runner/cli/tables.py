@@ -32,14 +32,7 @@ _DEFAULT_WIDTH = 160
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text.
-
-    Attributes:
-      titles: titles of the columns.
-      rows: rows of one cell per column.
-      numeric: indices of right-aligned columns.
-      best: index of the highlighted row; None: none.
-    """
+    """A table of text, with the indices of its right-aligned columns and of the highlighted row."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

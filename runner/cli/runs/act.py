@@ -133,9 +133,6 @@ def clean(store: Store | None, folder: str | None, selection: Selection, *, conf
 
     Nothing that a run did not write is removed, and nothing of a run that is running.
 
-    Returns:
-      The process's exit code.
-
     Raises:
       ConfigError: the selection has no filter.
     """
@@ -232,12 +229,7 @@ def _record(store: Store, run: ListedRun, steps: Sequence[int], size: int) -> No
 
 
 def sync(store: Store | None, folder: str | None) -> int:
-    """Sends what runs could not send to their tracking server, from the files in their folders.
-
-    Args:
-      store: to send to.
-      folder: of the runs; None: the project's outputs.
-    """
+    """Sends what runs could not send to their tracking server, from the files in their folders, or all outputs."""
     place = Path(folder) if folder else outputs_dir()
     unsent = [path for path in sorted(place.rglob(run_file.PATTERN)) if run_file.is_unsent(path)]
     if store is None or not unsent:

@@ -146,16 +146,8 @@ def _repeats(values: Iterable[str]) -> bool:
 def draw_curves(path: Path, store: Store, runs: Mapping[str, RunRecord], names: Sequence[str]) -> bool:
     """Draws a panel per metric with the curves of runs: by step, or by examples if batch sizes differ.
 
-    Steps of different sizes don't compare.
-
-    Args:
-      path: PNG file to write.
-      store: that has the runs.
-      runs: label to record, the best first; those after the seventh are gray, for want of colors.
-      names: of the metrics.
-
-    Returns:
-      Whether any metric has two points, which a curve needs; otherwise there is no file.
+    Steps of different sizes don't compare. Runs come with labels, the best first; those after the seventh are gray for
+    want of colors. Returns whether any metric has two points, which a curve needs; otherwise there is no file.
     """
     sizes = {label: record.params.get(_BATCH_SIZE, "") for label, record in runs.items()}
     # A run without a recorded batch size can't be converted, so then all curves are by step.

@@ -21,17 +21,14 @@ from runner.tracking.store import Store, search
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run.
+    """A run by its id; times are in seconds since 1970.
 
     Attributes:
-      run: its id.
-      name: its name.
       status: one of MLflow's statuses, or UNFINISHED if only its checkpoints show that it did not finish.
-      started: seconds since 1970.
-      ended: seconds since 1970; None: it is running, or its end was not recorded.
+      ended: None: it is running, or its end was not recorded.
       result: the metric that its task is judged by.
-      record: in the tracking store; None: it has none.
-      saved: its checkpoints; None: there are none.
+      record: in the tracking store.
+      saved: its checkpoints.
       origin: run and step that it branches from; empty: none.
     """
 

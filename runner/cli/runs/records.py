@@ -28,16 +28,7 @@ _SUGGESTIONS = 3
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run.
-
-    Attributes:
-      run_id: its id; empty if it was not tracked.
-      name: its name.
-      status: FINISHED, FAILED, KILLED or RUNNING.
-      params: the resolved config, flat.
-      metrics: the last value of each metric.
-      tags: its tags.
-    """
+    """A run, without an id if it was not tracked: the resolved config as params, the last value of each metric."""
 
     run_id: str
     name: str

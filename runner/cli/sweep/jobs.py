@@ -35,12 +35,10 @@ def jobs_text(count: int) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One job of a sweep.
+    """One job of a sweep, numbered from 0.
 
     Attributes:
-      number: its number in the sweep, from 0.
       overrides: its own command line, without what concerns Hydra or the sweep.
-      folder: where it writes.
       varied: the keys that the sweep varies, with this job's values.
     """
 
@@ -68,12 +66,7 @@ class Outcome:
 
 
 def outcome_of(exit_code: int, seconds: float, error: str) -> Outcome:
-    """Returns the outcome of a process.
-
-    Args:
-      exit_code: the process's; a negative one is the number of the signal that ended it.
-      seconds: its wall time.
-      error: the message that it printed; empty: none.
+    """Returns the outcome of a process by its exit code and the error that it printed.
 
     >>> outcome_of(-9, 1.0, "").note
     'ended by signal 9'
@@ -185,7 +178,7 @@ def run_jobs(
       ended: gets each outcome.
       stop: notes signals.
       max_parallel: jobs at a time.
-      timeout_s: longest wall time of a job; None: no limit.
+      timeout_s: longest wall time of a job.
 
     Raises:
       Interrupted: a signal came; the running jobs were ended cleanly, the rest did not start.

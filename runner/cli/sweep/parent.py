@@ -52,15 +52,7 @@ class Parent:
         files: Sequence[Path],
         description: Sequence[str],
     ) -> None:
-        """Stores results, status and description; an error is a warning.
-
-        Args:
-          status: how the sweep ended.
-          tags: its results; the tag `runner.sweep.result` in a few words.
-          metrics: more results.
-          files: its artifacts.
-          description: the parts of it, in Markdown.
-        """
+        """Stores results, status and description, which is parts in Markdown; an error is a warning."""
         client = self.store.client
         try:
             for path in files:

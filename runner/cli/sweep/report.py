@@ -62,15 +62,12 @@ class Entry:
 
 
 def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool:
-    """Ends a sweep: prints, writes and records its report.
+    """Ends a sweep: prints, writes and records its report; returns whether every job passed.
 
     Args:
       sweep: its jobs have ended, or never began.
-      error: what ended the sweep early; None where every job had its turn.
+      error: what ended the sweep early.
       draw: draws the pictures of a search into a folder and returns their paths; None: the sweep is a grid.
-
-    Returns:
-      Whether every job passed.
     """
     entries = _entries(sweep)
     statuses = [entry.outcome.status for entry in entries]

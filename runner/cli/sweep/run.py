@@ -40,16 +40,7 @@ _VERDICT_FILE = "verify.json"
 
 
 def run(settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Sequence[str]) -> bool:
-    """Runs a sweep to its end, however that comes, and reports it.
-
-    Args:
-      settings: checked.
-      config: the config that Hydra composed for the sweep, secrets hidden.
-      loader: composes the configs of the jobs.
-      flags: of the command line.
-
-    Returns:
-      Whether every job passed.
+    """Runs a sweep to its end, however that comes, and reports it; returns whether every job passed.
 
     Raises:
       Interrupted: a signal came; the running jobs were ended cleanly, the rest did not start.
@@ -134,14 +125,7 @@ def _result(job: Job, metric: str) -> str:
 
 
 def arguments(module: str, flags: Sequence[str], job: Job, config: DictConfig) -> list[str]:
-    """Returns the command line of a job; a person can type it again.
-
-    Args:
-      module: the command.
-      flags: of the sweep, but for `-m`.
-      job: to run.
-      config: the sweep's, whose overrides of Hydra are the job's too.
-    """
+    """Returns the command line of a job, with the sweep's overrides of Hydra; a person can type it again."""
     of_hydra = as_typed(config.hydra.overrides.hydra)
     shared = [override for override in of_hydra if not key_of(override).startswith(_LAUNCHING)]
     # A preset may set MULTIRUN: the job would be a sweep of its own.

@@ -35,12 +35,8 @@ class Settings:
     Attributes:
       module: the command.
       group: the `sweep` group, with metric and direction settled.
-      tracking: the `tracking` group.
-      launcher: how many jobs run at a time, and for how long.
-      sweeper: a grid or a search.
-      overrides: of the sweep: those of a preset, then those of the command line.
+      overrides: those of a preset, then those of the command line.
       varied: keys that vary, with the values as typed.
-      folder: the sweep's.
     """
 
     module: str

@@ -33,17 +33,12 @@ _SWEEP_PREFIXES = ("sweep.", "sweep/", "hydra.", "hydra/")  # of overrides that 
 
 
 class Sweep:
-    """A sweep of this process.
+    """A sweep of this process: the jobs that are planned, and by number their outcomes and the runs done before.
 
     Attributes:
-      settings: checked.
       config: as Hydra composed it for the sweep.
       flags: the flags of its jobs' command lines.
-      jobs: those that are planned, in order.
-      outcomes: of jobs, by number.
-      finished_runs: MLflow runs of jobs that were done before, by number.
       parent: its own run; None where nothing is recorded.
-      stop: notes signals.
     """
 
     def __init__(self, settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Sequence[str]) -> None:
@@ -77,11 +72,7 @@ class Sweep:
                         self._earlier[values] = run
 
     def plan(self, overrides: Sequence[str], number: int) -> Job | None:
-        """Adds a job to the sweep.
-
-        Returns:
-          The job to run; None: its outcome says why it needs no run, as its config is invalid or it was done before.
-        """
+        """Adds a job; None if it needs no run, as its outcome says: its config is invalid, or it was done before."""
         overrides = list(map(texts.kept, overrides))
         own = own_overrides(overrides)
         job = Job(number, own, self.settings.folder / str(number), varied_of(own, list(self.settings.varied)))
