@@ -20,9 +20,7 @@ _MASKED_SCORE = -1e9
 
 
 def rotation(tokens: int, size: int, base: float) -> tuple[Array, Array]:
-    """Returns cosines and sines of rotary positions, float32 (T, 1, K).
-
-    Su et al., RoFormer (arXiv:2104.09864).
+    """Returns cosines and sines of rotary positions, float32 (T, 1, K): Su et al., RoFormer (arXiv:2104.09864).
 
     Element i is rotated together with element i + K / 2, as in Llama.
     """
@@ -108,10 +106,7 @@ def soft_capped(ops: Any, x: Tensor, cap: float) -> Tensor:
 def attend_capped(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, mask_b1ts: Tensor, cap: float) -> Tensor:
     """Returns the attended values (B, T, H, K) by softly capped scores, with Keras on JAX.
 
-    As in JAX's attention, scores and softmax are float32 at least.
-
-    Args:
-      mask_b1ts: bool, broadcast to (B, 1, T, S), the tokens that each token attends to.
+    As in JAX's attention, scores and softmax are float32 at least. The mask broadcasts to bool (B, 1, T, S).
     """
     # Imported by name: the DTensor engines may run without JAX.
     jnp = importlib.import_module("jax.numpy")

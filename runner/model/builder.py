@@ -18,9 +18,7 @@ _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 
 def data_arguments(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> dict[str, Any]:
-    """Returns the arguments of a builder that describe the data.
-
-    They are selected by the names of its parameters.
+    """Returns the arguments of a builder that describe the data, selected by the names of its parameters.
 
     `inputs` is name -> ArraySpec of the model's inputs, `outputs` the task's OutputSpec; `input_shape` is the shape of
     one example of the only input, and `num_classes` the number of units. `tokens` is the number of tokens per example

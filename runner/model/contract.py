@@ -58,9 +58,7 @@ def check(
 
 
 def check_steps(model: object, base: type, config: ModelConfig) -> None:
-    """Checks that a model has no training methods of its own.
-
-    Called before the model is called for the first time.
+    """Checks that a model has no training methods of its own, before it is called for the first time.
 
     The call would fail for a model, such as a GAN, that computes in its own `train_step` and has no `call`.
     """
@@ -184,7 +182,7 @@ def check_cover(
 
 
 def constraints(variables: Mapping[str, object]) -> dict[str, Constraint]:
-    """Returns path -> constraint, of the variables that have one."""
+    """Returns path -> constraint, of variables as the builder's layers made them: those on a mesh may have lost it."""
     by_path = {}
     for path, variable in variables.items():
         constraint = getattr(variable, "constraint", None)

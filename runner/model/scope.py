@@ -108,7 +108,11 @@ def _placer() -> Placer | None:
 
 
 def lay(x: Tensor, spec: Spec, back: Spec | None = None) -> Tensor:
-    """Returns `x` sharded by a spec, on a mesh; without a placer `x` itself."""
+    """Returns `x` sharded by a spec, on a mesh; without a placer `x` itself.
+
+    `back` is the current sharding of `x` and that of its gradient, if known: both ends are then fixed. Otherwise
+    DTensor propagates the new sharding to the operation before, which may not support it; convolutions do not.
+    """
     placer = _placer()
     if placer is None:
         return x
@@ -144,10 +148,7 @@ def splits_space() -> bool:
 
 
 def image_spec(shape: Sequence[int]) -> Spec:
-    """Returns the spec of images (batch, height, width, channel).
-
-    A dim that its axis does not divide is replicated.
-    """
+    """Returns the spec of images (batch, height, width, channel), replicated in dims that the axes do not divide."""
     scope = current()
     assert scope is not None
     assert scope.placer is not None
@@ -191,10 +192,7 @@ def as_images(x: Tensor) -> Tensor:
 
 
 def as_rows(x: Tensor, kernel: Tensor) -> Tensor:
-    """Returns a layer's input with its last dim sharded like its kernel's first.
-
-    Unchanged if no mesh axis shards that.
-    """
+    """Returns a layer's input with its last dim sharded like its kernel's first, if a mesh axis shards that."""
     placer = _placer()
     if placer is None or len(x.shape) > 3:
         return x

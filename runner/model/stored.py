@@ -30,10 +30,7 @@ class StoredValue(Protocol):
 def give(model: object, values: Mapping[int, StoredValue]) -> None:
     """Replaces the values that initializers would draw for a built model's variables.
 
-    Builders of users call it too, see docs/memory.md.
-
-    Args:
-      values: id of a variable -> its value; the initial values of other variables are drawn.
+    Builders of users call it too, see docs/memory.md. `values`: id of a variable -> its value.
     """
     # Bypasses Keras's `__setattr__`, which would track the dict as part of the model.
     object.__setattr__(model, _ATTRIBUTE, dict(values))

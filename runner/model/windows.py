@@ -16,13 +16,7 @@ _MOST_CHUNKS = 16
 
 
 class Chunk(NamedTuple):
-    """Consecutive queries of a row, and the keys that they are compared with.
-
-    Attributes:
-      start: first query.
-      stop: end of the queries, and of the keys.
-      first_key: of the earliest query, or before it.
-    """
+    """Consecutive queries of a row, and the keys that they are compared with; `stop` is the end of both."""
 
     start: int
     stop: int
@@ -30,11 +24,8 @@ class Chunk(NamedTuple):
 
 
 def is_local(index: int, window: int | None, global_every: int | None) -> bool:
-    """Returns whether the tokens of a block attend to those of a window only.
+    """Returns whether the tokens of a block attend to those of a window only; None: no window, or no global block.
 
-    Args:
-      window: of local blocks, in tokens; None: no block is local.
-      global_every: every so many blocks, the last one is global; None: all are local.
     >>> [is_local(index, 4096, 2) for index in range(4)]
     [True, False, True, False]
     """
@@ -47,6 +38,9 @@ def chunks(tokens: int, window: int) -> list[Chunk]:
     """Returns the chunks in which a row's local attention is computed.
 
     A chunk has as many queries as a window has tokens, so that its keys are those of two windows.
+
+    >>> [tuple(chunk) for chunk in chunks(10, 4)]
+    [(0, 4, 0), (4, 8, 0), (8, 10, 4)]
     """
     size = max(window, -(-tokens // _MOST_CHUNKS))
     # With a mask, cuDNN's fused attention takes even numbers of queries and of keys.
