@@ -66,11 +66,11 @@ def choose(config: RunConfig, asked: str) -> Choice:
         # The launcher has seen all devices of the machine and assigns them to the processes.
         asked = launcher.device
     if asked in (GPU, TPU):
-        return _named(config, asked)
+        return _named(config.engine.name, config.cluster, config.mesh, asked)
     unused_reason = ""
     if asked == AUTO:
         for available in _available():
-            reason = _why_not(config, available)
+            reason = _why_not(config.engine.name, config.cluster, config.mesh, available)
             if not reason:
                 return Choice(available.kind, _count_in_all(config.cluster, available), available.model)
             # Of several kinds the first one's reason is shown: TPUs come before GPUs.
@@ -88,19 +88,19 @@ def _count_in_all(config: ClusterConfig, available: Accelerators) -> int:
     return available.count * checks_cluster.machines(config, available.kind)
 
 
-def _why_not(config: RunConfig, available: Accelerators) -> str:
+def _why_not(engine: str, cluster: ClusterConfig, config: MeshConfig, available: Accelerators) -> str:
     """Returns why `auto` does not choose this machine's accelerators; empty if it does."""
     words = available.words()
-    processes = place.count(config.cluster)
+    processes = place.count(cluster)
     if available.kind == TPU and processes > 1:
         return f"the {words} here can't be shared by several processes; use cluster=single"
-    count = _count_in_all(config.cluster, available)
+    count = _count_in_all(cluster, available)
     try:
-        mesh.resolve_axes(replace(config.mesh, device=available.kind), count)
+        mesh.resolve_axes(replace(config, device=available.kind), count)
     except ConfigError:
         all_words = counted(count, available.kind, available.model) + _in_processes(processes)
         return f"the mesh does not fit the {all_words} here; {_fitting_mesh(count)}"
-    missing = lack(config.engine.name, available.kind)
+    missing = lack(engine, available.kind)
     if missing is not None:
         return f"{missing.what} for the {words} here; {missing.fix}"
     return ""
@@ -118,12 +118,12 @@ def _fitting_mesh(count: int) -> str:
     return "mesh=data uses all of them"
 
 
-def _named(config: RunConfig, kind: str) -> Choice:
+def _named(engine: str, cluster: ClusterConfig, config: MeshConfig, kind: str) -> Choice:
     """Returns the accelerators that were asked for by name. With `runner.plan` they need not exist."""
     available = accelerators.find(kind)
-    count = _count_in_all(config.cluster, available)
+    count = _count_in_all(cluster, available)
     if is_elsewhere():
-        sizes = config.mesh.axes.values()
+        sizes = config.axes.values()
         # A size of -1 takes all devices, so that mesh sets no number.
         if -1 not in sizes:
             count = max(count, math.prod(sizes))
@@ -132,7 +132,7 @@ def _named(config: RunConfig, kind: str) -> Choice:
     if not available.count:
         fix = f"set {key}=cpu, or plan the run with python -m {_PLAN_COMMAND}, which needs no {kind.upper()}"
         raise invalid(key, kind, problem=accelerators.absence(kind), fix=fix)
-    missing = lack(config.engine.name, kind)
+    missing = lack(engine, kind)
     if missing is not None:
         problem = f"{missing.what} for the {available.words()} here"
         raise invalid(key, kind, problem=problem, fix=f"{missing.fix}, or set {key}=cpu")

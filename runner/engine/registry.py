@@ -64,11 +64,11 @@ class EngineEntry:
       distributions: names of the distributions whose versions are recorded with a run.
       hidden: packages that the libraries import only because they are installed.
       keys: keys of the group `engine` that this engine has and not every engine.
-      keras: package of the Keras models that it trains, and that its runs are exported as: `TF_KERAS` or `KERAS_3`.
       precisions: valid values of `engine.precision`.
       takes_layouts: its builders must have a parameter `layouts`; they build no Keras model.
-      full: it has all features: accelerators, several processes, steps of a user's class (`task=step`), frozen
-        variables (`model.trainable`), layout maps of models (`layout.from_model`), and plans for absent hardware.
+      full: it trains models of Keras 3 with all features: accelerators, several processes, steps of a user's class
+        (`task=step`), frozen variables (`model.trainable`), layout maps of models (`layout.from_model`), and plans for
+        absent hardware.
     """
 
     package: str
@@ -78,10 +78,14 @@ class EngineEntry:
     hidden: tuple[str, ...]
     install: str
     keys: tuple[str, ...] = ()
-    keras: str = TF_KERAS
     precisions: tuple[str, ...] = ("float32",)
     takes_layouts: bool = False
     full: bool = False
+
+    @property
+    def keras(self) -> str:
+        """Returns the package of the Keras models that it trains, and that its runs are exported as."""
+        return KERAS_3 if self.full else TF_KERAS
 
     def module(self, name: str) -> ModuleType:
         """Returns one of the package's modules."""
@@ -110,7 +114,6 @@ ENGINES: Mapping[str, EngineEntry] = {
         hidden=("tensorflow", "pandas", "sklearn", "matplotlib"),
         install="pip install -e '.[jax]'",
         keys=("state", "loop", "data", "compilation_cache"),
-        keras=KERAS_3,
         precisions=("float32", "bfloat16"),
         full=True,
     ),
@@ -119,7 +122,7 @@ ENGINES: Mapping[str, EngineEntry] = {
 
 def has_keras_3(name: str) -> bool:
     """Returns whether an engine trains models of Keras 3, else of tf_keras."""
-    return ENGINES[name].keras == KERAS_3
+    return ENGINES[name].full
 
 
 def keras_package(name: str | None) -> str:

@@ -50,7 +50,7 @@ class KerasReference(Reference):
             adapter = make_adapter(request.config, request.data)
             self._model = adapter.plain()
             if not float64:
-                adapter.check(self._model, request.config)
+                adapter.check(self._model, pads=request.config.dataset.remainder == "pad")
             self._variables = adapter.variables(self._model)
             if not isinstance(self._model, tf_keras.Model) and target.is_own(request.config.model):
                 # The builders of the runner's own modules (engine `core_dtensor`) have counterparts in tf_keras's

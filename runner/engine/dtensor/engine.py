@@ -78,7 +78,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         tf_keras.backend.experimental.enable_tf_random_generator()
         self._adapter = make_adapter(self._config, self._data)
         self._plain = self._adapter.plain()
-        self._adapter.check(self._plain, self._config)
+        self._adapter.check(self._plain, pads=self._config.dataset.remainder == "pad")
         self._drawn = self._adapter.variables(self._plain)
         self._constraints = contract.constraints(self._drawn)
         return shapes_of(self._drawn)

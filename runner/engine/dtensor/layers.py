@@ -130,7 +130,7 @@ _NOT_TAKEN = (
 _DROPOUT = (tf_keras.layers.Dropout, tf_keras.layers.Attention, tf_keras.layers.AdditiveAttention)
 
 
-def check_taken(model: tf.Module, engine: str) -> None:
+def check_taken(model: tf.Module) -> None:
     """Rejects layers for whose operations DTensor has no rule."""
     for layer in model.submodules:
         kind = ""
@@ -143,7 +143,7 @@ def check_taken(model: tf.Module, engine: str) -> None:
             kind = f"{type(layer).__name__} with groups or dilation"
         if kind:
             raise ConfigError(
-                f"engine.name={engine}: DTensor can't compute layer {layer.name} ({kind}) on a mesh; set engine=jax"
+                f"engine=keras_dtensor: DTensor can't compute layer {layer.name} ({kind}) on a mesh; set engine=jax"
             )
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.experimental import dtensor
 
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.schema import ModelConfig
 from runner.data.base import Array
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.engine.dtensor.adapters.paths import named_variables
@@ -49,14 +49,14 @@ class CoreAdapter:
                     variables[f"{layer.name}/{name}"] = value
         return variables
 
-    def check(self, model: tf.Module, config: RunConfig) -> None:
+    def check(self, model: tf.Module, *, pads: bool) -> None:
         """Rejects outputs that the task can't use, layers of one name, and padding that would count."""
         # Names first: two layers of one name would be one variable in what follows.
-        check_paths(self.variables(model), config.model)
+        check_paths(self.variables(model), self._config)
         # A batch of one example is enough for the shape of the outputs.
         self._data.task.check(self.layer_outputs(1)[-1].shape)
         if not target.is_own(self._config):
-            check_kept(model, self.variables(model), config, self._data)
+            check_kept(model, self.variables(model), self._config, self._data, self._seed, pads=pads)
 
     def whole(self, model: tf.Module) -> set[str]:
         """Returns nothing: a dense layer computes with shards of its kernel."""

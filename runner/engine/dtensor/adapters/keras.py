@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.experimental import dtensor
 
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import LayerOutput, as_called
 from runner.engine.dtensor import private
@@ -68,18 +68,18 @@ class KerasAdapter:
         """Returns canonical path -> variable."""
         return named_variables(model)
 
-    def check(self, model: tf_keras.Model, config: RunConfig) -> None:
+    def check(self, model: tf_keras.Model, *, pads: bool) -> None:
         """Rejects outputs that the task can't use, what no engine honors, and padding in batch statistics."""
-        contract.check(model, list(model.submodules), tf_keras.Model, config.model)
-        check_taken(model, config.engine.name)
+        contract.check(model, list(model.submodules), tf_keras.Model, self._config)
+        check_taken(model)
         self._check_outputs(model)
         paths = named_variables(model)
-        check_paths(paths, config.model)
-        contract.check_cover(paths, model.weights, config.model, "tf_keras")
+        check_paths(paths, self._config)
+        contract.check_cover(paths, model.weights, self._config, "tf_keras")
         for layer in model.submodules:
-            if _normalizes_batches(layer) and config.dataset.remainder == "pad":
+            if _normalizes_batches(layer) and pads:
                 raise padding.invalid(f"the batch statistics of layer {layer.name}")
-        check_kept(model, paths, config, self._data)
+        check_kept(model, paths, self._config, self._data, self._seed, pads=pads)
 
     def _check_outputs(self, model: tf_keras.Model) -> None:
         task = self._data.task

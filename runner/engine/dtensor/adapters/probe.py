@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import tensorflow as tf
 
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.schema import ModelConfig
 from runner.data.base import Array, Batch
 from runner.engine.base import as_called
 from runner.engine.dtensor.arrays import host_values
@@ -20,7 +20,9 @@ from runner.task.base import DataSpec
 Variables = Mapping[str, tf.Variable]
 
 
-def check_kept(model: tf.Module, variables: Variables, config: RunConfig, data: DataSpec) -> None:
+def check_kept(
+    model: tf.Module, variables: Variables, config: ModelConfig, data: DataSpec, seed: int, *, pads: bool
+) -> None:
     """Rejects an evaluation that changes a variable, and padding that counts in one, in a loss or in other rows.
 
     A model of tf_keras's own layers is not called, unless batches are padded and it has variables without gradients.
@@ -30,14 +32,14 @@ def check_kept(model: tf.Module, variables: Variables, config: RunConfig, data: 
     kept = without(variables, model.trainable_variables)
     has_own_code = contract.has_own_code(layers)
     if kept and has_own_code:
-        _check_evaluation(model, variables, kept, config.model, data)
-    if config.dataset.remainder != "pad":
+        _check_evaluation(model, variables, kept, config, data)
+    if not pads:
         return
     if not (kept or has_own_code or contract.has_activity_loss(layers)):
         return
 
     def call(batch: Batch) -> padding.CallResult:
-        training = scope.Scope(config.trainer.seed, tf.constant(0))
+        training = scope.Scope(seed, tf.constant(0))
         with _unchanged(variables), scope.enter(training), masks_from_scope(model):
             outputs = model(_model_inputs(batch), training=True)
             losses = [loss.numpy() for loss in getattr(model, "losses", ())]
@@ -46,7 +48,7 @@ def check_kept(model: tf.Module, variables: Variables, config: RunConfig, data: 
             )
 
     before = host_values(kept)
-    padding.check(call, data.inputs, before, config.trainer.accumulate_steps)
+    padding.check(call, data.inputs, before, 1)
 
 
 def _check_evaluation(
