@@ -99,7 +99,8 @@ def _why_not(engine: str, cluster: ClusterConfig, config: MeshConfig, available:
         mesh.resolve_axes(replace(config, device=available.kind), count)
     except ConfigError:
         all_words = counted(count, available.kind, available.model) + _in_processes(processes)
-        return f"the mesh does not fit the {all_words} here; {_fitting_mesh(count)}"
+        fitting = "mesh=single uses it" if count == 1 else "mesh=data uses all of them"
+        return f"the mesh does not fit the {all_words} here; {fitting}"
     missing = lack(engine, available.kind)
     if missing is not None:
         return f"{missing.what} for the {words} here; {missing.fix}"
@@ -110,12 +111,6 @@ def _in_processes(processes: int) -> str:
     if processes == 1:
         return ""
     return f" in {processes} processes"
-
-
-def _fitting_mesh(count: int) -> str:
-    if count == 1:
-        return "mesh=single uses it"
-    return "mesh=data uses all of them"
 
 
 def _named(engine: str, cluster: ClusterConfig, config: MeshConfig, kind: str) -> Choice:

@@ -29,7 +29,6 @@ class _Subclassed(tf_keras.Model):  # type: ignore[misc]
 
 
 def numbers() -> bool:
-    """Tells whether a call's numbers are an input of its program, and no constant that it is compiled again with."""
     mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
     layout = tf.experimental.dtensor.Layout.replicated(mesh, 1)
     program = tf.function(lambda x: tf.reduce_sum(x) * 2.0, autograph=False)
@@ -45,24 +44,20 @@ def _compiled() -> int:
 
 
 def functional() -> bool:
-    """Tells whether models of layers are told from subclassed ones."""
     return private.is_functional(_model()) and not private.is_functional(_Subclassed())
 
 
 def attributes() -> bool:
-    """Tells whether a layer's variables have paths, each once."""
     return sorted(path for path, _ in private.attributes(_model().layers[-1], tf.Variable)) == ["bias", "kernel"]
 
 
 def subclassed() -> bool:
-    """Tells whether a subclassed model gets its variables from a symbolic call."""
     model = _Subclassed()
     private.build_by_call(model, tf_keras.Input((3,)))
     return [tuple(variable.shape) for variable in model.variables] == [(3, 2), (2,)]
 
 
 def generators() -> bool:
-    """Tells whether a random layer draws with the generator that it is known by."""
     layer = tf_keras.layers.Dropout(0.5)
     generator = private.generator(layer)
     drawn = []
@@ -72,7 +67,6 @@ def generators() -> bool:
 
 
 def constants() -> bool:
-    """Tells whether the calls of a functional model's layers hold the constants among their arguments."""
     x = tf_keras.Input((3,))
     model = tf_keras.Model(x, x * tf.constant([1.0, 2.0, 3.0]))
     calls = [call for layer in model.layers for call in layer._inbound_nodes]
@@ -83,7 +77,6 @@ def constants() -> bool:
 
 
 def operations() -> bool:
-    """Tells whether layers reach the functions that are answered otherwise while a step is traced."""
     reached: list[str] = []
     layers, real = tf_keras.layers, replaced_operations.REPLACED
 
@@ -115,7 +108,6 @@ def operations() -> bool:
 
 
 def reads() -> bool:
-    """Tells whether every way in which an operation reads a variable is caught."""
     variable = tf.Variable([[1.0]])
     variable.__class__ = private.reads_by(type(variable), lambda _, read: read() * 3.0)
 
@@ -127,7 +119,6 @@ def reads() -> bool:
 
 
 def classes() -> bool:
-    """Tells whether layers that draw numbers, and convolutions, are known by their classes."""
     return isinstance(tf_keras.layers.GaussianNoise(0.1), private.RandomLayer) and isinstance(
         tf_keras.layers.Conv2D(2, 3), private.Convolution
     )
