@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from runner import layout
+from runner import arrays, layout
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import WEIGHT, Array, DataSource
 from runner.engine import calls, evaluation
@@ -23,7 +24,7 @@ from runner.layout import Spec
 from runner.layout.inputs import input_specs
 from runner.layout.specs import axis_size
 from runner.model import padding, target
-from runner.task.base import LOSS, DataSpec, Evaluation, named_outputs
+from runner.task.base import LOSS, DataSpec, Evaluation, Outputs, named_outputs
 
 T = TypeVar("T")  # an array on the engine's devices
 
@@ -39,6 +40,8 @@ def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
 class MeshEngine(Engine, Generic[T]):
     """Base class of the engines."""
 
+    # The module of the library's functions, its map over trees, and its conversion of NumPy arrays.
+    _library: tuple[ModuleType, Callable[..., Any], Callable[[Array], Any]]
     # What not every engine can.
     counts_cost = False
 
@@ -175,15 +178,27 @@ class MeshEngine(Engine, Generic[T]):
         return self._mixes_rows
 
     def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Evaluates the batch twice."""
-
-        def read(batch: HostBatches) -> dict[str, Array]:
-            result = self._start_evaluation(batch)
-            loss_b = np.asarray(self._to_host(result.loss))[:kept]
-            return {LOSS: loss_b} | map_values(self._to_host, result.totals)
-
+        # The model is called once: rounding differs between batches of two sizes, and most of all in bfloat16.
         with self._averaged_weights():
-            return read(batch), read(evaluation.first_rows(batch, kept))
+            outputs = self._start_evaluation(batch).outputs
+        of_all, of_first = (self._judged(outputs, batch, rows) for rows in (None, kept))
+        return of_all | {LOSS: of_all[LOSS][:kept]}, of_first
+
+    def _judged(self, outputs: Outputs, batch: HostBatches, rows: int | None) -> dict[str, Array]:
+        """Returns the loss (B,) and totals that the task's functions compute of so many first rows; None: of all."""
+        size = batch.weights.shape[1]
+        module, map_tree, constant = self._library
+
+        def first(value: Any) -> Any:
+            whole = np.asarray(self._to_host(value))
+            # What has no row per example, such as a head's kernel, stays whole.
+            return constant(whole[:rows] if whole.shape[:1] == (size,) else whole)
+
+        outputs = map_tree(first, outputs)
+        given = {name: constant(array[0][:rows]) for name, array in batch.arrays.items()}
+        ops = arrays.of(module)
+        task = self._data.task.without_class_weights()
+        return map_values(np.asarray, {LOSS: task.loss(ops, outputs, given), **task.totals(ops, outputs, given)})
 
     @cached_property
     def _replicated_specs(self) -> dict[str, Spec]:

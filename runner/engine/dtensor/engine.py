@@ -64,6 +64,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     """Training on a DTensor mesh; see `runner.engine.base.Engine` for what the methods promise."""
 
     _state: State
+    _library = tf, tf.nest.map_structure, tf.constant
     _steps: Steps
 
     def _make_devices(self) -> None:

@@ -68,6 +68,7 @@ class JaxEngine(MeshEngine[jax.Array]):
     """Keras 3 on JAX; see `runner.engine.base.Engine` for what the methods promise."""
 
     counts_cost = True
+    _library = jnp, jax.tree.map, jnp.asarray
 
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
         super().__init__(config, data, total_steps, planning=planning)
