@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.engine.jax_runs import answer
+
 PROGRAM = """
 import json, jax, jax.numpy as jnp
 from runner.engine.jax import elsewhere
@@ -43,16 +38,7 @@ print(json.dumps(found))
 
 @pytest.mark.nightly
 def test_xla_holds_products_and_their_operands_and_computes_the_rest_again() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    shapes = json.loads(done.stdout.splitlines()[-1])
+    shapes = answer(PROGRAM)
     # The first product, the second product's operand, and the second product. GELU's powers and tanh are none of them.
     assert shapes["mlp"] == [[4, 8], [4, 32], [4, 32]]
     # Of what is checkpointed, its input.
