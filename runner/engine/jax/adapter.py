@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import keras
@@ -344,7 +344,7 @@ def layer_outputs(model: keras.Model, batch: int, data: DataSpec) -> list[LayerO
     return outputs_of(model, model_inputs(data, lambda spec: jax.ShapeDtypeStruct((batch, *spec.shape), spec.dtype)))
 
 
-def outputs_of(model: keras.Model, inputs: Any) -> list[LayerOutput]:
+def outputs_of(model: keras.Model, inputs: object) -> list[LayerOutput]:
     """Returns each layer's output by tracing one call."""
     notes = Outputs(
         Names(model).layers, lambda tree: [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape")]

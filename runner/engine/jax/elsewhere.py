@@ -185,7 +185,7 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 
 def saved_arrays(
-    function: Callable[..., Any], weights: Any, *others: Any, offloaded: bool
+    function: Callable[..., Any], weights: object, *others: object, offloaded: bool
 ) -> tuple[list[jax.ShapeDtypeStruct], list[list[jax.ShapeDtypeStruct]]]:
     """Returns the arrays that a forward pass keeps for the backward pass, and its scores of attention by block.
 
@@ -193,7 +193,7 @@ def saved_arrays(
     other arrays. Activation checkpointing is applied as it is in a step. The function returns (loss, anything).
     """
 
-    def forward(weights: Any, *others: Any) -> Any:
+    def forward(weights: object, *others: object) -> object:
         _, backward, _ = jax.vjp(lambda variables: function(variables, *others), weights, has_aux=True)
         return backward
 

@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ class TraceSlice:
     """
 
     equations: Sequence[JaxprEqn]
-    constants: Mapping[Var, Any]
+    constants: Mapping[Var, jax.Array]
     result: Var | Literal
 
     @property
@@ -81,7 +81,7 @@ class TraceSlice:
         """
         values: dict[Var, jax.Array] = dict(zip(self.constants, constants, strict=True))
 
-        def read(atom: Var | Literal) -> Any:
+        def read(atom: Var | Literal) -> jax.Array:
             if isinstance(atom, Literal):
                 return _unmerged(jnp.asarray(atom.val, atom.aval.dtype), zero)
             return values[atom]
@@ -165,7 +165,7 @@ def trace_slices(trace: ClosedJaxpr) -> list[TraceSlice]:
     def slice_of(result: Var | Literal) -> TraceSlice:
         needed = [result]
         numbers = set[int]()
-        constants_read = dict[Var, Any]()
+        constants_read = dict[Var, jax.Array]()
         # From the result back to constants and literals, each equation once.
         while needed:
             atom = needed.pop()
@@ -185,7 +185,7 @@ def trace_slices(trace: ClosedJaxpr) -> list[TraceSlice]:
 class HostValue:
     """A value in the host's memory, as a builder that loads weights makes it."""
 
-    array: Any
+    array: jax.Array | Array
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -263,7 +263,7 @@ def _bytes_per_device(kind: jax.ShapeDtypeStruct) -> int:
     return size
 
 
-def _placed_constant(value: Any, kind: jax.ShapeDtypeStruct) -> Any:
+def _placed_constant(value: jax.Array, kind: jax.ShapeDtypeStruct) -> jax.Array | Array:
     if jnp.issubdtype(value.dtype, jax.dtypes.extended):
         # A random generator's key, which NumPy has no type for.
         return value

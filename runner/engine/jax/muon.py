@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,11 +46,12 @@ class DividedMuon(keras.optimizers.Muon):  # type: ignore[misc]
         """Shards the leading dim, if there is one, and then a dim of the matrices by all axes that divide them."""
         if self.mesh is None or self.mesh.size == 1:
             return x
-        spec: list[Any] = [None] * x.ndim
+        spec: list[str | tuple[str, ...] | None] = [None] * x.ndim
         axes = [str(axis) for axis in self.mesh.axis_names]
         if x.ndim > 2:
-            spec[0] = self._dividing(x.shape[0], axes)
-            axes = [axis for axis in axes if axis not in spec[0]]
+            leading = self._dividing(x.shape[0], axes)
+            spec[0] = leading
+            axes = [axis for axis in axes if axis not in leading]
         spec[dim] = self._dividing(x.shape[dim], axes)
         return lax.with_sharding_constraint(x, sharding(self.mesh, spec))
 

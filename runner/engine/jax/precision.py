@@ -19,7 +19,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 from runner.arrays import Tensor
 from runner.engine.jax import private
@@ -59,12 +61,12 @@ def as_float32(value: Tensor) -> jax.Array:
     return converted
 
 
-def at_least_float32(dtype: Any) -> Any:
+def at_least_float32(dtype: DTypeLike) -> np.dtype[Any]:
     """Returns float32 for a narrower floating dtype, else the dtype."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def rounded(value: jax.Array, dtype: Any) -> jax.Array:
+def rounded(value: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Returns an array in another floating dtype.
 
     XLA may remove two conversions that follow each other, and with them the rounding; it keeps `reduce_precision`.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +48,7 @@ class Randomness:
         return [value for index, value in enumerate(variables) if index not in states]
 
 
-def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
+def of(model: keras.Model, inputs: object, config: ModelConfig) -> Randomness:
     """Returns a model's random generators, and how far a training step moves each.
 
     Raises:
@@ -75,11 +74,11 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
     return Randomness(indices, states[0], first_moves[:, 1].tolist())
 
 
-def _compiled_move(model: keras.Model, inputs: Any, indices: Sequence[int]) -> Any:
+def _compiled_move(model: keras.Model, inputs: object, indices: Sequence[int]) -> Callable[[Array], Array]:
     """Returns a function that moves the generators' states, uint32 (len(indices), 2), by one step."""
     trainable_count = len(model.trainable_variables)
 
-    def step(values: list[jax.Array], inputs: Any) -> list[jax.Array]:
+    def step(values: list[jax.Array], inputs: object) -> list[jax.Array]:
         _, new = model.stateless_call(
             values[:trainable_count],
             values[trainable_count:],

@@ -141,7 +141,7 @@ class OwnStepEngine(JaxEngine):
                 found.append(replace(output, layer=f"{name}/{output.layer}", inputs=tuple(layer_inputs)))
         return found
 
-    def _of_batch(self, tensor: Any) -> jax.ShapeDtypeStruct:
+    def _of_batch(self, tensor: keras.KerasTensor) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((self._microbatch_size, *tensor.shape[1:]), tensor.dtype)
 
     def plain_model(self) -> keras.Model:

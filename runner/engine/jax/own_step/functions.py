@@ -40,7 +40,7 @@ class Functions:
         self._seed = seed
         self.ops = arrays.of(jnp)
 
-    def train(self, values: Values, batch: Arrays, done: Any) -> tuple[dict[str, jax.Array], Sums]:
+    def train(self, values: Values, batch: Arrays, done: jax.Array | int) -> tuple[dict[str, jax.Array], Sums]:
         """Returns the variables' new values after `done` steps, and each example's loss and metrics (B,) of a batch
         (B, ...).
         """
@@ -53,7 +53,7 @@ class Functions:
         names = (LOSS, *self.task.step_metrics)
         return self.parts.flat(new_state), self._by_example("train_step", metrics, names, batch)
 
-    def evaluate(self, values: Values, batch: Arrays, number: Any) -> Sums:
+    def evaluate(self, values: Values, batch: Arrays, number: jax.Array | int) -> Sums:
         """Returns each example's loss and metrics (B,) of a batch (B, ...), the evaluation's one of this number."""
         rng, layers_key = self._keys(_OF_EVALUATIONS, number)
         state = self.parts.structured(values, layers_key)
@@ -70,7 +70,7 @@ class Functions:
         totals[EXAMPLES] = jnp.sum(is_real_b.astype(jnp.float32))
         return totals
 
-    def _keys(self, purpose: int, number: Any) -> tuple[jax.Array, jax.Array]:
+    def _keys(self, purpose: int, number: jax.Array | int) -> tuple[jax.Array, jax.Array]:
         """Returns the random key of a user's function, and that of the layers' generators."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self._seed), purpose), number)
         return jax.random.fold_in(key, _FOR_USER), jax.random.fold_in(key, _FOR_LAYERS)

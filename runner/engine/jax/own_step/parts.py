@@ -189,7 +189,7 @@ class Parts:
                     values[path] = self._checked(path, variable, value)
         return values
 
-    def _checked(self, path: str, variable: keras.Variable, value: Any) -> jax.Array:
+    def _checked(self, path: str, variable: keras.Variable, value: object) -> jax.Array:
         array = jax.numpy.asarray(value)
         if array.shape != tuple(variable.shape) or array.dtype != variable.dtype:
             raise self.invalid(
