@@ -178,7 +178,8 @@ class MeshEngine(Engine, Generic[T]):
         return self._mixes_rows
 
     def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        # The model is called once: rounding differs between batches of two sizes, and most of all in bfloat16.
+        """Calls the task's functions twice, on what one evaluation of the model returns."""
+        # Not the model too: rounding differs between batches of two sizes, and most of all in bfloat16.
         with self._averaged_weights():
             outputs = self._start_evaluation(batch).outputs
         of_all, of_first = (self._judged(outputs, batch, rows) for rows in (None, kept))
