@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.data.base import Array, ArraySpec, Dataset, DataSource, column
+from runner.data.base import Array, ArraySpec, Dataset, DataSource
 from runner.data.packing import SEGMENTS, TOKENS
 from runner.data.vocabulary import BYTES, Vocabulary
 
@@ -31,48 +31,32 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def splits(data: Dataset) -> dict[str, DataSource]:
-    """Returns the splits of a dataset by name."""
-    sources = {"train": data.train, "validation": data.validation, "test": data.test}
-    present: dict[str, DataSource] = {}
-    for name, source in sources.items():
-        if source is not None:
-            present[name] = source
-    return present
-
-
 def tables(data: Dataset, targets: Sequence[str], *, measures: bool = False) -> list[Table]:
     """Returns all tables of a dataset that is neither standardized nor augmented.
 
     The targets are quantities if `measures`, however few values they have.
     """
-    sources = splits(data)
-    values: dict[str, dict[str, Array]] = {}
-    for name in data.specs:
-        values[name] = {split: _values(source, name) for split, source in sources.items()}
-    counted = []
-    for name, spec in data.specs.items():
-        is_quantity = measures and name in targets
-        if not is_quantity and _is_counted(spec, values[name]["train"]):
-            counted.append(name)
-    counted.sort(key=lambda name: name not in targets)  # targets first
-    found = outline(data, targets)
-    for name in counted:
-        found.append(_counts(name, data.specs[name], values[name], sources))
-    rows: list[tuple[str, ...]] = []
-    sample = None
-    for name, spec in data.specs.items():
-        if name in counted or spec.is_image:
+    counts = []
+    statistics: list[tuple[str, ...]] = []
+    sources = _splits(data)
+    note = ""
+    for name in sorted(data.specs, key=lambda name: name not in targets):  # targets first
+        spec = data.specs[name]
+        if spec.is_image:
             continue
-        if sample is None:
-            sample = _sample_note(data.train, values[name]["train"])
-        rows += _statistics(name, spec, values[name]["train"])
-    if rows:
-        title = f"train{sample or ''}, as stored"
-        if len(rows) > _MOST_ROWS:
-            title += f", {_MOST_ROWS} of {len(rows):,}"
+        values = {split: _values(source, name) for split, source in sources.items()}
+        if _is_counted(spec, values["train"]) and not (measures and name in targets):
+            counts.append(_counts(name, spec, values, sources))
+        else:
+            note = note or _sample_note(data.train, values["train"])
+            statistics += _statistics(name, spec, values["train"])
+    found = [*outline(data, targets), *counts]
+    if statistics:
+        title = f"train{note}, as stored"
+        if len(statistics) > _MOST_ROWS:
+            title += f", {_MOST_ROWS} of {len(statistics):,}"
         columns = ("values", "smallest", "mean", "median", "deviation", "largest")
-        found.append(Table(title, columns, tuple(rows[:_MOST_ROWS])))
+        found.append(Table(title, columns, tuple(statistics[:_MOST_ROWS])))
     return found
 
 
@@ -81,9 +65,16 @@ def outline(data: Dataset, targets: Sequence[str]) -> list[Table]:
     return [_sizes(data), _arrays(data.specs, targets)]
 
 
+def _splits(data: Dataset) -> dict[str, DataSource]:
+    sources = {"train": data.train, "test": data.test}
+    if data.validation is not None:
+        sources = {"train": data.train, "validation": data.validation, "test": data.test}
+    return sources
+
+
 def _sizes(data: Dataset) -> Table:
     rows = []
-    for name, source in splits(data).items():
+    for name, source in _splits(data).items():
         size = sum(spec.bytes for spec in source.specs.values()) * source.size
         shown = f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 1024:,.0f} KiB"
         rows.append((name, f"{source.size:,}", shown, data.selection.get(name, name)))
@@ -95,24 +86,23 @@ def _arrays(specs: Mapping[str, ArraySpec], targets: Sequence[str]) -> Table:
     for name, spec in specs.items():
         dim_names = spec.dims or ("",) * len(spec.shape)
         dims = [f"{dim} {size}".strip() for dim, size in zip(dim_names, spec.shape, strict=True)]
-        names = ""
-        if spec.names:
-            names = f"{len(spec.names)}: {', '.join(spec.names[:_SHOWN_NAMES])}"
-            if len(spec.names) > _SHOWN_NAMES:
-                names += ", ..."
+        names = f"{len(spec.names)}: {_beginning(spec.names, _SHOWN_NAMES, ', ')}" if spec.names else ""
         role = "target" if name in targets else ""
         rows.append((name, " x ".join(dims) or "one number", spec.dtype, names, role))
     return Table("arrays of one example", ("array", "dims", "dtype", "names", "role"), tuple(rows))
 
 
+def _beginning(entries: Sequence[object], count: int, joint: str = " ") -> str:
+    shown = list(map(str, entries[:count]))
+    if len(entries) > count:
+        shown.append("...")
+    return joint.join(shown)
+
+
 def _values(source: DataSource, name: str) -> Array:
     """Returns one array (n, ...) of a split: all of it, or of the first examples where each must be decoded."""
-    if source.specs[name].is_image:
-        return np.empty(0)
-    whole = column(source, name)
-    if whole is not None:
-        return whole
-    return source.read(np.arange(min(source.size, _SAMPLE)))[name]
+    whole = source.column(name)
+    return source.read(np.arange(min(source.size, _SAMPLE)))[name] if whole is None else whole
 
 
 def _sample_note(source: DataSource, values: Array) -> str:
@@ -121,8 +111,7 @@ def _sample_note(source: DataSource, values: Array) -> str:
 
 def _is_counted(spec: ArraySpec, values: Array) -> bool:
     """Returns whether an array holds classes, or one column of zeros and ones per label."""
-    is_named_by_column = len(spec.shape) == 1 and len(spec.names) == spec.shape[0]
-    if is_named_by_column:
+    if len(spec.shape) == 1 and len(spec.names) == spec.shape[0]:
         return bool(np.isin(np.unique(values[:_SAMPLE]), (0, 1)).all())
     if spec.shape or not np.issubdtype(np.dtype(spec.dtype), np.integer):
         return False
@@ -130,58 +119,48 @@ def _is_counted(spec: ArraySpec, values: Array) -> bool:
 
 
 def _counts(name: str, spec: ArraySpec, values: Mapping[str, Array], sources: Mapping[str, DataSource]) -> Table:
+    """Returns how many examples of each split are of each class, or have each label."""
     counts: dict[str, Array] = {}
+    labels = list(spec.names)
     if spec.shape:
-        labels = list(spec.names)
         for split, array in values.items():
             counts[split] = (array != 0).sum(axis=0)
     else:
-        if spec.names:
-            labels = list(spec.names)
-            numbers = np.arange(len(labels))
-        else:
+        numbers = np.arange(len(labels))
+        if not labels:
             numbers = np.unique(np.concatenate(list(values.values())))
-            labels = [str(number) for number in numbers]
+            labels = list(map(str, numbers))
         for split, array in values.items():
             counts[split] = (array[:, None] == numbers).sum(axis=0)
     order = list(range(len(labels)))
     note = ""
     if len(labels) > _MOST_ROWS:
-        half = _MOST_ROWS // 2
-        by_frequency = np.argsort(-counts["train"], kind="stable").tolist()
-        order = [*by_frequency[:half], *by_frequency[-half:]]
-        note = f": the {half} most and the {half} least frequent of {len(labels):,}"
+        order = np.argsort(-counts["train"], kind="stable").tolist()[:_MOST_ROWS]
+        note = f": the {_MOST_ROWS} most frequent of {len(labels):,}"
     rows = []
     for index in order:
-        shares = [_share(int(counts[split][index]), len(values[split])) for split in values]
-        rows.append((labels[index], *shares))
+        cells = []
+        for split, array in values.items():
+            count = int(counts[split][index])
+            cells.append(f"{count:,} ({count / max(len(array), 1):.1%})")
+        rows.append((labels[index], *cells))
     titles = [f"{split}{_sample_note(sources[split], array)}" for split, array in values.items()]
     return Table(f"examples by {name}{note}", (name, *titles), tuple(rows))
-
-
-def _share(count: int, total: int) -> str:
-    return f"{count:,} ({count / max(total, 1):.1%})"
 
 
 def _statistics(name: str, spec: ArraySpec, values: Array) -> list[tuple[str, ...]]:
     """Returns one row per column of an array of numbers; one row where its columns have no names."""
     if not np.issubdtype(values.dtype, np.number) or not len(values):
         return []
-    flat = values.reshape(len(values), -1).astype(np.float64)
-    if not spec.shape:
-        return [(name, *_figures(flat[:, 0]))]
-    is_named_by_column = len(spec.shape) == 1 and len(spec.names) == flat.shape[1]
-    if not is_named_by_column:
-        return [(name, *_figures(flat.ravel()))]
-    rows: list[tuple[str, ...]] = []
-    for index, column_name in enumerate(spec.names):
-        rows.append((f"{name} {column_name}", *_figures(flat[:, index])))
+    columns = {name: values}
+    if len(spec.shape) == 1 and len(spec.names) == spec.shape[0]:
+        columns = {f"{name} {column}": values[:, index] for index, column in enumerate(spec.names)}
+    rows = []
+    for column, numbers in columns.items():
+        flat = numbers.astype(np.float64)
+        figures = (flat.min(), flat.mean(), np.median(flat), flat.std(), flat.max())
+        rows.append((column, *(f"{figure:,.6g}" for figure in figures)))
     return rows
-
-
-def _figures(values: Array) -> tuple[str, ...]:
-    figures = (values.min(), values.mean(), np.median(values), values.std(), values.max())
-    return tuple(f"{figure:,.6g}" for figure in figures)
 
 
 def examples(source: DataSource, specs: Mapping[str, ArraySpec]) -> Table:
@@ -201,18 +180,13 @@ def cell(value: Array, spec: ArraySpec) -> str:
     >>> cell(np.array(1), ArraySpec((), "int64", names=("cat", "dog")))
     'dog'
     """
-    is_class = not spec.shape and bool(spec.names) and np.issubdtype(np.dtype(spec.dtype), np.integer)
+    is_class = not spec.shape and 0 <= int(value) < len(spec.names)
     if is_class:
-        index = int(value)
-        if 0 <= index < len(spec.names):
-            return spec.names[index]
-        return str(value)
+        return spec.names[int(value)]
     if spec.shape and len(spec.names) == value.size and _is_counted(spec, value[None]):
         text = ", ".join(name for name, is_set in zip(spec.names, value, strict=True) if is_set)
     else:
-        text = " ".join(f"{number:.5g}" for number in np.ravel(value)[:_SHOWN_NUMBERS].tolist())
-        if value.size > _SHOWN_NUMBERS:
-            text += " ..."
+        text = _beginning([f"{number:.5g}" for number in np.ravel(value).tolist()], _SHOWN_NUMBERS)
     if len(text) > _SHOWN_CHARACTERS:
         text = f"{text[: _SHOWN_CHARACTERS - 3]}..."
     return text
@@ -224,13 +198,10 @@ def text_tables(data: Dataset, vocabulary: Vocabulary) -> list[Table]:
     for name, text in data.texts.items():
         bytes_per_token = text.bytes / max(text.tokens, 1)
         rows.append((name, f"{text.documents:,}", f"{text.tokens:,}", f"{text.bytes:,}", f"{bytes_per_token:.3g}"))
-    end = "none"
-    if vocabulary.end is not None:
-        end = f"{vocabulary.end_token!r} ({vocabulary.end})"
     about = (
         ("kind", "bytes" if vocabulary.kind == BYTES else "byte pairs, or of a given tokenizer"),
         ("tokens", f"{vocabulary.size:,}"),
-        ("end of a document", end),
+        ("end of a document", "none" if vocabulary.end is None else f"{vocabulary.end_token!r} ({vocabulary.end})"),
         ("stored as", str(vocabulary.dtype)),
         ("sha256", vocabulary.sha256),
     )
@@ -251,7 +222,5 @@ def _first_sequence(data: Dataset, vocabulary: Vocabulary) -> Table:
     shown = repr(text[:_SHOWN_TEXT])[1:-1]
     if len(text) > _SHOWN_TEXT:
         shown += "..."
-    numbers = " ".join(map(str, tokens[:_SHOWN_TOKENS].tolist()))
-    if len(tokens) > _SHOWN_TOKENS:
-        numbers += " ..."
-    return Table("train, the first sequence", ("array", "begins"), ((TOKENS, numbers), ("text", shown)))
+    rows = ((TOKENS, _beginning(tokens.tolist(), _SHOWN_TOKENS)), ("text", shown))
+    return Table("train, the first sequence", ("array", "begins"), rows)

@@ -40,9 +40,9 @@ _FLIPPED_VERTICALLY = (3, 4, 7, 8)
 _FLIPPED_HORIZONTALLY = (2, 3, 6, 7)
 # OpenCV's fast paths exist for up to four channels.
 _OPENCV_CHANNELS = 4
-# JPEG markers: start of the pixels, and the segment that may contain EXIF.
-_START_OF_SCAN = 0xDA
-_APP1 = 0xE1
+# How an EXIF segment of a JPEG file begins, and within how many bytes it does: few segments of 64 KiB may precede it.
+_EXIF = b"Exif\0\0"
+_EXIF_WITHIN = 1 << 18
 
 # OpenCV must not start threads of its own, because our workers already use every core.
 cv2.setNumThreads(0)
@@ -108,27 +108,11 @@ def _decode_jpeg(data: bytes, channels: int) -> Pixels | None:
         pixels: Pixels = simplejpeg.decode_jpeg(data, space, fastdct=False, fastupsample=False)
     except ValueError:
         return None
-    # Pillow parses EXIF slowly, so it does so only for files that have any.
-    if not _has_exif(data):
+    # Pillow parses EXIF slowly, so it does so only for files that may have any, in a segment near the beginning.
+    if data.find(_EXIF, 0, _EXIF_WITHIN) < 0:
         return pixels
     with _open(data) as image:
         return np.ascontiguousarray(_oriented(pixels, image.getexif().get(_ORIENTATION, 1)))
-
-
-def _has_exif(data: bytes) -> bool:
-    """Returns whether a JPEG file has an EXIF segment before its pixels."""
-    position = 2
-    end = len(data) - 10
-    while position < end and data[position] == 0xFF and data[position + 1] != _START_OF_SCAN:
-        if data[position + 1] == _APP1 and data[position + 4 : position + 10] == b"Exif\0\0":
-            return True
-        if data[position + 1] == 0xFF:
-            # A fill byte before the marker.
-            position += 1
-        else:
-            # A segment is two bytes of marker, then its length as big-endian uint16 and its content.
-            position += 2 + (data[position + 2] << 8 | data[position + 3])
-    return False
 
 
 def _decode_with_pillow(data: bytes, channels: int) -> Pixels:

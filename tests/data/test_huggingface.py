@@ -130,19 +130,7 @@ def pickled(data: Dataset) -> Dataset:
     return pickle.loads(pickle.dumps(data))
 
 
-def test_the_librarys_cache_and_single_files_are_read(saved: Path) -> None:
-    cached = Path("cached")
-    cached.mkdir()
-    for number in range(3):
-        name = f"data-{number:05d}-of-00003.arrow"
-        shutil.copy(saved / "splits" / "train" / name, cached / f"pictures-train-{number:05d}-of-00003.arrow")
-    shutil.copy(saved / "splits" / "test" / "data-00000-of-00001.arrow", cached / "pictures-test.arrow")
-    (cached / "dataset_info.json").write_text(json.dumps({"splits": {"train": {}, "test": {}}}))
-    data = read(cached)
-    assert (data.train.size, data.test.size) == (250, 20)
-    compare(data, saved / "splits.npz", np.array([249, 1]))
-    assert read(cached / "pictures-test.arrow", test="train").train.size == 20
-    # The same files without the record are named as splits, as other programs write them.
+def test_files_named_as_splits_are_read_and_the_librarys_cache_is_an_error() -> None:
     for split in ("train", "test"):
         table = pa.table({"x": np.arange(6.0), "label": [0, 1] * 3})
         Path("plain").mkdir(exist_ok=True)
@@ -150,6 +138,10 @@ def test_the_librarys_cache_and_single_files_are_read(saved: Path) -> None:
             writer.write_table(table, max_chunksize=4)
     plain = read("plain", features=None)
     assert plain.train.read(np.array([5, 0, 4]))["x"].tolist() == [5, 0, 4]
+    assert read("plain/test.arrow", test="train", features=None).train.size == 6
+    Path("plain/dataset_info.json").write_text("{}")
+    with pytest.raises(DataError, match="plain is a cache of the library datasets; save the dataset with"):
+        read("plain")
 
 
 def test_texts_are_tokens_for_language_models(saved: Path) -> None:

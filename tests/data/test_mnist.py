@@ -15,7 +15,7 @@ import pytest
 from runner.config.schema_data import DatasetConfig
 from runner.data.loading import load
 from runner.data.sources import mnist
-from runner.data.sources.package_download import UnavailableError
+from runner.data.sources.pypi import UnavailableError
 from runner.errors import DataError
 from tests.data.conftest import LOAD, offline, python
 

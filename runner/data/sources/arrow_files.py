@@ -5,14 +5,12 @@ PyArrow reads the files. The library `datasets` is not needed, and no code of a 
     pictures/dataset_dict.json, pictures/train/state.json, ...     saved by `DatasetDict.save_to_disk`
     pictures/state.json, pictures/data-00000-of-00001.arrow        saved by `Dataset.save_to_disk`
     pictures/data/train-00000-of-00002.parquet, ...                a repository of the Hub
-    pictures/pictures-train.arrow, pictures/dataset_info.json      the library's cache of a dataset
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ _CONVERTED = "table.arrow"
 # Written by `save_to_disk`: the splits of a dataset, and the files of a split.
 _SPLITS = "dataset_dict.json"
 _STATE = "state.json"
-# Written into the library's cache: among others the names of the splits.
+# Written into the library's cache, whose files it names otherwise.
 _INFO = "dataset_info.json"
 # Metadata of a schema with the features of its columns.
 _FEATURES = b"huggingface"
@@ -182,7 +180,7 @@ def _arrow_files(path: Path) -> Mapping[str, Sequence[Path]]:
     if all(split_files.is_cache(file) for file in path.rglob("*.arrow")):
         return {}
     if (path / _INFO).is_file():
-        return split_files.canonical_splits(_cached_files(path), path)
+        raise DataError(f"{path} is a cache of the library datasets; save the dataset with save_to_disk")
     return split_files.find(str(path), ARROW_SUFFIXES)
 
 
@@ -192,19 +190,6 @@ def _saved_files(folder: Path) -> list[Path]:
     files = [folder / Path(str(entry["filename"])).name for entry in entries if "filename" in entry]
     if not files:
         raise DataError(f"{folder / _STATE} lists no files; save the dataset again with save_to_disk")
-    return files
-
-
-def _cached_files(folder: Path) -> dict[str, list[Path]]:
-    """Returns the files of each split in the library's cache, `<dataset>-<split>[-00000-of-00002].arrow`."""
-    files: dict[str, list[Path]] = {}
-    for split in _read_json(folder / _INFO).get("splits") or {}:
-        name = re.compile(rf".*-{re.escape(split)}(-\d{{5}}-of-\d{{5}})?\.arrow")
-        matching = [file for file in sorted(folder.glob("*.arrow")) if name.fullmatch(file.name)]
-        if matching:
-            files[str(split)] = matching
-    if not files:
-        raise DataError(f"{folder} has no Arrow file of the splits that {_INFO} lists; save it with save_to_disk")
     return files
 
 

@@ -74,16 +74,15 @@ def _read() -> tuple[Array, Array]:
 
 
 def _enlarged(pixels: Array, image_size: Sequence[int]) -> Array:
-    examples = len(pixels)
-    largest_side = math.isqrt(_MAX_BYTES // examples)
-    if math.prod(image_size) > largest_side * largest_side:
+    height, width = image_size
+    largest_side = math.isqrt(_MAX_BYTES // len(pixels))
+    if height * width > largest_side * largest_side:
         raise invalid(
             "dataset.image_size",
             list(image_size),
-            problem=f"must be at most {largest_side} by {largest_side}, with which the {examples:,} digits take 4 GiB",
+            problem=f"must be at most {largest_side} by {largest_side}, with which the digits take 4 GiB",
             fix="set dataset.image_size=[64,64]",
         )
-    height, width = image_size
     rows = np.arange(height) * _SIDE // height
     columns = np.arange(width) * _SIDE // width
     return np.ascontiguousarray(pixels[:, rows][:, :, columns])

