@@ -305,6 +305,18 @@ def describe_spec(spec: ArraySpec | None) -> str:
     return f"{spec.dtype} {list(spec.shape)}{names}"
 
 
+def check_same_specs(
+    specs: Mapping[str, ArraySpec], where: str, first: Mapping[str, ArraySpec], of_first: str, all_of: str
+) -> None:
+    """Checks that all splits or parts have the arrays of the first one."""
+    for name in {**first, **specs}:
+        if specs.get(name) != first.get(name):
+            raise DataError(
+                f"{where}: array {name} is {describe_spec(specs.get(name))}, but {describe_spec(first.get(name))} in "
+                f"{of_first}; {all_of} need the same arrays"
+            )
+
+
 def check_example(arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec], where: str) -> None:
     """Checks that an example has the arrays of the first one, with their shapes and dtypes."""
     for name in {**specs, **arrays}:

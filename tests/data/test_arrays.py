@@ -5,9 +5,6 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import pytest
 
 from runner.config import values
@@ -56,18 +53,6 @@ def test_columns_of_a_table_are_numbers_truths_and_sorted_categories() -> None:
         "sold": [True, False, True],
     }
     assert (data.name, data.source) == ("houses.csv", "houses.csv")
-
-
-def test_a_parquet_file_gives_what_the_same_table_gives_as_csv_and_lists_become_vectors() -> None:
-    Path("houses.csv").write_text(HOUSES)
-    table = pa.csv.read_csv("houses.csv")
-    vectors = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    indexed = table.append_column("vector", vectors).append_column("__index_level_0__", [[7, 8, 9]])
-    pa.parquet.write_table(indexed, "houses.parquet")
-    assert "index_level_0" not in read("houses.parquet")
-    ours, theirs = read("houses.parquet"), read("houses.csv")
-    assert ours.pop("vector").tolist() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
-    assert {name: array.tolist() for name, array in ours.items()} == {k: v.tolist() for k, v in theirs.items()}
 
 
 def test_arrays_of_bytes_with_the_shape_of_images_are_images() -> None:

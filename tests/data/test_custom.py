@@ -305,7 +305,7 @@ def test_the_batches_of_kerass_datasets_are_read_as_examples(package: str, libra
     ("name", "said"),
     [
         ("mixed", "one split is arrays and the other an object"),
-        ("unlike", r"split test: image is uint8 \[4, 4, 3\], but uint8 \[8, 8, 3\] in"),
+        ("unlike", r"split test: array image is uint8 \[4, 4, 3\], but uint8 \[8, 8, 3\] in"),
         ("equal_batches", r"may be batches or examples \(x \[8, 3\], label \[8\]\); join batches"),
         ("weighted_batches", r"batch 1 has 3 entries, and must be \(x, y\)"),
         ("unequal", "x has 3 examples and label has 4"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 import subprocess
 import sys
@@ -118,16 +117,6 @@ def test_examples_classes_and_splits_are_those_of_the_library(saved: Path, form:
     with opened(DatasetConfig(workers=2), 0) as workers:
         found = workers.reader(data.train).read(0, rows)
     assert np.array_equal(found["image"], data.train.read(rows)["image"])
-
-
-def test_one_split_that_was_shuffled_before_it_was_saved(saved: Path) -> None:
-    data = read(saved / "shuffled", test="train")
-    compare(data, saved / "shuffled.npz", np.arange(40)[::-1])
-    compare(pickled(data), saved / "shuffled.npz", np.array([3]))
-
-
-def pickled(data: Dataset) -> Dataset:
-    return pickle.loads(pickle.dumps(data))
 
 
 def test_files_named_as_splits_are_read_and_the_librarys_cache_is_an_error() -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,29 +8,6 @@ from runner.data import selection
 from runner.data.base import ArraySource, ArraySpec, FullDataset
 from runner.data.loading import load
 from runner.errors import ConfigError
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Path:
-    """100 examples of train, whose pixels state their row, and 30 of test."""
-    for split, first, count in (("train", 0, 100), ("test", 100, 30)):
-        rows = np.arange(first, first + count, dtype=np.uint8)
-        images = np.broadcast_to(rows[:, None, None, None], (count, 4, 4, 1))
-        np.savez(tmp_path / f"{split}.npz", image=images, label=(rows - first).astype(np.int32) % 10)
-    return tmp_path
-
-
-def config(path: Path, **keys: object) -> DatasetConfig:
-    return DatasetConfig(name="arrays", path=str(path), **keys)  # type: ignore[arg-type]
-
-
-def test_selections_hold_the_examples_that_their_expressions_name(files: Path) -> None:
-    dataset = load(config(files, train="train[10:20]+test[-2:]", test="test[:50%]"))
-    assert dataset.train.arrays["image"][:, 0, 0, 0].tolist() == [*range(10, 20), 128, 129]
-    assert dataset.train.arrays["label"].tolist() == [*range(10), 8, 9]
-    assert dataset.test.arrays["image"][:, 0, 0, 0].tolist() == list(range(100, 115))
-    assert dataset.train.arrays["image"].dtype == np.uint8
-    assert dataset.train.arrays["label"].dtype == np.int32
 
 
 def test_examples_whose_labels_are_withheld_are_rejected() -> None:

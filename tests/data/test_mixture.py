@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -223,11 +222,3 @@ def test_parts_with_other_arrays_are_errors() -> None:
     np.savez("b.npz", x=np.ones((30, 2), np.float32), kind=["a", "b", "c"] * 10)
     with pytest.raises(DataError, match=r"array label is missing, but int32 \[\] in dataset.parts\[0\]"):
         read(entries)
-
-
-def test_a_part_with_other_categories_is_an_error() -> None:
-    for name, kinds in {"a": "xy", "b": "yz"}.items():
-        rows = "\n".join(itertools.chain.from_iterable(zip(kinds * 5, kinds[::-1] * 5, strict=True)))
-        Path(f"{name}.csv").write_text(f"kind\n{rows}\n")
-    with pytest.raises(DataError, match=r"array kind is int32 .* with the names y, z, but .* with the names x, y"):
-        read([{"name": "arrays", "path": "a.csv"}, {"name": "arrays", "path": "b.csv"}])

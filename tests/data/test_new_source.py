@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -94,13 +93,6 @@ def test_a_new_source_is_loaded_with_its_splits_holdout_and_standardization() ->
     assert (part.train.size, part.validation.size) == (16, 4)
     mean = part.train.read(np.arange(16))["point"].mean(0)
     np.testing.assert_allclose(mean, 0, atol=1e-6)
-
-
-def test_a_new_source_is_inspected(folder: Path) -> None:
-    output = run(folder, "runner.cli.data")
-    assert "computed" in output
-    content = json.loads((folder / "run" / "data.json").read_text())
-    assert content["tables"][0]["rows"][0][:2] == ["train", "40"]
 
 
 @pytest.mark.slow

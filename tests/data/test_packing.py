@@ -41,15 +41,6 @@ def test_documents_have_segments_and_no_label_crosses_them(length):
         assert str(found[name].dtype) == kept.specs[name].dtype
 
 
-def test_every_pair_within_a_document_is_counted_once():
-    kept = source(4, apart=True)
-    found = kept.read(np.arange(kept.size))
-    counted = found["label_weight"] > 0
-    pairs = set(zip(found["tokens"][counted].tolist(), found["label"][counted].tolist(), strict=True))
-    assert pairs == {pair for one in DOCUMENTS for pair in pairwise(one)}
-    assert counted.sum() == sum(len(one) - 1 for one in DOCUMENTS)
-
-
 @pytest.mark.parametrize("apart", [True, False])
 def test_rows_are_read_in_any_order_and_as_often_as_wanted(apart):
     kept = source(3, apart=apart)

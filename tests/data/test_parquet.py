@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import checks as checks_data
-from runner.data import images, loading
+from runner.data import loading
 from runner.data.base import Array, Dataset, Encoding
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
@@ -83,18 +82,6 @@ def test_every_split_specs_and_digest_are_those_of_dataset_arrays(keys: dict[str
         same(first.read(rows[:0]), second.read(rows[:0]))
 
 
-def test_categories_are_the_recorded_ones() -> None:
-    write()
-    pq.write_table(pa.table({"kind": ["boat", "boat"]}), "other.parquet")
-    encoding = read(features=["kind"]).encoding
-    other = read("other.parquet", encoding)
-    assert other.train.read(np.arange(2))["kind"].tolist() == [0, 0]
-    assert other.specs["kind"].names == ("boat", "flat", "house")
-    pq.write_table(pa.table({"kind": ["car"]}), "car.parquet")
-    with pytest.raises(DataError, match=r"car.parquet, row 1, kind is 'car', which is not a category"):
-        read("car.parquet", encoding).train.read(np.arange(1))
-
-
 def images_table(sizes: list[tuple[int, int]], gray: bool = False) -> tuple[pa.Table, list[Array]]:
     pictures = [picture(*size, seed=row, channels=1 if gray else 3) for row, size in enumerate(sizes)]
     files = [encoded(pixels, "PNG") for pixels in pictures]
@@ -122,17 +109,6 @@ def test_columns_of_bytes_are_decoded_as_images(form: str) -> None:
         same(workers.reader(data.train).read(0, rows), found)
 
 
-def test_images_of_several_sizes_are_resized_and_gray_ones_have_one_channel() -> None:
-    content, pictures = images_table([(6, 5), (9, 4)], gray=True)
-    pq.write_table(content, "images.parquet")
-    with pytest.raises(DataError, match=r"row 2: the image .*is 9x4, but 6x5 in the first image; set dataset.im"):
-        read("images.parquet").train.read(np.arange(2))
-    data = read("images.parquet", image_size=[4, 4])
-    assert data.specs["image"].shape == (4, 4, 1)
-    expected = [images.resize(pixels, (4, 4)) for pixels in pictures]
-    assert np.array_equal(data.train.read(np.arange(2))["image"], np.stack(expected))
-
-
 def test_a_random_crop_is_of_the_original_image() -> None:
     content, _ = images_table([(40, 30), (35, 50)])
     pq.write_table(content.append_column("size", [[1.0, 2.0]]), "images.parquet")
@@ -142,13 +118,6 @@ def test_a_random_crop_is_of_the_original_image() -> None:
     assert np.array_equal(whole["image"], resized["image"])
     source = read("images.parquet", image_size=[8, 8]).train
     assert source.original(0)["image"].shape == (40, 30, 3)  # type: ignore[attr-defined]
-
-
-def test_a_source_can_be_sent_to_another_process() -> None:
-    content, pictures = images_table([(6, 5)] * 4)
-    pq.write_table(content, "images.parquet")
-    source = pickle.loads(pickle.dumps(read("images.parquet").train))
-    assert np.array_equal(source.read(np.array([2]))["image"][0], pictures[2])
 
 
 def column(name: str, *values: object, **options: object) -> None:

@@ -87,13 +87,6 @@ def test_sequences_are_padded_to_the_longest_of_any_split() -> None:
     assert opened(pad_length=9).specs["tokens"].shape == (9,)
 
 
-def test_vectors_are_padded_step_by_step() -> None:
-    data = opened("vectors", pad={"x": 0.5}, test="train")
-    x = data.train.read(np.arange(3))["x"]
-    assert x[:, :, 0].tolist() == [[1.0, 1.0], [0.5, 0.5], [7.0, 0.5]]
-    assert x.shape == (3, 2, 3)
-
-
 def test_an_empty_sequence_does_not_make_integers_floats() -> None:
     empty_first = ragged.read([[], [2**24 + 1, 2]], "x")
     of_vectors = ragged.read([[], np.ones((2, 3)), np.zeros((0, 3))], "y")

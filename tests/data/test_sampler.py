@@ -49,13 +49,6 @@ def test_dropping_trains_on_whole_batches_and_padding_on_every_example_once(size
     assert padded.indices[padded.weights == 0].tolist() == [0] * (padded.indices.size - size)
 
 
-@given(size=sizes, batch_size=batch_sizes)
-def test_an_evaluation_counts_every_example_once(size: int, batch_size: int) -> None:
-    plan = eval_plan(size, batch_size)
-    assert plan.indices.shape[1] == batch_size
-    assert plan.indices[plan.weights == 1].tolist() == list(range(size))
-
-
 def test_steps_and_limit_shorten_but_never_lengthen() -> None:
     options = {"batch_size": 10, "seed": 0, "epoch": 0}
     assert train_plan(100, steps=3, **options).steps == 3

@@ -50,21 +50,6 @@ def test_an_invalid_expression_is_rejected_with_the_syntax(text: str, said: str)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("valid", "the splits are train, test"),
-        ("test[:34]", "33 examples"),
-        ("test[-34:]", "33 examples"),
-        ("train[20:20]", "selects nothing"),
-        ("train[-10:5]", "selects nothing"),
-    ],
-)
-def test_ranges_outside_of_the_splits_are_rejected(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        resolve(parse_split(text), SIZES)
-
-
 def test_terms_keep_their_order_and_unit() -> None:
     assert parse_split("test[1:2]+train[5%:]") == (Slice("test", 1, 2), Slice("train", 5.0, None, percent=True))
 

@@ -10,7 +10,6 @@ from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import ArraySource, Dataset, Encoding
 from runner.data.loading import load, load_run
-from runner.data.standardize import measure
 from runner.errors import ConfigError
 
 
@@ -76,17 +75,6 @@ def test_a_recorded_runs_statistics_serve_other_data() -> None:
     assert other["constant"].tolist() == [2.0] * 4
     with pytest.raises(ConfigError, match="the run recorded no statistics of it"):
         opened(["price"], known)
-
-
-def test_statistics_are_the_same_whatever_the_blocks_they_are_read_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = opened(False).train
-    whole = measure(train, ["vector", "count"])
-    monkeypatch.setattr("runner.data.standardize._BLOCK", 7)
-    blocks = measure(train, ["vector", "count"])
-    values = train.read(np.arange(train.size))["vector"].astype(np.float64)
-    for one in (whole, blocks):
-        np.testing.assert_allclose(one.mean["vector"], values.mean(0), rtol=1e-13)
-        np.testing.assert_allclose(one.deviation["vector"], values.std(0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["image", "kind", "flag", "nothing"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import Dataset, Encoding
+from runner.data.base import Dataset
 from runner.data.loading import load
 from runner.data.packing import PackedSequences
 from runner.data.sources import text
@@ -133,14 +133,6 @@ def test_a_tokenizer_is_trained_once_on_train_alone_and_kept(tmp_path, folder, m
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
-def test_a_second_run_reads_no_document(tmp_path, folder, monkeypatch, tokenizer):
-    first = load(config(tmp_path, folder, tokenizer=tokenizer))
-    monkeypatch.setattr(files, "pieces", lambda *_: pytest.fail("the text is read again"))
-    second = load(config(tmp_path, folder, tokenizer=tokenizer))
-    assert (second.digest, second.selection) == (first.digest, first.selection)
-
-
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
 @pytest.mark.parametrize(("module", "name"), [(files, "pieces"), (text, "of_files")])
 def test_nothing_is_stored_of_a_file_that_changes_while_it_is_read(
     tmp_path, folder, monkeypatch, module, name, tokenizer
@@ -173,17 +165,6 @@ def test_large_splits_stay_on_disk_and_give_the_same(tmp_path, folder, monkeypat
         np.testing.assert_array_equal(array, held.train.read(rows)[name])
     assert mapped.validation is not None
     assert mapped.train.size + mapped.validation.size == held.train.size - 2 + held.test.size
-
-
-def test_a_run_on_other_text_uses_the_recorded_tokenizer(tmp_path, folder):
-    keys = {"tokenizer": "bpe", "vocabulary_size": 300}
-    trained = load(config(tmp_path, folder, **keys))
-    recorded = Encoding.from_json(json.loads(json.dumps(trained.encoding.to_json())))
-    other = tmp_path / "other.txt"
-    other.write_text("Something else altogether, in other words.\n" * 20)
-    found = load(config(tmp_path, other, **keys), encoding=recorded)
-    assert found.vocabulary == trained.vocabulary
-    assert text_of(found, "train") + text_of(found, "test") == other.read_text()
 
 
 def test_a_tokenizer_that_has_changed_is_rejected(tmp_path, folder):

@@ -114,13 +114,6 @@ def test_an_example_that_fails_is_named(count):
             reading.result()
 
 
-def test_no_processes_are_started_unless_they_are_asked_for():
-    with workers.opened(DatasetConfig(workers=2), 0) as opened:
-        reader = opened.reader(slow())
-        np.testing.assert_array_equal(reader.read(2, np.arange(4))["x"][:, 0], np.arange(4))
-        assert opened._processes is None
-
-
 def test_unavailable_workers_are_rejected():
     with pytest.raises(ConfigError, match=r"dataset.worker_kind=fork: must be one of thread, process"):
         values.check(DatasetConfig(worker_kind="fork"), "dataset")

@@ -32,7 +32,7 @@ from runner.data.encode import (
     by_clean_name,
     check_example,
     check_lengths,
-    describe_spec,
+    check_same_specs,
     encode,
     infer_spec,
     numeric_array,
@@ -131,7 +131,9 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
                 fix="return arrays by name, or pad each example there",
             )
         sources = {split: _custom_examples(content, where[split]) for split, content in objects.items()}
-        _check_same_specs(sources, where)
+        first = next(iter(sources))
+        for split, source in sources.items():
+            check_same_specs(source.specs, where[split], sources[first].specs, where[first], "all splits")
         content_digest = _code_digest(config, sources)
     return FullDataset(
         name=config.target,
@@ -288,19 +290,6 @@ def _read_value(value: object, where: str) -> Array:
     batch_of_one: Array = numeric_array(where, array[None])
     first: Array = batch_of_one[0]
     return first
-
-
-def _check_same_specs(sources: Mapping[str, DataSource], where: Mapping[str, str]) -> None:
-    first, *others = sources
-    for split in others:
-        for name in {**sources[first].specs, **sources[split].specs}:
-            expected = sources[first].specs.get(name)
-            actual = sources[split].specs.get(name)
-            if actual != expected:
-                raise DataError(
-                    f"{where[split]}: {name} is {describe_spec(actual)}, but {describe_spec(expected)} in "
-                    f"{where[first]}; all splits need the same arrays"
-                )
 
 
 def _code_digest(config: DatasetConfig, sources: Mapping[str, DataSource]) -> str:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data import registry
-from runner.data.base import ArraySpec, Dataset, DataSource, Draw, Encoding, FullDataset, Rows, TextSize
-from runner.data.encode import describe_spec
+from runner.data.base import Dataset, DataSource, Draw, Encoding, FullDataset, Rows, TextSize
+from runner.data.encode import check_same_specs
 from runner.data.packed_examples import packed_dataset
 from runner.data.parts import Part, describe, in_part, parts_of
 from runner.data.selection import Selection, make_dataset
-from runner.errors import DataError, invalid
+from runner.errors import invalid
 
 # In the third place of the entropy of a part's order. The orders of whole splits have none there, and the draws of
 # held-out examples have 1 and 2; see `runner.data.selection`.
@@ -59,7 +59,7 @@ class Mixture(Selection):
         return np.concatenate(rows)[np.argsort(np.concatenate(places), kind="stable")]
 
     def _examples_before(self, part: int, epoch: int) -> int:
-        """Returns how many examples of a part one epoch has.
+        """Returns how many examples of a part all epochs before one have.
 
         It is the difference of two rounded numbers, one for the parts up to this one and one for those before, so that
         the parts add up exactly to the positions.
@@ -113,8 +113,9 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
             # A trained tokenizer is that of the first part. Categories are compared below.
             part_encoding = Encoding(vocabulary=dataset.encoding.vocabulary)
     specs = datasets[0].specs
+    first_name = f"{parts[0].key} ({parts[0].name})"
     for part, dataset in zip(parts, datasets, strict=True):
-        _check_same_arrays(parts[0], specs, part, dataset)
+        check_same_specs(dataset.specs, f"{part.key} ({part.name})", specs, first_name, "all parts")
 
     train = Mixture(_whole([dataset.train for dataset in datasets]), specs, [part.weight for part in parts])
     train.check([part.key for part in parts])
@@ -149,17 +150,6 @@ def _load_part(part: Part, encoding: Encoding | None) -> Dataset:
 
 def _whole(sources: Sequence[DataSource]) -> list[tuple[DataSource, Rows]]:
     return [(source, np.arange(source.size)) for source in sources]
-
-
-def _check_same_arrays(first: Part, specs: Mapping[str, ArraySpec], part: Part, dataset: Dataset) -> None:
-    for name in {**specs, **dataset.specs}:
-        expected = specs.get(name)
-        actual = dataset.specs.get(name)
-        if expected is None or actual is None or actual != expected:
-            raise DataError(
-                f"{part.key} ({part.name}): array {name} is {describe_spec(actual)}, but {describe_spec(expected)} in "
-                f"{first.key} ({first.name}); all parts need the same arrays"
-            )
 
 
 def _digest(parts: Sequence[Part], datasets: Sequence[Dataset]) -> str:
