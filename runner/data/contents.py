@@ -40,13 +40,13 @@ def tables(data: Dataset, targets: Sequence[str], *, measures: bool = False) -> 
     statistics: list[tuple[str, ...]] = []
     sources = _splits(data)
     note = ""
-    for name in sorted(data.specs, key=lambda name: name not in targets):  # targets first
-        spec = data.specs[name]
+    for name, spec in data.specs.items():
         if spec.is_image:
             continue
         values = {split: _values(source, name) for split, source in sources.items()}
         if _is_counted(spec, values["train"]) and not (measures and name in targets):
-            counts.append(_counts(name, spec, values, sources))
+            place = 0 if name in targets else len(counts)
+            counts.insert(place, _counts(name, spec, values, sources))
         else:
             note = note or _sample_note(data.train, values["train"])
             statistics += _statistics(name, spec, values["train"])

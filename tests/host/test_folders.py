@@ -26,7 +26,7 @@ REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removed
 ALLOWED = {
     "runner/host/stores/cache.py": "copies and folders of its own in the cache, by the form of their names",
     "runner/checkpoint": "checkpoints and records in a run's own folder",
-    "runner/data/processes.py": "a folder of a random name that it made in the temporary folder",
+    "runner/data/workers.py": "a folder of a random name that it made in the temporary folder",
     "runner/data/digest.py": "a digest that it has just written under a name of its own",
     "runner/data/sources/pydoc.py": "a text that it has just written under a name of its own",
     "runner/data/sources/prepared.py": "publishes a folder that it has just made, named by its digest, under its lock",
