@@ -36,7 +36,7 @@ def tables(data: Dataset, targets: Sequence[str], *, measures: bool = False) -> 
 
     The targets are quantities if `measures`, however few values they have.
     """
-    counts = []
+    counts: list[Table] = []
     statistics: list[tuple[str, ...]] = []
     sources = _splits(data)
     note = ""

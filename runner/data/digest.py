@@ -20,9 +20,6 @@ from runner.host.folders import cache_folder
 
 # Bytes per update of the hash: a memory-mapped array is then never in RAM as a whole.
 _CHUNK_BYTES = 1 << 24
-# Datasets of exactly these arrays are hashed without their names. The first releases knew no others, and their
-# recorded runs must keep their digests.
-_UNNAMED_ARRAYS = ["image", "label"]
 # The digest of a smaller file takes less time than its record.
 _RECORDED_BYTES = 1 << 20
 # File systems store times with a resolution of up to 2 s (FAT). A file that changed this recently may change again
@@ -34,12 +31,8 @@ def digest(splits: Iterable[tuple[str, Mapping[str, Array]]]) -> str:
     """Hashes splits, in the order of their names: names, dtypes, shapes and bytes of the arrays; sha256 as hex."""
     total = hashlib.sha256()
     for split, arrays in sorted(splits, key=lambda entry: entry[0]):
-        is_unnamed = list(arrays) == _UNNAMED_ARRAYS
-        for index, (name, array) in enumerate(arrays.items()):
-            if not is_unnamed:
-                total.update(f"{split} {name} {array.dtype.str} {array.shape}".encode())
-            elif index == 0:
-                total.update(f"{split} {array.shape}".encode())
+        for name, array in arrays.items():
+            total.update(f"{split} {name} {array.dtype.str} {array.shape}".encode())
             row_bytes = max(1, array[:1].nbytes)
             rows = max(1, _CHUNK_BYTES // row_bytes)
             for start in range(0, len(array), rows):

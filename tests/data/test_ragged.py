@@ -149,12 +149,6 @@ def test_errors_name_the_place_and_the_fix(
         opened(name, **keys)
 
 
-def test_only_code_that_returns_arrays_is_padded() -> None:
-    config = DatasetConfig(name="digits", pad={"image": 0.0})
-    with pytest.raises(ConfigError, match=r"dataset.pad=.*dataset=digits has no such key"):
-        checks_data.check(config)
-
-
 def task_of(name: str, data: Dataset, **options: Any) -> Task:
     config = TaskConfig(name=name, target=["label"], options=asdict(OPTIONS[name](**options)))
     return make_task(config, data.specs, data.train, None, None)

@@ -15,7 +15,6 @@ from runner.data.sources.text import files, store
 from runner.data.sources.text.files import PIECE
 from runner.data.sources.text.split import find_boundary, split_pieces, train_pieces
 from runner.errors import ConfigError, DataError
-from tests.data.conftest import python
 from tests.data.texts import END, LINES, config, written
 
 
@@ -211,38 +210,3 @@ def test_pydoc_is_there_and_its_topics_are_kept_apart(tmp_path):
     data = load(DatasetConfig(name="pydoc", tokenizer="bytes", sequence_length=128, data_dir=str(tmp_path)))
     assert sum(one.documents for one in data.texts.values()) == len([one for one in topics.values() if one])
     assert text_of(data, "train").startswith(topics[min(topics)])
-
-
-LOAD = """
-import json, sys
-from runner.data import packing
-from runner.data.loading import load
-from runner.config.schema_data import DatasetConfig
-import numpy
-
-def peak():  # of this process alone: what getrusage tells begins with its parent's
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
-
-packing.RAM_BYTES = int(sys.argv[2])
-before = peak()
-data = load(DatasetConfig(**json.loads(sys.argv[1])))
-data.train.read(numpy.arange(0, data.train.size, data.train.size // 8))
-print(data.digest, (peak() - before) >> 10, data.texts["train"].tokens)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is told by Linux alone")
-def test_a_corpus_is_never_in_memory_as_a_whole(tmp_path):
-    path = tmp_path / "large.txt"
-    line = b"To be, or not to be, that is the question:\n"
-    with path.open("wb") as file:
-        for _ in range(48):
-            file.write(line * ((1 << 20) // len(line)))
-    wanted = {"name": "text", "path": str(path), "tokenizer": "bytes", "test": "test", "data_dir": str(tmp_path)}
-    child = python(LOAD, json.dumps(wanted), "1")
-    output, errors = child.communicate(timeout=300)
-    assert child.returncode == 0, errors
-    _, mebibytes, tokens = output.split()
-    assert int(tokens) > 42 << 20
-    assert int(mebibytes) < 24, "of a corpus of 48"
