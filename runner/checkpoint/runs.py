@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -299,19 +299,16 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
         # A store has no locks: of several processes one begins the next attempt, see `attempts.begin`.
         yield
         return
-    lock = locked_at_once(run.folder / LOCK)
-    try:
-        lock.__enter__()
-    except HeldError as error:
-        problem = f"the run is in use by process {error.holder} ({run.folder})"
-        raise passing(key, run.id, problem=problem, fix="wait for it or stop it") from None
-    except OSError as error:
-        problem = f"its folder {run.folder} can't be written ({error.strerror})"
-        raise passing(key, run.id, problem=problem, fix="make it writable, or name a folder that is") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked_at_once(run.folder / LOCK))
+        except HeldError as error:
+            problem = f"the run is in use by process {error.holder} ({run.folder})"
+            raise passing(key, run.id, problem=problem, fix="wait for it or stop it") from None
+        except OSError as error:
+            problem = f"its folder {run.folder} can't be written ({error.strerror})"
+            raise passing(key, run.id, problem=problem, fix="make it writable, or name a folder that is") from error
         yield
-    finally:
-        lock.__exit__(None, None, None)
 
 
 def print_line(line: str) -> None:
