@@ -116,7 +116,7 @@ def planned(overrides: Sequence[str], *, compiled: bool = False) -> tuple[Plan, 
     engine.build()
     if compiled:
         compile_step(engine, spec, config.dataset.batch_size, 1)
-    return make_plan(config, engine, spec, {}, [""] * len(config.layout.rules)), config
+    return make_plan(config, engine, spec, {}), config
 
 
 def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None], cache: Path | None) -> list[Result]:

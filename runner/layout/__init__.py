@@ -1,10 +1,9 @@
 """The rule language of layouts: rules -> one exact spec per variable. Pure Python, the same for every engine."""
 
 from runner.layout import auto
-from runner.layout.origin import origins
 from runner.layout.resolver import expand, lint, resolve
 from runner.layout.rules import Placement
 from runner.layout.specs import Spec
 from runner.layout.validation import check, check_inputs
 
-__all__ = ["Placement", "Spec", "auto", "check", "check_inputs", "expand", "lint", "origins", "resolve"]
+__all__ = ["Placement", "Spec", "auto", "check", "check_inputs", "expand", "lint", "resolve"]

@@ -34,7 +34,7 @@ class VariablePlan:
       path: canonical path.
       shape: global shape.
       dtype: such as `float32`.
-      rule: where the rule that matched is written; empty if none matched and the variable is replicated.
+      rule: such as `layout.rules[2]`; empty if none matched and the variable is replicated.
       spec: one entry per dim, an axis name or None.
       trained: whether the variable has a gradient.
       bytes: of the whole variable.

@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
 
-from runner import layout
-from runner.config import search_path
 from runner.config.convert import choices
 from runner.config.schema import HardwareConfig, RunConfig
 from runner.data import loading
@@ -39,7 +37,7 @@ def plan_config(config: RunConfig) -> Plan:
         return _plan_elsewhere(config)
     # Which device the run would use has to be asked before the engine hides GPUs from this process.
     device_note = devices.planning_note(config)
-    cpu_config = on_cpu(config)
+    cpu_config = replace(config, mesh=replace(config.mesh, device="cpu"))
     registry.prepare(cpu_config)
     data = loading.load_run(config)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
@@ -81,11 +79,6 @@ def _plan_elsewhere(config: RunConfig) -> Plan:
     return replace(plan, forecast=replace(verdict, changes=found))
 
 
-def on_cpu(config: RunConfig) -> RunConfig:
-    """Returns the config with its mesh on virtual CPU devices."""
-    return replace(config, mesh=replace(config.mesh, device="cpu"))
-
-
 def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> None:
     """Compiles an engine's step for batches of zeros."""
     with stages.stage("compiling the step"):
@@ -114,7 +107,4 @@ def plan_engine(
     hardware: HardwareConfig | None = None,
 ) -> Plan:
     """Returns the plan of an engine, named after Hydra's choices."""
-    chosen = choices()
-    overrides = list(HydraConfig.get().overrides.task)
-    rule_places = layout.origins(chosen["layout"], overrides, search_path.folders(), len(config.layout.rules))
-    return make_plan(config, engine, data, chosen, rule_places, total_steps, hardware)
+    return make_plan(config, engine, data, choices(), total_steps, hardware)

@@ -23,7 +23,7 @@ def settled(config: RunConfig) -> RunConfig:
     depth = config.plan.compiler
     hardware = config.hardware
     if depth == AUTO:
-        depth = _automatic(config)
+        depth = _automatic(hardware, config.engine.name)
     if depth == CPU:
         # The engine compiles for virtual CPU devices of this machine. Rates and links stay those of the hardware,
         # which `make_plan` takes beside the config.
@@ -31,9 +31,8 @@ def settled(config: RunConfig) -> RunConfig:
     return replace(config, hardware=hardware, plan=replace(config.plan, compiler=depth))
 
 
-def _automatic(config: RunConfig) -> str:
-    hardware = config.hardware
-    if hardware.is_here or not registry.plans_elsewhere(config.engine.name):
+def _automatic(hardware: HardwareConfig, engine: str) -> str:
+    if hardware.is_here or not registry.plans_elsewhere(engine):
         return CPU
     if hardware.target is not None and has_compiler(hardware.kind or ""):
         return TARGET

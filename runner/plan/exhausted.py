@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from runner.cluster import checks as checks_cluster
-from runner.config.schema import HardwareConfig, RunConfig
+from runner.config.schema import ClusterConfig, HardwareConfig, MeshConfig, RunConfig
 from runner.engine import make_engine, registry
 from runner.errors import OutOfMemoryError
 from runner.host.tables import size
@@ -51,6 +51,12 @@ class Attempt:
     data: DataSpec
     overrides: Sequence[str]
     plan: Plan | None = None
+
+    @property
+    def is_arithmetic(self) -> bool:
+        """Returns whether the engine can plan by arithmetic."""
+        config = self.config
+        return registry.plans_elsewhere(config.engine.name) and not task_registry.entry(config.task).own_step
 
 
 @contextmanager
@@ -101,25 +107,25 @@ def _explanation(attempt: Attempt, error: Exception) -> OutOfMemoryError:
     fix = f"see {_DOCS}"
     if found is not None:
         fix = f"try {found.override}"
-    return OutOfMemoryError(f"{line}; {fix}", _table(parts, capacity(config), found))
+    return OutOfMemoryError(f"{line}; {fix}", _table(parts, capacity(config.mesh, config.cluster), found))
 
 
-def capacity(config: RunConfig) -> int:
+def capacity(config: MeshConfig, cluster: ClusterConfig) -> int:
     """Returns the bytes of one device that a run can use; 0: not known.
 
     The virtual devices of a CPU share the machine's memory, or as much of it as the process may take.
     """
-    if mesh.device_kind(config.mesh) != "cpu":
+    if mesh.device_kind(config) != "cpu":
         return 0
-    machines = checks_cluster.machines(config.cluster, "cpu")
-    return host_memory.of_virtual_device(mesh.size(config.mesh.axes), machines)
+    return host_memory.of_virtual_device(mesh.size(config.axes), checks_cluster.machines(cluster, "cpu"))
 
 
 def _parts(attempt: Attempt) -> tuple[MemoryPart, ...]:
     """Returns one device's memory by kind: by arithmetic where the engine can, else from the run's plan."""
-    if _is_arithmetic(attempt.config):
+    if attempt.is_arithmetic:
         # Any size of the memory will do: the parts do not depend on it.
-        config = _elsewhere(attempt.config, capacity(attempt.config) or _GIB)
+        config = attempt.config
+        config = _elsewhere(config, capacity(config.mesh, config.cluster) or _GIB)
         engine = make_engine(config, attempt.data, 1, planning=True)
         engine.build()
         return memory_parts(config, engine, attempt.data)
@@ -129,10 +135,6 @@ def _parts(attempt: Attempt) -> tuple[MemoryPart, ...]:
     for name, total in attempt.plan.totals.items():
         parts.append(MemoryPart(_KINDS[name], total.bytes_per_device, total.source))
     return tuple(parts)
-
-
-def _is_arithmetic(config: RunConfig) -> bool:
-    return registry.plans_elsewhere(config.engine.name) and not task_registry.entry(config.task).own_step
 
 
 def _elsewhere(config: RunConfig, memory_bytes: int) -> RunConfig:
@@ -150,10 +152,10 @@ def _elsewhere(config: RunConfig, memory_bytes: int) -> RunConfig:
 
 def _change(attempt: Attempt, parts: Sequence[MemoryPart]) -> Change | None:
     """Returns the smallest single change that fits, by arithmetic; None: there is none, or the engine has no plan."""
-    if not parts or not _is_arithmetic(attempt.config):
+    if not parts or not attempt.is_arithmetic:
         return None
     room = round(_SHARE * sum(part.bytes for part in parts))
-    limit = capacity(attempt.config)
+    limit = capacity(attempt.config.mesh, attempt.config.cluster)
     if limit:
         room = min(room, limit)
     config = _elsewhere(attempt.config, room)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.config.schema import RunConfig
+from runner.config.schema import HardwareConfig, PlanConfig
 from runner.engine.base import ProgramCost
 from runner.plan import limits, memory
 from runner.plan.base import Forecast, MemoryPart, Traffic
@@ -49,19 +49,21 @@ class Work:
 
 
 def forecast(
-    config: RunConfig,
+    hardware: HardwareConfig,
+    plan: PlanConfig,
+    precision: str,
     parts: tuple[MemoryPart, ...],
     traffic: Sequence[Traffic],
     work: Work,
     *,
+    examples: int,
     tokens: int,
     program: ProgramCost | None = None,
     is_transformer: bool = False,
 ) -> Forecast:
-    """Returns the verdict on the config's hardware."""
-    hardware = config.hardware
+    """Returns the verdict on the hardware, of steps of so many examples and tokens in a precision."""
     # `work.flops` has those of attention once already.
-    compute = _compute_seconds(config, work.flops + (_ATTENTION_COST - 1) * work.attention_flops)
+    compute = _compute_seconds(hardware, plan, precision, work.flops + (_ATTENTION_COST - 1) * work.attention_flops)
     by_kind = {part.kind: part.bytes for part in parts}
     state = by_kind[memory.WEIGHTS] + by_kind[memory.OPTIMIZER] + by_kind.get(memory.SUMS, 0)
     moved = _STATE_PASSES * state + _PASSES * _PASSES_PER_PRODUCT * work.product_bytes
@@ -80,7 +82,7 @@ def forecast(
     share = limits.share(hardware.kind, sum(part.bytes for part in parts), memory_bytes)
     return Forecast(
         hardware=hardware.name,
-        depth=config.plan.compiler,
+        depth=plan.compiler,
         capacity_bytes=round((share or 1.0) * memory_bytes),
         memory=parts,
         compute_seconds=compute,
@@ -88,9 +90,9 @@ def forecast(
         link_seconds=link_seconds,
         step_seconds=(fastest, slowest),
         bound=max(parts_of_step, key=lambda name: parts_of_step[name]),
-        examples=config.dataset.batch_size,
+        examples=examples,
         tokens=tokens,
-        price=config.plan.price or 0.0,
+        price=plan.price or 0.0,
         memory_share=share,
         is_transformer=is_transformer,
     )
@@ -101,15 +103,15 @@ def times(compute_seconds: tuple[float, float], memory_seconds: float, link_seco
     return {COMPUTE: sum(compute_seconds) / 2, MEMORY: memory_seconds, LINKS: link_seconds / LINK_EFFICIENCY}
 
 
-def _compute_seconds(config: RunConfig, flops: float) -> tuple[float, float]:
+def _compute_seconds(hardware: HardwareConfig, plan: PlanConfig, precision: str, flops: float) -> tuple[float, float]:
     """Returns the time of a step's products at the largest and the smallest attained share of the peak rate."""
-    low, high = config.hardware.efficiency
-    if config.plan.gflops is not None:
-        stated = config.plan.gflops * 1e9
+    low, high = hardware.efficiency
+    if plan.gflops is not None:
+        stated = plan.gflops * 1e9
         return flops / (high * stated), flops / (low * stated)
-    peaks = config.hardware.peak_tflops
+    peaks = hardware.peak_tflops
     # A user's hardware may state the rate of one dtype only.
-    peak = peaks.get(config.engine.precision) or max(peaks.values())
+    peak = peaks.get(precision) or max(peaks.values())
     return flops / (high * peak * 1e12), flops / (low * peak * 1e12)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from runner import layout
 from runner.cluster import checks as checks_cluster
 from runner.cluster import place
-from runner.config.schema import HardwareConfig, ModelConfig, RunConfig
+from runner.config.schema import HardwareConfig, MeshConfig, ModelConfig, PlanConfig, RunConfig
 from runner.engine import registry
 from runner.engine.base import (
     Collective,
@@ -48,7 +48,6 @@ def make_plan(
     engine: Engine,
     data: DataSpec,
     choices: Mapping[str, str],
-    places: Sequence[str],
     total_steps: int = 0,
     hardware: HardwareConfig | None = None,
 ) -> Plan:
@@ -59,7 +58,6 @@ def make_plan(
       engine: built.
       data: what the engine is built for.
       choices: option by group, as Hydra composed them.
-      places: where each of the layout's rules is written.
       total_steps: of the run; 0: not known.
       hardware: whose rates and links the plan has, if not the config's: the step may be compiled for this machine's
         CPU.
@@ -94,7 +92,7 @@ def make_plan(
 
     variable_plans = []
     for path, info in variables.items():
-        rule = _rule_of(model.placements[path], places, auto_reasons)
+        rule = _rule_of(model.placements[path], len(config.layout.rules), auto_reasons)
         variable_plan = _variable(
             model.placements[path],
             info,
@@ -110,16 +108,22 @@ def make_plan(
     layers = [_layer(model, output, microbatches) for output in model.outputs]
     processes = place.count(config.cluster)
     crossing = mesh.crossing(axes, processes)
-    device_rates, step_traffic = _times(config, collectives, hardware or config.hardware, processes)
+    elsewhere = hardware or config.hardware
+    device_rates, step_traffic = _times(
+        config.plan, config.mesh, config.engine.precision, collectives, elsewhere, processes
+    )
     flops = sum(layer.flops_per_device for layer in layers)
     totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
     verdict = None
     if not config.hardware.is_here and isinstance(engine, TracesForward):
         verdict = forecast.forecast(
-            config,
+            config.hardware,
+            config.plan,
+            config.engine.precision,
             accounts.memory(model, engine),
             step_traffic,
             accounts.work(model, flops),
+            examples=config.dataset.batch_size,
             tokens=data.task.tokens * config.dataset.batch_size,
             program=program,
             is_transformer=bool(model.structure.roles),
@@ -132,7 +136,6 @@ def make_plan(
             undivided=split.reason if split else "",
             split_axes=split.axes if split else {},
         )
-    elsewhere = hardware or config.hardware
     network = None if elsewhere.is_here else unpriced_network(config.plan, elsewhere, axes)
     warnings = (
         *([network] if network else []),
@@ -163,15 +166,20 @@ def make_plan(
 
 
 def _times(
-    config: RunConfig, collectives: Iterable[Collective], hardware: HardwareConfig, processes: int
+    plan: PlanConfig,
+    config: MeshConfig,
+    precision: str,
+    collectives: Iterable[Collective],
+    hardware: HardwareConfig,
+    processes: int,
 ) -> tuple[Rates, tuple[Traffic, ...]]:
     """Returns the rates of devices that are here or elsewhere, and the collectives with their times."""
-    axes = config.mesh.axes
+    axes = config.axes
     crossing = mesh.crossing(axes, processes)
     if hardware.is_here:
-        device_rates = rates(config.plan, config.mesh, processes)
+        device_rates = rates(plan, config, processes)
         return device_rates, traffic(collectives, axes, device_rates, crossing)
-    device_rates = hardware_rates(config.plan, hardware, config.engine.precision)
+    device_rates = hardware_rates(plan, hardware, precision)
     return device_rates, traffic(collectives, axes, device_rates, crossing, hardware)
 
 
@@ -262,6 +270,11 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
     # With `master` and with `bfloat16` layers use trained weights in bfloat16.
     if config.engine.state != "float32":
         width |= dict.fromkeys(engine.trainable, _BFLOAT16)
+    split = {axis for spec in inputs.values() for axis in spec[1:] if axis is not None}
+    attended: dict[str, float] = {}
+    # Of local attention, all products are computed by DTensor, and where a mesh splits the tokens.
+    if registry.has_keras_3(config.engine.name) and all(config.mesh.axes[axis] == 1 for axis in split):
+        attended = gpt_options.attention_shares(config.model, data.task.tokens or _row_tokens(data) or 0)
     return estimate.PlacedModel(
         placements=engine.placements,
         trained=set(engine.trainable),
@@ -271,23 +284,10 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
         width=width,
         whole=engine.used_whole(),
         experts=experts,
-        tokens=_sharded_tokens(config, data),
+        tokens=_sharded_tokens(config.layout.sequence, config.mesh.axes, data),
         row_tokens=_row_tokens(data),
-        attended=_attended(config, data, inputs.values()),
+        attended=attended,
     )
-
-
-def _attended(config: RunConfig, data: DataSpec, inputs: Iterable[Sequence[str | None]]) -> dict[str, float]:
-    """Returns the share of attention's products that is computed, by layer; of layers that are left out, it is all.
-
-    Of local attention, all products are computed by DTensor, and where a mesh splits the tokens.
-    """
-    if not registry.has_keras_3(config.engine.name):
-        return {}
-    for spec in inputs:
-        if any(axis is not None and config.mesh.axes[axis] > 1 for axis in spec[1:]):
-            return {}
-    return gpt_options.attention_shares(config.model, data.task.tokens or _row_tokens(data) or 0)
 
 
 def _mixture(config: ModelConfig, model: estimate.PlacedModel, data: DataSpec) -> str:
@@ -321,21 +321,20 @@ def _row_tokens(data: DataSpec) -> int | None:
     return None
 
 
-def _sharded_tokens(config: RunConfig, data: DataSpec) -> tuple[int, str] | None:
+def _sharded_tokens(axis: str | None, axes: Mapping[str, int], data: DataSpec) -> tuple[int, str] | None:
     """Returns the tokens per row and the axis that shards them; None if no axis does."""
-    axis = config.layout.sequence
-    if axis is None or config.mesh.axes[axis] == 1:
+    if axis is None or axes[axis] == 1:
         return None
     tokens = _row_tokens(data)
     return None if tokens is None else (tokens, axis)
 
 
-def _rule_of(placement: Placement, places: Sequence[str], auto_reasons: Mapping[str, str]) -> str:
-    """Returns where the rule that matched a variable is written, or what placed it instead; empty if nothing did."""
+def _rule_of(placement: Placement, rules: int, auto_reasons: Mapping[str, str]) -> str:
+    """Returns which of the layout's rules matched a variable, or what placed it instead; empty if nothing did."""
     if placement.rule is None:
         return ""
-    if placement.rule < len(places):
-        return places[placement.rule]
+    if placement.rule < rules:
+        return f"layout.rules[{placement.rule}]"
     # Rules past those of the layout's option were added by the runner.
     if placement.path in auto_reasons:
         return _AUTO

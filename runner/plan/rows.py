@@ -123,7 +123,7 @@ def variables(plan: Plan, *, join: bool = False) -> Rows:
         cells = [variable.path, dims(variable.shape)]
         if has_dtype:
             cells.append(variable.dtype)
-        cells.append(variable.rule.removeprefix("layout/") or NO_RULE)
+        cells.append(variable.rule.removeprefix("layout.") or NO_RULE)
         cells.append(spec_words(variable.spec))
         if has_reason:
             cells.append(variable.reason)

@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from runner.config.schema import RunConfig
+from runner.config.schema import PlanConfig
 from runner.engine.mappings import map_values
 from runner.host.accelerators import GPU, find
-from runner.layout import mesh, transformers
+from runner.layout import transformers
 from runner.layout.roles import Role
 from runner.layout.transformers import VOCABULARY
 
@@ -27,14 +27,13 @@ _FROZEN = 4.0
 _ATTENTION = 12.0
 
 
-def peak_gflops(config: RunConfig) -> float | None:
-    """Returns the peak rate of one device in 1e9 operations per second, if it is known.
+def peak_gflops(plan: PlanConfig, kind: str, precision: str) -> float | None:
+    """Returns the peak rate of one device of a kind in 1e9 operations per second, if it is known.
 
     It is `plan.gflops`, else the data sheet's rate of a known GPU in bfloat16.
     """
-    is_gpu_in_bfloat16 = mesh.device_kind(config.mesh) == GPU and config.engine.precision == "bfloat16"
-    if config.plan.gflops or not is_gpu_in_bfloat16:
-        return config.plan.gflops
+    if plan.gflops or kind != GPU or precision != "bfloat16":
+        return plan.gflops
     name = find(GPU).model
     for words, teraflops in _BFLOAT16:
         if words in name:

@@ -266,7 +266,10 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 speed = {"throughput/input_wait": result.meter.input_wait}
                 mfu = None
                 if result.meter.is_meaningful and result.meter.steps_per_second:
-                    plan_config = replace(config.plan, gflops=tokens.peak_gflops(config))
+                    plan_config = replace(
+                        config.plan,
+                        gflops=tokens.peak_gflops(config.plan, mesh.device_kind(config.mesh), config.engine.precision),
+                    )
                     flops = model_flops(config.model, config.dataset.batch_size, engine, task)
                     if flops:
                         measures = {**measures, "plan/flops_per_device": flops / mesh.size(config.mesh.axes)}
@@ -277,7 +280,14 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 if journal is not None and len(journal.attempts()) > 1:
                     tracker.set_tags({attempts.TAG: attempts.causes(journal.attempts())})
                 outcome = Outcome(
-                    config, engine, splits, result, length, mfu, tokens.peak_gflops(config), data.encoding
+                    config,
+                    engine,
+                    splits,
+                    result,
+                    length,
+                    mfu,
+                    tokens.peak_gflops(config.plan, mesh.device_kind(config.mesh), config.engine.precision),
+                    data.encoding,
                 )
                 tracker.page.results |= outcome.results
                 with _unsaved(result, tracker):

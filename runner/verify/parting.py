@@ -28,7 +28,7 @@ from runner.checkpoint.metric_history import (
 )
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import SavedRun
-from runner.config.schema import RunConfig
+from runner.config.schema_trainer import CheckpointConfig
 from runner.data.base import Array
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, invalid
 from runner.host.quoting import quoted
@@ -57,15 +57,14 @@ class _Side:
         return runs.open_checkpoint("run", self.run, step)
 
 
-def lines(config: RunConfig, run: SavedRun) -> Iterator[str]:
+def lines(against: str, checkpoints: CheckpointConfig, run: SavedRun) -> Iterator[str]:
     """Yields lines for the user, the result last: where the run that `run=` names and that of `against=` part.
 
     Raises:
       ConfigError: there is no such run, or a run can't be computed again.
       EngineError: a computation failed.
     """
-    against = str(config.replay.against)
-    other, step = runs.find("against", against, folder_of(config.trainer.checkpoint))
+    other, step = runs.find("against", against, folder_of(checkpoints))
     if step is not None:
         raise invalid(
             "against", against, problem="names a checkpoint, but must name a run", fix="remove the part after @"

@@ -60,7 +60,9 @@ def recompute(
       Interrupted, DataError, EngineError: as in training.
     """
     spec = DataSpec(task.arrays, task)
-    config = _without_ends(config)
+    # A NaN or Inf loss is a result here and ends nothing, and the step may be after an early stop of the run.
+    trainer = replace(config.trainer, on_nan="continue", profile=ProfileConfig(), early_stopping=EarlyStoppingConfig())
+    config = replace(config, trainer=trainer)
     with quiet_native_log(folder / "runner.log"):
         engine = make_engine(without_padding(config, data.train.size), spec, length.total)
         engine.build()
@@ -85,29 +87,17 @@ def recompute(
         with stages.stage(title), stop.deferring(), suppress(_ReachedError):
             # The last step of a run is a period's end, after which the saver is asked and ends the training.
             loop.train(config, observed, splits, hooks, recorded.start)
-    indices, weight = _rows(config, data, length, recorded.step)
+    epoch, offset = divmod(recorded.step - 1, length.epoch)
+    steps = min(length.epoch, length.total - epoch * length.epoch)
+    # The plan begins after `offset` steps of the epoch, so its first batch is that of the step.
+    plan = feed.epoch_plan(config, data.train, epoch, steps, offset)
+    indices, weight = plan.indices[0], plan.weights[0]
     result.examples = [int(row) for row in indices[weight > 0]]
     return result
 
 
-def _without_ends(config: RunConfig) -> RunConfig:
-    """Returns the config of a run that trains to the recorded step."""
-    # A NaN or Inf loss is a result here and ends nothing, and the step may be after an early stop of the run.
-    trainer = replace(config.trainer, on_nan="continue", profile=ProfileConfig(), early_stopping=EarlyStoppingConfig())
-    return replace(config, trainer=trainer)
-
-
 def _ignore(*_: object) -> None:
     """Takes what training reports, which the run has recorded already."""
-
-
-def _rows(config: RunConfig, data: Dataset, length: RunLength, step: int) -> tuple[Array, Array]:
-    """Returns the rows (B,) of a step's examples and their weights (B,), 0 for padding."""
-    epoch, offset = divmod(step - 1, length.epoch)
-    steps = min(length.epoch, length.total - epoch * length.epoch)
-    # The plan begins after `offset` steps of the epoch, so its first batch is that of the step.
-    plan = feed.epoch_plan(config.dataset, config.trainer, data.train, epoch, steps, offset)
-    return plan.indices[0], plan.weights[0]
 
 
 class _ReachedError(Exception):

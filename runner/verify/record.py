@@ -24,7 +24,7 @@ from runner.cluster.team import (
 )
 from runner.config import typed
 from runner.config.convert import resolved
-from runner.config.schema import MeshConfig, RunConfig, VerifyConfig
+from runner.config.schema import EngineConfig, MeshConfig, RunConfig, VerifyConfig
 from runner.data import loading
 from runner.data.base import Array, Dataset
 from runner.engine import devices, registry
@@ -168,11 +168,15 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
         _shared_folder(team, shared)
         places = _child_places(team)
         results = run_children(SIDES, shared, folder, worker, concurrency=_concurrency(config.mesh), places=places)
-        verification = compare_sides(config, shared, results)
+        verification = compare_sides(
+            config.engine, shared, results, mesh.describe(config.mesh.axes), config.verify.steps
+        )
         failed_kinds = {check.kind for check in verification.failed}
         if failed_kinds and failed_kinds <= FROM_THE_START:
             run_children([PERTURBED], shared, folder, worker)
-            verification = compare_sides(config, shared, results)
+            verification = compare_sides(
+                config.engine, shared, results, mesh.describe(config.mesh.axes), config.verify.steps
+            )
         return verification
 
 
@@ -200,8 +204,10 @@ def _concurrency(config: MeshConfig) -> int:
     return 2 if mesh.device_kind(config) == "cpu" and cores.available() > 1 else 1
 
 
-def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideResult]) -> Verification:
-    """Compares the arrays that the sides left in their folder.
+def compare_sides(
+    config: EngineConfig, folder: Path, results: Mapping[str, SideResult], axes: str, steps: int
+) -> Verification:
+    """Compares the arrays that the sides left in their folder, on a mesh of axes in words.
 
     Raises:
       EngineError: the loss on one device is NaN or Inf, or the sides don't have the same variables.
@@ -210,12 +216,12 @@ def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideRes
     mesh_side = read_arrays(folder / "mesh.npz")
     spread = read_arrays(folder / "spread.npz")
     reference_result = results["reference"]
-    precision = reference_result.get("precision", config.engine.precision)
+    precision = reference_result.get("precision", config.precision)
     _check_finite(reference["loss"])
 
     noise = reference_result["noise"]
     sums = noise_of_sums(reference_result["terms"], precision)
-    storage = storage_rounding(config.engine.state)
+    storage = storage_rounding(config.state)
     try:
         checks = compare(reference, spread, padding.without_checks(mesh_side), noise, sums=sums, storage=storage)
     except ValueError as error:
@@ -223,12 +229,12 @@ def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideRes
     return Verification(
         checks=(*checks, *padding.checks(mesh_side)),
         steps=len(reference["loss"]),
-        mesh=mesh.describe(config.mesh.axes),
+        mesh=axes,
         terms=reference_result["terms"],
         noise=noise,
         precision=precision,
         storage=storage,
-        requested_steps=config.verify.steps,
+        requested_steps=steps,
     )
 
 

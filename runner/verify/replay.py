@@ -51,7 +51,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     team = current()
     saved = open_saved(config, "runner.verify")
     if config.replay.against is not None:
-        for line in parting.lines(config, saved.run):
+        for line in parting.lines(config.replay.against, config.trainer.checkpoint, saved.run):
             console.print_lines([line])
         return
     recorded = steps.recorded_step(saved.run, config.replay)

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.schema import DatasetConfig, EngineConfig, ModelConfig, RunConfig
-from runner.model import gpt_options
 from runner.plan.advise import (
     arithmetic,
     candidates,
@@ -88,14 +86,13 @@ def test_what_saves_memory_comes_after_all_that_saves_less() -> None:
 
 
 def test_what_the_command_line_sets_stays_as_it_is() -> None:
-    model = ModelConfig(gpt_options.TARGET, {"remat": "full"})
-    config = RunConfig(model=model, engine=EngineConfig("jax", "bfloat16"), dataset=DatasetConfig(batch_size=24))
-    free = candidates.allowed(config, ["model", "engine"], {"layout": "replicated"}, ["batch"])
+    start = replace(START, remat="full")
+    free = candidates.allowed(start, 24, "bfloat16", ["model", "engine"], ["batch"])
     assert free == Allowed(
         ("batch",), (), ("none", "dots_saveable", "full"), (1, 2, 4, 8), ("float32", "master", "bfloat16")
     )
     typed = ["layout", "model.remat", "trainer.accumulate_steps", "engine.state"]
-    fixed = candidates.allowed(config, typed, {"layout": "fsdp"}, ["batch"])
+    fixed = candidates.allowed(start, 24, "bfloat16", typed, ["batch"])
     assert fixed == Allowed(("batch",), ("fsdp",), (None,), (1,), ("float32",))
 
 
@@ -213,9 +210,8 @@ def test_a_candidate_has_the_forecast_that_a_file_has(source: Basis, depth: str,
 
 
 def test_the_advised_command_leaves_out_what_the_config_has_anyway() -> None:
-    config = RunConfig(model=ModelConfig("gpt", {"remat": "none"}))
-    assert command._changing(START, config, ["model=gpt"]) == ["mesh.axes={batch:8}", "layout=fsdp"]
+    assert command._changing(START, START, ["model=gpt"]) == ["mesh.axes={batch:8}", "layout=fsdp"]
     other = replace(START, remat="full", accumulate=2)
-    assert command._changing(other, config, ["experiment=mine"]) == [
+    assert command._changing(other, START, ["experiment=mine"]) == [
         *("mesh=single", "mesh.axes={batch:8}", "layout=fsdp", "model.remat=full", "trainer.accumulate_steps=2")
     ]

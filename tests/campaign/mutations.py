@@ -32,6 +32,7 @@ from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import Array
 from runner.host import paths
+from runner.layout import mesh
 from runner.plan.checks.composed import convert
 from runner.verify import record as check
 from runner.verify.children import SideResult
@@ -180,7 +181,9 @@ class Scene:
         if said["kind"] != "done":
             return Result(self._name, tried, f"{said['kind']}: {said['text']}", seconds=seconds)
         try:
-            found = check.compare_sides(config, folder, {**self._said, "mesh": said})
+            results = {**self._said, "mesh": said}
+            axes = mesh.describe(config.mesh.axes)
+            found = check.compare_sides(config.engine, folder, results, axes, config.verify.steps)
             outcome, first, named = found.verdict, culprits(found), tuple(found.suspects)
             arrays = read_arrays(folder / "mesh.npz")
             if tried.sound:

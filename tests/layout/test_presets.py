@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -167,39 +166,3 @@ def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
     placed = layout.resolve(config, vit(), axes)
     assert {axis for each in placed.values() for axis in each.spec} == {None, "tensor"}
     assert placed["block_0/attention/query/kernel"].spec == (None, "tensor", None)
-
-
-def test_the_origin_of_a_rule_is_its_line_in_the_layout_option() -> None:
-    count = len(load("megatron").rules)
-    found = layout.origins("megatron", ["layout=megatron", "mesh=batch4_model2"], [CONF], count)
-    assert len(found) == count
-    lines = (CONF / "layout/megatron.yaml").read_text().splitlines()
-    for rule, origin in zip(load("megatron").rules, found, strict=True):
-        name, _, line = origin.partition(":")
-        assert name == "layout/megatron.yaml"
-        assert rule.match in lines[int(line) - 1]
-
-
-def test_the_origin_of_a_rule_may_be_an_override(tmp_path: Path) -> None:
-    given = "layout.rules=[{match: d1/kernel, spec: [null, model]}]"
-    assert layout.origins("replicated", ["mesh=model8", given], [CONF], 1) == [f"override {given}"]
-    (long,) = layout.origins("replicated", [f"++layout.rules=[{'x' * 80}]"], [CONF], 1)
-    assert long.startswith("override ++layout.rules=[xxx")
-    assert len(long) < 80
-    one = layout.origins("megatron", ["layout.rules.1.optional=false"], [CONF], 4)
-    assert one[1] == "override layout.rules.1.optional=false"
-    assert one[0].startswith("layout/megatron.yaml:")
-    assert layout.origins("mine", [], [tmp_path], 2) == ["layout/mine.yaml"] * 2
-
-
-def test_the_origin_of_a_rule_may_be_a_line_of_an_experiment(tmp_path: Path) -> None:
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment/wide.yaml").write_text(
-        "# @package _global_\nlayout:\n  rules:\n  - {match: a, spec: [null]}\n  - match: b\n    spec: [null]\n"
-    )
-    (tmp_path / "experiment/plain.yaml").write_text("# @package _global_\ntrainer:\n  epochs: 1\n")
-    found = layout.origins("replicated", ["experiment=wide"], [tmp_path], 2)
-    assert found == ["experiment/wide.yaml:4", "experiment/wide.yaml:5"]
-    assert layout.origins("replicated", ["experiment=plain"], [tmp_path], 1) == ["layout/replicated.yaml"]
-    (found,) = layout.origins("replicated", ["layout.rules=[]", "experiment=wide"], [tmp_path], 1)
-    assert found.startswith("override")

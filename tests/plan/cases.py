@@ -9,7 +9,8 @@ from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine.base import LayerOutput
 from runner.layout import Placement
-from runner.plan.base import LayerPlan, Plan, Rates, Total, Traffic, VariablePlan
+from runner.plan import forecast
+from runner.plan.base import Forecast, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.estimate import PlacedModel
 from tests.configs import with_keys
 from tests.engine import cases as engines
@@ -82,7 +83,7 @@ def plan(count: int = 4, **changes: Any) -> Plan:
             path=f"encoder/block_{index}/attention/query_projection/kernel",
             shape=(768, 12, 64),
             dtype="float32",
-            rule="override layout.rules=[{match: '.*kernel', spec: [null, model, null]}]",
+            rule="layout.rules[0]",
             spec=(None, "model", None),
             trained=True,
             bytes=2359296,
@@ -108,3 +109,11 @@ def plan(count: int = 4, **changes: Any) -> Plan:
         "compute_seconds": 0.004,
     }
     return Plan(**(fields | changes))
+
+
+def judged(
+    config: RunConfig, parts: tuple[MemoryPart, ...], traffic: tuple[Traffic, ...], work: forecast.Work, **options: Any
+) -> Forecast:
+    """Returns the forecast of a config's step."""
+    step = {"examples": config.dataset.batch_size, "tokens": 0, **options}
+    return forecast.forecast(config.hardware, config.plan, config.engine.precision, parts, traffic, work, **step)

@@ -12,7 +12,7 @@ import runner
 from runner.data import loading
 from runner.engine import make_engine
 from runner.plan import estimate
-from runner.plan.command import compile_step, on_cpu
+from runner.plan.command import compile_step
 from runner.plan.make import placed_model
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
@@ -20,7 +20,7 @@ from runner.task.registry import make_task
 
 def counted(overrides: list[str]) -> dict[str, float]:
     """Returns a device's operations of one step, estimated and of the program, and the program's temporaries."""
-    config = on_cpu(runner.compose(*overrides))
+    config = runner.compose(*overrides, "mesh.device=cpu")
     data = loading.load_run(config)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)

@@ -90,4 +90,4 @@ def test_other_errors_pass() -> None:
 def test_virtual_devices_share_the_memory_of_their_machine(cluster: ClusterConfig, machines: int) -> None:
     config = attempt().config
     config = replace(config, mesh=replace(config.mesh, device="cpu"), cluster=cluster)
-    assert exhausted.capacity(config) == host_memory.total() * machines // 8
+    assert exhausted.capacity(config.mesh, config.cluster) == host_memory.total() * machines // 8

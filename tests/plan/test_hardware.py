@@ -214,9 +214,8 @@ def test_a_plan_compiled_for_this_cpu_has_the_rates_and_nodes_of_its_hardware() 
     )
     settled = depth.settled(config)
     assert settled.hardware.is_here
-    rates, groups = make._times(
-        settled, [Collective("all_reduce", "batch", "backward", "x", 1, 10**9)], config.hardware, processes=1
-    )
+    collectives = [Collective("all_reduce", "batch", "backward", "x", 1, 10**9)]
+    rates, groups = make._times(settled.plan, settled.mesh, "float32", collectives, config.hardware, processes=1)
     assert rates.note == "hardware=l4, 4 devices per node"
     assert groups[0].crosses
     plan = cases.plan(rates=rates, traffic=groups)
@@ -499,9 +498,9 @@ def test_element_wise_operations_and_attention_take_their_time_beside_products()
         MemoryPart("optimizer state", 0, "counted"),
         MemoryPart("activations", 0, "estimated"),
     )
-    plain = forecast.forecast(config, parts, (), forecast.Work(1e15), tokens=0)
-    attending = forecast.forecast(config, parts, (), forecast.Work(1e15, attention_flops=5e14), tokens=0)
-    moving = forecast.forecast(config, parts, (), forecast.Work(1e15, product_bytes=3350e9), tokens=0)
+    plain = cases.judged(config, parts, (), forecast.Work(1e15))
+    attending = cases.judged(config, parts, (), forecast.Work(1e15, attention_flops=5e14))
+    moving = cases.judged(config, parts, (), forecast.Work(1e15, product_bytes=3350e9))
     assert attending.step_seconds[0] == pytest.approx(plain.step_seconds[0] * (1 + 0.45 / 2))
     # Three passes move each product's result five times.
     assert moving.step_seconds[1] == pytest.approx(plain.step_seconds[1] + 15.0)

@@ -27,7 +27,7 @@ def planned(gib: float, card: str = "h100", *, is_transformer: bool = True) -> F
         MemoryPart("optimizer state", 0, "counted"),
         MemoryPart("activations", round((gib - 1) * GIB), "estimated"),
     )
-    return forecast.forecast(config, parts, (), forecast.Work(1e12), tokens=0, is_transformer=is_transformer)
+    return cases.judged(config, parts, (), forecast.Work(1e12), is_transformer=is_transformer)
 
 
 @pytest.mark.parametrize(

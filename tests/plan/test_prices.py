@@ -49,7 +49,7 @@ def test_a_step_that_links_bound_has_a_range() -> None:
     parts = (MemoryPart("weights", 0, "counted"), MemoryPart("optimizer state", 0, "counted"))
     parts = (*parts, MemoryPart("activations", 0, "estimated"))
     traffic = (Traffic("all_reduce", "batch", "backward", 1, 1, 9.0),)
-    fastest, slowest = forecast.forecast(config, parts, traffic, forecast.Work(1.0), tokens=0).step_seconds
+    fastest, slowest = cases.judged(config, parts, traffic, forecast.Work(1.0)).step_seconds
     assert fastest == pytest.approx(9.0 / 0.9)
     assert slowest == pytest.approx(9.0 / 0.5)
 

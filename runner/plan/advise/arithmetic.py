@@ -265,9 +265,7 @@ class Arithmetic:
         remat = changed.model.options.get("remat")
         traced = self._trace(remat, candidate.accumulate, candidate.state, _parts(candidate))
         engine: Any = traced.on(placements, changed.mesh.axes)
-        # One place per rule, though empty: `make_plan` takes a rule without a place for one that the runner has added.
-        places = [""] * len(changed.layout.rules)
-        plan = make_plan(changed, cast("Engine", engine), self._data, self._choices, places)
+        plan = make_plan(changed, cast("Engine", engine), self._data, self._choices)
         assert plan.forecast is not None
         return ranking.of_forecast(candidate, plan.forecast)
 

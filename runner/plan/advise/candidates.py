@@ -5,11 +5,8 @@ Pure functions of what the model allows. Nothing here knows of memory or time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from runner.config.schema import RunConfig
-from runner.model import gpt_options
 
 BATCH = "batch"
 EXPERTS = "experts"
@@ -99,20 +96,20 @@ class Allowed:
     states: tuple[str, ...]
 
 
-def allowed(config: RunConfig, typed: Sequence[str], choices: Mapping[str, str], axes: Sequence[str]) -> Allowed:
-    """Returns what a command line leaves open: the keys and groups that it has `typed` stay as they are."""
+def allowed(start: Candidate, batch_size: int, precision: str, typed: Collection[str], axes: Sequence[str]) -> Allowed:
+    """Returns what a command line leaves open: the keys and groups that it has `typed` are those of `start`."""
     layouts: tuple[str, ...] = ()
     if "layout" in typed:
-        layouts = (choices["layout"],)
+        layouts = (start.layout,)
     remats: tuple[str | None, ...] = (None,)
-    if config.model.target == gpt_options.TARGET and "model.remat" not in typed:
+    if start.remat is not None and "model.remat" not in typed:
         remats = _REMATS
-    accumulates = _divisors(config.dataset.batch_size)
+    accumulates = _divisors(batch_size)
     if "trainer.accumulate_steps" in typed:
-        accumulates = (config.trainer.accumulate_steps,)
-    states: tuple[str, ...] = (config.engine.state,)
+        accumulates = (start.accumulate,)
+    states: tuple[str, ...] = (start.state,)
     # The checks of the engine reject another state than float32 with other precisions.
-    if config.engine.precision == _BFLOAT16 and "engine.state" not in typed:
+    if precision == _BFLOAT16 and "engine.state" not in typed:
         states = ("float32", "master", _BFLOAT16)
     return Allowed(tuple(axes), layouts, remats, accumulates, states)
 

@@ -30,6 +30,7 @@ from runner.host.outputs import required, spared
 from runner.host.tables import size
 from runner.layout import mesh, transformers
 from runner.layout.axes import SEQUENCE
+from runner.model import gpt_options
 from runner.plan import depth, host_memory, limits, memory, rates
 from runner.plan.advise import (
     arithmetic,
@@ -86,22 +87,31 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     """
     del composed
     folder = Path(HydraConfig.get().runtime.output_dir)
-    start = time.perf_counter()
+    began = time.perf_counter()
     devices = config.advise.devices
     assert devices is not None
     overrides = kept(as_typed(HydraConfig.get().overrides.task))
     children = compiled.Children(tuple(typed.composed_with()), overrides)
     compiler = depth.settled(config).plan.compiler
-    advice = _arithmetic(config, devices, start)
+    options = config.model.options
+    own = candidates.Candidate(
+        tuple(config.mesh.axes.items()),
+        choices()["layout"],
+        sequence=config.layout.sequence is not None,
+        remat=str(options.get("remat")) if config.model.target == gpt_options.TARGET else None,
+        accumulate=config.trainer.accumulate_steps,
+        state=config.engine.state,
+    )
+    advice = _arithmetic(config, devices, own, began)
     entries = advice.entries
     if compiler != ARITHMETIC:
         entries = _compile(children, entries, compiler)
-    advice = _Advice(entries, advice.dropped, time.perf_counter() - start)
-    _report(config, advice, folder, overrides)
+    advice = _Advice(entries, advice.dropped, time.perf_counter() - began)
+    _report(config, advice, own, folder, overrides)
 
 
-def _arithmetic(config: RunConfig, devices: int, start: float) -> _Advice:
-    """Returns the candidates, ranked by arithmetic."""
+def _arithmetic(config: RunConfig, devices: int, start: candidates.Candidate, began: float) -> _Advice:
+    """Returns the candidates, ranked by arithmetic; `start` is the config as it is."""
     hardware = config.hardware
     if hardware.is_here:
         hardware = this_machine(devices)
@@ -116,7 +126,7 @@ def _arithmetic(config: RunConfig, devices: int, start: float) -> _Advice:
     search = Arithmetic(config, spec, chosen)
     with stages.stage("planning candidates by arithmetic", alone=True):
         axes = _axes_of(search, spec)
-        options = candidates.allowed(config, typed_keys, chosen, axes)
+        options = candidates.allowed(start, config.dataset.batch_size, config.engine.precision, typed_keys, axes)
         planned, dropped = arithmetic.explored(search, devices, options, logger.info)
         if not planned:
             why = "; ".join(detail for _, _, detail in ranking.reasons(dropped)) or "there is no candidate"
@@ -125,7 +135,7 @@ def _arithmetic(config: RunConfig, devices: int, start: float) -> _Advice:
         more = arithmetic.savings(search, best.candidate, dropped)
     names = {entry.candidate for entry in more}
     dropped = [entry for entry in dropped if entry.candidate not in names]
-    return _Advice(ranking.ranked([*planned, *more]), dropped, time.perf_counter() - start)
+    return _Advice(ranking.ranked([*planned, *more]), dropped, time.perf_counter() - began)
 
 
 def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:
@@ -212,7 +222,9 @@ def _fitting(entries: Sequence[ranking.Planned]) -> int:
     return sum(1 for entry in entries if entry.verdict == ranking.FITS)
 
 
-def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequence[str]) -> None:
+def _report(
+    config: RunConfig, advice: _Advice, start: candidates.Candidate, folder: Path, overrides: Sequence[str]
+) -> None:
     """Prints and writes the advice.
 
     Raises:
@@ -235,7 +247,7 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     if network is not None:
         lines.append(f"warning: {network}")
     lines.append(f"found in {advice.seconds:.0f} s, with figures from {_depths(entries)}")
-    training = [*for_training(overrides), *_changing(best.candidate, config, overrides)]
+    training = [*for_training(overrides), *_changing(best.candidate, start, overrides)]
     command = _with_setting(best, shlex.join(["python", "-m", "runner", *typed.composed_with(), *training]))
     with required(folder):
         (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
@@ -297,12 +309,12 @@ def for_training(overrides: Sequence[str]) -> list[str]:
     return remaining
 
 
-def _changing(candidate: candidates.Candidate, config: RunConfig, overrides: Sequence[str]) -> list[str]:
+def _changing(candidate: candidates.Candidate, start: candidates.Candidate, overrides: Sequence[str]) -> list[str]:
     """Returns a candidate's overrides without those whose values the config has anyway."""
     same = {
-        f"model.remat={config.model.options.get('remat')}",
-        f"trainer.accumulate_steps={config.trainer.accumulate_steps}",
-        f"engine.state={config.engine.state}",
+        f"model.remat={start.remat}",
+        f"trainer.accumulate_steps={start.accumulate}",
+        f"engine.state={start.state}",
     }
     # A preset may set the mesh; without one it is this option.
     if not any(override.lstrip("+").startswith(_PRESET) for override in overrides):
