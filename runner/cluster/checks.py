@@ -19,10 +19,6 @@ _TRAINS = "runner"
 def check(config: RunConfig, single_process_engines: Collection[str]) -> None:
     """Checks that the processes can share the devices of the mesh evenly; its axes are settled.
 
-    Args:
-      config: its mesh has sizes.
-      single_process_engines: names of the engines that train in one process only.
-
     Raises:
       ConfigError: the first problem.
     """
@@ -82,14 +78,10 @@ def _check_engines(config: EngineConfig, single_process_engines: Collection[str]
 
 
 def machines(config: ClusterConfig, kind: str) -> int:
-    """Returns how many times the devices that this process sees are in the mesh.
+    """Returns how many times the devices of a kind that this process sees are in the mesh.
 
     Processes of `cluster=local` share the devices of this machine, except for accelerators that the launcher has
     already divided between them.
-
-    Args:
-      config: checked.
-      kind: type of the devices.
     """
     count = place.count(config)
     is_local = config.name == "local"

@@ -91,13 +91,8 @@ class Coordinator:
     """The server, in a thread of its own. All its state belongs to that thread's event loop."""
 
     def __init__(self, listening: socket.socket, count: int, token: str, start_timeout: float) -> None:
-        """Starts the thread.
-
-        Args:
-          listening: bound socket.
-          count: number of processes that must join (the world size).
-          token: the secret that each must know.
-          start_timeout: seconds within which all must have joined.
+        """Starts the thread on a bound socket; `count` processes that know the token must join within
+        `start_timeout` seconds.
         """
         self._listening = listening
         self._count = count
@@ -198,10 +193,8 @@ class Coordinator:
     async def _prove(self, connection: socket.socket, task: asyncio.Task[None] | None) -> None:
         """Verifies that the other side knows the secret, then proves it to the other side.
 
-        Args:
-          connection: the other side's.
-          task: the one that serves it, which no longer counts as waiting once the secret is proved: a flood of
-            strangers must not cancel it after the other side has had its answer.
+        The task that serves it no longer counts as waiting once the secret is proved: a flood of strangers must not
+        cancel it after the other side has had its answer.
 
         Raises:
           DeniedError: the other side does not know the secret.
@@ -355,12 +348,7 @@ class Coordinator:
     ) -> None:
         """Tells all processes, and those that connect later, why the run ends. Only the first reason counts.
 
-        Args:
-          why: in one line.
-          signum: signal that ended it, if one did.
-          code: exit code.
-          index: process that ended first, if one did.
-          newcomer: connection that was rejected for this reason.
+        `index` is the process that ended first; `newcomer` a connection that was rejected for this reason.
         """
         if self._ended is not None:
             return

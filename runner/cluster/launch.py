@@ -75,15 +75,10 @@ def run(
     signals: list[int] | None = None,
     command: Sequence[str] | None = None,
 ) -> int:
-    """Runs this command as several processes until all have ended.
+    """Runs this command, or the one after the interpreter, as several processes until all have ended.
 
-    Args:
-      count: number of processes.
-      environment: variables of each in addition to this process's.
-      gpus: numbers of the GPUs to divide between them; empty: they compute on CPUs.
-      device: type of the mesh's devices.
-      signals: gets the signals that this process receives; None: nobody asks for them.
-      command: what each runs, after the interpreter; None: what this process was started with.
+    The GPUs are divided between them; without any, they compute on CPUs. The list of signals gets those that this
+    process receives.
 
     Returns:
       The exit code: process 0's; 1 if only another one failed, or one was killed; 128 + n for signal n.
@@ -170,13 +165,9 @@ def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
 
 
 def _code(codes: Sequence[int], given_up: Sequence[bool], first_failed: int, signals: Sequence[int]) -> int:
-    """Returns the launcher's exit code.
+    """Returns the launcher's exit code, by those of the processes.
 
-    Args:
-      codes: exit codes of the processes.
-      given_up: whether each was killed because it did not end with the others.
-      first_failed: exit code of the process that failed first; 0: none did.
-      signals: signals that the launcher has received.
+    A process is given up if it was killed because it did not end with the others; `first_failed` is 0 if none failed.
     """
     if not any(codes):
         return 0
@@ -193,13 +184,8 @@ def _code(codes: Sequence[int], given_up: Sequence[bool], first_failed: int, sig
 class _Loss:
     """The first process that failed, which the launcher reports to the coordinator.
 
-    The coordinator itself notices processes that have joined. It would wait for one that fails before that.
-
-    Attributes:
-      since: time at which the launcher saw it.
-      why: what happened, in words; empty: no process has failed.
-      code: its exit code.
-      is_told: whether the coordinator has received the report.
+    The coordinator itself notices processes that have joined. It would wait for one that fails before that. Without a
+    reason (`why`), no process has failed.
     """
 
     def __init__(self, place: Place) -> None:
@@ -210,12 +196,7 @@ class _Loss:
         self.is_told = False
 
     def begin(self, index: int, code: int | None) -> None:
-        """Stores a failure, and reports it to the coordinator in a thread.
-
-        Args:
-          index: of the process.
-          code: its `Child.code`; None: it is stopped, and has not ended.
-        """
+        """Stores a failure, and reports it to the coordinator in a thread; without a code, the process is stopped."""
         if code is None:
             how = f"was stopped for {STOPPED_S:.0f} s"
         elif code < 0:
@@ -248,12 +229,7 @@ class _Loss:
 
 
 class Child:
-    """A started process. Its lines are printed after its index in brackets, those of process 0 unchanged.
-
-    Attributes:
-      has_printed_error: it has printed why it ends.
-      is_given_up: it did not end with the others, and was killed.
-    """
+    """A started process. Its lines are printed after its index in brackets, those of process 0 unchanged."""
 
     def __init__(self, place: Place, environment: dict[str, str], command: Sequence[str]) -> None:
         self._prefix = f"[{place.index}] " if place.index else ""

@@ -66,9 +66,7 @@ def is_one_of_several(config: ClusterConfig) -> bool:
 def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
     """Joins the other processes of the config, if it has several; returns when all have joined.
 
-    Args:
-      config: checked.
-      agrees: settings that must be equal in all, by name.
+    `agrees` are settings that must be equal in all, by name.
 
     Raises:
       ConfigError: there is no secret.
@@ -90,11 +88,9 @@ def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
 
 
 def failed(why: str, *, own: bool) -> bool:
-    """Stores why this process fails, for the others; returns whether it prints that itself.
+    """Stores why this process fails, in a line, for the others; returns whether it prints that itself.
 
-    Args:
-      why: in one line.
-      own: whether the line names no process, because all may fail for the same reason.
+    The line is its own if it names no process, because all may fail for the same reason.
     """
     _failure[:] = [(why, own)]
     member = current()

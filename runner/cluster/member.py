@@ -57,21 +57,10 @@ Ending = Callable[[str, int | None], None]
 
 
 class Member(Team):
-    """A process among others; see `Team`.
-
-    Attributes:
-      place: rank, world size and address of process 0.
-      address: address at which the others reach this process.
-      has_agreed_to_end: all processes end at the same step because of a signal.
-    """
+    """A process among others; see `Team`. Others reach it at its address."""
 
     def __init__(self, place: Place, timeout: float = math.inf) -> None:
-        """Does not connect yet.
-
-        Args:
-          place: this process's.
-          timeout: seconds that `waiting` may take.
-        """
+        """Does not connect yet; `waiting` may take so many seconds."""
         self.index = place.index
         self.count = place.count
         self.place = place
@@ -98,10 +87,8 @@ class Member(Team):
     def join(self, agrees: Mapping[str, object], start_timeout: float, address: str | None = None) -> None:
         """Connects to process 0, and waits until all processes have connected and agree.
 
-        Args:
-          agrees: settings that must be equal in all processes, by name; JSON-serializable.
-          start_timeout: seconds within which all must have connected.
-          address: address at which the others reach this process; None: that of its connection to process 0.
+        `agrees` are JSON-serializable settings that must be equal in all processes, by name. Without an address, that
+        of the connection to process 0 is the one at which others reach this process.
 
         Raises:
           ProcessError: process 0's port is in use, it can't be reached or has another secret, a process is missing, or
@@ -292,13 +279,9 @@ class Member(Team):
                 print(line, file=sys.stderr, flush=True)
 
     def on_end(self, end: Ending) -> Callable[[], None]:
-        """Registers a function that is called if the run ends elsewhere while the main thread is stuck.
+        """Registers a function of the reason, and the signal number or None, for when the run ends elsewhere.
 
-        Args:
-          end: called with the reason, and the signal number or None.
-
-        Returns:
-          A function that removes it.
+        It is called while the main thread is stuck. The function that is returned removes it.
         """
         self._on_end.append(end)
         return lambda: self._on_end.remove(end)
@@ -313,11 +296,7 @@ class Member(Team):
     def leave(self, code: int, why: str = "", signum: int | None = None, *, own: bool = False) -> NoReturn:
         """Leaves the run and exits at once: the libraries' own exit handlers would wait for the other processes.
 
-        Args:
-          code: exit code.
-          why: why it failed, in one line; empty: it has finished.
-          signum: signal that ended it, if one did.
-          own: whether the line names no process, because all may fail for the same reason.
+        Without a reason it has finished. The reason is its own if it names no process, because all may fail for it.
         """
         if self._ended is None and (code == 0 or self.has_agreed_to_end):
             try:

@@ -58,13 +58,9 @@ def nonce() -> str:
 
 
 def proof(token: str, side: str, challenge: str, answer: str) -> str:
-    """Returns the HMAC-SHA256 that only a side which knows the secret can compute.
+    """Returns the HMAC-SHA256 of a side, `PEER` or `FIRST`, that only one which knows the secret token can compute.
 
-    Args:
-      token: the secret.
-      side: the side that proves, `PEER` or `FIRST`.
-      challenge: process 0's nonce.
-      answer: the peer's nonce.
+    `challenge` is process 0's nonce, `answer` the peer's.
     """
     return hmac.new(token.encode(), f"{side} {challenge} {answer}".encode(), "sha256").hexdigest()
 

@@ -29,11 +29,8 @@ def own_folder(folder: Path, team: Team) -> Path:
 
 
 def redirect(folder: Path, team: Team) -> None:
-    """Redirects standard output to a file: for process 0 that of native code, for the others all of it.
-
-    Args:
-      folder: this process's.
-      team: the processes.
+    """Redirects standard output to a file in this process's folder: for process 0 that of native code, else all of
+    it.
     """
     sys.stdout.flush()
     if team.is_first:

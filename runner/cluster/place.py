@@ -32,8 +32,8 @@ class Place:
     Attributes:
       index: its rank, from 0.
       count: number of processes (the world size); 0: the scheduler does not tell.
-      host: host on which process 0 listens; empty: the scheduler does not tell.
-      port: port on which process 0 listens.
+      host: on which process 0 listens; empty: the scheduler does not tell.
+      port: on which process 0 listens.
       token: the secret that a process must know to join; empty: see `runner.cluster.secret`.
       source: `explicit`, `local` for the launcher, or the scheduler's name.
       device: type of the mesh's devices, which the launcher has settled.
@@ -67,12 +67,7 @@ _presumed: list[Place] = []
 
 @contextmanager
 def presumed(count: int, source: str) -> Iterator[None]:
-    """Lets a config be checked for the processes of a job that a scheduler has not started yet.
-
-    Args:
-      count: number of processes of the job.
-      source: the scheduler's name.
-    """
+    """Lets a config be checked for the processes of a job that a scheduler, `source`, has not started yet."""
     _presumed[:] = [Place(0, count, _LOOPBACK, _FIRST_PORT, source=source)]
     try:
         yield
@@ -161,11 +156,7 @@ def count(config: ClusterConfig) -> int:
 
 
 def has_launcher(config: ClusterConfig) -> bool:
-    """Returns whether a launcher starts the run's processes (`cluster=local`), and starts them again after a loss.
-
-    Args:
-      config: checked.
-    """
+    """Returns whether a launcher starts the run's processes (`cluster=local`), and starts them again after a loss."""
     return config.name == "local" and count(config) > 1
 
 
@@ -269,12 +260,7 @@ def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
 
 
 def _within(outer: Place, inner: Place, environ: Mapping[str, str]) -> Place:
-    """Returns the place of a process that has torchrun's variables within another launcher.
-
-    Args:
-      outer: of the other launcher.
-      inner: by torchrun's variables.
-      environ: of the process.
+    """Returns the place of a process that has torchrun's variables, `inner`, within another launcher.
 
     Raises:
       ConfigError: they disagree: each task would train a run of its own, or a variable is from somewhere else.

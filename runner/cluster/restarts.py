@@ -70,23 +70,15 @@ class Restarts:
     """Decides whether a run is started again, and when."""
 
     def __init__(self, most: int, window_s: float) -> None:
-        """Takes the limits.
-
-        Args:
-          most: restarts within any window of time.
-          window_s: its length in seconds.
-        """
+        """Takes the most restarts within any window of so many seconds."""
         self._most = most
         self._window_s = window_s
         self._restarted: deque[float] = deque()
         self._in_a_row = 0
 
     def wait(self, now: float, lasted_s: float) -> float | None:
-        """Returns the seconds to wait before the next start; None: there have been too many.
-
-        Args:
-          now: seconds of a clock that never goes back.
-          lasted_s: seconds that the lost attempt had lasted.
+        """Returns the seconds to wait before the next start, after an attempt that lasted so long; None: too many
+        were lost.
         """
         while self._restarted and now - self._restarted[0] > self._window_s:
             self._restarted.popleft()
@@ -115,16 +107,10 @@ def run(
     is_stopped: Callable[[], bool],
     sleep: Callable[[float], object] = time.sleep,
 ) -> int:
-    """Runs something again and again until it ends well, for good, or too often.
+    """Runs something again and again until it ends well, for good, or too often; returns the last exit code.
 
-    Args:
-      start: runs it with variables in addition to this process's, and returns its exit code.
-      restarts: the limits.
-      is_stopped: returns whether this process has received a signal that ends it.
-      sleep: waits for so many seconds, or until a signal comes.
-
-    Returns:
-      The last exit code.
+    `start` runs it with variables in addition to this process's. `is_stopped` says whether this process has received a
+    signal that ends it; `sleep` waits for so many seconds, or until a signal comes.
     """
     before = ""
     while True:

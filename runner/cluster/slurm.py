@@ -10,12 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Job:
-    """A Slurm job.
-
-    Attributes:
-      id: name of the cluster and number of the job; unchanged when it starts again.
-      restarts: number of times that it has been requeued.
-    """
+    """A Slurm job: its cluster and number, which stay when it starts again, and how often it has been requeued."""
 
     id: str
     restarts: int

@@ -12,11 +12,7 @@ T = TypeVar("T")
 
 
 class ProcessError(EngineError):
-    """Another process failed, died, does not answer, or has different settings.
-
-    Attributes:
-      code: exit code of all processes.
-    """
+    """Another process failed, died, does not answer, or has different settings; `code` is the exit code of all."""
 
     def __init__(self, why: str, code: int = 1) -> None:
         super().__init__(why)
@@ -26,11 +22,8 @@ class ProcessError(EngineError):
 class Team:
     """The processes of a run as seen by one of them. This class is for a run of one process.
 
-    All processes call `broadcast`, `all_gather` and `agree` with the same keys. A key is used once.
-
-    Attributes:
-      index: rank of this process, from 0.
-      count: number of processes (the world size).
+    All processes call `broadcast`, `all_gather` and `agree` with the same keys. A key is used once. Values are
+    JSON-serializable.
     """
 
     # Of the class: a run of one process needs no state, and the teams of several set their own.
@@ -45,10 +38,7 @@ class Team:
     def broadcast(self, key: str, make: Callable[[], T], *, given_up: Callable[[], bool] | None = None) -> T:
         """Returns a value that process 0 computes; the others wait for it. If process 0 fails to, all fail.
 
-        Args:
-          key: name of the value.
-          make: computes it; JSON-serializable.
-          given_up: returns whether to stop waiting, because process 0 may never compute it.
+        `given_up` says whether to stop waiting, because process 0 may never compute it.
 
         Raises:
           OSError, RuntimeError: process 0 could not compute it.
@@ -59,26 +49,12 @@ class Team:
         return make()
 
     def all_gather(self, key: str, value: Any, *, given_up: Callable[[], bool] | None = None) -> list[Any]:
-        """Returns the values of all processes, in order of their indices.
-
-        Args:
-          key: name of the value.
-          value: this process's; JSON-serializable.
-          given_up: returns whether to stop waiting, because another process may never send its value.
-
-        Raises:
-          ProcessError: the run has ended, or the values are given up.
-          Interrupted: the run was ended by a signal.
-        """
+        """Returns the values of all processes, in order of their indices; raises as `broadcast` does."""
         del key, given_up
         return [value]
 
     def agree(self, what: str, value: object) -> None:
-        """Checks that a value is equal in all processes.
-
-        Args:
-          what: the value in words, used once.
-          value: this process's; JSON-serializable.
+        """Checks that a value, in words and used once, is equal in all processes.
 
         Raises:
           ProcessError: another process has a different one.
