@@ -264,12 +264,10 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     say(result.ended)
                 tracker.set_tags({ENDED: result.ended})
                 speed = {"throughput/input_wait": result.meter.input_wait}
+                peak = tokens.peak_gflops(config.plan, mesh.device_kind(config.mesh), config.engine.precision)
                 mfu = None
                 if result.meter.is_meaningful and result.meter.steps_per_second:
-                    plan_config = replace(
-                        config.plan,
-                        gflops=tokens.peak_gflops(config.plan, mesh.device_kind(config.mesh), config.engine.precision),
-                    )
+                    plan_config = replace(config.plan, gflops=peak)
                     flops = model_flops(config.model, config.dataset.batch_size, engine, task)
                     if flops:
                         measures = {**measures, "plan/flops_per_device": flops / mesh.size(config.mesh.axes)}
@@ -286,7 +284,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     result,
                     length,
                     mfu,
-                    tokens.peak_gflops(config.plan, mesh.device_kind(config.mesh), config.engine.precision),
+                    peak,
                     data.encoding,
                 )
                 tracker.page.results |= outcome.results

@@ -90,7 +90,7 @@ def recompute(
     epoch, offset = divmod(recorded.step - 1, length.epoch)
     steps = min(length.epoch, length.total - epoch * length.epoch)
     # The plan begins after `offset` steps of the epoch, so its first batch is that of the step.
-    plan = feed.epoch_plan(config, data.train, epoch, steps, offset)
+    plan = feed.epoch_plan(config.dataset, config.trainer, data.train, epoch, steps, offset)
     indices, weight = plan.indices[0], plan.weights[0]
     result.examples = [int(row) for row in indices[weight > 0]]
     return result
