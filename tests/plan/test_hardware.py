@@ -398,9 +398,10 @@ def test_rates_of_the_config_win_over_the_hardware_s_and_are_named() -> None:
     config = with_keys(cases.config("mlp", "batch8", "fsdp"), {"hardware": hardware("h100")})
     low, high = config.hardware.efficiency
     peak = config.hardware.peak_tflops["float32"] * 1e12
-    assert forecast._compute_seconds(config, 1e15) == pytest.approx((1e15 / high / peak, 1e15 / low / peak))
-    stated = with_keys(config, {"plan.gflops": 2_000.0})
-    assert forecast._compute_seconds(stated, 1e15) == pytest.approx((1e15 / high / 2e12, 1e15 / low / 2e12))
+    found = forecast._compute_seconds(config.hardware, config.plan, "float32", 1e15)
+    assert found == pytest.approx((1e15 / high / peak, 1e15 / low / peak))
+    stated = forecast._compute_seconds(config.hardware, PlanConfig(gflops=2_000.0), "float32", 1e15)
+    assert stated == pytest.approx((1e15 / high / 2e12, 1e15 / low / 2e12))
     rates = hardware_rates(PlanConfig(gflops=2_000.0, network_gb_s=9.0), config.hardware, "float32")
     assert rates.note == "plan.gflops and plan.network_gb_s; else hardware=h100, 8 devices per node"
 
