@@ -33,19 +33,7 @@ Function = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Elementary:
-    """Functions of numbers and of arrays, elementwise: what a schedule needs.
-
-    Attributes:
-      square: x * x.
-      sqrt: square root.
-      rsqrt: 1 / sqrt(x).
-      power: (base, exponent).
-      minimum: the minimum of two.
-      maximum: the maximum of two.
-      floor: largest integer that is not larger, as a float.
-      cos: of radians.
-      to_float: a bool or a Python number as a float; a float32 array if the library has arrays.
-    """
+    """Functions of numbers and of arrays, elementwise: what a schedule needs."""
 
     square: Function
     sqrt: Function
@@ -53,9 +41,9 @@ class Elementary:
     power: Function
     minimum: Function
     maximum: Function
-    floor: Function
+    floor: Function  # as a float
     cos: Function
-    to_float: Function
+    to_float: Function  # of a bool or a Python number; a float32 array if the library has arrays
 
 
 _HALF_PRECISION = ("bfloat16", "float16")
@@ -76,67 +64,15 @@ NUMBERS = Elementary(
 
 @dataclass(frozen=True)
 class Arrays(Elementary):
-    """Functions of one library's arrays.
+    """Functions of one library's arrays, as NumPy has them where no comment says otherwise.
 
     `axis` may be a number or a tuple, and is None for all dims.
-
-    Attributes:
-      name: the name of the library, `numpy`, `tensorflow` or `jax.numpy`.
-      keras_name: of the Keras whose functions take the same arrays, see `keras`.
-      cast: (x, dtype) with the dtype's name, such as `float32`.
-      sum: (x, axis=None, keepdims=False), as are `mean`, `max` and `min`.
-      mean: average.
-      max: largest.
-      min: smallest.
-      abs: elementwise, as are the functions of one array up to `tanh`.
-      sign: -1, 0 or 1.
-      exp: e**x.
-      log: natural logarithm.
-      log1p: log(1 + x).
-      sigmoid: 1 / (1 + exp(-x)).
-      softplus: log(1 + exp(x)).
-      tanh: hyperbolic tangent.
-      isfinite: whether a number is neither infinite nor NaN.
-      zeros_like: zeros of an array's shape and dtype.
-      ones_like: ones of an array's shape and dtype.
-      stop_gradient: the same values, constant for gradients.
-      equal: (x, y), elementwise, as bool; as are the functions of two arrays up to `logical_or`.
-      not_equal: as bool.
-      greater: as bool.
-      greater_equal: as bool.
-      less: as bool.
-      less_equal: as bool.
-      logical_and: of bools.
-      logical_or: of bools.
-      logical_not: of a bool.
-      where: (condition, x, y), elementwise; all of one rank, or `x` and `y` numbers.
-      clip: (x, low, high).
-      argmax: (x, axis) -> int32, the first of equals.
-      one_hot: (x, count) -> float32 with a last dim of `count`; a row of zeros for numbers outside 0 to count - 1.
-      softmax: over the last dim, as are `log_softmax` and `logsumexp`.
-      log_softmax: its logarithm.
-      logsumexp: logarithm of the sum of exponentials.
-      matmul: (x, y).
-      transpose: (x, axes=None).
-      reshape: (x, shape).
-      expand_dims: (x, axis).
-      squeeze: (x, axis), a dim of size 1.
-      stack: (arrays, axis).
-      concatenate: (arrays, axis).
-      take: (table, indices), (V,) and int32 (...) -> the table's entries (...), of a table that is not sharded.
-      sparse_cross_entropy: (labels, logits), int32 (...) and float32 (..., C) -> nats (...).
-      cross_entropy: (probabilities, logits), both float32 (..., C) -> nats (...).
-      sigmoid_cross_entropy: (labels, logits), of one shape, labels from 0 to 1 -> nats, elementwise.
-      head_losses: (hidden, head, bias, label, weight, cap), see `head_losses` of this module. An engine may
-        replace it by one that never has all logits in memory.
-      all_rows: (x) -> the same values, of which each device of a mesh has every row: what the rows of a batch are
-        compared with. An engine whose compiler does not do so by itself replaces it.
     """
 
-    name: str
-    keras_name: str
-    cast: Function
-    sum: Function
+    name: str  # of the library: numpy, tensorflow or jax.numpy
+    keras_name: str  # of the Keras whose functions take the same arrays
+    cast: Function  # (x, dtype) with the dtype's name, such as float32
+    sum: Function  # (x, axis=None, keepdims=False), as the next three
     mean: Function
     max: Function
     min: Function
@@ -151,7 +87,7 @@ class Arrays(Elementary):
     isfinite: Function
     zeros_like: Function
     ones_like: Function
-    stop_gradient: Function
+    stop_gradient: Function  # the same values, constant for gradients
     equal: Function
     not_equal: Function
     greater: Function
@@ -161,11 +97,12 @@ class Arrays(Elementary):
     logical_and: Function
     logical_or: Function
     logical_not: Function
-    where: Function
+    where: Function  # all of one rank, or the choices are numbers
     clip: Function
-    argmax: Function
+    argmax: Function  # (x, axis) -> int32, the first of equals
+    # (x, count) -> float32 with a last dim of `count`; a row of zeros for numbers outside 0 to count - 1.
     one_hot: Function
-    softmax: Function
+    softmax: Function  # over the last dim, as the next two
     log_softmax: Function
     logsumexp: Function
     matmul: Function
@@ -175,19 +112,19 @@ class Arrays(Elementary):
     squeeze: Function
     stack: Function
     concatenate: Function
-    take: Function
-    sparse_cross_entropy: Function
-    cross_entropy: Function
-    sigmoid_cross_entropy: Function
+    take: Function  # (table, indices), (V,) and int32 (...) -> (...), of a table that is not sharded
+    sparse_cross_entropy: Function  # (labels, logits), int32 (...) and float32 (..., C) -> nats (...)
+    cross_entropy: Function  # (probabilities, logits), both float32 (..., C) -> nats (...)
+    sigmoid_cross_entropy: Function  # (labels, logits), of one shape, labels from 0 to 1 -> nats, elementwise
+    # See `head_losses` of this module. An engine may replace it by one that never has all logits in memory.
     head_losses: Function
+    # (x) -> the same values, of which each device of a mesh has every row: what the rows of a batch are compared with.
+    # An engine whose compiler does not do so by itself replaces it.
     all_rows: Function
 
     @property
     def keras(self) -> ModuleType:
-        """Returns the engine's Keras.
-
-        With it a loss may call `ops.keras.losses.kl_divergence(labels, outputs)`.
-        """
+        """The engine's Keras: a loss may call `ops.keras.losses.kl_divergence(labels, outputs)`."""
         return importlib.import_module(self.keras_name)
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
@@ -200,14 +137,7 @@ FIELDS = tuple(field.name for field in fields(Arrays))
 
 @cache
 def of(module: ModuleType) -> Arrays:
-    """Returns the functions of a library's arrays.
-
-    Args:
-      module: `numpy`, `tensorflow` or `jax.numpy`, imported.
-
-    Raises:
-      ValueError: another module.
-    """
+    """Returns the functions of `numpy`, `tensorflow` or `jax.numpy`, which is imported."""
     makers = {"numpy": _of_numpy, "tensorflow": _of_tensorflow, "jax.numpy": _of_jax}
     name = module.__name__
     for known, make in makers.items():
@@ -220,11 +150,7 @@ def of(module: ModuleType) -> Arrays:
 
 
 def elementary(module: ModuleType) -> Elementary:
-    """Returns the elementary functions of a library.
-
-    Args:
-      module: `math` for Python numbers, or a module that `of` takes.
-    """
+    """Returns the elementary functions of `math`, for Python numbers, or of a module that `of` takes."""
     if module is math:
         return NUMBERS
     return of(module)
@@ -235,7 +161,7 @@ def _under_same_names(module: ModuleType) -> dict[str, Function]:
     return {name: getattr(module, name) for name in FIELDS if name != "name" and hasattr(module, name)}
 
 
-def _of_tensorflow(tf: Any) -> Arrays:
+def _of_tensorflow(tf: ModuleType) -> Arrays:
     def reduced(function: Function) -> Function:
         return lambda x, axis=None, keepdims=False: function(x, axis=axis, keepdims=keepdims)
 
@@ -290,7 +216,7 @@ def _of_tensorflow(tf: Any) -> Arrays:
     return Arrays(name="tensorflow", keras_name="tf_keras", **functions)
 
 
-def _of_jax(jnp: Any) -> Arrays:
+def _of_jax(jnp: ModuleType) -> Arrays:
     nn = importlib.import_module("jax.nn")
     lax = importlib.import_module("jax.lax")
     own: dict[str, Function] = {
@@ -310,7 +236,7 @@ def _of_jax(jnp: Any) -> Arrays:
     return _like_numpy(jnp, "jax.numpy", own)
 
 
-def _of_numpy(numpy: Any) -> Arrays:
+def _of_numpy(numpy: ModuleType) -> Arrays:
     def logsumexp(x: Tensor) -> Tensor:
         top = numpy.max(x, -1, keepdims=True)
         top = numpy.where(numpy.isfinite(top), top, 0)
@@ -343,7 +269,7 @@ def _of_numpy(numpy: Any) -> Arrays:
     return _like_numpy(numpy, "numpy", own)
 
 
-def _like_numpy(module: Any, name: str, own: dict[str, Function]) -> Arrays:
+def _like_numpy(module: ModuleType, name: str, own: dict[str, Function]) -> Arrays:
     """Returns the functions of a library that has NumPy's under NumPy's names."""
 
     def sparse_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
@@ -380,10 +306,7 @@ def token_losses(ops: Arrays, logits: Tensor, label: Tensor) -> tuple[Tensor, Te
     Args:
       ops: the engine's.
       logits: (..., V) of a vocabulary of V tokens, in any precision; a mesh axis may shard V.
-      label: int32 (...), from 0 to V - 1.
-
-    Returns:
-      Both float32 (...).
+      label: int32 (...), from 0 to V - 1. Both results are float32 (...).
     """
     # Sums of exponentials over a vocabulary lose most of their digits in 16 bits.
     if logits.dtype.name in _HALF_PRECISION:

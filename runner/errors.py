@@ -45,11 +45,7 @@ class UnsavedError(EngineError):
 
 
 class OutOfMemoryError(EngineError):
-    """Too little memory for a run.
-
-    Attributes:
-      details: lines that explain it, printed below the message.
-    """
+    """Too little memory for a run; `details` are lines that explain it, printed below the message."""
 
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -57,12 +53,7 @@ class OutOfMemoryError(EngineError):
 
 
 class NotFiniteError(EngineError):
-    """A NaN or Inf training loss.
-
-    Attributes:
-      step: the step of the loss, from 1.
-      loss: the loss.
-    """
+    """A NaN or Inf training loss at a step, from 1."""
 
     def __init__(self, step: int, loss: float, policy: str, cause: str = "") -> None:
         fix = f" and trainer.on_nan={policy}; lower optimizer.learning_rate or set optimizer.clip.global_norm=1.0"
@@ -91,11 +82,7 @@ class Interrupted(BaseException):
 def invalid(key: str, value: object, *, problem: str, fix: str) -> ConfigError:
     """Returns a `ConfigError` in the one format of error messages.
 
-    Args:
-      key: dotted config key, as on the command line.
-      value: the value of the key.
-      problem: what is wrong with the value, as a full clause.
-      fix: what to do, as an imperative; preferably an override to type.
+    The problem is a full clause, the fix an imperative; preferably an override to type.
     """
     return ConfigError(f"{key}={shown(value)}: {problem}; {fix}")
 

@@ -27,6 +27,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethod
 from runner.host.terminal import clean
 
 Array = npt.NDArray[Any]
+# Options of Matplotlib, by name.
+Options = dict[str, Any]
 Rgb = tuple[float, float, float]
 
 # Okabe and Ito's palette, whose colors color-blind people can tell apart, without yellow, which is invisible on white.
@@ -67,13 +69,8 @@ _MOST_COORDINATES = 16
 # Replicas are sheets behind the front one: at most so many.
 _SHEETS = 3
 
-# Ticks of the axis of a fraction, in order of preference. The second line fills gaps, if there are any.
-_TICKS = (
-    *(1.0, 0.9, 0.99, 0.999, 0.9999, 0.95, 0.98, 0.8, 0.5, 0.995, 0.998, 0.9995, 0.0, 0.96, 0.97, 0.7, 0.2),
-    *(0.85, 0.92, 0.94, 0.6, 0.965, 0.975, 0.93, 0.985, 0.992, 0.4),
-)
-# Smallest distance of two ticks, and the margin beyond the values, as fractions of the axis.
-_MIN_TICK_DISTANCE = 0.055
+# Ticks of the axis of a fraction, about a third of a decade of 1 - value apart, and its margin as a share.
+_TICKS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999, 1.0)
 _MARGIN = 0.05
 
 
@@ -119,12 +116,7 @@ def ink(color: object) -> str:
 
 
 def of_shard(axes: Mapping[str, int], place: Mapping[str, int]) -> Rgb:
-    """Returns the color of a shard, by its coordinates.
-
-    Args:
-      axes: the mesh's axes, name to size.
-      place: axis to coordinate, for the axes along which the variable is sharded.
-    """
+    """Returns the color of a shard: `axes` are the mesh's names and sizes, `place` the coordinates of sharded ones."""
     if not any(axis in place for axis in axes):
         return to_rgb(_WHOLE)
     color = np.ones(3)
@@ -170,17 +162,10 @@ def show_last_tenth(axes: Axes, values: Sequence[float]) -> None:
     axes.set_yscale("function", functions=(forward, inverse))
     bottom = float(forward(low))
     top = float(forward(high))
-    length = (top - bottom) * (1 + 2 * _MARGIN)
-    margin = _MARGIN * length
-    highest = min(top, float(forward(1.0)))
-    axes.set_ylim(float(inverse(bottom - margin)), float(inverse(highest + margin)))
-    positions: dict[float, float] = {}
-    for tick in _TICKS:
-        position = float(forward(tick))
-        distance = min((abs(position - other) for other in positions.values()), default=math.inf)
-        if bottom - margin <= position <= top + margin and distance >= _MIN_TICK_DISTANCE * length:
-            positions[tick] = position
-    axes.yaxis.set_major_locator(FixedLocator(list(positions)))
+    margin = _MARGIN * (top - bottom)
+    bounds = [float(inverse(bottom - margin)), float(inverse(min(top, float(forward(1.0))) + margin))]
+    axes.set_ylim(*bounds)
+    axes.yaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if bounds[0] <= tick <= bounds[1]]))
     axes.yaxis.set_minor_locator(FixedLocator([]))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_ylabel("spaced by the logarithm of 1 - value")
@@ -196,23 +181,14 @@ def legend_right(axes: Axes) -> None:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line through points.
-
-    Attributes:
-      label: for the legend; empty: it has no entry.
-      points: (x, value).
-      color: of the line.
-      marker: Matplotlib's, at every point; empty: only where there are few points.
-      width: of the line; a context's is thin.
-      dashed: so that both of two coinciding curves are visible.
-    """
+    """A line through points (x, value); without a label it has no entry in the legend."""
 
     label: str
     points: Sequence[tuple[float, float]]
     color: str = TRAIN
-    marker: str = ""
+    marker: str = ""  # Matplotlib's, at every point; empty: only where there are few points
     width: float = 1.6
-    dashed: bool = False
+    dashed: bool = False  # so that both of two coinciding curves are visible
 
 
 def curves(
@@ -223,28 +199,23 @@ def curves(
     rising: Collection[str] = (),
     from_zero: bool = False,
 ) -> None:
-    """Draws one panel per metric.
+    """Draws one panel per metric, with a label along the horizontal axis.
 
-    Args:
-      path: PNG file to write.
-      panels: title of a panel to its curves.
-      along: label of the horizontal axis.
-      rising: the titles for which higher is better: fractions near 1 get an axis that shows the last tenth.
-      from_zero: the vertical axis begins at 0.
+    In panels where higher is better (`rising`), fractions near 1 get an axis that shows the last tenth.
     """
     columns = min(max(len(panels), 1), 2)
     rows = max(-(-len(panels) // 2), 1)
     figure, grid = subplots(rows, columns, (5.5 * columns + (2.0 if columns == 1 else 0.0), 4.2 * rows))
     flat = np.ravel(np.asarray(grid, object))
-    entries: dict[str, Any] = {}
+    entries: Options = {}
     for axes, (name, drawn) in zip(flat, panels.items(), strict=False):
         values: list[float] = []
         places: list[float] = [0.0]
         for curve in drawn:
             x, y = zip(*curve.points, strict=True)
-            dashes: Any = (0, (4, 3)) if curve.dashed else "solid"
             marker = curve.marker or ("o" if len(x) < _MANY_POINTS else None)
-            look: dict[str, Any] = {"color": curve.color, "lw": curve.width, "linestyle": dashes, "marker": marker}
+            look: Options = {"color": curve.color, "lw": curve.width, "marker": marker}
+            look["linestyle"] = (0, (4, 3)) if curve.dashed else "solid"
             look["label"] = curve.label or None
             (line,) = axes.plot(x, y, ms=5 if curve.marker else 4, zorder=1 + curve.width, **look)
             if curve.label:
@@ -288,7 +259,7 @@ def against(
       key: across.
       series: what is the same for some points, to their (value of the key, mean, deviation); at most seven.
       rises: higher is better.
-      joined: connects numeric values; not for the trials of a search.
+      joined: connects numeric values.
     """
     texts = list(dict.fromkeys(text for points in series.values() for text, _, _ in points))
     numbers = [_number(text) for text in texts]
@@ -303,7 +274,7 @@ def against(
         x = [places[text] + offset for text, _, _ in ordered]
         y = [mean for _, mean, _ in ordered]
         errors = [deviation for _, _, deviation in ordered]
-        look: dict[str, Any] = {"color": SERIES[index], "marker": "o", "ms": 6, "capsize": 3, "label": label or None}
+        look: Options = {"color": SERIES[index], "marker": "o", "ms": 6, "capsize": 3, "label": label or None}
         look["lw"] = 1.6 if is_numeric and joined else 0.0
         look["linestyle"] = (0, (4, 3)) if index % 2 else "solid"
         axes.errorbar(x, y, yerr=errors if any(errors) else None, elinewidth=1.2, alpha=0.85, **look)
@@ -316,7 +287,7 @@ def against(
     if not is_numeric or len(texts) <= _MOST_TICKS:
         is_long = max(map(len, texts), default=0) > 7
         # The end of a rotated name is below its position.
-        turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if is_long else {}
+        turned: Options = {"rotation": 30, "ha": "right"} if is_long else {}
         axes.set_xticks(list(places.values()), [short(text, 30) for text in texts], **turned)
     if not is_numeric:
         axes.set_xlim(-0.5, len(texts) - 0.5)
@@ -342,44 +313,26 @@ def _number(text: str) -> float:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars of parts that follow each other, all to one scale.
-
-    Attributes:
-      heading: above them.
-      unit: label of the scale.
-      rows: a name to (part, amount in the unit) of each bar.
-      parts: part to its words in the legend and its color.
-      limit: a red line at this amount; 0: none.
-    """
+    """Bars of parts that follow each other, all to one scale."""
 
     heading: str
     unit: str
-    rows: Mapping[str, Sequence[tuple[str, float]]]
-    parts: Mapping[str, tuple[str, str]]
-    limit: float = 0.0
+    rows: Mapping[str, Sequence[tuple[str, float]]]  # name of a bar to (part, amount in the unit)
+    parts: Mapping[str, tuple[str, str]]  # part to its words in the legend and its color
+    limit: float = 0.0  # a red line at this amount; 0: none
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """A variable, or equal ones of several blocks.
+    """A variable, or equal ones of several blocks."""
 
-    Attributes:
-      path: in one or more lines.
-      details: its shape, dtype and spec in words.
-      shape: global.
-      spec: one entry per dim, an axis or None.
-      bytes: whole.
-      bytes_per_device: of one device's shard.
-      words: both in words, and into how many shards, in two lines.
-    """
-
-    path: str
-    details: str
+    path: str  # in one or more lines
+    details: str  # shape, dtype and spec in words
     shape: Sequence[int]
     spec: Sequence[str | None]
     bytes: int
     bytes_per_device: int
-    words: str
+    words: str  # both in words, and into how many shards, in two lines
 
 
 def plan(
@@ -393,15 +346,7 @@ def plan(
     """Draws a plan: the memory of a device, the timeline of a step, and every variable's shards.
 
     The shards are colored by the mesh coordinates that they are on. A bar beside each variable shows its bytes, all to
-    one scale; the dark part is on one device.
-
-    Args:
-      path: PNG file to write.
-      title: one or more lines.
-      charts: of memory and time.
-      axes: of the mesh.
-      names: of the axes, as the legend has them.
-      rows: the variables.
+    one scale; the dark part is on one device. `names` are those of the mesh's axes as the legend has them.
     """
     # All lengths are in inches, so that a row is as tall as its text whatever else the picture has.
     head = 0.3 * (title.count("\n") + 1)
@@ -458,7 +403,7 @@ def _draw_bars(axes: Axes, chart: Bars) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     if seen:
         below = -0.3 / (_BAR * len(chart.rows))
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, below), "borderaxespad": 0.0}
+        place: Options = {"loc": "upper left", "bbox_to_anchor": (0.0, below), "borderaxespad": 0.0}
         axes.legend(fontsize=8, ncols=_LEGEND_COLUMNS, frameon=False, handlelength=1.2, **place)
 
 
@@ -554,7 +499,7 @@ def front(
       series: name to the color, the marker and the (memory, time) of candidates.
       unbeaten: the front, by memory.
       best: the best one's name and place.
-      capacity: of one device's memory, where a line is; the axis ends at twice of it. 0: not known.
+      capacity: of one device's memory, where a line is and twice of which ends the axis; 0: not known.
     """
     figure, axes = subplots(1, 1, (8.6, 5.2))
     beyond = 0
@@ -565,7 +510,7 @@ def front(
             axes.scatter(*zip(*shown, strict=True), color=color, marker=marker, alpha=0.75, label=name, s=30)
     if unbeaten:
         # In steps: with less memory than the next candidate needs, only the one before it can be used.
-        look: dict[str, Any] = {"color": OTHER, "zorder": 0, "drawstyle": "steps-post"}
+        look: Options = {"color": OTHER, "zorder": 0, "drawstyle": "steps-post"}
         axes.plot(*zip(*unbeaten, strict=True), label="no candidate beats these", **look)
     name, place = best
     # The plate is behind the name, so that points below it don't cover it.
@@ -590,14 +535,7 @@ def front(
 
 
 def examples(path: Path, images: Array, captions: Sequence[tuple[str, str]], title: str) -> None:
-    """Draws examples side by side.
-
-    Args:
-      path: PNG file to write.
-      images: (n, H, W, C).
-      captions: of each what is below it in black, and in red; either may be empty or have lines.
-      title: above all.
-    """
+    """Draws images (n, H, W, C) side by side, each with a caption in black and one in red, of any lines."""
     count = len(images)
     columns = min(_EXAMPLES_PER_ROW, max(count, 3))
     rows = max(-(-count // _EXAMPLES_PER_ROW), 1)

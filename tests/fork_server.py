@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.host.logs import quiet_native_log
+from runner.host.outputs import quiet_native_log
 from tests import forks
 
 _BESIDE = (

@@ -51,7 +51,7 @@ class Checkpoint(Mapping[str, Array]):
         self._files = content.files
         self._arrays = dict(content.arrays)
         # From cheap to expensive: sizes, headers, and only then the digests, which read every byte.
-        paths = {name: self._local(name, trusted=trusted) for name in content.files}
+        paths = {name: self._local(name) for name in content.files}
         self._headers = {name: _headers(path) for name, path in paths.items()}
         of_arrays = {name: header for name, header in self._headers.items() if name != manifest.HISTORY}
         manifest.check_tensors(folder, content, of_arrays)
@@ -64,13 +64,13 @@ class Checkpoint(Mapping[str, Array]):
         self._open: tuple[str, Any] | None = None
         self._mapped = 0
 
-    def _local(self, name: str, *, trusted: bool = True) -> Path:
+    def _local(self, name: str) -> Path:
         """Returns the path of a file of the right size; that of an object is its local copy."""
         path = self._files_folder / name
         entry = self._files[name]
         if isinstance(path, ObjectPath):
             try:
-                return cache.fetch(path, entry.sha256, entry.bytes, trusted=trusted)
+                return cache.fetch(path, entry.sha256, entry.bytes)
             except FileNotFoundError:
                 raise DamagedError(f"{path} is missing") from None
             except cache.MismatchError as error:

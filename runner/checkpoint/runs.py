@@ -16,7 +16,8 @@ from runner.checkpoint.metric_history import from_arrays
 from runner.checkpoint.reading import Checkpoint
 from runner.cluster import slurm
 from runner.errors import PassingError, invalid, passing
-from runner.host.lock import HeldError, locked_at_once
+from runner.host.lock import HeldError
+from runner.host.lock import locked as file_locked
 from runner.host.stores.urls import ObjectPath, Place, place
 from runner.tracking import process
 
@@ -301,7 +302,7 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
         return
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked_at_once(run.folder / LOCK))
+            stack.enter_context(file_locked(run.folder / LOCK, wait=False))
         except HeldError as error:
             problem = f"the run is in use by process {error.holder} ({run.folder})"
             raise passing(key, run.id, problem=problem, fix="wait for it or stop it") from None

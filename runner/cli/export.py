@@ -26,7 +26,7 @@ from runner.errors import EngineError
 from runner.host import stages
 from runner.host.console import Console
 from runner.host.late import late
-from runner.host.logs import quiet_native_log
+from runner.host.outputs import quiet_native_log
 from runner.host.signals import heard
 from runner.layout import mesh
 from runner.layout.paths import ema_path, is_variable

@@ -16,8 +16,7 @@ from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.engine import devices
 from runner.host import tables
-from runner.host.logs import quiet_native_log
-from runner.host.outputs import required
+from runner.host.outputs import quiet_native_log, required
 from runner.host.signals import at_exit
 from runner.plan import rows
 from runner.plan.command import plan_config

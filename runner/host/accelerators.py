@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 # Tests replace it by a folder with the files of another machine.
@@ -33,16 +30,13 @@ _TPUS = {
     "0x006f": ("TPU v6e", 1),
     "0x0076": ("TPU7x", 2),
 }
-# `nvidia-smi` may hang with a broken driver, and a command that only lists devices should not.
-_NVIDIA_SMI_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Accelerators:
-    """The accelerators of one kind that this process may use.
+    """The accelerators of one kind, `gpu` or `tpu`, that this process may use.
 
     Attributes:
-      kind: `gpu` or `tpu`.
       count: as devices of a mesh.
       model: of all of them; empty if it is not known, or if there are several models.
     """
@@ -54,15 +48,6 @@ class Accelerators:
     def words(self) -> str:
         """Returns them as `8 GPUs (NVIDIA H100 80GB HBM3)`."""
         return counted(self.count, self.kind, self.model)
-
-
-@dataclass(frozen=True)
-class _PciDevice:
-    """A device on the PCI bus: its numbers, as in `/sys/bus/pci/devices`."""
-
-    vendor: str
-    device: str
-    device_class: str
 
 
 def counted(count: int, kind: str, model: str = "") -> str:
@@ -84,20 +69,16 @@ def find(kind: str) -> Accelerators:
 def _gpus() -> Accelerators:
     # In a container, the device files are those of its own GPUs; /proc lists all GPUs of the host.
     nodes = _nodes("nvidia")
-    models: tuple[str, ...] = ()
-    if nodes:
-        count = len(nodes)
-        models = _models(nodes)
-    else:
-        # Windows' Linux (WSL) has no device files per GPU.
-        if (ROOT / "dev/dxg").exists():
-            models = _listed_by_nvidia_smi()
-        count = len(models)
+    models = set()
+    for path in (ROOT / "proc/driver/nvidia/gpus").glob("*/information"):
+        fields = dict(re.findall(r"(?m)^(.*?):\s*(.*?)\s*$", _text(path)))
+        if fields.get("Device Minor", "") in map(str, nodes):
+            models.add(fields.get("Model", ""))
+    count = len(nodes)
     visible = os.environ.get(VISIBLE_GPUS)
     if visible is not None:
         count = min(count, _visible_count(visible, count))
-    is_one_model = count > 0 and len(set(models)) == 1
-    return Accelerators(GPU, count, models[0] if is_one_model else "")
+    return Accelerators(GPU, count, models.pop() if count and len(models) == 1 else "")
 
 
 def _nodes(prefix: str, folder: str = "dev") -> list[int]:
@@ -108,31 +89,6 @@ def _nodes(prefix: str, folder: str = "dev") -> list[int]:
         if match and os.access(path, os.R_OK | os.W_OK):
             numbers.append(int(match[1]))
     return sorted(numbers)
-
-
-def _models(nodes: list[int]) -> tuple[str, ...]:
-    """Returns the driver's names of the GPUs with these device files."""
-    minors = {str(node) for node in nodes}
-    models = []
-    for path in sorted((ROOT / "proc/driver/nvidia/gpus").glob("*/information")):
-        fields = {}
-        for line in _text(path).splitlines():
-            key, _, value = line.partition(":")
-            fields[key.strip()] = value.strip()
-        if fields.get("Device Minor", "") in minors and fields.get("Model"):
-            models.append(fields["Model"])
-    return tuple(models)
-
-
-@cache
-def _listed_by_nvidia_smi() -> tuple[str, ...]:
-    """Returns the models that `nvidia-smi -L` lists; none if there is no such program, or it fails."""
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_NVIDIA_SMI_TIMEOUT_S, check=True
-        )
-        return tuple(re.findall(r"(?m)^GPU \d+: (.*?) \(UUID", done.stdout))
-    return ()
 
 
 def _visible_count(visible: str, count: int) -> int:
@@ -148,23 +104,21 @@ def _visible_count(visible: str, count: int) -> int:
 
 
 def _tpus() -> Accelerators:
-    chips = [_TPUS[card.device] for card in _pci_devices() if card.vendor == _GOOGLE and card.device in _TPUS]
+    chips = [_TPUS[device] for vendor, device, _ in _pci_devices() if vendor == _GOOGLE and device in _TPUS]
     # Older drivers have `accel` device files, newer ones `vfio`. A container has those of its own chips only.
     nodes = _nodes("accel") or _nodes("", "dev/vfio")
     count = min(len(chips), len(nodes))
     for variable in _VISIBLE_TPUS:
         if variable in os.environ:
-            visible = [entry for entry in os.environ[variable].split(",") if entry.strip().isdigit()]
-            count = min(count, len(visible))
+            count = min(count, len(re.findall(r"\d+", os.environ[variable])))
     model, devices_per_chip = chips[0] if count else ("", 1)
     return Accelerators(TPU, count * devices_per_chip, model)
 
 
-def _pci_devices() -> list[_PciDevice]:
+def _pci_devices() -> list[tuple[str, str, str]]:
+    """Returns vendor, device and class of what is on the PCI bus."""
     folders = sorted((ROOT / "sys/bus/pci/devices").glob("*"))
-    return [
-        _PciDevice(_text(folder / "vendor"), _text(folder / "device"), _text(folder / "class")) for folder in folders
-    ]
+    return [(_text(folder / "vendor"), _text(folder / "device"), _text(folder / "class")) for folder in folders]
 
 
 def _text(path: Path) -> str:
@@ -177,28 +131,21 @@ def _text(path: Path) -> str:
 def absence(kind: str) -> str:
     """Returns the reason that this process has no accelerator of a kind, and the fix if there is one."""
     hidden = os.environ.get(VISIBLE_GPUS)
-    if kind == GPU and hidden is not None and _nodes("nvidia"):
+    has_node = bool(_nodes("nvidia"))
+    if kind == GPU and hidden is not None and has_node:
         return f"{VISIBLE_GPUS}={hidden} hides this machine's GPUs"
-    cards = [card for card in _pci_devices() if card.vendor == _NVIDIA and card.device_class.startswith(_DISPLAYS)]
-    if kind == GPU and cards and not _nodes("nvidia"):
+    has_card = any(vendor == _NVIDIA and of_class.startswith(_DISPLAYS) for vendor, _, of_class in _pci_devices())
+    if kind == GPU and has_card and not has_node:
         return "this machine has an NVIDIA GPU, but no driver that this process can use; install NVIDIA's driver"
     return f"no {kind.upper()} is here"
 
 
 def keep_to(count: int) -> None:
-    """Hides all but the first GPUs from this process, since a library takes the memory of all that it sees.
-
-    Args:
-      count: how many it computes with.
-    """
+    """Hides all but the first `count` GPUs from this process: a library takes the memory of all that it sees."""
     os.environ[VISIBLE_GPUS] = ",".join(take(count)) or "-1"
 
 
 def take(count: int) -> list[str]:
-    """Returns the first of this process's GPUs, each as an entry of CUDA_VISIBLE_DEVICES.
-
-    Args:
-      count: how many, no more than there are.
-    """
+    """Returns the first of this process's GPUs, each as an entry of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get(VISIBLE_GPUS)
     return visible.split(",")[:count] if visible else [str(number) for number in range(count)]

@@ -20,17 +20,12 @@ def run_all(
     concurrency: int = 1,
     longest_s: float = math.inf,
 ) -> None:
-    """Runs children to their ends, in their order.
+    """Starts children by name, in their order, and runs them to their ends, `concurrency` at the same time.
 
     All of it happens in the calling thread, because Linux ends a child with the thread that started it if the child
     asks for that, and because a signal's exception must reach the one that waits.
 
-    Args:
-      starts: by name, starts a child.
-      ended: is called with a child's name and its exit code; None: it took more than `longest_s` and was killed. If it
-        raises an error, the others are killed.
-      concurrency: how many run at the same time.
-      longest_s: seconds that a child may take.
+    `ended` gets a child's name and its exit code; None: it took more than `longest_s` seconds and was killed.
     """
     waiting = dict(starts)
     running: dict[str, Child] = {}

@@ -21,11 +21,7 @@ COMMANDS = {
 
 
 def command_module(otherwise: str = "runner") -> str:
-    """Returns the module of the command that this process runs, such as `runner` or `runner.plan`.
-
-    Args:
-      otherwise: is returned for a user's program that calls a command.
-    """
+    """Returns the module of this process's command, such as `runner.plan`; `otherwise` for a user's program."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     name = spec.name.removesuffix(".__main__") if spec else "runner"
     return name if name.split(".")[0] == "runner" else otherwise

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import IO, Any, cast
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
-from rich.file_proxy import FileProxy
 from rich.segment import Segment
 from rich.text import Text
 
 from runner.host.terminal import clean
-
-
-class _CleanedProxy:
-    """Rich's replacement for a stream while it draws, except that control sequences are not read as styles."""
-
-    def __init__(self, proxy: FileProxy) -> None:
-        self._proxy = proxy
-
-    def write(self, text: str) -> int:
-        """Writes as the stream does, without characters that control a terminal."""
-        return self._proxy.write(clean(text))
-
-    def write_styled(self, text: str) -> int:
-        """Writes as the stream does."""
-        return self._proxy.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        # `flush`, `isatty`, `fileno`, and whatever else libraries ask a stream for.
-        return getattr(self._proxy, name)
-
-
-def clean_redirected() -> None:
-    """Cleans text that is printed while Rich draws.
-
-    Called after a live display or a bar has started. Rich restores the streams when it ends.
-    """
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if isinstance(stream, FileProxy):
-            setattr(sys, name, _CleanedProxy(stream))
 
 
 class Console(rich.console.Console):
@@ -52,12 +20,7 @@ class Console(rich.console.Console):
     """
 
     def __init__(self, **options: Any) -> None:
-        """Makes the console.
-
-        Args:
-          **options: of Rich's console.
-        """
-        # Rich's highlighting would color whatever looks like a number or a path in foreign text.
+        """Makes the console with Rich's options, without colors for whatever looks like a number or a path."""
         super().__init__(**{"highlight": False, "markup": False, "emoji": False, **options})
 
     @property
@@ -82,5 +45,4 @@ class Console(rich.console.Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yields the segments of a renderable; control sequences in them are Rich's own."""
         for segment in super().render(renderable, options):
-            cleaned = segment.text if segment.control else clean(segment.text)
-            yield segment if cleaned == segment.text else Segment(cleaned, segment.style)
+            yield segment if segment.control else Segment(clean(segment.text), segment.style)

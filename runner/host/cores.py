@@ -11,11 +11,9 @@ VARIABLE = "RUNNER_CORES"
 def available() -> int:
     """Returns the run's share of the cores: set by its sweep or launcher, else all that the process may run on."""
     share = os.environ.get(VARIABLE, "")
-    if share.isdigit() and int(share):
-        return int(share)
-    return len(own()) or os.cpu_count() or 1
+    return int(share) if share.isdigit() and int(share) else len(own())
 
 
 def own() -> list[int]:
-    """Returns the numbers of the cores that this process may run on; none on systems without `sched_getaffinity`."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    """Returns the numbers of the cores that this process may run on."""
+    return sorted(os.sched_getaffinity(0))

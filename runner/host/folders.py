@@ -6,7 +6,6 @@ Only files of the runner are ever overwritten or removed.
 from __future__ import annotations
 
 import errno
-import getpass
 import os
 import platform
 import stat
@@ -23,8 +22,6 @@ from runner.host.lock import HeldError, lock_until_exit
 MARK = ".runner"
 _RUN = "run: "
 _PROCESS = "process: "
-# An attempt fails only if another command, whose config is rejected at this moment, removes the same parent folder.
-_ATTEMPTS = 100
 # Mode of folders whose content is trusted later: others may read it.
 OWN_MODE = 0o755
 _MARK_TEXT = "A run wrote the files in this folder; another run into this folder overwrites them."
@@ -45,21 +42,16 @@ class Claim:
     is_new: bool
 
     def withdraw(self, names: Iterable[str]) -> None:
-        """Removes a command's first files, and the folders that were created for them if nothing else is in them.
-
-        Args:
-          names: paths in the folder, of files that did not exist before if the folder is new.
-        """
-        # Some systems can't remove a file that is open.
-        _release(self.folder / MARK)
+        """Removes a command's first files, by their paths in a new folder, and the folders that it leaves empty."""
+        _release(self.folder)
         if self.is_new:
             remove_files(self.folder, [*names, MARK])
         remove_empty(self.created)
 
 
-# The marks that this process has locked: device and inode to the open file. A process may claim a folder twice, and a
-# second lock of its own on the same file would fail. Process-wide, as the locks are.
-_locked: dict[tuple[int, int], int] = {}
+# The folders whose mark this process has locked, with the open file. A process may claim a folder twice, and a second
+# lock of its own on the same file would fail. Process-wide, as the locks are.
+_locked: dict[Path, int] = {}
 
 
 def _forget_locks() -> None:
@@ -69,95 +61,67 @@ def _forget_locks() -> None:
     _locked.clear()
 
 
-# Windows has no fork.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks)
+os.register_at_fork(after_in_child=_forget_locks)
 
 
 def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
     """Creates a folder, or takes one that is empty or that an earlier command claimed, if no process writes into it.
 
-    Args:
-      key: the key of the folder, for the error.
-      path: the folder.
-      hold: whether to keep other processes out of it until this process ends; False for a folder that another process
-        claims later.
+    `hold` keeps other processes out of it until this process ends; False for a folder that another process claims
+    later.
 
     Raises:
-      ConfigError: it contains other files, another process writes into it, or it can't be created.
+      ConfigError: names the key; the folder contains other files, another process writes into it, or it can't be
+        created.
     """
     folder = Path(path).absolute()
     check(key, folder)
     created: tuple[Path, ...] = ()
     is_new = not (folder / MARK).is_file()
     try:
-        created = _create(key, folder)
-        handle = _lock(folder / MARK)
+        created = _create(folder)
+        if folder.resolve() not in _locked:
+            handle = lock_until_exit(folder / MARK)
+            if handle is not None:
+                _locked[folder.resolve()] = handle
         if is_new:
             _write_mark(folder)
         elif hold:
             # The mark may be another user's. Its text is for people only; the lock is what counts.
+            run = noted_run(folder)
             with suppress(OSError):
-                _write_mark(folder, *_run_line(folder))
+                _write_mark(folder, *([] if run is None else [f"{_RUN}{run}"]))
     except HeldError as error:
-        raise passing(
-            key,
-            folder,
-            problem=f"{_writer(folder)} is writing into this folder",
-            fix=f"set {key}={folder}-2",
-        ) from error
+        process = _field(folder, _PROCESS)
+        writer = f"process {process}" if process else "another process"
+        problem = f"{writer} is writing into this folder"
+        raise passing(key, folder, problem=problem, fix=f"set {key}={folder}-2") from error
     except OSError as error:
         remove_empty(created)
         raise _unwritable(key, folder, error) from error
-    if handle is not None and not hold:
-        _release(folder / MARK)
+    if not hold:
+        _release(folder)
     return Claim(folder, created, is_new)
 
 
-def _create(key: str, folder: Path) -> tuple[Path, ...]:
+def _create(folder: Path) -> tuple[Path, ...]:
     """Creates a folder that does not exist; returns the folders that were created for it, the innermost first."""
     missing = [parent for parent in folder.parents if not parent.exists()]
-    for _ in range(_ATTEMPTS):
-        # A command whose config is rejected at this moment removes the parents that it created, if they are empty.
-        with suppress(FileNotFoundError):
-            # Whatever the umask is: records in a folder that others can write to are not trusted.
-            for parent in reversed(folder.parents):
-                if not parent.exists():
-                    parent.mkdir(OWN_MODE, exist_ok=True)
-            try:
-                # Of two processes that create a folder at the same time, only the one that did may remove it again.
-                folder.mkdir()
-            except FileExistsError:
-                check(key, folder)
-                return ()
-            return (folder, *missing)
-    raise FileNotFoundError(errno.ENOENT, "another process keeps removing its parent", str(folder))
+    for parent in reversed(missing):
+        # Whatever the umask is: records in a folder that others can write to are not trusted.
+        parent.mkdir(OWN_MODE, exist_ok=True)
+    try:
+        # Of two processes that create a folder at the same time, only the one that did may remove it again.
+        folder.mkdir()
+    except FileExistsError:
+        return ()
+    return (folder, *missing)
 
 
-def _lock(mark: Path) -> int | None:
-    """Locks a mark until this process ends; returns the open file if this call locked it."""
-    if _identity(mark) in _locked:
-        return None
-    handle = lock_until_exit(mark)
-    if handle is not None:
-        status = os.fstat(handle)
-        _locked[status.st_dev, status.st_ino] = handle
-    return handle
-
-
-def _release(mark: Path) -> None:
-    handle = _locked.pop(_identity(mark), None)
+def _release(folder: Path) -> None:
+    handle = _locked.pop(folder.resolve(), None)
     if handle is not None:
         os.close(handle)
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Returns device and inode of a file; (-1, -1) if it does not exist."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return (-1, -1)
-    return status.st_dev, status.st_ino
 
 
 def _write_mark(folder: Path, *lines: str) -> None:
@@ -165,24 +129,8 @@ def _write_mark(folder: Path, *lines: str) -> None:
     (folder / MARK).write_text("".join(line + "\n" for line in (_MARK_TEXT, process, *lines)))
 
 
-def _run_line(folder: Path) -> list[str]:
-    """Returns the mark's line with its run, to be written again; none if it names no run."""
-    run = noted_run(folder)
-    return [] if run is None else [f"{_RUN}{run}"]
-
-
-def _writer(folder: Path) -> str:
-    """Returns the process that writes into a folder, in words."""
-    process = _field(folder, _PROCESS)
-    return f"process {process}" if process else "another process"
-
-
 def note_run(folder: Path, run: str) -> None:
-    """Writes the run that writes into a claimed folder to the folder's mark.
-
-    Raises:
-      OSError: the disk is full, or can't be written.
-    """
+    """Writes the run that writes into a claimed folder to the folder's mark; raises OSError."""
     _write_mark(folder, f"{_RUN}{run}")
 
 
@@ -197,26 +145,15 @@ def _field(folder: Path, field: str) -> str | None:
         lines = (folder / MARK).read_text().splitlines()
     except (OSError, ValueError):
         return None
-    for line in lines:
-        if line.startswith(field):
-            return line.removeprefix(field)
-    return None
+    return next((line.removeprefix(field) for line in lines if line.startswith(field)), None)
 
 
 def check(key: str, folder: Path) -> None:
-    """Rejects a folder that a command must not write into; see `claim`, which creates it.
-
-    Raises:
-      ConfigError: it contains files that no run wrote, is a file, or can't be read.
-    """
+    """Rejects, by a ConfigError, a folder that has files which no run wrote, is a file, or can't be read."""
     try:
         if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
-            raise invalid(
-                key,
-                folder,
-                problem="contains files that no run wrote, and a run could overwrite them",
-                fix=f"set {key}={folder / 'run'}",
-            )
+            problem = "contains files that no run wrote, and a run could overwrite them"
+            raise invalid(key, folder, problem=problem, fix=f"set {key}={folder / 'run'}")
         if folder.exists() and not folder.is_dir():
             raise invalid(key, folder, problem="must be a folder, but is a file", fix=f"set {key} to another path")
     except OSError as error:
@@ -231,9 +168,7 @@ def _unwritable(key: str, folder: Path, error: OSError) -> PassingError:
 def remove_files(folder: Path, names: Iterable[str]) -> None:
     """Removes files of a folder by name, and then the folders inside it that are empty as a result.
 
-    Args:
-      folder: is not removed itself.
-      names: paths in the folder; one that does not exist, or is not a file, is ignored.
+    What does not exist, or is not a file, is ignored.
     """
     parents: set[Path] = set()
     for name in names:
@@ -252,19 +187,11 @@ def remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def is_ours(folder: Path) -> bool:
-    """Returns whether a path is a folder of this user that nobody else can write to, and no link to one."""
-    return why_not_ours(folder) is None
-
-
 def why_not_ours(folder: Path, fix: str = "chmod go-w") -> str | None:
     """Returns why code or a secret in a folder can't be trusted, as the rest of a sentence; None if it can.
 
-    A link is never trusted, because whoever made it may lead it elsewhere.
-
-    Args:
-      folder: to look at.
-      fix: the command that repairs a folder of this user to which others can write.
+    A link is never trusted, because whoever made it may lead it elsewhere. `fix` is the command that repairs a folder
+    of this user to which others can write.
     """
     try:
         status = folder.lstat()
@@ -282,14 +209,8 @@ def why_not_ours(folder: Path, fix: str = "chmod go-w") -> str | None:
 
 
 def is_own(status: os.stat_result) -> bool:
-    """Returns whether this user owns a file or folder, and nobody else can write to it.
-
-    On Windows the access lists of the user's folders see to that, and `st_uid` says nothing.
-    """
-    if os.name == "nt":
-        return True
-    others_write = stat.S_IWGRP | stat.S_IWOTH
-    return status.st_uid == os.getuid() and not status.st_mode & others_write
+    """Returns whether this user owns a file or folder, and nobody else can write to it."""
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def cache_folder(name: str) -> Path:
@@ -336,7 +257,7 @@ def _problems_of_cache(folder: Path) -> Iterator[tuple[Path, str]]:
     # Its owner, and whoever can write to it if it is not sticky as /tmp is, may put another folder in ours' place. The
     # group may write there: many systems give each user one of its own.
     above = folder.parent.parent
-    if os.name != "nt" and above.exists():
+    if above.exists():
         status = above.stat()
         if status.st_uid not in (0, os.getuid()):
             yield above, "belongs to another user"
@@ -345,20 +266,16 @@ def _problems_of_cache(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def user_folder() -> Path | None:
-    """Returns a folder of this user in the temporary folder, for files that the user's processes share, such as locks.
+    """Returns a folder of this user in the temporary folder, for locks that the user's processes share.
 
-    Another user of the machine can neither write into it nor hold a lock in it.
-
-    Returns:
-      The folder; None if another user has put something in its place, or it can't be created.
+    Another user can neither write into it nor hold a lock in it. None if somebody has put something in its place, or
+    it can't be created.
     """
-    # Windows has no user ids, and its temporary folder is the user's own.
-    user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
     try:
-        folder = Path(tempfile.gettempdir()) / f"runner-{user}"
+        folder = Path(tempfile.gettempdir()) / f"runner-{os.getuid()}"
         with suppress(FileExistsError):
             folder.mkdir(mode=stat.S_IRWXU)
     except OSError:
         return None
     # A name in a shared folder is free to whoever comes first: it may be a link, or a folder of another user.
-    return folder if is_ours(folder) else None
+    return folder if why_not_ours(folder) is None else None

@@ -21,15 +21,7 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 
 
 def check(key: str, path: str) -> None:
-    """Checks an import path as far as it can be without an import.
-
-    Args:
-      key: the config key with the path.
-      path: import path.
-
-    Raises:
-      ConfigError: it is none, or its first package does not exist.
-    """
+    """Rejects, by a ConfigError with the key, what is no import path, or has a first package that is not there."""
     module = path.rpartition(".")[0]
     if not module or not all(part.isidentifier() for part in path.split(".")):
         raise invalid(key, path or "''", problem="must be an import path with a dot", fix=_FIX)
@@ -59,11 +51,7 @@ def source_of(path: str) -> Path | None:
 
 
 def load(path: str, key: str) -> Callable[..., Any]:
-    """Imports a builder, or another function that the config names.
-
-    Args:
-      path: import path that has been checked.
-      key: the config key with the path.
+    """Imports a builder, or another function that the config names, by its checked import path.
 
     Raises:
       ConfigError: the import fails, and the message has the line of the user's file; or it leads to nothing callable.
@@ -104,7 +92,7 @@ def line_of(error: BaseException) -> str:
     return f"{Path(file).name}:{line}"
 
 
-def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def parameters(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     """Returns a function's parameters by name; none if its signature can't be read."""
     try:
         return inspect.signature(function).parameters
@@ -112,28 +100,15 @@ def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def check_positional(key: str, path: str, function: Callable[..., Any], names: Collection[str]) -> None:
-    """Checks a user's function that is called with positional arguments.
-
-    Args:
-      key: the config key with the path.
-      path: import path.
-      function: that it led to.
-      names: of the arguments, in order.
-
-    Raises:
-      ConfigError: it takes others.
-    """
+def check_positional(key: str, path: str, function: Callable[..., object], names: Collection[str]) -> None:
+    """Checks, by a ConfigError, a user's function that is called with these positional arguments."""
     try:
         inspect.signature(function).bind(*names)
     except TypeError as error:
-        raise invalid(
-            key,
-            path,
-            problem=f"must be a function that takes {', '.join(names)}; this one takes "
-            f"{', '.join(parameters(function)) or 'nothing'}",
-            fix=f"write def {path.rpartition('.')[2]}({', '.join(names)})",
-        ) from error
+        wanted = ", ".join(names)
+        taken = ", ".join(parameters(function)) or "nothing"
+        problem = f"must be a function that takes {wanted}; this one takes {taken}"
+        raise invalid(key, path, problem=problem, fix=f"write def {path.rpartition('.')[2]}({wanted})") from error
     except ValueError:
         return
 
@@ -141,7 +116,7 @@ def check_positional(key: str, path: str, function: Callable[..., Any], names: C
 def check_options(
     group: str,
     path: str,
-    function: Callable[..., Any],
+    function: Callable[..., object],
     options: Collection[str],
     given: Collection[str] = (),
     write: str = "add +{group}.{name}=...",
@@ -150,17 +125,16 @@ def check_options(
 ) -> None:
     """Checks that a function takes the options that the config has for it, and gets all that it needs.
 
+    One whose signature can't be read passes. A ConfigError names the option.
+
     Args:
       group: the key of the options, such as `dataset`.
       path: the function's import path.
-      function: that it led to; one whose signature can't be read passes.
+      function: that it led to.
       options: names of the options in the config.
       given: parameters that are passed in addition.
       write: how to add an option, with `group` and `name` in braces.
       takes_any: its `**kwargs` are options, too.
-
-    Raises:
-      ConfigError: names the option.
     """
     try:
         named = inspect.signature(function).parameters.values()

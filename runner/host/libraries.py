@@ -10,11 +10,9 @@ from contextlib import contextmanager
 
 
 def load(names: Sequence[str], *, without: Sequence[str]) -> None:
-    """Imports packages; the process's environment must be set, see `runner.engine.registry.load`.
+    """Imports those packages, in this order, that are installed, while they don't find the ones of `without`.
 
-    Args:
-      names: packages to import, in this order; one that is not installed is skipped.
-      without: packages that they must not find, unless these are loaded already.
+    The process's environment must be set, see `runner.engine.registry.load`.
     """
     with hidden(without):
         for name in names:

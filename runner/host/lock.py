@@ -20,44 +20,8 @@ _PID_BYTES = 32
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
 
 
-def _try_lock(handle: int) -> None:
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _unlock(handle: int) -> None:
-    fcntl.flock(handle, fcntl.LOCK_UN)
-
-
-@contextlib.contextmanager
-def locked(path: Path, say: Callable[[str], object] = str, what: str = "") -> Iterator[None]:
-    """Locks the file `path` for the block, and waits as long as another process has it locked.
-
-    The file is not removed afterwards: then two processes could lock two files of the same name. If the file system
-    has no locks, `say` gets one message, and the block runs without a lock.
-
-    Args:
-      path: the lock file; its folder is created if it does not exist.
-      say: called with a message, once, if this process waits; by default it does nothing.
-      what: purpose of the lock, in words, for the message.
-
-    Yields:
-      Nothing; the lock is held inside the block.
-
-    Raises:
-      OSError: the file can't be created.
-    """
-    with _opened(path) as handle:
-        is_locked = _acquire(handle, path, say, what, wait=True)
-        with _noted(handle) if is_locked else contextlib.nullcontext():
-            yield
-
-
 class HeldError(RuntimeError):
-    """A lock that another process holds.
-
-    Attributes:
-      holder: the id of that process, or `(unknown)`.
-    """
+    """A lock that another process holds; `holder` is its id, or `(unknown)`."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(f"process {holder} holds the lock")
@@ -65,34 +29,39 @@ class HeldError(RuntimeError):
 
 
 @contextlib.contextmanager
-def locked_at_once(path: Path, say: Callable[[str], object] = str, what: str = "") -> Iterator[None]:
-    """Locks the file `path` for the block without waiting; the rest is as in `locked`.
+def locked(path: Path, say: Callable[[str], object] = str, what: str = "", *, wait: bool = True) -> Iterator[None]:
+    """Locks the file `path` for the block.
+
+    The file, and its folder, are created if they do not exist. The file is not removed afterwards: then two processes
+    could lock two files of the same name. If the file system has no locks, the block runs without one.
 
     Args:
-      path: the lock file; its folder is created if it does not exist.
-      say: called with a message if the file system has no locks.
+      path: the lock file.
+      say: called with one message if this process waits, or if there are no locks; by default it does nothing.
       what: purpose of the lock, in words, for the message.
-
-    Yields:
-      Nothing; the lock is held inside the block.
+      wait: as long as another process has it locked.
 
     Raises:
-      HeldError: another process holds it.
+      HeldError: another process holds it, and `wait` is False.
       OSError: the file can't be created, or is not a regular file.
     """
-    with _opened(path) as handle:
-        is_locked = _acquire(handle, path, say, what, wait=False)
-        with _noted(handle) if is_locked else contextlib.nullcontext():
-            yield
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = _open(path)
+    try:
+        if _acquire(handle, path, say, what, wait=wait):
+            _note_pid(handle)
+        yield
+    finally:
+        # Which frees the lock, unless a forked child has the file open too.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
 
 
 def lock_until_exit(path: Path) -> int | None:
     """Locks a file for as long as this process lives; the kernel frees it however the process ends.
 
     The lock is the kernel's (on NFS the server's): process ids, which repeat in containers, play no part.
-
-    Args:
-      path: the lock file; created if it does not exist, in a folder that does.
 
     Returns:
       The open file; closing it frees the lock. None if the file system has no locks.
@@ -104,39 +73,22 @@ def lock_until_exit(path: Path) -> int | None:
     while True:
         handle = _open(path)
         try:
-            if not _acquire(handle, path, str, "", wait=False):
-                os.close(handle)
-                return None
+            has_locks = _acquire(handle, path, str, "", wait=False)
             # The last holder may have removed the file after it was opened here: a lock on it would exclude nobody.
-            if _is_at(handle, path):
-                return handle
+            with contextlib.suppress(FileNotFoundError):
+                if has_locks and os.path.samestat(os.fstat(handle), path.lstat()):
+                    return handle
         except BaseException:
             os.close(handle)
             raise
         os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Returns whether an open file is still the one of that path."""
-    try:
-        return os.path.samestat(os.fstat(handle), path.lstat())
-    except FileNotFoundError:
-        return False
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = _open(path)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
+        if not has_locks:
+            return None
 
 
 def _open(path: Path) -> int:
     # The file is not always ours: through a link another file would be truncated, and opening a FIFO may wait.
-    safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    safely = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | safely, 0o666)
     except PermissionError:
@@ -148,22 +100,13 @@ def _open(path: Path) -> int:
     return handle
 
 
-@contextlib.contextmanager
-def _noted(handle: int) -> Iterator[None]:
-    """Writes this process's id into a lock file, and frees the lock at the end."""
-    try:
-        # Only an empty file or one with a process id is written to: it may be a file of the user's. On Windows, the
-        # lock has moved the position.
-        os.lseek(handle, 0, os.SEEK_SET)
-        if not os.read(handle, _PID_BYTES).strip(_DIGITS):
-            # On a full disk, or in another user's file, the id can't be written. The lock itself needs neither.
-            with contextlib.suppress(OSError):
-                os.ftruncate(handle, 0)
-                os.lseek(handle, 0, os.SEEK_SET)
-                os.write(handle, str(os.getpid()).encode())
-        yield
-    finally:
-        _unlock(handle)
+def _note_pid(handle: int) -> None:
+    """Writes this process's id into a lock file that is empty or has one: it may be a file of the user's."""
+    if not os.read(handle, _PID_BYTES).strip(_DIGITS):
+        # On a full disk, or in another user's file, the id can't be written. The lock itself needs neither.
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
 
 
 def _acquire(handle: int, path: Path, say: Callable[[str], object], what: str, *, wait: bool) -> bool:
@@ -171,15 +114,14 @@ def _acquire(handle: int, path: Path, say: Callable[[str], object], what: str, *
     has_waited = False
     while True:
         try:
-            _try_lock(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
         except OSError as error:
             if error.errno not in _BUSY:
                 say(f"{what}: this file system has no locks ({error.strerror}); start one run at a time")
                 return False
-            if not wait:
-                raise HeldError(_holder(path)) from None
-        else:
-            return True
+        if not wait:
+            raise HeldError(_holder(path))
         if not has_waited:
             say(f"{what}: waiting for process {_holder(path)}, which holds the lock")
             has_waited = True
@@ -190,5 +132,6 @@ def _holder(path: Path) -> str:
     """Returns the process id in a lock file, or `(unknown)`."""
     with contextlib.suppress(OSError, ValueError):
         pid = path.read_text()
-        return pid if pid.isdigit() else "(unknown)"
+        if pid.isdigit():
+            return pid
     return "(unknown)"

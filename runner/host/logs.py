@@ -1,15 +1,12 @@
-"""Log files and their records, and output of native code: everything that does not belong on the terminal."""
+"""Log files and their records."""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 
-from runner.host.outputs import warn, warnings_on
+from runner.host.outputs import warn
 from runner.host.secrets import scrub
 from runner.host.terminal import clean, note_incomplete
 
@@ -52,36 +49,3 @@ class MaskedFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record's text."""
         return clean(scrub(super().format(record)))
-
-
-@contextmanager
-def quiet_native_log(path: Path) -> Iterator[None]:
-    """Redirects native code's stderr into a file: TensorFlow's import reports there that it found no GPU.
-
-    The runner's own warnings are still printed.
-
-    Args:
-      path: file to append to; if it can't be written, the output is dropped.
-    """
-    sys.stderr.flush()
-    # Native code writes to the file descriptor, which replacing `sys.stderr` would not redirect.
-    stderr = os.dup(2)
-    try:
-        with _appending(path) as log, warnings_on(stderr):
-            os.dup2(log, 2)
-            yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-
-
-@contextmanager
-def _appending(path: Path) -> Iterator[int]:
-    try:
-        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    except OSError:
-        log = os.open(os.devnull, os.O_WRONLY)
-    try:
-        yield log
-    finally:
-        os.close(log)

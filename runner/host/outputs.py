@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
 
 from runner.errors import PassingError, describe, passing
 from runner.host import stages
@@ -40,11 +39,7 @@ _UNWRITABLE = {
 
 @contextmanager
 def required(folder: Path) -> Iterator[None]:
-    """Rejects a run whose folder can't be written; the body writes into it.
-
-    Raises:
-      PassingError: it can't be written.
-    """
+    """Rejects, by a PassingError, a run whose folder can't be written; the body writes into it."""
     try:
         yield
     except OSError as error:
@@ -52,20 +47,11 @@ def required(folder: Path) -> Iterator[None]:
 
 
 def unwritable(error: OSError, folder: Path | None = None) -> PassingError:
-    """Returns the error for a run's folder that can't be written.
-
-    Args:
-      error: the error of the system.
-      folder: the folder of the run; None: the one that the error names.
-    """
+    """Returns the error for a run's folder, or the place that the error names, that can't be written."""
     place = folder or error.filename or "the run's folder"
-    reason = error.strerror or str(error)
-    return passing(
-        "hydra.run.dir",
-        place,
-        problem=f"must be a folder that can be written ({reason})",
-        fix="free some space or fix its permissions, or set hydra.run.dir=<another folder>",
-    )
+    problem = f"must be a folder that can be written ({error.strerror or error})"
+    fix = "free some space or fix its permissions, or set hydra.run.dir=<another folder>"
+    return passing("hydra.run.dir", place, problem=problem, fix=fix)
 
 
 def caused_by_disk(error: BaseException) -> OSError | None:
@@ -73,9 +59,7 @@ def caused_by_disk(error: BaseException) -> OSError | None:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
-    if isinstance(cause, OSError) and cause.errno in _UNWRITABLE:
-        return cause
-    return None
+    return cause if cause is not None and cause.errno in _UNWRITABLE else None
 
 
 @contextmanager
@@ -83,9 +67,6 @@ def spared(what: str) -> Iterator[None]:
     """Turns any failure to write what a run can do without into a warning of one line.
 
     Not only the disk fails: a library that draws or encodes foreign names may raise anything.
-
-    Args:
-      what: the file that the body writes, in words. A part of it may be left behind.
     """
     try:
         yield
@@ -102,43 +83,40 @@ def warn(line: str) -> None:
     """Prints a warning of one line on stderr."""
     stages.leave_line()
     print(f"warning: {line}", file=sys.stderr, flush=True)
-    # While native code's output goes into a log, so did this line.
-    if _terminals and _is_descriptor_2(sys.stderr):
-        with suppress(OSError):
+    # While native code's output goes into a log, so did this line, unless stderr is a notebook's or closed.
+    with suppress(OSError, ValueError):
+        if _terminals and sys.stderr.fileno() == 2:
             os.write(_terminals[0], clean(f"warning: {line}\n").encode())
 
 
 @contextmanager
-def warnings_on(terminal: int) -> Iterator[None]:
-    """Prints warnings on a descriptor too, while that of stderr is redirected.
+def quiet_native_log(path: Path) -> Iterator[None]:
+    """Appends native code's stderr to a file: TensorFlow's import reports there that it found no GPU.
 
-    Args:
-      terminal: a copy of the descriptor of stderr.
+    The runner's own warnings are still printed. If the file can't be written, the output is dropped.
     """
-    _terminals.append(terminal)
+    sys.stderr.flush()
+    # Native code writes to the file descriptor, which replacing `sys.stderr` would not redirect.
+    stderr = os.dup(2)
+    try:
+        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    except OSError:
+        log = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(log, 2)
+    os.close(log)
+    _terminals.append(stderr)
     try:
         yield
     finally:
-        _terminals.remove(terminal)
-
-
-def _is_descriptor_2(stream: TextIO) -> bool:
-    try:
-        return stream.fileno() == 2
-    except (OSError, ValueError):  # of memory, as a notebook's, or closed
-        return False
+        _terminals.remove(stderr)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def append_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
-    """Appends bytes to a file completely, or leaves it as it was.
+    """Appends bytes to a file completely, or raises OSError and leaves it as it was.
 
-    Args:
-      path: the file; made where it is not there.
-      data: what to append.
-      sync: whether to return only when they are on the disk.
-
-    Raises:
-      OSError: the disk is full, or can't be written.
+    With `sync`, it returns only when they are on the disk.
     """
     is_new = not path.exists()
     # Unbuffered: after an error, a buffer would be written again as the file closes.

@@ -14,13 +14,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises `ConfigError` and reads `key=value` as `--key=value`."""
 
     def __init__(self, module: str, description: str, examples: Sequence[str]) -> None:
-        """Makes a parser without arguments.
-
-        Args:
-          module: the command, such as `runner.runs`.
-          description: the description of the command, in one sentence.
-          examples: arguments of the command, one command line each.
-        """
+        """Makes the parser of a command such as `runner.runs`, with examples of its arguments for its help."""
         lines = [f"  python -m {module} {arguments}" for arguments in examples]
         super().__init__(
             prog=f"python -m {module}",
@@ -32,55 +26,29 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="store_true", help="versions of this package and of the libraries")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parses a command line.
-
-        Args:
-          arguments: as typed, without the program.
-
-        Raises:
-          ConfigError: an unknown flag, or a value that can't be read; one line.
-        """
-        options, unknown = self.parse_known_args(self._as_flags(arguments))
+        """Parses a command line without the program; raises ConfigError, one line."""
+        # A flag's own value may have an equals sign.
+        with_value = {name for action in self._actions if action.nargs is None for name in action.option_strings}
+        flags = []
+        for before, argument in zip(["", *arguments], arguments, strict=False):
+            is_key = before not in with_value and not argument.startswith("-") and "=" in argument
+            flags.append(f"--{argument}" if is_key else argument)
+        options, unknown = self.parse_known_args(flags)
         if unknown:
             known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
             name = unknown[0].partition("=")[0]
-            # `_as_flags` added the dashes if the word is not among the arguments as they were typed.
             typed = name if unknown[0] in arguments else name.removeprefix("--")
             fix = did_you_mean(name, known, f"see {self.prog} --help")
             raise ConfigError(f"{typed}: unknown flag; flags are {', '.join(known)}; {fix}")
         return options
 
-    def _as_flags(self, arguments: Sequence[str]) -> list[str]:
-        """Returns the arguments with `key=value` as `--key=value`; a flag's own value may have an equals sign."""
-        value_counts: dict[str, int | str] = {}
-        for action in self._actions:
-            for name in action.option_strings:
-                value_counts[name] = 1 if action.nargs is None else action.nargs
-        flags = []
-        # How many of the next arguments are values of the flag before them.
-        expected_values = 0
-        for argument in arguments:
-            is_key = not expected_values and not argument.startswith("-") and "=" in argument
-            flags.append(f"--{argument}" if is_key else argument)
-            count = value_counts.get(argument, max(expected_values - 1, 0))
-            expected_values = count if isinstance(count, int) else 0
-        return flags
-
     def error(self, message: str) -> NoReturn:
-        """Reports an invalid value.
-
-        Raises:
-          ConfigError: always.
-        """
+        """Reports an invalid value by a ConfigError."""
         raise ConfigError(f"{' '.join(message.split())}; see {self.prog} --help")
 
 
 def truth(key: str, text: str) -> bool:
-    """Returns the value of a flag that may be written as `key=true`.
-
-    Raises:
-      ConfigError: it is neither true nor false.
-    """
+    """Returns the value of a flag that may be written as `key=true`; raises ConfigError."""
     if text.lower() not in ("true", "false"):
         raise invalid(key, text, problem="must be true or false", fix=f"set {key}=true")
     return text.lower() == "true"

@@ -18,11 +18,7 @@ _RANDOM_BYTES = 4
 
 
 def conf_dir() -> Path:
-    """Returns the runner's config folder: inside the package (a wheel), else beside it (a checkout).
-
-    Raises:
-      RuntimeError: neither exists.
-    """
+    """Returns the runner's config folder: inside the package (a wheel), else beside it (a checkout)."""
     for candidate in (_PACKAGE / "conf", _PACKAGE.parent / "conf"):
         if (candidate / "config.yaml").is_file():
             return candidate
@@ -50,10 +46,7 @@ def outputs_dir() -> Path:
 
 
 def random_part() -> str:
-    """Returns a random end for a new folder's name.
-
-    Two commands may start in the same second, and in two containers with the same process id.
-    """
+    """Returns a random end for a new folder's name: two commands may start in the same second."""
     return os.urandom(_RANDOM_BYTES).hex()
 
 

@@ -37,7 +37,7 @@ _MIN_SECRET = 4
 _USER_ONLY = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?$")
 # Schemes of files, whose paths may have an `@`.
 _LOCAL = re.compile(r"(sqlite|file)(\+\w+)?$")
-_SCHEME = re.compile(r"[A-Za-z][\w+.-]*$")
+_SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
 _PARAMETER = re.compile(r"[?&;#]([^=&;#?]*)=")
 _SECRET_NAME = re.compile(
     r"pass|pwd|secret|token|credential|authorization|^auth$|(access|api|account|private|shared)[-_.]?key|^key$"
@@ -45,8 +45,6 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _URI = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]*")
-# A text that begins as a URI is one to its end: a password may have any character.
-_WHOLE_URI = re.compile(r"[A-Za-z][\w+.-]*://")
 _INTERPOLATION = re.compile(r"\$\{[^{}]*\}")
 _VARIABLE_NAME = re.compile(r"\$\{oc\.env:([^},]*)")
 # Keys whose value is a secret; narrower than names of parameters, because `tokens` and `tokenizer` are keys.
@@ -75,31 +73,26 @@ def shown(uri: str) -> str:
 
 def _secrets(uri: str) -> list[tuple[int, int]]:
     """Returns start and end of each secret in a URI, in order and without overlap."""
-    spans = sorted([*_in_userinfo(uri), *_in_query(uri)])
     joined: list[tuple[int, int]] = []
-    for start, end in spans:
-        if start >= end:
-            continue
+    for start, end in sorted([*_in_userinfo(uri), *_in_query(uri)]):
         if joined and start < joined[-1][1]:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
+        elif start < end:
             joined.append((start, end))
     return joined
 
 
 def _in_userinfo(uri: str) -> Iterator[tuple[int, int]]:
     """Yields start and end of the password or token before the host."""
-    scheme, separator, _ = uri.partition("://")
-    if not separator or not _SCHEME.match(scheme):
-        scheme = separator = ""
-    first = len(scheme + separator)
+    match = _SCHEME.match(uri)
+    scheme = match[1] if match else ""
+    first = match.end() if match else 0
     at = uri.rfind("@")
     if at < first or (_LOCAL.match(scheme) and uri[first : first + 1] == "/"):
         return
     user, colon, password = uri[first:at].partition(":")
-    is_token = bool(separator) and not _USER_ONLY.match(scheme) and password in ("", "x-oauth-basic")
-    if is_token:
-        yield first, at
+    if match and not _USER_ONLY.match(scheme) and password in ("", "x-oauth-basic"):
+        yield first, at  # a token
     elif colon:
         yield first + len(user) + 1, at
 
@@ -108,9 +101,8 @@ def _in_query(uri: str) -> Iterator[tuple[int, int]]:
     """Yields start and end of the values of parameters with a secret's name."""
     for parameter in _PARAMETER.finditer(uri):
         if _SECRET_NAME.search(unquote_plus(parameter[1])):
-            start = parameter.end()
-            end = uri.find("&", start)
-            yield start, len(uri) if end < 0 else end
+            end = uri.find("&", parameter.end())
+            yield parameter.end(), len(uri) if end < 0 else end
 
 
 def hide(uri: str) -> str:
@@ -122,14 +114,10 @@ def hide(uri: str) -> str:
 
 
 def reveal(key: str, uri: str) -> str:
-    """Returns the original of a URI that may have been masked.
-
-    Args:
-      key: dotted config key, for the error.
-      uri: as `hide` returned it, now or in an earlier run; any other is returned as it is.
+    """Returns the original of a URI that `hide` may have masked, now or in an earlier run.
 
     Raises:
-      ConfigError: its secret is not known here.
+      ConfigError: names the config key; the URI's secret is not known here.
     """
     if MASK not in uri:
         return uri
@@ -141,12 +129,8 @@ def reveal(key: str, uri: str) -> str:
         return without_userinfo(uri)
     variable = " or set MLFLOW_TRACKING_URI" if key == TRACKING else ""
     more = ", or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" if is_web else ""
-    raise invalid(
-        key,
-        uri,
-        problem="the password or token at *** is never stored",
-        fix=f"type {key} again with it{variable}{more}",
-    )
+    problem = "the password or token at *** is never stored"
+    raise invalid(key, uri, problem=problem, fix=f"type {key} again with it{variable}{more}")
 
 
 def without_userinfo(uri: str) -> str:
@@ -162,10 +146,8 @@ def hide_arguments(arguments: Sequence[str]) -> list[str]:
 
 def _hide_argument(argument: str) -> str:
     head, equals, value = argument.partition("=")
-    if not equals or head.lstrip("+") not in (TRACKING, STUDIES) or "${" in value:
-        return argument
-    if value.startswith(("[", "{")):
-        # It is not a URI. The check of the config rejects it, and masks it in the message.
+    # Of a list or a mapping there is no URI. The check of the config rejects it, and masks it in the message.
+    if not equals or head.lstrip("+") not in (TRACKING, STUDIES) or "${" in value or value.startswith(("[", "{")):
         return argument
     plain = quoting.unquoted(value)
     masked = hide(plain)
@@ -173,11 +155,7 @@ def _hide_argument(argument: str) -> str:
 
 
 def hide_config(config: DictConfig) -> None:
-    """Masks the URIs of a composed config, from whatever file or override, before Hydra writes it.
-
-    Args:
-      config: with the `hydra` node; changed in place.
-    """
+    """Masks the URIs of a composed config, its `hydra` node included, before Hydra writes it; changes it in place."""
     # Of texts with a typed password beside an interpolation: what replaces them.
     replaced: dict[str, str] = {}
     for key in (TRACKING, STUDIES):
@@ -225,10 +203,7 @@ def mask_printed(config: DictConfig) -> None:
     """Masks the secrets of a config that is only printed, whatever preset, override or interpolation brings them.
 
     Those are passwords and tokens of URIs, and values of keys and of environment variables that are named as a secret
-    is. They are masked at every place.
-
-    Args:
-      config: composed; changed in place, and interpolations that lead to a secret are replaced.
+    is. They are masked at every place; interpolations that lead to one are replaced. Changes the config in place.
     """
     entries: list[tuple[Container, Any, str]] = []
     found: set[str] = set()
@@ -242,7 +217,8 @@ def mask_printed(config: DictConfig) -> None:
             continue
         text = str(value)
         entries.append((node, key, text))
-        found |= {text[start:end] for start, end in _secrets(text)} if _WHOLE_URI.match(text) else set()
+        if _SCHEME.match(text):
+            found |= {text[start:end] for start, end in _secrets(text)}
         if _SECRET_KEY.search(str(key)):
             found.add(text)
         for name in _VARIABLE_NAME.findall(raw):
@@ -252,9 +228,10 @@ def mask_printed(config: DictConfig) -> None:
     longest = sorted((secret for secret in found if len(secret) >= _MIN_SECRET), key=len, reverse=True)
     anywhere = re.compile("|".join(rf"(?<!\w){re.escape(secret)}(?!\w)" for secret in longest) or r"(?!)")
     for node, key, text in entries:
-        is_secret = _SECRET_KEY.search(str(key))
-        masked = MASK if is_secret else shown(text) if _WHOLE_URI.match(text) else text
-        masked = scrub(anywhere.sub(MASK, masked))
+        masked = MASK
+        if not _SECRET_KEY.search(str(key)):
+            # A text that begins as a URI is one to its end: a password may have any character.
+            masked = scrub(anywhere.sub(MASK, shown(text) if _SCHEME.match(text) else text))
         if masked != text:
             with flag_override(config, ["struct", "readonly"], False):
                 node[key] = masked
@@ -264,12 +241,8 @@ def _entries(node: Any) -> Iterator[tuple[Container, Any]]:
     """Yields node and key of each value below a node that is no container."""
     for key in list(node) if isinstance(node, DictConfig) else range(len(node)):
         child = node._get_node(key)
-        if (
-            isinstance(child, Container)
-            and not child._is_none()
-            and not child._is_interpolation()
-            and not child._is_missing()
-        ):
+        is_special = child._is_none() or child._is_interpolation() or child._is_missing()
+        if isinstance(child, Container) and not is_special:
             yield from _entries(child)
         else:
             yield node, key
@@ -283,12 +256,7 @@ def _masked(text: str) -> str:
 
 
 def scrub(text: str, uri: str = "") -> str:
-    """Returns a text, such as a library's error, without secrets.
-
-    Args:
-      text: the secrets that this process knows are masked, and those of any URI in it.
-      uri: its secrets are masked too.
-    """
+    """Returns a text, such as a library's error, without the secrets of URIs in it, of `uri`, and known ones."""
     text = _masked(text)
     for masked, original in (_known() | {shown(uri): uri}).items():
         for start, end in _secrets(original):

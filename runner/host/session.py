@@ -40,12 +40,7 @@ def current() -> Session:
 
 @contextmanager
 def opened(program: str, arguments: Sequence[str]) -> Iterator[Session]:
-    """Opens the session of a command; the one around it is current again afterwards.
-
-    Args:
-      program: `sys.argv[0]`.
-      arguments: the command line without the program.
-    """
+    """Opens the session of a command; the one around it is current again afterwards."""
     _sessions.append(Session(program, tuple(arguments)))
     try:
         yield current()

@@ -47,22 +47,18 @@ def speak(*, wanted: bool) -> None:
 
 @contextmanager
 def stage(what: str, *, alone: bool = False) -> Iterator[None]:
-    """Prints what the block does, and how long it took.
+    """Prints what the block does, in a few words, and how long it took.
 
-    A stage inside another one ends the outer one's line: what follows it there is short.
-
-    Args:
-      what: in a few words, such as `compiling the step`.
-      alone: whether stages inside this one print nothing, as of something that is built very often.
+    A stage inside another one ends the outer one's line: what follows it there is short. With `alone`, stages inside
+    this one print nothing, as of something that is built very often.
     """
     if not _speaks[0] or (_open and _open[0].is_alone):
         yield
         return
     _end()
-    what = clean(what)
-    own = _Stage(what, is_alone=alone)
+    own = _Stage(clean(what), is_alone=alone)
     _open[:] = [own]
-    line = f"{what} ..."
+    line = f"{own.what} ..."
     if _replaces():
         # A line that wraps could not be erased.
         line = line[: shutil.get_terminal_size().columns - 1]
@@ -99,6 +95,5 @@ def _replaces() -> bool:
 
 def _write(text: str) -> None:
     # The streams of a command remove control characters from foreign text; the ones that erase the line are ours.
-    write = getattr(sys.stdout, "write_styled", sys.stdout.write)
-    write(text)
+    getattr(sys.stdout, "rich_proxied_file", sys.stdout).write(text)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Standard output that survives a closed terminal and a full disk, and lets no foreign text control the terminal."""
+"""Standard output that a full disk does not end, and that lets no foreign text control the terminal."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 # Not from `typing`: a command installs these streams first, and every import delays that.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TextIO
 
-# A closed terminal may end a pipe's reader before its signal reaches this process: so long we wait for the signal.
-_SIGNAL_S = 0.3
 # What a name or an error text must not send to a terminal: control characters (C0 with ESC, DEL, C1), characters that
 # reorder or break a line (marks and overrides of direction, line and paragraph separators), and lone surrogates, which
 # no encoding can write.
@@ -24,23 +22,15 @@ _CONTROLS = re.compile(
 )
 # As `ls` shows them. Every encoding has it, and it takes the one column that tables count.
 _REPLACEMENT = "?"
-# Errors of a file whose disk has no room for it.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Moves the cursor up: tqdm returns to an upper bar with that, in a separate write.
 _MOVES = re.compile(r"(\x1b\[A)+")
-
 
 # Process-wide, as the streams are: what could not be written completely -> why, and since when.
 _incomplete: dict[str, str] = {}
 
 
 def note_incomplete(what: str, error: OSError) -> None:
-    """Notes that a log or a stream lacks text, and when it began to.
-
-    Args:
-      what: the log or stream, in words.
-      error: why it can't be written.
-    """
+    """Notes that a log or a stream lacks text, and when it began to."""
     _incomplete.setdefault(what, f"{what} could not be written ({error.strerror}) at {time.strftime('%H:%M:%S')}")
 
 
@@ -59,101 +49,66 @@ def clean(text: str) -> str:
 
 
 class Output:
-    """A standard stream that drops its output, rather than fail, once nobody can read it any longer.
-
-    A pipe whose reader left is an error as usual, unless the same event ends this program. The text is cleaned, since
-    it contains foreign names, paths and errors. Code that styles text writes to `rich_proxied_file`.
+    """A standard stream whose text is cleaned, since it contains foreign names, paths and errors.
 
     Attributes:
-      is_spared: whether a full disk under it is noted and not raised; what is printed meanwhile is missing.
+      is_spared: whether an error of any stream, as of a full disk or a reader who left, is noted and not raised; what
+        is printed meanwhile is missing.
     """
 
     is_spared = False
 
-    def __init__(self, stream: TextIO, ending: Callable[[], bool]) -> None:
-        """Takes over a stream.
-
-        Args:
-          stream: the real one.
-          ending: returns whether a signal has arrived.
-        """
+    def __init__(self, stream: TextIO, *, is_styled: bool = False) -> None:
         self._stream = stream
-        self._ending = ending
-        self._name = str(getattr(stream, "name", "output")).strip("<>")
-        # A line that begins with a carriage return is a progress bar, which rewrites it. In any other line a carriage
-        # return comes from a name: `print("failed:", name)` writes the name separately.
-        self._at_start = True
-        self._is_bar = False
+        self._is_styled = is_styled
+        self._may_return = True
+
+    @property
+    def rich_proxied_file(self) -> Output:
+        """The stream for text whose control sequences are our own; Rich looks for this name."""
+        return Output(self._stream, is_styled=True)
 
     def write(self, text: str) -> int:
         """Writes as the stream does, without characters that control a terminal."""
-        if _MOVES.fullmatch(text):
-            return len(text)
-        is_bar = self._is_bar or (self._at_start and text.startswith("\r"))
-        tail = text.rpartition("\n")[2]
-        if "\n" in text:
-            self._at_start = not tail
-            self._is_bar = tail.startswith("\r")
-        else:
-            self._at_start = self._at_start and not text
-            self._is_bar = is_bar
-        if not _CONTROLS.search(text):
-            return self.write_styled(text)
-        if not is_bar:
-            return self.write_styled(clean(text))
-        # Of a bar, the carriage returns at both ends stay.
-        body = text.strip("\r")
-        leading = text[: len(text) - len(text.lstrip("\r"))]
-        trailing = text[len(text.rstrip("\r")) :] if body else ""
-        return self.write_styled(leading + clean(body) + trailing)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Writes as the stream does, without characters that control a terminal."""
-        for line in lines:
-            self.write(line)
-
-    @property
-    def rich_proxied_file(self) -> StyledOutput:
-        """The stream for text whose control sequences are our own; Rich looks for this name."""
-        return StyledOutput(self)
-
-    def write_styled(self, text: str) -> int:
-        """Writes as the stream does."""
+        if not self._is_styled:
+            if not text or _MOVES.fullmatch(text):
+                return len(text)
+            # A progress bar rewrites its line. In any other line a carriage return comes from a name:
+            # `print("failed:", name)` writes the name separately.
+            is_bar = self._may_return and text.startswith("\r")
+            self._may_return = is_bar or text.endswith("\n")
+            text = "\r" + clean(text[1:]) if is_bar else clean(text)
         try:
             return self._stream.write(text)
         except UnicodeEncodeError as error:
             # A name may have characters that the locale's encoding lacks.
             return self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
         except OSError as error:
-            self._give_up(error)
+            self._note(error)
             return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Writes as the stream does, without characters that control a terminal."""
+        for line in lines:
+            self.write(line)
 
     def flush(self) -> None:
         """Flushes as the stream does."""
         try:
             self._stream.flush()
         except OSError as error:
-            if self._give_up(error):
-                self._stream.flush()
+            self._note(error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def _give_up(self, error: OSError) -> bool:
-        """Drops the output from now on; raises the error if its cause is not the end of the terminal.
-
-        Returns:
-          Whether all output is dropped; False: the disk is full, and there may be room again for what comes later.
-        """
-        if self.is_spared and error.errno in _FULL:
-            note_incomplete(self._name, error)
-            return False
-        if error.errno == errno.EPIPE and not self._ending():
-            time.sleep(_SIGNAL_S)
-        if error.errno != errno.EIO and not (error.errno == errno.EPIPE and self._ending()):
+    def _note(self, error: OSError) -> None:
+        if not self.is_spared:
             raise error
-        self.abandon()
-        return True
+        note_incomplete(str(getattr(self._stream, "name", "output")).strip("<>"), error)
+        # A full disk may have room again for what comes later; a pipe's reader and a terminal don't return.
+        if error.errno in (errno.EPIPE, errno.EIO):
+            self.abandon()
 
     def abandon(self) -> None:
         """Drops everything that is written from now on."""
@@ -162,41 +117,14 @@ class Output:
         os.close(null)
 
 
-class StyledOutput:
-    """The same stream for code that has cleaned the text which it styles."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-
-    def write(self, text: str) -> int:
-        """Writes as the stream does."""
-        return self._output.write_styled(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._output, name)
-
-
 def spare_output() -> None:
-    """Keeps this process running if the disk under its output is full: its results are in other files."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, Output):
-            stream.is_spared = True
+    """Keeps this process running if its output can't be written: its results are in other files."""
+    Output.is_spared = True
 
 
-def forgive_closed_terminal(ending: Callable[[], bool]) -> list[Output]:
-    """Replaces this process's standard output and error by streams that survive the end of their terminal.
-
-    Args:
-      ending: returns whether a signal has arrived.
-
-    Returns:
-      The new streams.
-    """
-    outputs = []
+def clean_output() -> None:
+    """Replaces this process's standard output and error by streams that are cleaned."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None:
-            output = Output(stream, ending)
-            setattr(sys, name, output)
-            outputs.append(output)
-    return outputs
+            setattr(sys, name, Output(stream))

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import mlflow
 from mlflow import MlflowClient
@@ -16,19 +15,12 @@ from mlflow.exceptions import MlflowException
 
 from runner.errors import TrackingError
 from runner.host.folders import user_folder
-from runner.host.late import late
 from runner.host.lock import locked
 from runner.host.signals import current
 from runner.tracking.location import VARIABLE, fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import quiet, warn
-from runner.tracking.probe import probe, unusable, unusable_by
+from runner.tracking.probe import create_tables, probe, unusable, unusable_by
 from runner.tracking.reason import NOT_MLFLOW
-
-if TYPE_CHECKING:
-    from runner.tracking import sqlite_tables
-else:
-    # Imports MLflow's database code, which a tracking server's clients don't need.
-    sqlite_tables = late("runner.tracking.sqlite_tables")
 
 # MLflow's UI shows it in the list of experiments. Which view opens is up to the address, in MLflow 3.17.
 _KIND_TAG = "mlflow.experimentKind"
@@ -77,7 +69,7 @@ def open_store(uri: str, experiment: str) -> Store:
         probe(uri)
         with _exclusive(uri):
             if path is not None:
-                sqlite_tables.create_tables(path)
+                create_tables(path)
             client = MlflowClient(tracking_uri=uri)
             opened = _experiment(client, uri, experiment)
     except TrackingError:

@@ -9,12 +9,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from pathlib import Path
 
 from runner.host.lock import HeldError
 from runner.tracking.reason import reason
-from runner.tracking.records import Artifact, Point, Record
+from runner.tracking.records import Point, Record
 from runner.tracking.run_file import RunFile
 from runner.tracking.send import POINTS_PER_CALL, MlflowWriter, is_retryable
 
@@ -24,8 +22,6 @@ _FIRST_RETRY_DELAY_S = 0.25
 _LONGEST_RETRY_DELAY_S = 4.0
 # How often a caller that waits for the thread looks whether it is done.
 _POLL_INTERVAL_S = 0.01
-# Bytes per second of the slowest upload that is still waited for: an upload in progress extends the wait accordingly.
-_SLOWEST_UPLOAD = 1e6
 # Outages that are reported one by one. A server that fails and recovers all day must not fill a log.
 _MAX_REPORTED_OUTAGES = 10
 # Most points that wait in memory, at about 150 bytes each. Those beyond are in the file only.
@@ -126,17 +122,14 @@ class AsyncWriter:
     def flush(self, limit_s: float, *, while_moving: bool = False) -> bool:
         """Waits until all records are stored; returns False if it gave up after `limit_s` seconds.
 
-        With `while_moving` they are counted from the last time that something was stored. An upload in progress gets
-        one more second per MB.
+        With `while_moving` they are counted from the last time that something was stored.
         """
         started = time.monotonic()
         self._last_progress = started
         is_notified = False
         while count := len(self._remaining()):
             now = time.monotonic()
-            since = started
-            if while_moving:
-                since = self._last_progress + self._upload_allowance_s()
+            since = self._last_progress if while_moving else started
             if now - since >= limit_s or not self._thread.is_alive():
                 return False
             if not is_notified and now - started >= _NOTIFY_AFTER_S:
@@ -165,14 +158,6 @@ class AsyncWriter:
         with self._lock:
             lanes = (self._points, self._others)
             return [*(record for lane in lanes for record in (*lane.batch, *lane.waiting)), *self._added]
-
-    def _upload_allowance_s(self) -> float:
-        """Returns how many seconds the upload in progress may take, by its size."""
-        batch = self._others.batch
-        if batch and isinstance(batch[0], Artifact) and not self._others.is_failing:
-            with suppress(OSError):
-                return Path(batch[0].path).stat().st_size / _SLOWEST_UPLOAD
-        return 0.0
 
     def _run(self) -> None:
         while not self._abandoned.is_set():

@@ -6,11 +6,10 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from runner.host.console import clean_redirected
+from runner.host.console import Console
 from runner.task.base import Evaluation
 
 # A log of a long run stays short, and that of a run that hangs shows it soon.
@@ -63,7 +62,6 @@ class Display:
         self._steps = steps
         if self._progress is not None:
             self._progress.start()
-            clean_redirected()
             # A NaN or Inf loss may have ended the last period before its bar was removed.
             self._remove_bar()
             self._task = self._progress.add_task(name, total=steps, completed=done, rate=0.0, metrics="")

@@ -21,8 +21,7 @@ from runner.engine import registry
 from runner.engine.base import Engine, PlainModel
 from runner.engine.lengths import RunLength
 from runner.host.late import late
-from runner.host.logs import quiet_native_log
-from runner.host.outputs import spared
+from runner.host.outputs import quiet_native_log, spared
 from runner.task.base import DataSpec, Evaluation, Report
 from runner.task.metrics import EVAL, MAXIMIZE, TEST
 from runner.tracking import Tracker

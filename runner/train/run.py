@@ -30,8 +30,7 @@ from runner.engine.base import Engine
 from runner.errors import EngineError, UnsavedError
 from runner.host import folders, stages
 from runner.host.console import Console
-from runner.host.logs import quiet_native_log
-from runner.host.outputs import required, spared
+from runner.host.outputs import quiet_native_log, required, spared
 from runner.host.outputs import warn as warn_of_disk
 from runner.host.signals import heard
 from runner.host.stores.urls import Place

@@ -16,7 +16,7 @@ from runner.engine import make_engine
 from runner.engine.base import Engine
 from runner.engine.lengths import without_padding
 from runner.errors import invalid
-from runner.host.logs import quiet_native_log
+from runner.host.outputs import quiet_native_log
 from runner.task.base import DataSpec, Evaluation, Task
 from runner.train import feed
 

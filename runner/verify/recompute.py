@@ -27,7 +27,7 @@ from runner.engine.lengths import (
     without_padding,
 )
 from runner.host import stages
-from runner.host.logs import quiet_native_log
+from runner.host.outputs import quiet_native_log
 from runner.host.signals import StopRequest
 from runner.task.base import DataSpec, Task
 from runner.train import (

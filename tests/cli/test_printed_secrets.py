@@ -18,6 +18,7 @@ tracking:
   tags:
     where: 'postgresql://user:a hunter2@localhost/db'
     lines: "postgresql://user:a\\nhunter2@localhost/db"
+    remote: 'http://ann:${{oc.env:MY_VALUE_TOO}}@db'
     password: hunter2
     note: it is ${{oc.env:MY_SECRET}}
     mean: ${{oc.env:MY_VALUE}}
@@ -38,6 +39,7 @@ def printed(tmp_path: Path, preset: str, *arguments: str) -> str:
     if "--cfg" in arguments or "-c" in arguments:
         line.append("--resolve")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MY_SECRET": "hunter2", "MY_VALUE": "plain"}
+    environment["MY_VALUE_TOO"] = "hunter2"
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "hunter2" not in done.stdout + done.stderr

@@ -18,7 +18,6 @@ NONE = [Accelerators("gpu", 0), Accelerators("tpu", 0)]
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(accelerators, "ROOT", tmp_path)
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"]})
-    accelerators._listed_by_nvidia_smi.cache_clear()
     return tmp_path
 
 

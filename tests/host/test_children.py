@@ -19,22 +19,6 @@ def start(code: str) -> children.Child:
     return subprocess.Popen([sys.executable, "-c", code])
 
 
-def test_children_end_with_their_codes_so_many_at_a_time(tmp_path: Path) -> None:
-    # Each child notes how many have begun and not ended.
-    template = (
-        "import pathlib, sys, time; folder = pathlib.Path({folder!r}); own = folder / '{name}'; own.touch(); "
-        "time.sleep(0.2); count = len(list(folder.iterdir())); own.unlink(); sys.exit(count)"
-    )
-    starts = {}
-    for name in ("a", "b", "c", "d"):
-        starts[name] = functools.partial(start, template.format(folder=str(tmp_path), name=name))
-    codes: dict[str, int | None] = {}
-    children.run_all(starts, codes.__setitem__, concurrency=2)
-    assert set(codes) == {"a", "b", "c", "d"}
-    assert max(code or 0 for code in codes.values()) <= 2
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_child_that_takes_too_long_is_killed_and_has_no_code() -> None:
     codes: dict[str, int | None] = {}
     begun = time.monotonic()

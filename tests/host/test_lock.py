@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.lock import HeldError, locked, locked_at_once
+from runner.host.lock import HeldError, locked
 from tests.data.conftest import python
 
 HOLD = """
@@ -36,29 +36,16 @@ def test_a_second_process_says_once_whom_it_waits_for_and_then_gets_the_lock(tmp
     assert first.communicate(timeout=20)[0].splitlines() == ["left"]
 
 
-def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
+def test_what_may_not_wait_is_told_who_has_the_lock(tmp_path: Path) -> None:
     first = python(HOLD, str(tmp_path / "lock"), "600")
     _started(first, "held")
-    first.kill()
-    first.wait(10)
-    said: list[str] = []
-    with locked(tmp_path / "lock", said.append, "mnist"):
-        assert said == []
-
-
-HOLD_AT_ONCE = HOLD.replace("import locked", "import locked_at_once as locked")
-
-
-def test_what_may_not_wait_is_told_who_has_the_lock(tmp_path: Path) -> None:
-    first = python(HOLD_AT_ONCE, str(tmp_path / "lock"), "600")
-    _started(first, "held")
-    with pytest.raises(HeldError) as refused, locked_at_once(tmp_path / "lock"):
+    with pytest.raises(HeldError) as refused, locked(tmp_path / "lock", wait=False):
         pytest.fail("two hold it")
     assert refused.value.holder == str(first.pid)
     first.kill()
     first.wait(10)
     for _ in range(2):
-        with locked_at_once(tmp_path / "lock"):
+        with locked(tmp_path / "lock", wait=False):
             pass
 
 
@@ -66,6 +53,6 @@ def test_what_is_no_lock_file_is_left_as_it_is(tmp_path: Path) -> None:
     thesis, lock = tmp_path / "thesis.txt", tmp_path / "lock"
     thesis.write_text("of the user")
     lock.symlink_to(thesis)
-    with pytest.raises(OSError, match="lock"), locked_at_once(lock):
+    with pytest.raises(OSError, match="lock"), locked(lock, wait=False):
         pytest.fail("it is no lock")
     assert thesis.read_text() == "of the user"

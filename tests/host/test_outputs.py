@@ -49,8 +49,8 @@ def test_a_full_disk_under_the_log_is_one_line(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_warning_is_on_the_terminal_and_in_the_log_while_native_output_is_in_the_log(tmp_path: Path) -> None:
     code = (
-        "import os\nfrom pathlib import Path\nfrom runner.host import logs, outputs\n"
-        "with logs.quiet_native_log(Path('runner.log')):\n"
+        "import os\nfrom pathlib import Path\nfrom runner.host import outputs\n"
+        "with outputs.quiet_native_log(Path('runner.log')):\n"
         "    os.write(2, b'native words\\n')\n    outputs.warn('the store is slow')\noutputs.warn('it is gone')"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

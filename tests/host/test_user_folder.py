@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import sys
 import tempfile
@@ -40,13 +39,6 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.chmod(0o1777)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
-
-
-def test_it_is_made_once_and_only_for_this_user(shared: Path) -> None:
-    folder = user_folder()
-    assert folder == shared / f"runner-{os.getuid()}"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert user_folder() == folder
 
 
 def test_what_another_put_in_its_place_is_not_used(shared: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy
 
 from runner.tracking import default_uri
-from runner.tracking.location import absolute, fingerprint, free_port, shown, sqlite_path, sqlite_uri, ui_lines
+from runner.tracking.location import absolute, free_port, shown, sqlite_path, sqlite_uri, ui_lines
 
 
 def test_the_default_is_an_absolute_sqlite_file_in_outputs(tmp_path):
@@ -62,32 +62,9 @@ def test_sqlalchemy_opens_the_path_that_we_mean(tmp_path, name):
     assert [place for place in tmp_path.rglob("*") if place.is_file()] == [path]
 
 
-def test_what_is_typed_quoted_is_read_as_sqlalchemy_reads_it(tmp_path):
-    uri = f"sqlite:///{tmp_path}/my%20runs.db"
-    assert sqlite_path(uri) == Path(sqlalchemy.make_url(uri).database)
-    assert absolute(uri) == f"sqlite:///{sqlalchemy.make_url(uri).database}"
-
-
-def test_a_plain_path_is_written_as_it_always_was(tmp_path):
-    assert sqlite_uri(tmp_path / "my runs" / "a.db") == f"sqlite:///{tmp_path}/my runs/a.db"
-
-
 @pytest.mark.parametrize("uri", ["http://h:1", "postgresql://u:p@h/db", "databricks", "sqlite:///:memory:"])
 def test_other_uris_stay_as_they_are(uri):
     assert absolute(uri) == uri
-
-
-def test_a_password_is_never_shown():
-    uri = "postgresql+psycopg2://ann:se:cret@host/db"
-    assert shown(uri) == "postgresql+psycopg2://ann:***@host/db"
-    assert "cret" not in fingerprint(uri) + "".join(ui_lines(uri, "1", "r"))
-
-
-def test_a_server_needs_no_ui_command():
-    assert ui_lines("http://h:5000/", "3", "abc") == [
-        "run: http://h:5000/#/experiments/3/runs/abc?workflowType=machine_learning",
-        "all runs: http://h:5000/#/experiments/3/runs?workflowType=machine_learning",
-    ]
 
 
 def test_the_printed_command_starts_one_worker_and_no_jobs():

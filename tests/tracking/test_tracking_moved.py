@@ -32,14 +32,3 @@ def test_a_copied_folder_needs_a_new_experiment(tmp_path: Path, capsys: pytest.C
     run = a_run(opened(new, "another"), "later")
     assert (new / "mlartifacts" / run / "artifacts" / "note.txt").is_file()
     assert capsys.readouterr().err == ""
-
-
-def test_artifacts_that_a_user_stores_elsewhere_are_no_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own, other = tmp_path / "own", tmp_path / "elsewhere"
-    own.mkdir()
-    a_run(opened(own), "mine")
-    opened(own).client.create_experiment("theirs", other.as_uri())
-    assert opened(own, "theirs").client.get_experiment_by_name("theirs").artifact_location == other.as_uri()
-    assert capsys.readouterr().err == ""

@@ -60,25 +60,12 @@ def test_the_description_follows_the_run_from_its_start_to_its_end(opener: Any, 
     assert "eval/loss **0.5**" in told
 
 
-def test_a_run_whose_process_is_gone_is_described_as_killed() -> None:
-    told = page.killed("**Running**\n\nmore", "process 7 was gone")
-    assert told == "**Killed**: process 7 was gone\n\nmore"
-    assert page.killed("**Finished**\n\nmore", "x") is None
-    assert page.killed(None, "x") is None
-
-
 @pytest.mark.parametrize(
     "key", ["runner.pid", "runner.boot", "runner.sweep.argv", "varied.dataset.batch_size", PARAMS]
 )
 def test_bookkeeping_is_stored_where_the_page_lists_nothing_and_read_by_its_own_name(key: str) -> None:
     assert tag_key(key) == f"mlflow.{key}"
     assert tags_of({tag_key(key): "x"}) == {key: "x"}
-
-
-def test_tags_that_a_person_reads_keep_their_names() -> None:
-    for key in ("runner.mesh", "runner.ended", "runner.kind", "resumed.trainer.epochs", "mine"):
-        assert tag_key(key) == key
-    assert tags_of({"mlflow.user": "ann"}) == {"mlflow.user": "ann"}
 
 
 def test_the_whole_config_is_read_back_from_one_tag_or_from_the_params() -> None:

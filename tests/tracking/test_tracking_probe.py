@@ -54,14 +54,6 @@ def test_other_files_are_not_taken_for_stores(tmp_path: Path) -> None:
         assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("photos",)]
 
 
-def test_a_damaged_file_is_said_to_be_one(uri: str, tmp_path: Path) -> None:
-    path = sqlite_path(uri)
-    assert path is not None
-    whole = path.read_bytes()
-    (tmp_path / "torn.db").write_bytes(whole[:8192] + bytes(len(whole) - 8192))
-    assert "database disk image is malformed; check " in said_of(f"sqlite:///{tmp_path}/torn.db")
-
-
 def test_another_mlflows_tables_are_not_touched(uri: str, tmp_path: Path) -> None:
     path = sqlite_path(uri)
     assert path is not None

@@ -1,4 +1,3 @@
-import json
 import math
 
 import pytest
@@ -32,10 +31,6 @@ def test_a_record_survives_a_line_of_json(record):
     line = to_json(record)
     assert "\n" not in line
     assert from_json(line) == record
-
-
-def test_nan_survives_a_line_of_json():
-    assert math.isnan(from_json(to_json(Point("loss", math.nan, 1, 1))).value)
 
 
 @pytest.mark.parametrize("line", ["{}", '{"kind": "point"}', '{"kind": "no such"}', "[1]", "not json"])
@@ -96,7 +91,3 @@ def test_groups_keep_the_order_and_a_call_takes_a_thousand_points():
     parts = list(batches(records))
     assert [len(part) for part in parts] == [1000, 200, 1, 1000, 300]
     assert [record for part in parts for record in part] == records
-
-
-def test_a_params_text_is_valid_json_where_it_is_a_list():
-    assert json.loads(clean_params({"l": ["a", 1.5]})["l"]) == ["a", 1.5]

@@ -23,7 +23,7 @@ from runner.host.logs import MaskedFormatter
 from runner.host.paths import conf_dir
 from runner.host.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
 from runner.plan.checks.composed import convert
-from runner.tracking.location import fingerprint, tracking_uri, ui_lines
+from runner.tracking.location import fingerprint, tracking_uri
 from runner.tracking.reason import reason
 from runner.tracking.run_file import RunFile
 from tests.tracking.server import Server
@@ -88,17 +88,6 @@ def test_no_password_before_the_host_is_ever_shown(password: str, scheme: str, e
     assert typed not in shown(f"{scheme}://ann:{typed}@host:5000/db?a=b")
 
 
-@given(
-    passwords, st.sampled_from(["password", "PASSWD", "pwd", "sslpassword", "token", "client_secret", "access_key"])
-)
-def test_no_secret_of_a_query_is_ever_shown(password: str, name: str) -> None:
-    assume(password not in f"postgresql://ann@host/db?a=b&{name}=***&c=d" and "&" not in password)
-    for typed in (password, quote(password, safe="")):
-        masked = shown(f"postgresql://ann@host/db?a=b&{name}={typed}&c=d")
-        assert typed not in masked
-        assert masked.endswith(("&c=d", "***@host/db?a=b"))
-
-
 @pytest.mark.parametrize(
     "argument",
     [
@@ -113,11 +102,6 @@ def test_a_command_line_is_masked_and_the_whole_uri_is_there_for_what_opens_it(a
     assert SECRET not in masked
     assert masked == f"{argument.partition('=')[0]}='{MASKED}'"
     assert reveal(TRACKING, MASKED) == URI
-
-
-def test_an_override_that_can_not_be_read_is_masked_for_its_refusal() -> None:
-    (masked,) = hide_arguments([f"tracking.uri='{URI}"])
-    assert SECRET not in masked
 
 
 @pytest.mark.parametrize(
@@ -166,13 +150,6 @@ def test_a_traceback_in_the_log_file_holds_no_secret() -> None:
     assert SECRET not in text
 
 
-def test_the_page_of_a_run_is_one_that_a_browser_opens() -> None:
-    assert ui_lines(f"http://ann:{SECRET}@host:5000/", "3", "abc") == [
-        "run: http://host:5000/#/experiments/3/runs/abc?workflowType=machine_learning",
-        "all runs: http://host:5000/#/experiments/3/runs?workflowType=machine_learning",
-    ]
-
-
 def test_the_file_of_a_run_can_not_be_used_to_guess_a_password(tmp_path: Path) -> None:
     file = RunFile(tmp_path, "r", URI)
     file.append([])
@@ -219,22 +196,6 @@ def test_a_password_that_an_interpolation_gives_is_in_no_typed_config(monkeypatc
     assert reveal(TRACKING, MASKED) == URI
 
 
-@pytest.mark.parametrize(
-    "flags", [["--cfg", "job"], ["--cfg", "all"], ["--cfg", "job", "--resolve"], ["--info", "config"], ["--help"]]
-)
-def test_no_flag_that_prints_a_config_shows_the_password_of_a_preset(flags: list[str], tmp_path: Path) -> None:
-    (tmp_path / "conf" / "tracking").mkdir(parents=True)
-    preset = tmp_path / "conf" / "tracking" / "ours.yaml"
-    for uri in (f"postgresql://ann:{SECRET}@db/x", f'postgresql://ann:a "{SECRET}@db/x', "http://ann:${oc.env:PW}@db"):
-        preset.write_text(f"defaults: [mlflow]\nuri: '{uri}'\n")
-        command = [sys.executable, "-m", "runner", *flags, "--config-dir", str(tmp_path / "conf"), "tracking=ours"]
-        environment = os.environ | {"PW": SECRET, "PYTHONPATH": str(Path(__file__).parents[2])}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-        assert "uri: " in done.stdout
-        assert "ann:" in done.stdout
-        assert SECRET not in done.stdout + done.stderr
-
-
 def test_a_typed_password_beside_an_interpolation_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERE", "db")
     override = f"tracking.uri='http://ann:{SECRET}@${{oc.env:WHERE}}'"
@@ -246,41 +207,7 @@ def test_a_typed_password_beside_an_interpolation_is_masked(monkeypatch: pytest.
     assert reveal(TRACKING, composed.tracking.uri) == f"http://ann:{SECRET}@db"
 
 
-COMMAND = """
-import sys
-from pathlib import Path
-
-from hydra.core.hydra_config import HydraConfig
-
-from runner.checkpoint import recovery
-from runner.checkpoint import runs
-from runner.cli.app import run_command
-from runner.config.convert import as_typed, resolved
-
-
-def command(config, composed):
-    from omegaconf import OmegaConf, open_dict
-    from rich.console import Console
-
-    from runner.config.differences import differences
-    from runner.train.record import (
-    open_run,
-    recorded,
-)
-
-    content, folder = resolved(config, composed), Path(HydraConfig.get().runtime.output_dir)
-    Console().print(differences(composed, content))
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
-    overrides = as_typed(HydraConfig.get().overrides.task)
-    runs.register(folder, "run", tracked=True, overrides=overrides)
-    with recorded(open_run(config, content, " ".join(overrides)), Console()) as tracker:
-        tracker.log_artifact(folder / "config.yaml")
-        if config.tracking.tags.get("fails"):
-            raise RuntimeError(f"can't use {sys.argv} of {config}")
-
-
-sys.exit(run_command(command))
-"""
+RUN = ["dataset=digits", "engine=jax", "mesh=single", "trainer.epochs=1"]
 PRESET = "name: mlflow\nuri: {uri}\nexperiment: runner\nrun_name: null\ntags: {{}}\n"
 
 
@@ -306,24 +233,23 @@ def test_no_byte_of_what_a_run_prints_or_stores_holds_the_password(uri: str, tmp
             "environment": ([], {"MLFLOW_TRACKING_URI": address}),
             "interpolated": (["tracking.uri=${oc.env:WHERE}"], {"WHERE": address}),
             "file": (["--config-dir", str(tmp_path / "conf"), "tracking=mine"], {}),
-            "typed": ([f"tracking.uri='{address}'", "+tracking.tags.fails=yes"], {}),
+            "typed": ([f"tracking.uri='{address}'"], {}),
         }
         environment = {key: value for key, value in os.environ.items() if key != secrets._VARIABLE}
         for name, (typed, given) in ways.items():
             done = subprocess.run(
-                [sys.executable, "-c", COMMAND, *typed, f"hydra.run.dir={work / name}"],
+                [sys.executable, "-m", "runner", *RUN, *typed, f"hydra.run.dir={work / name}"],
                 cwd=work,
                 env=environment | {"PYTHONPATH": str(ROOT)} | given,
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=300,
                 check=False,
             )
-            assert done.returncode == (1 if name == "typed" else 0), done.stderr
+            assert done.returncode == 0, done.stderr
             assert SECRET not in done.stdout + done.stderr
             assert quote(SECRET) not in done.stdout + done.stderr
             assert (work / name / ".hydra" / "config.yaml").exists()
-            assert ("***" in done.stdout) == (name != "environment")
     finally:
         server.kill()
     shutil.rmtree(tmp_path / "conf")

@@ -1,19 +1,16 @@
 import math
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
-from rich.console import Console
 
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.tracking import Tracker, default_uri, open_tracker, run_file, store, sync
 from runner.tracking.location import fingerprint
-from runner.train.record import recorded
 from tests.stores import store_in
 
 
@@ -54,23 +51,6 @@ def test_params_metrics_tags_datasets_and_artifacts_come_back(opener, uri, tmp_p
     paths = [one.path for folder in (None, "folder") for one in _client(uri).list_artifacts(tracker.run_id, folder)]
     assert sorted(paths) == ["config.yaml", "folder", "folder/config.yaml"]
     assert (tmp_path / "mlartifacts" / tracker.run_id / "artifacts" / "config.yaml").read_text() == "a: 1\n"
-
-
-def test_five_thousand_calls_give_five_thousand_points_and_none_stores_on_the_callers_thread(
-    opener, uri, rows, monkeypatch
-):
-    threads = set()
-    log_batch = MlflowClient.log_batch
-    monkeypatch.setattr(
-        MlflowClient, "log_batch", lambda *a, **k: (threads.add(threading.get_ident()), log_batch(*a, **k))[1]
-    )
-    tracker = opener(uri)  # without params, so it stores none itself
-    for step in range(5000):
-        tracker.log_metrics(step, {"loss": step / 8})
-    tracker.finish("FINISHED")
-    assert rows("loss") == [(step, step / 8) for step in range(5000)]
-    assert threads
-    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])
@@ -164,26 +144,12 @@ def test_a_child_names_its_parent(opener, uri):
     assert _client(uri).get_run(child.run_id).data.tags["mlflow.parentRunId"] == parent.run_id
 
 
-def test_the_experiment_is_tagged_as_training(opener, uri):
-    opener(uri)
-    experiment = _client(uri).get_experiment_by_name("tests")
-    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
-
-
 def test_a_deleted_experiment_is_refused_with_the_mend(opener, uri):
     opener(uri).finish("FINISHED")
     identity = _client(uri).get_experiment_by_name("tests").experiment_id
     _client(uri).delete_experiment(identity)
     with pytest.raises(TrackingError, match=f"restore -x {identity}"):
         opener(uri)
-
-
-def test_a_store_of_another_kind_of_file_is_one_line(opener, tmp_path):
-    path = tmp_path / "notes.db"
-    path.write_text("no database, " * 100)
-    with pytest.raises(TrackingError, match=r"tracking.uri=sqlite.*tracking=none") as error:
-        opener(f"sqlite:///{path}")
-    assert "\n" not in str(error.value)
 
 
 def test_in_a_project_whose_path_has_special_characters_the_store_and_its_files_are_where_they_belong(
@@ -226,13 +192,6 @@ def test_a_run_deleted_in_the_middle_ends_with_its_points_in_a_file(opener, uri,
     assert unsent(tracker) is None
 
 
-def test_a_deleted_run_ends_with_an_error(opener, uri):
-    tracker = opener(uri)
-    with pytest.raises(TrackingError, match="if it was deleted: `mlflow runs restore"):  # noqa: SIM117
-        with recorded(tracker, Console(quiet=True)):
-            _client(uri).delete_run(tracker.run_id)
-
-
 def store_slowly(monkeypatch, pause_s):
     """Lets the store take some time for each group of points."""
     real = MlflowClient.log_batch
@@ -242,21 +201,6 @@ def store_slowly(monkeypatch, pause_s):
         return real(self, *args, **kwargs)
 
     monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
-
-
-def test_finish_waits_as_long_as_points_are_stored(opener, uri, rows, unsent, monkeypatch):
-    # The limit is of a pause between two batches, which a busy machine makes longer.
-    tracker = opener(uri, finish_timeout_s=2.0)
-    store_slowly(monkeypatch, 0.3)
-    monkeypatch.setattr(tracker._writer._points, "batch_size", 10)
-    for step in range(120):
-        tracker.log_metrics(step, {"loss": step / 8})
-    begun = time.monotonic()
-    assert tracker.finish("FINISHED")
-    assert time.monotonic() - begun > 2.0, "longer than the limit"
-    assert rows("loss") == [(step, step / 8) for step in range(120)]
-    assert _client(uri).get_run(tracker.run_id).info.status == "FINISHED"
-    assert unsent(tracker) is None
 
 
 def test_an_interrupted_run_does_not_wait_and_has_its_status_at_once(opener, uri, rows, send, monkeypatch):

@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from rich.console import Console
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
-from runner.errors import Interrupted, TrackingError
+from runner.errors import TrackingError
 from runner.host.lock import HeldError
 from runner.tracking import Status, Tracker, dead_runs, run_file, sync
 from runner.tracking.records import Artifact, Ending, Point, Record, Tag
@@ -105,14 +105,6 @@ def test_a_run_whose_files_are_lost_is_not_finished(
     assert MlflowClient(uri).get_run(tracker.run_id).info.status == "FAILED"
 
 
-def test_a_store_that_takes_all_needs_no_file(opener: Opener, uri: str, rows: Rows, tmp_path: Path) -> None:
-    tracker = opener(uri)
-    block(tracker, tmp_path)
-    tracker.log_metrics(1, {"loss": 1.0})
-    assert tracker.finish("FINISHED")
-    assert rows("loss") == [(1, 1.0)]
-
-
 def test_a_line_that_its_writer_did_not_end_costs_no_other(tmp_path: Path) -> None:
     first = RunFile(tmp_path, "a", "sqlite:////x.db")
     first.append(POINTS)
@@ -178,26 +170,6 @@ def test_a_file_of_another_store_is_left_alone(store: Store, tmp_path: Path) -> 
     file.close(sent=False)
     assert sync.send(store, file.path, print) is None
     assert run_file.is_unsent(file.path)
-
-
-def test_a_metrics_history_is_read_once_however_many_points_wait(
-    store: Store, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    points = [Point(key, step / 8, 7, step) for step in range(2500) for key in ("loss", "accuracy")]
-    path = left_by_a_dead_process(store, tmp_path, [*points, points[-1]])
-    stored = [point for point in points if point.step % 3 == 0][:900]
-    store.client.log_batch(run_of(path), [Metric(one.key, one.value, one.timestamp, one.step) for one in stored])
-    asked: list[str] = []
-    history = MlflowClient.get_metric_history
-
-    def noted_history(client: MlflowClient, run_id: str, key: str) -> list[Metric]:
-        asked.append(key)
-        return list(history(client, run_id, key))
-
-    monkeypatch.setattr(MlflowClient, "get_metric_history", noted_history)
-    assert sync.send(store, path, print) == 5000 - 900
-    assert asked == ["loss", "accuracy"]
-    assert rows("loss") == rows("accuracy") == [(step, step / 8) for step in range(2500)]
 
 
 def test_what_a_failed_attempt_stored_is_not_sent_again(
@@ -273,8 +245,3 @@ def test_a_run_that_ended_well_fails_where_something_of_it_is_lost(capsys: pytes
     with pytest.raises(TrackingError, match="run None is not recorded completely"), recorded(Losing(), Console()):
         pass
     assert "3 records are lost" in capsys.readouterr().out
-
-
-def test_a_signal_stays_one_where_something_is_lost() -> None:
-    with pytest.raises(Interrupted), recorded(Losing(), Console()):
-        raise Interrupted(15)

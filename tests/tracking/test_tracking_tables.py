@@ -10,7 +10,7 @@ import sqlalchemy
 from mlflow import MlflowClient
 from mlflow.store.db import utils
 
-from runner.tracking import sqlite_tables
+from runner.tracking import probe
 
 
 def schema(path: Path) -> dict[str, list[str]]:
@@ -22,7 +22,7 @@ def schema(path: Path) -> dict[str, list[str]]:
 
 def test_the_tables_are_those_of_mlflows_migrations(tmp_path: Path) -> None:
     utils._initialize_tables(sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'theirs.db'}"))
-    sqlite_tables.create_tables(tmp_path / "ours.db")
+    probe.create_tables(tmp_path / "ours.db")
     assert schema(tmp_path / "ours.db") == schema(tmp_path / "theirs.db")
     versions = []
     for name in ("ours", "theirs"):
@@ -42,17 +42,9 @@ def test_tables_that_another_process_creates_meanwhile_stay(tmp_path: Path, monk
             other.execute("INSERT INTO runs VALUES ('precious')")
         return "BEGIN TRANSACTION;\nCREATE TABLE first (x);\nCREATE TABLE runs (x);\nCOMMIT;"
 
-    monkeypatch.setattr(sqlite_tables, "_script", slow)
-    sqlite_tables.create_tables(path)
-    sqlite_tables.create_tables(path)
+    monkeypatch.setattr(probe, "_script", slow)
+    probe.create_tables(path)
+    probe.create_tables(path)
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("runs",)]
         assert connection.execute("SELECT name FROM runs").fetchall() == [("precious",)]
-
-
-def test_a_file_without_tables_is_left_to_an_mlflow_without_the_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(utils, "_initialize_tables")
-    sqlite_tables.create_tables(tmp_path / "mlflow.db")
-    assert not (tmp_path / "mlflow.db").exists()

@@ -70,10 +70,12 @@ _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 
 
 class StoreError(OSError, EngineError):
-    """A request that failed after all its retries; the text has no credentials."""
+    """A request that failed after all its retries; the text has no credentials.
+
+    An OSError, so that code that handles a failing disk handles a failing store alike.
+    """
 
     def __init__(self, message: str) -> None:
-        # An OSError, so that code that handles a failing disk handles a failing store alike.
         super().__init__(errno.EIO, message)
 
     def __str__(self) -> str:
@@ -81,10 +83,7 @@ class StoreError(OSError, EngineError):
 
 
 class NoBucketError(StoreError):
-    """A request to a bucket that does not exist.
-
-    It is not a FileNotFoundError: a run without objects is a new one, but this one could save nothing.
-    """
+    """A request to a bucket that does not exist, where a run without objects is a new one."""
 
 
 class ChangedError(RuntimeError):
@@ -112,10 +111,7 @@ def _store(url: str) -> Any:
 
 @contextmanager
 def _requesting(path: ObjectPath) -> Iterator[None]:
-    """Turns the library's errors into a `StoreError`, and lets those pass that callers distinguish.
-
-    A line says that the store has not answered yet if that takes long.
-    """
+    """Turns the library's errors into a `StoreError`, and warns if the store does not answer for long."""
     silent = f"{path.store} has not answered for {_SILENT_S:.0f} s; trying for up to {_RETRY_S / 60:.1f} minutes"
     reminder = threading.Timer(_SILENT_S, outputs.warn, [silent])
     reminder.daemon = True
@@ -126,37 +122,21 @@ def _requesting(path: ObjectPath) -> Iterator[None]:
         raise
     except Exception as error:
         # Without the cause: its text has the request's URL, which may be signed.
-        if _code(error) in _NO_BUCKET:
+        text = str(error).partition("\n\nDebug source:")[0]
+        code = _CODE.search(text)
+        if code is not None and code[1] in _NO_BUCKET:
             raise NoBucketError(f"{path.store}: the bucket does not exist") from None
         if isinstance(error, FileNotFoundError):
             raise FileNotFoundError(errno.ENOENT, "does not exist", str(path)) from None
-        raise StoreError(f"{path}: {_reason(error)}") from None
+        # Without URLs' queries and without the server's XML.
+        text = _QUERY.sub("", _DOCUMENT.sub("", text)) + ("" if code is None else code[1])
+        raise StoreError(f"{path}: {in_one_line(secrets.scrub(text))}") from None
     finally:
         reminder.cancel()
 
 
-def _code(error: Exception) -> str:
-    """Returns the code in the server's XML in an error of the library; empty: there is none."""
-    code = _CODE.search(_text(error))
-    return "" if code is None else code[1]
-
-
-def _text(error: Exception) -> str:
-    return str(error).partition("\n\nDebug source:")[0]
-
-
-def _reason(error: Exception) -> str:
-    """Returns an error of the library in a few words, without URLs' queries and without the server's XML."""
-    text = _QUERY.sub("", _DOCUMENT.sub("", _text(error)))
-    return in_one_line(secrets.scrub(text + _code(error)))
-
-
 def read(path: ObjectPath, largest: int | None = None) -> bytes:
-    """Returns the content of an object.
-
-    Args:
-      path: of the object.
-      largest: the largest accepted size in bytes; None: any.
+    """Returns the content of an object of at most `largest` bytes.
 
     Raises:
       FileNotFoundError: there is no such object.
@@ -184,11 +164,7 @@ def pieces(path: ObjectPath) -> Iterator[bytes]:
 
 
 def size(path: ObjectPath) -> int | None:
-    """Returns the bytes of an object; None: there is no such object.
-
-    Raises:
-      StoreError: the store does not answer.
-    """
+    """Returns the bytes of an object; None: there is no such object. Raises StoreError."""
     try:
         with _requesting(path):
             return int(obstore.head(_store(path.store), path.key)["size"])
@@ -203,28 +179,19 @@ def written_at(path: ObjectPath) -> float:
 
 
 def write(path: ObjectPath, data: bytes) -> None:
-    """Writes an object as a whole; readers see the former one or this one.
-
-    Raises:
-      StoreError: it can't be written.
-    """
+    """Writes an object as a whole, or raises StoreError; readers see the former one or this one."""
     with _requesting(path):
         obstore.put(_store(path.store), path.key, data)
 
 
 @dataclass
 class Writer:
-    """An open upload whose errors are those of the store.
-
-    Attributes:
-      path: of the object.
-      stream: the library's writer.
-    """
+    """An open upload, whose errors are those of the store, by the library's writer."""
 
     path: ObjectPath
     stream: Any
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Adds bytes."""
         with _requesting(self.path):
             return int(self.stream.write(data))
@@ -258,11 +225,7 @@ def writing(path: ObjectPath) -> Iterator[Writer]:
 
 
 def upload(file: Path, path: ObjectPath) -> None:
-    """Copies a local file into a store.
-
-    Raises:
-      OSError: the file can't be read, or the store can't be written.
-    """
+    """Copies a local file into a store; raises OSError."""
     with file.open("rb") as source, writing(path) as upload:
         while piece := source.read(_PIECE):
             upload.write(piece)
@@ -271,9 +234,7 @@ def upload(file: Path, path: ObjectPath) -> None:
 def create(path: ObjectPath, data: bytes) -> None:
     """Writes an object that must not exist; of several processes at once, one succeeds.
 
-    Args:
-      path: of the object.
-      data: its content, which no other process would write, so that the outcome of a lost answer can be read.
+    The content is one that no other process would write, so that the outcome of a lost answer can be read.
 
     Raises:
       ChangedError: the object exists.
@@ -292,11 +253,7 @@ def create(path: ObjectPath, data: bytes) -> None:
 
 
 def names(folder: ObjectPath) -> list[str]:
-    """Returns the names of the objects and folders in a folder, in order.
-
-    Raises:
-      StoreError: the store does not answer.
-    """
+    """Returns the names of the objects and folders in a folder, in order; raises StoreError."""
     with _requesting(folder):
         answer = obstore.list_with_delimiter(_store(folder.store), folder.key or None)
         paths = [*answer["common_prefixes"], *(entry["path"] for entry in answer["objects"])]
@@ -305,11 +262,7 @@ def names(folder: ObjectPath) -> list[str]:
 
 
 def below(folder: ObjectPath) -> dict[str, int]:
-    """Returns the bytes of all objects below a folder, by their path relative to it.
-
-    Raises:
-      StoreError: the store does not answer.
-    """
+    """Returns the bytes of all objects below a folder, by their path relative to it; raises StoreError."""
     sizes: dict[str, int] = {}
     with _requesting(folder):
         for entries in obstore.list(_store(folder.store), folder.key or None):
@@ -320,13 +273,6 @@ def below(folder: ObjectPath) -> dict[str, int]:
 
 
 def remove(path: ObjectPath) -> None:
-    """Removes an object; one that does not exist is not an error.
-
-    Raises:
-      StoreError: it can't be removed.
-    """
-    try:
-        with _requesting(path):
-            obstore.delete(_store(path.store), path.key)
-    except FileNotFoundError:
-        pass
+    """Removes an object, or raises StoreError; one that does not exist is not an error."""
+    with suppress(FileNotFoundError), _requesting(path):
+        obstore.delete(_store(path.store), path.key)

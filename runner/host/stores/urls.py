@@ -73,9 +73,7 @@ class ObjectPath:
         return cls(f"{parts.scheme}://{parts.netloc}", parts.path.strip("/"))
 
     def __str__(self) -> str:
-        if not self.key:
-            return self.store
-        return f"{self.store}/{self.key}"
+        return f"{self.store}/{self.key}".rstrip("/")
 
     def __truediv__(self, name: str) -> ObjectPath:
         return ObjectPath(self.store, f"{self.key}/{name}".lstrip("/"))
@@ -105,6 +103,4 @@ Place = Path | ObjectPath
 
 def place(text: str) -> Place:
     """Returns the place that a URL or a local path names; `str` of it names the same place."""
-    if is_url(text):
-        return ObjectPath.of(text)
-    return Path(text)
+    return ObjectPath.of(text) if is_url(text) else Path(text)

@@ -16,7 +16,7 @@ import numpy as np
 from runner.arrays import of as array_functions
 from runner.data.base import Array
 from runner.errors import EngineError, describe
-from runner.host.logs import quiet_native_log
+from runner.host.outputs import quiet_native_log
 from runner.task.base import named_outputs
 from runner.train.export.signature import NAME, Served
 from runner.train.export.write import KERAS_FILE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -73,28 +73,6 @@ def test_a_line_says_that_a_store_has_not_answered_yet(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.nightly
-@needs_moto
-def test_a_bucket_that_does_not_exist_is_told_from_an_object_that_does_not(proxy: Proxy) -> None:
-    missing = ObjectPath("s3://no-such-bucket", "run")
-    requests: list[Callable[[], object]] = [
-        lambda: client.below(missing),
-        lambda: client.names(missing),
-        lambda: client.read(missing),
-        lambda: list(client.pieces(missing)),
-        lambda: client.write(missing, b"1"),
-        lambda: client.create(missing, b"1"),
-        lambda: client.remove(missing),
-    ]
-    for request in requests:
-        with pytest.raises(client.NoBucketError, match=r"^s3://no-such-bucket: the bucket does not exist$"):
-            request()
-    with pytest.raises(FileNotFoundError):
-        client.read(path("none"))
-    assert client.names(path("none")) == []
-    assert proxy.requests < 15
-
-
 @pytest.mark.parametrize("code", ["NoSuchBucket", "ContainerNotFound", "NoSuchKey"])
 @pytest.mark.parametrize("kind", [ValueError, FileNotFoundError])
 def test_a_missing_bucket_is_no_missing_object(
@@ -111,22 +89,3 @@ def test_a_missing_bucket_is_no_missing_object(
     assert isinstance(raised.value, FileNotFoundError) == (not is_missing_bucket and kind is FileNotFoundError)
     if is_missing_bucket:
         assert str(raised.value) == "memory://test-losses: the bucket does not exist"
-
-
-def test_an_upload_that_the_store_has_failed_is_not_tried_again_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[bool] = []
-
-    class Failing:
-        def write(self, _: bytes) -> int:
-            raise ValueError("error sending request")
-
-        def close(self) -> None:
-            closed.append(True)
-
-    monkeypatch.setattr(client.obstore, "open_writer", lambda *_, **__: Failing())
-    with (
-        pytest.raises(client.StoreError, match="sending request"),
-        client.writing(ObjectPath("memory://test-losses", "x")) as upload,
-    ):
-        upload.write(b"123")
-    assert not closed

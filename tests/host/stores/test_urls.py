@@ -61,10 +61,3 @@ def test_a_place_is_what_its_text_was() -> None:
     ]
     assert urls.place(str(path / "b")) == path / "b"
     assert (path.parent / "b").key == "b"
-
-
-def test_what_is_offered_is_what_is_accepted() -> None:
-    assert urls.problem("http://host/x") == "must begin with s3://, gs://, az://, or be a local path"
-    named = urls.problem("s3://bucket/x*")
-    assert named == "must have names of letters, digits, spaces and - _ . , + = @ between slashes"
-    assert urls.problem("s3://bucket/ab1 -_.,+=@") is None

@@ -15,7 +15,7 @@ from runner.checkpoint import arguments, attempts, resume, runs, storage
 from runner.checkpoint.attempts import Attempt
 from runner.config.schema import AUTO, RunConfig
 from runner.errors import ConfigError
-from runner.host.lock import locked_at_once
+from runner.host.lock import locked
 from runner.tracking import process
 from tests.configs import with_keys
 from tests.training.checkpoint.test_manifest import forge
@@ -71,7 +71,7 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again_in_the_same_tr
 
 
 def test_of_two_starts_at_once_the_second_names_the_first(config: RunConfig, locks: ExitStack, tmp_path: Path) -> None:
-    with locked_at_once(tmp_path / "exp1" / runs.LOCK), pytest.raises(ConfigError) as raised:
+    with locked(tmp_path / "exp1" / runs.LOCK, wait=False), pytest.raises(ConfigError) as raised:
         resume.open_previous(config, CONTENT, locks)
     assert str(raised.value).startswith("name=exp1: the run is in use by process")
     assert resume.open_previous(config, CONTENT, locks) is None, "the lock is free again"

@@ -35,7 +35,7 @@ RECORDER = cast(MetricRecorder, None)
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectPath:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_used", set())
+    cache._copies.cache_clear()
     return ObjectPath("memory://test-objects", request.node.name)
 
 

@@ -1,0 +1,38 @@
+"""The command and the addresses that a run prints of its page work."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.tracking.conftest import Opener
+from tests.tracking.server import environment, kill, wait_until_up
+
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+
+
+def test_the_printed_command_serves_the_run_at_the_printed_address(opener: Opener, uri: str, tmp_path: Path) -> None:
+    tracker = opener(uri, params={"dataset.batch_size": 128})
+    tracker.log_metrics(1, {"eval/accuracy": 0.5})
+    tracker.finish("FINISHED")
+    serve, page, all_runs = tracker.describe()
+    address, run_id = re.fullmatch(r"run: (http://[\d.:]+)/#/experiments/\d+/runs/(\w+)\?.*", page).groups()  # type: ignore[union-attr]
+    assert all_runs.startswith(f"all runs: {address}/#/experiments/")
+    process = subprocess.Popen(
+        serve.removeprefix("view with: "), shell=True, start_new_session=True, env=environment(), cwd=tmp_path
+    )
+    try:
+        wait_until_up(address, process)
+        with urllib.request.urlopen(address) as response:
+            assert b"<html" in response.read()
+        with urllib.request.urlopen(f"{address}/api/2.0/mlflow/runs/get?run_id={run_id}") as response:
+            data = json.load(response)["run"]["data"]
+        assert data["params"] == [{"key": "dataset.batch_size", "value": "128"}]
+        assert data["metrics"][0]["value"] == 0.5
+    finally:
+        kill(process)
