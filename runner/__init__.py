@@ -14,7 +14,9 @@ Importing this package imports nothing else: each of these is imported when it i
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +37,17 @@ _MODULES = {
     "train": "runner.cli.notebook",
     "make_plan": "runner.cli.notebook",
 }
+
+
+class _Package(ModuleType):
+    """Keeps `runner.train` a function when the folder of that name is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _MODULES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> object:

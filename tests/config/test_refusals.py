@@ -83,8 +83,9 @@ def test_what_an_error_suggests_is_accepted(answers: Answers, tmp_path: Path) ->
         key = override.lstrip("+").partition("=")[0]
         given = {argument: argument.lstrip("+~").partition("=")[0] for argument in line.split("  ")}
         assert [one for one, its in given.items() if its == key][-1:] != [override], answer["err"]
-        # Of Hydra's keys and -m, an accepted one would start jobs.
-        if answer["err"].startswith(f"error: {key}=") and not key.startswith("hydra") and "-m" not in given:
+        # Of Hydra's keys, -m and cluster=local, an accepted one would start processes.
+        starts = key.startswith("hydra") or not given.keys().isdisjoint(("-m", "cluster=local"))
+        if answer["err"].startswith(f"error: {key}=") and not starts:
             errors[*(one for one, its in given.items() if its != key), override] = answer["err"]
     (tmp_path / "user_module.py").write_text(USER_MODULE)
     for before, result in zip(errors.values(), refuse_all(list(errors), tmp_path), strict=True):

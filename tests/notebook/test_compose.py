@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,8 @@ def test_what_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nope'"):
         runner.nope  # type: ignore[attr-defined]  # noqa: B018
     assert {"compose", "make_plan", "train", "open_run", "ConfigError"} <= set(dir(runner))
+
+
+def test_train_is_a_function_though_a_folder_has_its_name() -> None:
+    importlib.import_module("runner.train.lines")
+    assert callable(runner.train)

@@ -45,7 +45,7 @@ def test_a_run_that_is_killed_at_any_moment_ends_as_one_that_was_not(tmp_path: P
         line = [argument for argument in line if not argument.startswith("hydra.run.dir=")]
         run = folder / "outputs" / "checkpoints" / "exp1"
         # Killed in its start, and then three times a while after a new checkpoint.
-        waits = [1.0, *(draw.uniform(0.0, 2.0) for _ in range(3))] if folder == disturbed else []
+        waits = [1.0, *(draw.uniform(0.0, 0.4) for _ in range(3))] if folder == disturbed else []
         for number, seconds in enumerate(waits):
             process = forks.Popen(line, library=library, cwd=folder, env=environment)
             before = storage.steps(run)[-1:]
