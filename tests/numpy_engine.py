@@ -31,7 +31,7 @@ class KnownTask(Task):
     def _unused(self, *_: object) -> NoReturn:
         raise AssertionError("the engine is asked, and not the task")
 
-    loss = metrics = totals = summary = check = report = _unused  # type: ignore[assignment]
+    loss = metrics = totals = summary = check = report = metric_directions = _unused  # type: ignore[assignment]
 
 
 def splits(
