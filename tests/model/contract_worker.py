@@ -41,7 +41,7 @@ def refusal(config: RunConfig) -> str:
             from runner.engine.dtensor.adapters.keras import KerasAdapter
 
             adapter = KerasAdapter(config.model, DATA, config.trainer.seed)
-            adapter.check(adapter.plain(), config)
+            adapter.check(adapter.plain(), pads=config.dataset.remainder == "pad")
     except (ConfigError, EngineError) as error:
         return str(error)
     return ""

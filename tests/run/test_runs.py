@@ -208,6 +208,36 @@ def test_a_loss_that_is_not_finite_fails_the_run_in_one_line(tmp_path: Path) -> 
     assert found.info.status == "FAILED"
 
 
+CANARY = """
+import sys
+from tensorflow.experimental import dtensor
+from runner.engine.dtensor import canary, devices
+from runner.engine.dtensor.environment import prepare_environment
+from runner.errors import EngineError
+from tests.configs import with_keys
+from tests.engine import cases
+
+config = cases.config({"batch": int(sys.argv[1])})
+config = with_keys(config, {"engine.combine_all_reduces": sys.argv[2] == "combined"})
+prepare_environment(config)
+made = dtensor.create_mesh(list(config.mesh.axes.items()), devices=devices.prepare_devices(config))
+canary.check(made, "batch", reread=False)
+try:
+    canary.check(made, "batch", reread=True)
+except EngineError as error:
+    print(error)
+"""
+SEEN = [(2, "combined", True), (8, "separate", False)]
+
+
+@pytest.mark.parametrize(("size", "mode", "sees"), SEEN)
+def test_the_canary_sees_stale_moments_where_the_library_lies(size: int, mode: str, sees: bool) -> None:
+    command_line = [sys.executable, "-c", CANARY, str(size), mode]
+    done = forks.run(command_line, library="tensorflow", cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("the canary failed: ") == sees
+
+
 def test_a_signal_before_the_loop_ends_the_run_at_once(tmp_path: Path) -> None:
     arguments, environment = command(tmp_path, "tracking=none")
     process = subprocess.Popen(arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)

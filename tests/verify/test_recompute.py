@@ -36,9 +36,13 @@ class Engine(numpy_engine.NumpyEngine):
     """The engine with what a replay asks for besides."""
 
     trace = None
+    caches = False
 
     def build(self) -> None:
         """Builds nothing."""
+
+    def cache_on_device(self, source: object) -> None:
+        """Caches nothing."""
 
 
 def make_config(keys: dict[str, Any]) -> RunConfig:

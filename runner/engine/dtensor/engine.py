@@ -20,7 +20,7 @@ from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
 from runner.engine.calls import PendingCall, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
-from runner.engine.dtensor import packed
+from runner.engine.dtensor import canary, packed
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, shards, spec_of, unpack
 from runner.engine.dtensor.devices import prepare_devices
@@ -33,6 +33,7 @@ from runner.engine.mappings import map_values, shapes_of
 from runner.engine.optim import norms
 from runner.engine.optim.rules import make_rule
 from runner.errors import EngineError
+from runner.host import stages
 from runner.layout import Spec
 from runner.layout.paths import is_ema, owner_of
 from runner.model import contract
@@ -86,6 +87,10 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def _make_state(self) -> None:
         self._mesh = dtensor.create_mesh(list(self._axes.items()), devices=self._devices)
+        # Before anything else is computed on the mesh, and in the mode that was chosen for it.
+        if self._config.engine.canary and not self._planning:
+            with stages.stage("checking the mesh's arithmetic"):
+                canary.check(self._mesh, self._batch_axis, reread=not self._config.engine.combine_all_reduces)
         layouts = {path: layout_of(placement.spec, self._mesh) for path, placement in self.placements.items()}
         self._model = self._adapter.on_mesh(self._plain, self._mesh, layouts)
         variables = self._adapter.variables(self._model)

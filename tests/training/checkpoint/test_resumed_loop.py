@@ -159,7 +159,7 @@ def whole(wholes: dict[str, Whole]) -> Whole:
     return wholes["epochs"]
 
 
-def test_the_run_by_steps_reduces_its_rate_inside_epochs_and_restarts_its_schedule(wholes: dict[str, Whole]) -> None:
+def test_the_run_by_steps_reduces_its_rate_inside_epochs(wholes: dict[str, Whole]) -> None:
     # Otherwise the tests below would say nothing of a schedule that is wrong after a resume.
     _, result, store = wholes["steps"]
     plateau = BY_STEPS["optimizer.schedule"].plateau
@@ -167,8 +167,6 @@ def test_the_run_by_steps_reduces_its_rate_inside_epochs_and_restarts_its_schedu
     assert goal is not None
     reduced = stopping.reductions(plateau, goal, measured(result.history))
     assert len({step % 8 for step, _ in reduced} - {0}) >= 2
-    rates = store.logged()["learning_rate"]
-    assert rates[8] > rates[4], "a new cycle"
     assert set(store.logged()["eval/loss"]) == EVALUATED["steps"]
 
 
