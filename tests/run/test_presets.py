@@ -114,7 +114,7 @@ def test_the_pages_own_fine_tuning_runs_with_a_preset_that_has_a_tokenizer(tmp_p
     command = [sys.executable, "-m", "runner", "tracking=none", *bytes_, "task.vocabulary=300"]
     done = forks.run(command, library="jax", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
     assert done.returncode == 2
-    assert "it gives 256 tokens, but the preset's vocabulary has 300; use the preset's tokenizer" in done.stderr
+    assert "its tokens are not those of the preset (GPT2Tokenizer); use the preset's tokenizer" in done.stderr
 
 
 def trained_of(rank: int, paths: list[str]) -> set[str]:
