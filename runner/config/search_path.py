@@ -107,7 +107,7 @@ def extend(search_path: ConfigSearchPath) -> None:
 def own() -> list[Path]:
     """Returns the user's folders by command line and current directory, absolute; the first wins."""
     user_folders = []
-    named = _named_folder(session.current().arguments)
+    named = named_folder(session.current().arguments)
     if named is not None:
         user_folders.append(named)
     in_project = paths.project_root() / "conf"
@@ -117,7 +117,7 @@ def own() -> list[Path]:
     return user_folders
 
 
-def _named_folder(arguments: Sequence[str]) -> Path | None:
+def named_folder(arguments: Sequence[str]) -> Path | None:
     """Returns the last folder of options that a command line names, absolute."""
     folder = None
     remaining = iter(arguments)
@@ -217,7 +217,7 @@ def searchpath(arguments: Sequence[str]) -> list[str]:
     typed = _searchpath_overrides(arguments)
     if typed:
         return typed[-1:]
-    folder = _named_folder(arguments)
+    folder = named_folder(arguments)
     if folder is None:
         return []
     return [f"{KEY}=[{quoted(f'file://{folder.as_posix()}')}]"]

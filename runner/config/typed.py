@@ -7,7 +7,8 @@ import shlex
 from hydra.core.hydra_config import HydraConfig
 
 from runner.config.convert import as_typed
-from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY, portable
+from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY, named_folder, portable
+from runner.host import session
 
 
 def composed_with() -> list[str]:
@@ -16,9 +17,9 @@ def composed_with() -> list[str]:
     """
     hydra = HydraConfig.get()
     arguments = []
-    for source in hydra.runtime.config_sources:
-        if source.provider == "command-line":
-            arguments.append(f"{FLAG}={portable(source.path)}")
+    named = named_folder(session.current().arguments)
+    if named is not None:
+        arguments.append(f"{FLAG}={portable(str(named))}")
     # The recorded command must find the same options again.
     name = str(hydra.job.config_name)
     if name != PRIMARY:

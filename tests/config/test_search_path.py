@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
-from runner.config import search_path
+from runner.config import search_path, typed
 from runner.host import paths, session
 
 
@@ -127,3 +129,13 @@ def test_a_mistake_in_the_users_own_file_is_one_line(project: Path, text: str, t
     assert told in refused(project, "experiment=bad")
     put(project / "conf/mesh/bad.yaml", "{")
     assert "did you mean trainer.epochs?" in refused(project, "trainer.epochz=3"), "and is in no other's way"
+
+
+def test_a_recorded_command_line_has_its_folder_of_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_task = OmegaConf.create({"hydra": [], "task": ["experiment=mine"]})
+    made = SimpleNamespace(job=SimpleNamespace(config_name="config"), overrides=of_task)
+    monkeypatch.setattr(HydraConfig, "get", lambda: made)
+    monkeypatch.chdir(tmp_path)
+    with session.opened("runner", ["--config-dir", "options", "experiment=mine"]), paths.project():
+        assert typed.composed_with() == ["--config-dir=options"]
+        assert typed.command("runner") == "python -m runner --config-dir=options experiment=mine"

@@ -124,8 +124,7 @@ def test_a_multirun_compares_its_plans(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "mesh=batch8", kernels, f"hydra.sweep.dir={tmp_path / 'sweep'}")
     first, second = planned(tmp_path / "sweep" / "0"), planned(tmp_path / "sweep" / "1")
     assert first["totals"]["parameters"]["bytes_per_device"] > second["totals"]["parameters"]["bytes_per_device"]
-    assert "parameters + slots" in done.stdout
-    assert "forward collectives" in done.stdout
+    assert "2 jobs: 2 passed" in done.stdout
 
 
 @pytest.mark.slow
