@@ -9,7 +9,7 @@ from runner.checkpoint import recorded as record
 from runner.checkpoint.arguments import MULTIRUN, key_of, value_of, without
 from runner.config.compose import compose
 from runner.config.convert import convert_group
-from runner.config.search_path import searchpath
+from runner.config.search_path import FLAG, NAME_FLAG, searchpath
 from runner.errors import ConfigError
 from runner.host.late import late
 
@@ -52,5 +52,11 @@ def expand(arguments: Sequence[str]) -> list[str]:
     names_experiment = "tracking.experiment" in typed_keys or "experiment" in typed_keys
     run = sweeps.find(store, reference, [store.experiment_id] if names_experiment else [])
     source = f"{_KEY}={run.info.run_id}"
-    recorded = [argument for argument in parent.recorded_arguments(run) if argument not in MULTIRUN]
+    # A flag and its value are one word, which a typed flag replaces.
+    recorded: list[str] = []
+    for argument in parent.recorded_arguments(run):
+        if recorded and recorded[-1] in (FLAG, NAME_FLAG):
+            recorded[-1] += f"={argument}"
+        elif argument not in MULTIRUN:
+            recorded.append(argument)
     return ["-m", *record.checked(source, parent.why_foreign(run), without(recorded, typed_keys)), *typed, source]
