@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -33,6 +34,10 @@ _MULTIPLY = frozenset(["multiply", "mul"])
 _SUBTRACT = frozenset(["subtract", "sub"])
 _ADD = frozenset(["add", "addv2", "biasadd"])
 _ARITHMETIC = _DIVIDE | _MULTIPLY | _SUBTRACT | _ADD
+_LIBRARIES = frozenset(["keras", "tf_keras", "keras_hub", "keras_cv"])
+_PRODUCTS = frozenset(["dot", "matmul", "tensordot"])
+# What takes whole numbers: fractions would all be number 0.
+_IDS = frozenset(["Embedding", "CategoryEncoding", "IntegerLookup", "Hashing", "OneHot", "MultiHot"])
 # Layers outside of a graph have no order. One with a larger factor, such as 0.1, may be that of a residual branch.
 _STRONG = 1 / 32
 
@@ -87,6 +92,8 @@ def _verdict(layer: Any, inputs: Sequence[Any] = ()) -> Verdict:
         return _of_scale(1.0 if scale is None else scale, 0.0 if offset is None else offset)
     if "Normalization" in names:
         return _of_normalization(layer)
+    if not _IDS.isdisjoint(names):
+        return True
     if "Sequential" in names:
         return _of_chain(layer.layers)
     if "Functional" in names and getattr(layer, "inputs", None):
@@ -105,23 +112,35 @@ def _verdict(layer: Any, inputs: Sequence[Any] = ()) -> Verdict:
 def _graph_of_call(layer: Any) -> Any | None:
     """Returns a functional model of what the `call` of a user's layer or model does; None: it has no graph.
 
-    Layers of tf_keras have none, nor has a `call` that adds losses, unpacks its argument or uses JAX itself.
+    A `call` has none that unpacks its argument, or computes with JAX or TensorFlow itself.
     """
-    keras = sys.modules.get("keras")
-    shapes = list((getattr(layer, "_build_shapes_dict", None) or {}).values())
-    is_of_keras = type(layer).__module__.partition(".")[0] in ("keras", "keras_hub")
-    if keras is None or is_of_keras or not layer.weights or len(shapes) != 1:
+    package = next((name for name in map(_package, type(layer).__mro__) if name in ("keras", "tf_keras")), "")
+    keras = sys.modules.get(package)
+    shape = _called_with(layer)
+    if keras is None or _package(type(layer)) in _LIBRARIES or not layer.weights or shape is None:
         return None
     try:
-        image = keras.Input(shapes[0][1:])
-        return keras.Model(image, layer.call(image))
+        image = keras.Input(shape[1:])
+        with mock.patch.object(type(layer), "add_loss"):
+            return keras.Model(image, layer.call(image))
     except Exception:  # The user's code may raise anything.
         return None
 
 
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _called_with(layer: Any) -> tuple[int | None, ...] | None:
+    """Returns the shape of the one input that a layer was built with."""
+    if hasattr(layer, "_build_shapes_dict"):
+        shapes = list((layer._build_shapes_dict or {}).values())
+        return shapes[0] if len(shapes) == 1 else None
+    return getattr(layer, "_build_input_shape", None)
+
+
 def _is_move(layer: Any) -> bool:
-    is_of_keras = type(layer).__module__.partition(".")[0] in ("keras", "tf_keras", "keras_hub", "keras_cv")
-    if is_of_keras and type(layer).__name__.startswith("Random"):
+    if _package(type(layer)) in _LIBRARIES and type(layer).__name__.startswith("Random"):
         return True
     return any(name.lower() in _MOVES for name in _names(layer))
 
@@ -245,6 +264,10 @@ def _of_call(operation: Any, inputs: Sequence[Any], arguments: Sequence[Any]) ->
     """Returns the verdict on a layer's call, or on an operation such as `x / 255`."""
     kind = _kind(operation)
     constants = [value for value in arguments if _is_number(value)]
+    if len(inputs) == 1 and constants and kind in _PRODUCTS:
+        # Weights of gray add up to about 1.
+        weights = np.atleast_1d(constants[0]).sum(axis=0)
+        return None if np.allclose(weights, 1.0, atol=1e-2) else _of_scale(weights, 0.0)
     if len(inputs) == 1 and constants and kind in _ARITHMETIC:
         constant = _mean(constants[0])
         is_first = constants[0] is arguments[0]

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from runner.model.preprocessing import takes_bytes
 
 keras: Any = import_module(sys.argv[1])
@@ -46,7 +48,9 @@ class Calculating(keras.Model):  # type: ignore[misc]
         self(keras.Input((8, 8, 3)))
 
     def call(self, x: Any) -> Any:
-        return self.conv(self.first(x))
+        x = self.conv(self.first(x))
+        self.add_loss(x)
+        return x
 
 
 class WithInner(L.Layer):  # type: ignore[misc]
@@ -67,6 +71,10 @@ def as_floats(x: Any) -> Any:
     if keras.__name__ == "keras":
         return keras.ops.cast(x, "float32")
     return import_module("tensorflow").cast(x, "float32")
+
+
+def gray(x: Any) -> Any:
+    return keras.ops.dot(x, np.array([[0.2989], [0.587], [0.114]], "float32"))
 
 
 class WithTensors(L.Layer):  # type: ignore[misc]
@@ -115,8 +123,13 @@ TAKE_BYTES: dict[str, Callable[[], Any]] = {
     "wrapped": lambda: graph(L.TimeDistributed(L.Rescaling(1 / 255))),
     "discretized bytes": lambda: graph(L.Discretization([30.0, 40.0, 55.0])),
     "two inputs": lambda: two_inputs("image"),
+    "call of arithmetic": lambda: Calculating(lambda x: as_floats(x) / 255),
+    "call of a function": lambda: Calculating(APPLICATIONS.mobilenet_v2.preprocess_input),
+    "ids": lambda: graph(L.Flatten(), L.Embedding(256, 4)),
+    "ids of a layer": lambda: Subclassed(L.Reshape((-1,)), L.Embedding(256, 4)),
 }
 TAKE_FRACTIONS: dict[str, Callable[[], Any]] = {
+    "call that widens": lambda: Calculating(lambda x: x * 2 - 1),
     "convolution": lambda: graph(conv()),
     "augmentation alone": lambda: graph(flips(), conv()),
     "widened": lambda: graph(L.Rescaling(2.0, -1.0), conv()),
@@ -133,10 +146,11 @@ TAKE_FRACTIONS: dict[str, Callable[[], Any]] = {
 }
 
 if keras.__name__ == "keras":
-    TAKE_BYTES["call of arithmetic"] = lambda: Calculating(lambda x: keras.ops.cast(x, "float32") / 255)
-    TAKE_BYTES["call of a function"] = lambda: Calculating(APPLICATIONS.mobilenet_v2.preprocess_input)
     TAKE_BYTES["gray"] = lambda: graph(lambda x: keras.ops.mean(x, axis=-1, keepdims=True), L.Rescaling(1 / 255))
-    TAKE_FRACTIONS["call that widens"] = lambda: Calculating(lambda x: x * 2 - 1)
+    TAKE_BYTES["gray by weights"] = lambda: graph(gray, L.Rescaling(1 / 255))
+    TAKE_BYTES["call of a product"] = lambda: Calculating(lambda x: L.Rescaling(1 / 255)(gray(x)))
+    TAKE_BYTES["numbers"] = lambda: graph(lambda x: keras.ops.one_hot(keras.ops.cast(x, "int32"), 256))
+    TAKE_FRACTIONS["gray by weights alone"] = lambda: graph(gray, conv())
 
 if __name__ == "__main__":
     wrong = [name for name, make in TAKE_BYTES.items() if not takes_bytes(make(), ["image"])]
