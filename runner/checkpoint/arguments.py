@@ -69,7 +69,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     ((key, reference),) = named.items()
     if not set(MULTIRUN).isdisjoint(arguments):
         problem = "needs a single run, not a multirun"
-        raise invalid(key, reference, problem=problem, fix="drop -m, or set sweep.resume for a sweep")
+        raise invalid(key, reference, problem=problem, fix="drop -m, or set sweep.resume to continue a sweep")
     if key == "resume" and reference == AUTO:
         # The same command line is typed each time, so nothing recorded is added to it.
         return list(arguments)

@@ -27,7 +27,6 @@ from runner.cli import command_line
 from runner.cli.messages import one_line
 from runner.cli.prepare import LOG, Prepared, prepare
 from runner.cli.resolvers import register_resolvers
-from runner.cli.sweep import resume
 from runner.cli.sweep import settings as sweep_settings
 from runner.cluster import lifecycle as processes
 from runner.cluster import place, restarts
@@ -140,7 +139,7 @@ def _read_arguments(opened: session.Session) -> list[str]:
     # Checked before recorded overrides are looked for, and once more with them.
     arguments = command_line.arranged(opened.typed)
     member.join(os.environ)
-    arguments = checkpoint_arguments.expand(resume.expand(arguments))
+    arguments = checkpoint_arguments.expand(arguments)
     opened.arguments = tuple(command_line.arranged(arguments))
     sys.argv[1:] = opened.arguments  # without secrets: libraries may record it, and Hydra's parser reads it
     register_resolvers()

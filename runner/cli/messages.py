@@ -61,30 +61,36 @@ def one_line(error: Exception, arguments: Sequence[str]) -> str:
             return str(unwritable(disk_error))
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     key = str(getattr(cause, "full_key", None) or "")
+    if not key:
+        return _of_hydra(in_one_line(str(error)), arguments)
+    argument = _argument_of(key, arguments)
     parent = getattr(cause, "parent_node", None)
-    root = parent._get_root() if isinstance(parent, DictConfig) else None
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(root, DictConfig):
-        return _unknown_key(key, _argument_of(key, arguments), root)
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(parent, DictConfig):
+        root = parent._get_root()
+        assert isinstance(root, DictConfig)
+        return _unknown_key(key, argument, root)
     if isinstance(parent, ListConfig):
         name = key.partition("[")[0]
-        return f"{_argument_of(key, arguments)}: {name} is a list; set all of it: {name}=[...]"
-    if isinstance(cause, InterpolationResolutionError) and key:
-        return f"{_argument_of(key, arguments)}: can't be resolved ({_first_line(cause)}); name a key that exists"
-    if key:
-        return f"{_argument_of(key, arguments)}: {_first_line(cause)}; see python -m runner --cfg all"
-    text = in_one_line(str(error))
+        return f"{argument}: {name} is a list; set all of it: {name}=[...]"
+    problem = in_one_line(str(getattr(cause, "msg", None) or cause).splitlines()[0])
+    if isinstance(cause, InterpolationResolutionError):
+        return f"{argument}: can't be resolved ({problem}); name a key that exists"
+    return f"{argument}: {problem}; see python -m runner --cfg all"
+
+
+def _of_hydra(text: str, arguments: Sequence[str]) -> str:
+    """Returns an error of Hydra's, which has no key, with the argument that it is about, if its text names one."""
     several = re.match(r"Ambiguous value for argument '(.+?)=(.+?)' 1\.", text)
     if several:
         fix = f"add -m to run each, or write {several[1]}=[{several[2]}] for a list"
         return f"{several[1]}={several[2]}: has several values, and one run takes one; {fix}"
     for argument in arguments:
         key, _, value = argument.lstrip("+~").partition("=")
-        name = key.rpartition(".")[2]
-        is_quoted = f"'{name}'" in text or re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", text) is not None
         # Of a group whose value is not a name, Hydra names neither.
         if is_group(key) and value not in search_path.options(key):
             return f"{short(argument)}: {text}; leave {key} out to get the default"
-        if is_quoted:
+        name = key.rpartition(".")[2]
+        if f"'{name}'" in text or re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", text):
             return f"{short(argument)}: {text}"
     return text
 
@@ -100,22 +106,20 @@ def _argument_of(key: str, arguments: Sequence[str]) -> str:
 
 def _unknown_option(file: str, options: Sequence[str], arguments: Sequence[str]) -> str:
     """Returns the message of an option of a group that has no file, as `mesh/batch9`."""
-    group, _, option = file.rpartition("/")
-    if not group:
+    if "/" not in file:
         return f"--config-name {file}: no such config; remove it, or name the folder that has it with --config-dir"
     typed = [argument for argument in arguments if argument.lstrip("+~").replace("=", "/", 1) == file]
-    group, _, option = (typed or [f"{group}={option}"])[0].lstrip("+~").partition("=")
+    group, _, option = (typed or ["=".join(file.rsplit("/", 1))])[0].lstrip("+~").partition("=")
     names = [name for name in options if name] or search_path.options(group)
     alias = _ALIASES.get(f"{group}={option.lower()}")
+    close = [alias] if alias else [f"{group}={name}" for name in get_close_matches(option, names, n=1)]
     size = re.fullmatch(r"batch([1-9]\d*)", option)
-    if alias:
-        fix = f"did you mean {alias}?"
-    elif group == "mesh" and size:
+    if group == "mesh" and size:
         fix = f"any size works: mesh.axes.batch={size[1]}, on a CPU with mesh.cpu_devices={size[1]}"
+    elif close:
+        fix = f"did you mean {close[0]}?"
     else:
-        close = get_close_matches(option, names, n=1)
-        first = next(iter(names), "default")
-        fix = f"did you mean {group}={close[0]}?" if close else f"choose one, as {group}={first}"
+        fix = f"choose one, as {group}={next(iter(names), 'default')}"
     return f"{short(f'{group}={option}')}: unknown option ({_listed(f'options of {group}', names)}); {fix}"
 
 
@@ -125,8 +129,6 @@ def _unknown_key(key: str, argument: str, config: DictConfig) -> str:
     known = [path for path in known if not key.startswith(f"{path}.")]
     parent, _, name = key.rpartition(".")
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == parent]
-    same_name = [path for path in known if path.rpartition(".")[2] == name]
-    close_siblings = [f"{parent}.{close}" for close in get_close_matches(name, siblings, n=1)] if parent else []
     options = search_path.options(parent) if parent else []
     with_key = [option for option in options if name in search_path.readable_content_of(f"{parent}/{option}")]
     if name in _ALIASES and _ALIASES[name] != key:
@@ -134,7 +136,9 @@ def _unknown_key(key: str, argument: str, config: DictConfig) -> str:
     elif with_key:
         fix = f"set {parent}={' or '.join(with_key)}, which {'has' if len(with_key) == 1 else 'have'} it"
     else:
-        fix = did_you_mean(key, close_siblings or same_name or [path for path in known if "_target_" not in path])
+        close = [f"{parent}.{sibling}" for sibling in get_close_matches(name, siblings, n=1) if parent]
+        same_name = [path for path in known if path.rpartition(".")[2] == name]
+        fix = did_you_mean(key, close or same_name or [path for path in known if "_target_" not in path])
     title = f"keys of {parent}" if parent else "groups"
     return f"{argument}: unknown key ({_listed(title, siblings)}); {fix}"
 
@@ -155,8 +159,3 @@ def _listed(what: str, names: Sequence[str]) -> str:
     shown = ", ".join(sorted(names)[:_MOST_NAMES])
     more = f" and {len(names) - _MOST_NAMES} more, see --help" if len(names) > _MOST_NAMES else ""
     return f"{what}: {shown}{more}"
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(getattr(error, "msg", None) or error)
-    return in_one_line(text.splitlines()[0])

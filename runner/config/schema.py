@@ -418,7 +418,7 @@ class SweepConfig:
       metric: metric that jobs are compared by, such as `eval/loss`; `auto`: the task's first metric that is maximized,
         else the loss.
       direction: `maximize` or `minimize`; null: the direction of the metric, `maximize` if it has none.
-      resume: run ID of a sweep, or `latest`: run its unfinished jobs under the same parent run.
+      resume: run ID of a sweep, or `latest`: skip its finished jobs, and continue the others under that parent run.
     """
 
     name: str | None = None

@@ -132,8 +132,7 @@ class SearchSweeper:
       n_trials: number of trials, including those of a resumed search.
       storage: URI of the database with the studies.
       seed: of the sampler.
-      startup_trials: random trials before the sampler uses results, and before trials are pruned.
-      prune: end a trial whose value is worse than the median of the others at the same evaluation.
+      startup_trials: random trials before the sampler uses results.
     """
 
     params: dict[str, Any] = field(default_factory=dict)
@@ -141,4 +140,3 @@ class SearchSweeper:
     storage: str = checked("", test=_database_problem, rule="URI", example="sqlite:///search.db")
     seed: int = integer(1337, at_least=0)
     startup_trials: int = integer(5, at_least=0)
-    prune: bool = True

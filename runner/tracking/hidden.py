@@ -33,8 +33,6 @@ _BOOKKEEPING = frozenset(
         "runner.trainer",
         "runner.varied",
         "runner.sweep.job",
-        "runner.sweep.argv",
-        "runner.sweep.folder",
         "runner.sweep.best_run_id",
     }
 )

@@ -7,24 +7,18 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import suppress
+from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from runner.cluster.launch import LAUNCHER_VARIABLE
-from runner.cluster.team import current
 from runner.config.names import varied_name
 from runner.host import session
-from runner.host.outputs import append_whole, spared
 from runner.tracking.records import TAG_LIMIT, clean_key, cut
 
 _VARIABLE = "RUNNER_SWEEP_JOB"
 _VARIED = "varied."
 JOB_TAG = "runner.sweep.job"
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that this process gets when its parent ends
-VALUES_FILE = "values.jsonl"
-LogPoints = Callable[[int, Mapping[str, float]], None]
 Values = frozenset[tuple[str, str]]
 
 
@@ -36,13 +30,11 @@ class Membership:
       parent_run_id: the sweep's run; None where nothing is recorded.
       job: its number in the sweep.
       varied: what varies, with this job's values.
-      report: metric whose values it writes to a file as they come, for a search that prunes; None: none.
     """
 
     parent_run_id: str | None
     job: int
     varied: dict[str, str] = field(default_factory=dict)
-    report: str | None = None
 
     @property
     def name(self) -> str:
@@ -96,24 +88,3 @@ def membership() -> Membership | None:
     """Returns what this process knows of its sweep; None for a run of its own."""
     found = session.current().membership
     return found if isinstance(found, Membership) else None
-
-
-def reporting(log: LogPoints, folder: Path) -> LogPoints:
-    """Returns a log function that also writes the metric that the sweep asked for into the job's folder."""
-    member = membership()
-    if member is None or member.report is None or not current().is_first:
-        return log
-    metric = member.report
-    path = folder / VALUES_FILE
-    unwritten: list[str] = []  # kept while the disk is full
-
-    def log_and_report(step: int, values: Mapping[str, float]) -> None:
-        log(step, values)
-        if metric in values:
-            unwritten.append(json.dumps({"step": step, "value": float(values[metric])}) + "\n")
-            # The first failure is a warning, the next ones are not.
-            with spared(f"{path}, which the search reads,") if len(unwritten) == 1 else suppress(OSError):
-                append_whole(path, "".join(unwritten).encode())
-                unwritten.clear()
-
-    return log_and_report

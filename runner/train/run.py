@@ -244,7 +244,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 profiler = profile.Profiler(trainer.profile, engine.trace, folder)
                 samples = Samples(config, engine, task, folder, tracker.log_artifact)
                 hooks = loop.LoopHooks(
-                    log=member.reporting(points.log, folder),
+                    log=points.log,
                     forget=points.forget,
                     notify=notify,
                     display=Display(trainer.progress if team.is_first else "none", console, splits.selecting_name),

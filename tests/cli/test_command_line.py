@@ -44,22 +44,3 @@ def test_where_to_write_is_a_path(value: str, problem: str) -> None:
     for key in ("hydra.run.dir", "hydra.sweep.dir"):
         with pytest.raises(ConfigError, match=rf"{key}=.*: must {problem}.*; set {key}="):
             arranged([f"{key}={value}"])
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        "../../etc/passwd",
-        "/etc/passwd",
-        "../model/mlp",
-        "sub/../../x",
-        "C:\\x",
-        "single,../x",
-        "'../x'",
-        "choice(../x,a)",
-    ],
-)
-@pytest.mark.parametrize("group", ["mesh", "+mesh@a.b", "hydra/launcher", "experiment"])
-def test_an_options_name_does_not_leave_its_folder(group: str, option: str) -> None:
-    with pytest.raises(ConfigError, match="a path that leaves it"):
-        arranged([f"{group}={option}"])

@@ -21,7 +21,7 @@ from runner.host import paths
 from runner.plan.checks.composed import convert
 
 # Keys that name a run of an earlier command of the page; the other overrides are checked without them.
-_RECORDED = (*KEYS, "sweep.resume")
+_RECORDED = KEYS
 _OF_HYDRA = ("hydra.", "hydra/", "+hydra.")
 _SEARCHED = "hydra.searchpath="  # folders with the options of a project
 

@@ -297,9 +297,7 @@ def page() -> str:
     words = {key: says for key, _, says in listed(CONF / "config.yaml") if key in ("resume", "name", "branch", "run")}
     lines += [f"| `{key}=` | {cell(says)} |" for key, says in words.items()]
     lines += ["", "### Flags", "", "| flag | |", "|---|---|"]
-    known = [
-        flag for flag in (*command_line.FLAGS_WITHOUT_VALUE, *command_line.FLAGS_WITH_VALUE) if flag.startswith("--")
-    ]
+    known = list(dict.fromkeys(flag for flag in command_line.FLAGS if flag.startswith("--")))
     shown = [f"`{flag}`" + (f", `{_SHORT[flag]}`" if flag in _SHORT else "") for flag in known]
     lines += [f"| {flag} | {_FLAGS.get(name, '')} |" for flag, name in zip(shown, known, strict=True)]
     lines.append("")

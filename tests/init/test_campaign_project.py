@@ -84,7 +84,7 @@ def test_a_project_runs_by_a_wheel_alone_and_after_it_was_moved(python: Path, tm
     shutil.move(first / "conf", first / "options")
     sweep = ["-m", "experiment=mine", *SMALL, "model.width=8,16", "--config-dir", "options"]
     assert run("runner", *sweep).count("passed") >= 2
-    resumed = run("runner", "sweep.resume=latest")
+    resumed = run("runner", *sweep, "sweep.resume=latest")
     assert "finished before" in resumed or resumed.count("skipped") >= 2
     assert "width" in run("runner.runs", "compare", "sweep=latest")
 
@@ -97,8 +97,7 @@ def test_a_project_runs_by_a_wheel_alone_and_after_it_was_moved(python: Path, tm
     shutil.rmtree(first, ignore_errors=True)
     (first / "outputs").mkdir(parents=True)
     (first / "outputs" / "mlartifacts").symlink_to(tmp_path / "second" / "outputs" / "mlartifacts")
-    # The folder of a moved sweep is not the recorded one, so that its record may name no folder of options.
-    resumed = run("runner", "sweep.resume=latest", "--config-dir", "options")
+    resumed = run("runner", *sweep, "sweep.resume=latest")
     assert "finished before" in resumed or resumed.count("skipped") >= 2
     assert "epoch 4 of 4" in run("runner", "resume=latest", "trainer.epochs=4"), "its folder of options is known"
     assert "hits" in run("runner.evaluate", "run=latest")

@@ -39,14 +39,10 @@ def test_an_exit_code_is_an_outcome(code: int, status: str, note: str) -> None:
 
 
 class Watch:
-    """Keeps outcomes; says which jobs are not worth their time."""
+    """Keeps outcomes."""
 
-    def __init__(self, *hopeless: int) -> None:
+    def __init__(self) -> None:
         self.outcomes: dict[int, Outcome] = {}
-        self._hopeless = hopeless
-
-    def should_stop(self, job: Job) -> bool:
-        return job.number in self._hopeless and (job.folder / LOG_FILE).stat().st_size > 0
 
     def ended(self, job: Job, outcome: Outcome) -> None:
         self.outcomes[job.number] = outcome
@@ -73,7 +69,7 @@ def process(job: Job, *programs: str) -> RunningJob:
 
 def run(count: int, folder: Path, start: Callable[[Job], RunningJob], watch: Watch, **limits: Any) -> None:
     with StopRequest() as stop:
-        run_jobs(jobs(folder, count), start, watch.should_stop, watch.ended, stop, **{"timeout_s": None, **limits})
+        run_jobs(jobs(folder, count), start, watch.ended, stop, **{"timeout_s": None, **limits})
 
 
 def test_a_job_that_fails_or_is_killed_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The search: ranges, NaN, pruning and resuming, with trials that are made up instead of trained."""
+"""The search: ranges, NaN and resuming, with trials that are made up instead of trained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from runner.cli.sweep.sweep import varied_of
 from runner.config.schema import SweepConfig
 from runner.config.schema_hydra import SearchSweeper
 from runner.errors import ConfigError
-from runner.tracking.member import VALUES_FILE
 
 RATE = "optimizer.learning_rate"
 
@@ -50,9 +49,9 @@ def test_an_invalid_range_is_an_error(override: str) -> None:
 
 
 class MadeUp:
-    """A sweep whose jobs run nowhere: `score` says what a learning rate gives at each evaluation."""
+    """A sweep whose jobs run nowhere: `score` says what a learning rate gives."""
 
-    def __init__(self, folder: Path, score: Callable[[float], list[float]], default: float = 0.05) -> None:
+    def __init__(self, folder: Path, score: Callable[[float], float], default: float = 0.05) -> None:
         self.folder, self.score, self.parent = folder, score, None
         overrides = OverridesParser.create().parse_overrides(
             [f"{RATE}=tag(log,interval(1e-4,1.0))", "trainer.epochs=4"]
@@ -89,17 +88,12 @@ class MadeUp:
                 self.stop.requested = True
                 search.tell(job, Outcome("killed"))
                 return
-            search.tell(job, self._train(search, job))
+            search.tell(job, self._train(job))
 
-    def _train(self, search: Search, job: Job) -> Outcome:
-        for value in self.score(float(job.varied[RATE])):
-            with (job.folder / VALUES_FILE).open("a") as file:
-                file.write(json.dumps({"value": value}) + "\n")
-            if search.should_stop(job):
-                return Outcome("pruned")
-            if math.isnan(value):
-                return Outcome("failed")
-        return Outcome("passed")
+    def _train(self, job: Job) -> Outcome:
+        value = self.score(float(job.varied[RATE]))
+        (job.folder / "summary.json").write_text(json.dumps({"eval_accuracy": value}))
+        return Outcome("failed" if math.isnan(value) else "passed")
 
     @property
     def study(self) -> optuna.Study:
@@ -107,23 +101,21 @@ class MadeUp:
         return optuna.load_study(study_name="made up", storage=storage)
 
 
-def rises(rate: float) -> list[float]:
-    """Best at a rate of 0.01; better with each evaluation."""
-    peak = 1.0 - abs(math.log10(rate) + 2) / 4
-    return [peak * share for share in (0.4, 0.6, 0.8, 1.0)]
+def peak(rate: float) -> float:
+    """Best at a rate of 0.01."""
+    return 1.0 - abs(math.log10(rate) + 2) / 4
 
 
-def test_a_search_prunes_and_goes_on_after_an_interruption_up_to_its_number(tmp_path: Path) -> None:
-    first = MadeUp(tmp_path / "first", rises)
+def test_a_search_goes_on_after_an_interruption_up_to_its_number(tmp_path: Path) -> None:
+    first = MadeUp(tmp_path / "first", peak)
     first.run(first.open(12), most=5)
-    assert len(first.study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])) == 5
+    assert len(first.study.get_trials(states=[TrialState.COMPLETE])) == 5
     (cut_off,) = first.study.get_trials(states=[TrialState.FAIL])
 
-    second = MadeUp(tmp_path / "second", rises)
+    second = MadeUp(tmp_path / "second", peak)
     second.run(second.open(12))
-    fair = second.study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])
+    fair = second.study.get_trials(states=[TrialState.COMPLETE])
     assert len(fair) == 12
-    assert any(trial.state == TrialState.PRUNED for trial in fair)
     assert any(trial.params == cut_off.params for trial in fair), "what was cut off is tried again"
     default = next(trial for trial in fair if trial.params[RATE] == 0.05)
     assert default.number == 0
@@ -132,8 +124,7 @@ def test_a_search_prunes_and_goes_on_after_an_interruption_up_to_its_number(tmp_
 
 
 def tried(made_up: MadeUp) -> list[float]:
-    trials = made_up.study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])
-    return [trial.params[RATE] for trial in trials]
+    return [trial.params[RATE] for trial in made_up.study.get_trials(states=[TrialState.COMPLETE])]
 
 
 @pytest.mark.parametrize(
@@ -143,13 +134,13 @@ def test_a_resumed_search_draws_what_an_uninterrupted_one_draws(
     tmp_path: Path, first_number: int, interrupted_in: int, default: float, startup_trials: int
 ) -> None:
     (tmp_path / "whole").mkdir()
-    whole = MadeUp(tmp_path / "whole" / "sweep", rises, default)
+    whole = MadeUp(tmp_path / "whole" / "sweep", peak, default)
     whole.run(whole.open(6, startup_trials))
     assert len(set(tried(whole))) == 6
 
-    first = MadeUp(tmp_path / "first", rises, default)
+    first = MadeUp(tmp_path / "first", peak, default)
     first.run(first.open(first_number, startup_trials), most=interrupted_in)
-    second = MadeUp(tmp_path / "second", rises, default)
+    second = MadeUp(tmp_path / "second", peak, default)
     search = second.open(6, startup_trials)
     second.run(search)
     assert tried(second) == tried(whole)
@@ -157,7 +148,7 @@ def test_a_resumed_search_draws_what_an_uninterrupted_one_draws(
 
 
 def test_a_nan_is_a_failed_trial_and_never_the_best(tmp_path: Path) -> None:
-    made_up = MadeUp(tmp_path / "first", lambda rate: [math.nan] if rate > 0.03 else rises(rate))
+    made_up = MadeUp(tmp_path / "first", lambda rate: math.nan if rate > 0.03 else peak(rate))
     made_up.run(made_up.open(8))
     states = {trial.state for trial in made_up.study.trials if trial.params[RATE] > 0.03}
     assert states == {TrialState.FAIL}

@@ -101,7 +101,7 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
     assert process.stdout is not None
     wait_for("epoch 5/40", tmp_path / "sweep" / "0" / "job.log")
     os.kill(job_pid(process.pid), signal.SIGKILL)
-    assert "To continue: python -m runner sweep.resume=latest" in process.stdout.read().splitlines()
+    (to_continue,) = re.findall(r"(?m)^To continue: python -m runner -m (.*)$", process.stdout.read())
     assert process.wait(60) == 1
     table = rows(tmp_path / "sweep")
     assert [row["status"] for row in table] == ["killed", *["passed"] * 2, "failed"]
@@ -113,7 +113,7 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
     ended = {"learning_rate=0.05": "KILLED", "learning_rate=1e+30": "FAILED"}
     assert status_by_name(children) == finished | ended
 
-    done = sweep(tmp_path, "sweep.resume=latest", "trainer.on_nan=continue", name="resumed")
+    done = sweep(tmp_path, *shlex.split(to_continue), "trainer.on_nan=continue", name="resumed")
     assert [row["status"] for row in rows(tmp_path / "resumed")] == ["passed", *["skipped"] * 2, "passed"]
     assert "4 jobs: 2 passed, 2 skipped" in done.stdout
     _, parent, again = runs(tmp_path)
@@ -163,4 +163,5 @@ def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_pa
     assert status_by_name(children)["mesh=single"] == "KILLED"
     assert "3 jobs: 2 killed, 1 not run" in rest
     last = [line for line in rest.splitlines() if line != "interrupted"][-1]
-    assert last == "To continue: python -m runner sweep.resume=latest"
+    assert last.startswith("To continue: python -m runner -m ")
+    assert last.endswith(f" sweep.resume={parent.info.run_id}")

@@ -60,9 +60,7 @@ def test_the_description_follows_the_run_from_its_start_to_its_end(opener: Any, 
     assert "eval/loss **0.5**" in told
 
 
-@pytest.mark.parametrize(
-    "key", ["runner.pid", "runner.boot", "runner.sweep.argv", "varied.dataset.batch_size", PARAMS]
-)
+@pytest.mark.parametrize("key", ["runner.pid", "runner.boot", "runner.sweep.job", "varied.dataset.batch_size", PARAMS])
 def test_bookkeeping_is_stored_where_the_page_lists_nothing_and_read_by_its_own_name(key: str) -> None:
     assert tag_key(key) == f"mlflow.{key}"
     assert tags_of({tag_key(key): "x"}) == {key: "x"}

@@ -17,8 +17,8 @@ from runner.config.names import varied_name
 from runner.errors import EXIT_DONE, EXIT_REFUSED
 from runner.host.signals import SIGNALS, StopRequest
 
-JobStatus = Literal["passed", "failed", "refused", "killed", "timeout", "pruned", "skipped", "not run"]
-GOOD: frozenset[str] = frozenset({"passed", "skipped", "pruned"})
+JobStatus = Literal["passed", "failed", "refused", "killed", "timeout", "skipped", "not run"]
+GOOD: frozenset[str] = frozenset({"passed", "skipped"})
 LOG_FILE = "job.log"
 _ERROR = "error: "  # how a command's one line of error begins
 _TAIL_BYTES = 1 << 16  # of a log, in which the error is the last line or nearly
@@ -162,7 +162,6 @@ class RunningJob:
 def run_jobs(
     jobs: Iterator[Job],
     start: Callable[[Job], RunningJob],
-    should_stop: Callable[[Job], bool],
     ended: Callable[[Job, Outcome], None],
     stop: StopRequest,
     *,
@@ -174,7 +173,6 @@ def run_jobs(
     Args:
       jobs: is asked for the next one only when there is room, so that a search may choose it late.
       start: starts a job.
-      should_stop: returns whether a running job is not worth its time.
       ended: gets each outcome.
       stop: notes signals.
       max_parallel: jobs at a time.
@@ -200,8 +198,6 @@ def run_jobs(
                         one.end("killed", f"the sweep was ended by signal {stop.signum}")
                     elif timeout_s is not None and one.seconds > timeout_s:
                         one.end("timeout", f"took longer than hydra.launcher.timeout={timeout_s:g} seconds")
-                    elif should_stop(one.job):
-                        one.end("pruned", "its values so far were behind those of other trials")
                     outcome = one.outcome()
                     if outcome is not None:
                         running.remove(one)

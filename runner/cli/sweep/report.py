@@ -6,7 +6,6 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,21 +17,17 @@ from runner.cli.sweep.jobs import GOOD, Job, Outcome, jobs_text
 from runner.cli.sweep.parent import Parent
 from runner.cli.sweep.sweep import Sweep
 from runner.config.names import short_keys, short_value, varied_name
-from runner.host import session
 from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.task import metrics
-from runner.tracking import sweeps
 from runner.tracking.base import Status
 from runner.tracking.hidden import tags_of
 from runner.tracking.member import Values, values_of, varied_tags
 from runner.tracking.mlflow_import import warn
-from runner.tracking.named import LATEST
 from runner.tracking.reason import reason
 
-# A resumed sweep runs these again: they may end well this time. A pruned or a refused job would end as before.
+# A resumed sweep runs these again: they may end well this time. A refused job would end as before.
 _RESUMABLE = {"killed", "failed", "timeout", "not run"}
-_STORE_KEYS = ("tracking", "tracking.uri", "tracking.experiment")  # needed to find a sweep by its id
 _ROWS_OF_DESCRIPTION = 30  # of the table on the sweep's page, which a tag of MLflow holds; table.md has all
 Draw = Callable[[Path], list[Path]]
 
@@ -82,7 +77,7 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
         files = _write(sweep, entries, table, draw)
         tables.show(table, sweep.settings.name)
     for entry in entries:
-        if entry.outcome.note and entry.outcome.status not in ("skipped", "pruned"):
+        if entry.outcome.note and entry.outcome.status != "skipped":
             print(f"{entry.job}: {entry.outcome.status}: {entry.outcome.note}")
     if entries:
         print(result, flush=True)
@@ -106,7 +101,7 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     for line in sweep.parent.describe():
         print(f"sweep: {line.removeprefix('run: ')}" if line.startswith("run: ") else line)
     if not _RESUMABLE.isdisjoint(statuses):
-        print(f"To continue: {_resume_command(sweep, sweep.parent)}", flush=True)
+        print(f"To continue: {sweep.parent.command} sweep.resume={sweep.parent.run_id}", flush=True)
     return all_good
 
 
@@ -221,16 +216,6 @@ def _command(sweep: Sweep, job: Job) -> str:
     """Returns the command line that runs a job again, by itself and from its beginning."""
     overrides = [override for override in job.overrides if key_of(override) not in KEYS]
     return shlex.join(["python", "-m", sweep.settings.module, *sweep.flags, *overrides])
-
-
-def _resume_command(sweep: Sweep, parent: Parent) -> str:
-    """Returns the command line that resumes the sweep, for the jobs that did not pass."""
-    reference = parent.run_id
-    with suppress(Exception):  # the tracking server may be unavailable: the id works in any case
-        if sweeps.find(parent.store, LATEST).info.run_id == parent.run_id:
-            reference = LATEST
-    store = [argument for argument in session.current().arguments if key_of(argument) in _STORE_KEYS]
-    return shlex.join(["python", "-m", sweep.settings.module, f"sweep.resume={reference}", *store])
 
 
 def _description(

@@ -70,18 +70,14 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
     launcher = settings.launcher
 
     def start(job: Job) -> RunningJob:
-        metric = None if study is None else settings.group.metric
         parent_run_id = None if sweep.parent is None else sweep.parent.run_id
-        environment = Membership(parent_run_id, job.number, dict(job.varied), metric).environment()
+        environment = Membership(parent_run_id, job.number, dict(job.varied)).environment()
         if launcher.max_parallel > 1:
             # Else each job would start as many threads as the machine has cores.
             environment[cores.VARIABLE] = str(max(1, cores.available() // launcher.max_parallel))
         started = RunningJob(job, arguments(settings.module, sweep.flags, job, sweep.config), environment)
         print(f"{job}: started", flush=True)
         return started
-
-    def should_stop(job: Job) -> bool:
-        return study is not None and study.should_stop(job)
 
     def ended(job: Job, outcome: Outcome) -> None:
         sweep.outcomes[job.number] = outcome
@@ -108,7 +104,6 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
     run_jobs(
         jobs,
         start,
-        should_stop,
         ended,
         sweep.stop,
         max_parallel=launcher.max_parallel,

@@ -1,8 +1,7 @@
-"""A search by Optuna: one process per trial, bad trials ended early, the study in a database for resumed sweeps."""
+"""A search by Optuna: one process per trial, the study in a database for resumed sweeps."""
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization import matplotlib as drawing
 
 from runner import figures
+from runner.cli.runs.records import results_of
 from runner.cli.sweep.jobs import Job, JobStatus, Outcome
 from runner.cli.sweep.sweep import Sweep, own_overrides
 from runner.config.schema_hydra import SearchSweeper
@@ -28,19 +28,15 @@ from runner.errors import ConfigError
 from runner.host.secrets import STUDIES, reveal
 from runner.task import metrics
 from runner.tracking.location import absolute, sqlite_path
-from runner.tracking.member import VALUES_FILE
 
 # User attribute of a trial that a signal ended: it says nothing of its values, and these are tried again.
 _INTERRUPTED = "interrupted"
 _STATUS_OF_EARLIER_TRIALS: dict[TrialState, JobStatus] = {
     TrialState.COMPLETE: "skipped",
-    TrialState.PRUNED: "pruned",
     TrialState.FAIL: "failed",
 }
 _FEWEST_TRIALS = 3  # below, a picture has nothing to show
 _FEWEST_TO_WEIGH = 10  # below, fANOVA fits noise
-# Evaluations of a trial before it may be pruned.
-_WARMUP = 1
 
 
 class Search:
@@ -57,7 +53,6 @@ class Search:
         maximize = sweep.settings.group.direction == metrics.MAXIMIZE
         self._study = _open_study(settings, name, maximize=maximize)
         self._open_trials: dict[int, optuna.Trial] = {}
-        self._read: dict[int, int] = {}  # values of each trial's file that were reported
         self._add_earlier_trials()
 
     @property
@@ -79,33 +74,15 @@ class Search:
             else:
                 self.tell(self._sweep.jobs[-1], self._sweep.outcomes[trial.number])
 
-    def should_stop(self, job: Job) -> bool:
-        """Reports the trial's new values to the study, and returns whether it should be pruned."""
-        if not self._settings.prune:
-            return False
-        trial = self._open_trials[job.number]
-        values = _values(job.folder)
-        reported = self._read.get(job.number, 0)
-        if len(values) == reported:
-            return False
-        self._read[job.number] = len(values)
-        # By the number of the evaluation, since steps differ with batch sizes.
-        for evaluation, value in enumerate(values[reported:], start=reported + 1):
-            trial.report(value, evaluation)
-        return len(values) > _WARMUP and trial.should_prune()
-
     def tell(self, job: Job, outcome: Outcome) -> None:
         """Ends a trial in the study."""
         trial = self._open_trials.pop(job.number)
-        values = _values(job.folder)
+        results = results_of(job.folder)
         if outcome.status == "skipped":
-            metrics = self._sweep.finished_runs[job.number].data.metrics
-            values = [metrics.get(self._sweep.settings.group.metric, math.nan)]
-        has_value = bool(values) and math.isfinite(values[-1])
-        if outcome.status == "pruned":
-            self._study.tell(trial, state=TrialState.PRUNED)
-        elif outcome.status in ("passed", "skipped") and has_value:
-            self._study.tell(trial, values[-1])
+            results = self._sweep.finished_runs[job.number].data.metrics
+        value = results.get(self._sweep.settings.group.metric, math.nan)
+        if outcome.status in ("passed", "skipped") and math.isfinite(value):
+            self._study.tell(trial, value)
         elif outcome.status == "killed" and self._sweep.stop.requested:
             self._fail_interrupted(trial)
         else:
@@ -202,7 +179,6 @@ def _open_study(settings: SearchSweeper, name: str, *, maximize: bool) -> optuna
     return optuna.create_study(
         storage=uri,
         sampler=_sampler(settings, 0),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=settings.startup_trials, n_warmup_steps=_WARMUP),
         study_name=name,
         direction="maximize" if maximize else "minimize",
         load_if_exists=True,
@@ -244,21 +220,6 @@ def _overrides_of(params: Mapping[str, object]) -> list[str]:
 def _as_typed(value: object) -> str:
     """Returns a value as an override has it; a float with all its digits, so that a trial can be repeated."""
     return repr(value) if isinstance(value, float) else str(value)
-
-
-def _values(folder: Path) -> list[float]:
-    """Returns the metric's values in a trial's file; its last line may be half written."""
-    try:
-        lines = (folder / VALUES_FILE).read_text().splitlines()
-    except OSError:
-        return []
-    values = []
-    for line in lines:
-        try:
-            values.append(float(json.loads(line)["value"]))
-        except (ValueError, KeyError):
-            break
-    return values
 
 
 def space_of(overrides: Sequence[Override]) -> dict[str, BaseDistribution]:

@@ -19,14 +19,13 @@ from runner.config import texts
 from runner.config.compose import compose_job
 from runner.config.convert import resolved
 from runner.config.hydra_node import directory
-from runner.config.search_path import portable
 from runner.errors import ConfigError
 from runner.host import folders, session, signals
 from runner.host.quoting import quoted, unquoted
 from runner.host.stores.urls import Place
 from runner.plan.checks.composed import convert
 from runner.tracking.hidden import tags_of
-from runner.tracking.member import VALUES_FILE, Values, values_of, varied_tags
+from runner.tracking.member import Values, values_of, varied_tags
 
 _SUBDIR = "hydra.sweep.subdir"
 _SWEEP_PREFIXES = ("sweep.", "sweep/", "hydra.", "hydra/")  # of overrides that concern the sweep, not its jobs
@@ -63,7 +62,7 @@ class Sweep:
         OmegaConf.save(config, settings.folder / "multirun.yaml")
         if settings.is_recorded:
             arguments = session.current().arguments
-            typed = [portable(argument) for argument in arguments if key_of(argument) != "sweep.resume"]
+            typed = [argument for argument in arguments if key_of(argument) != "sweep.resume"]
             self.parent = open_parent(settings, typed)
             if settings.group.resume:
                 for run in reversed(self.parent.children()):  # oldest first: the newest run of a job counts
@@ -81,7 +80,6 @@ class Sweep:
             composed = compose_job(self._loader, self.config, overrides, number)
             folder = directory(composed, _SUBDIR, self.settings.folder)
             folders.claim(_SUBDIR, folder, hold=False)  # the job's own process claims it for as long as it runs
-            (folder / VALUES_FILE).unlink(missing_ok=True)  # of an earlier sweep in the same folder
             with open_dict(composed):
                 del composed["hydra"]
             config = convert(composed)
