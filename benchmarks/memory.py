@@ -81,7 +81,7 @@ def measured(config: RunConfig, steps: int) -> tuple[Stages, int]:
     Returns:
       The stages' peaks, and the bytes of the state.
     """
-    data = loading.load_run(config)
+    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
     stages = Stages()

@@ -109,7 +109,7 @@ def planned(overrides: Sequence[str], *, compiled: bool = False) -> tuple[Plan, 
     compiler = "target" if compiled else "arithmetic"
     config = depth.settled(compose(*overrides, f"plan.compiler={compiler}"))
     registry.prepare(config)
-    data = loading.load_run(config)
+    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
     engine = make_engine(config, spec, 1, planning=True)

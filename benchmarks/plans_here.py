@@ -123,7 +123,7 @@ def measured(name: str) -> dict[str, float]:
     overrides = overrides_of(name)
     config = compose(*overrides, "mesh.device=cpu")
     registry.prepare(config)
-    data = loading.load_run(config)
+    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
     engine = make_engine(config, spec, 1)

@@ -38,8 +38,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     folder = with_config(resolved(config, composed))
     with heard():
         registry.prepare_alone(config)
-        as_stored = replace(config, dataset=replace(config.dataset, standardize=False, augment=[]))
-        data = loading.load_run(as_stored)
+        as_stored = replace(config.dataset, standardize=False, augment=[])
+        data = loading.load(as_stored, config.trainer.seed, task=config.task)
         shown = _tables(config.task, data)
         name = f"{data.name} {data.version}".rstrip()
         head = {"dataset": name, "source": data.source, "sha256": data.digest}
@@ -90,7 +90,7 @@ def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> lis
     rows = np.sort(np.random.default_rng(0).permutation(data.train.size)[:_DRAWN])
     drawn = {"examples.png": (data, f"{len(rows)} of {data.train.size:,} of train")}
     if config.dataset.augment:
-        augmented = loading.load_run(replace(config, dataset=replace(config.dataset, standardize=False)))
+        augmented = loading.load(replace(config.dataset, standardize=False), config.trainer.seed, task=config.task)
         drawn["augmented.png"] = (augmented, "the same examples, augmented")
     files = []
     for name, (examples, title) in drawn.items():

@@ -100,9 +100,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 def _loaded(config: RunConfig, encoding: Encoding | None) -> Dataset:
     # A split expression takes the place of the test split.
     if config.evaluate.split in SPLITS:
-        return loading.load_run(config, encoding)
+        return loading.load(config.dataset, config.trainer.seed, encoding, config.task)
     try:
-        return loading.load_run(config, encoding, config.evaluate.split)
+        return loading.load(config.dataset, config.trainer.seed, encoding, config.task, config.evaluate.split)
     except ConfigError as error:
         # The user typed another key.
         raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error

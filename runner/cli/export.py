@@ -73,7 +73,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with heard():
         store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
         registry.prepare(config)
-        data = loading.load_run(config, saved.encoding)
+        data = loading.load(config.dataset, config.trainer.seed, saved.encoding, config.task)
         team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
         # A language model's outputs are dropped elsewhere, as too large. Here only a few examples are compared.
@@ -141,8 +141,8 @@ def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
     """
     split = data.test
     if data.encoding.mean:
-        raw = replace(config, dataset=replace(config.dataset, standardize=False))
-        split = loading.load_run(raw, data.encoding).test
+        raw = replace(config.dataset, standardize=False)
+        split = loading.load(raw, config.trainer.seed, data.encoding, config.task).test
     input_bytes = sum(4 * int(np.prod(spec.shape, dtype=np.int64)) for spec in split.specs.values())
     # A language model's outputs, one row of logits per token, are larger than its inputs.
     output_bytes = 4 * task.tokens * (task.outputs.units or 1)

@@ -51,7 +51,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     seed = config.trainer.seed if options.seed is None else options.seed
     with heard():
         registry.prepare(config)
-        data = loading.load_run(config, saved.encoding)
+        data = loading.load(config.dataset, config.trainer.seed, saved.encoding, config.task)
         team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
         assert isinstance(task, LanguageModel), "only its entry has `samples_text`"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 from runner.config.options import output_tasks
-from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data import registry
@@ -18,13 +17,28 @@ from runner.data.selection import make_dataset
 from runner.data.standardize import columns_to_standardize, measure, standardized
 from runner.host import stages
 
-__all__ = ["Dataset", "load", "load_run"]
 
+def load(
+    config: DatasetConfig,
+    seed: int = 0,
+    encoding: Encoding | None = None,
+    task: TaskConfig | None = None,
+    evaluated: str | None = None,
+) -> Dataset:
+    """Loads a dataset and selects its splits; fetches and decodes it first if necessary.
 
-def load_run(config: RunConfig, encoding: Encoding | None = None, evaluated: str | None = None) -> Dataset:
-    """Loads the dataset of a run; see `load`."""
-    task = config.task
-    # Targets and weights are not inputs, so `dataset.standardize=true` leaves them unchanged.
+    With the `encoding` of a recorded run, other data is read as that run's was. `dataset.standardize=true` leaves the
+    target and the weights of the `task` as they are, and augmentation does not blend its labels of positions. The
+    examples of the split expression `evaluated` take the place of `test`.
+
+    Raises:
+      ConfigError: the value of a key does not fit this dataset.
+      DataError: the data is missing and can't be fetched, or is broken.
+
+    >>> load(DatasetConfig(name="digits")).train.specs["image"].shape
+    (8, 8, 1)
+    """
+    task = task or TaskConfig()
     unscaled = list(task.target or TARGETS)
     masks: dict[str, int] = {}
     outputs = output_tasks(task)
@@ -34,10 +48,25 @@ def load_run(config: RunConfig, encoding: Encoding | None = None, evaluated: str
     if not outputs:
         unscaled += _read_as_they_are(task)
         masks = _masks(task, task.target or TARGETS)
-    dataset = config.dataset
-    name = dataset.builder or dataset.path or dataset.target or dataset.name
-    with stages.stage(f"preparing {name}"):
-        return load(dataset, config.trainer.seed, encoding, unscaled, masks, evaluated)
+    with stages.stage(f"preparing {config.builder or config.path or config.target or config.name}"):
+        full = registry.entry(config).load(config, encoding)
+        dataset = make_dataset(full, config, seed, evaluated)
+        # Padding would count in the statistics. Runs that were recorded earlier may have such statistics.
+        padded = [name for name in config.pad or () if encoding is None or name not in encoding.mean]
+        names = columns_to_standardize(config.standardize, dataset.specs, [*unscaled, *padded])
+        if names:
+            dataset = standardized(dataset, encoding or measure(dataset.train, names), names)
+        # After the selection, so that splits are parts of the examples and not of the rows.
+        dataset = packed_dataset(dataset, config)
+        validation = dataset.validation
+        if validation is not None:
+            validation = augmented(validation, config, seed, train=False, masks=masks)
+        return replace(
+            dataset,
+            train=augmented(dataset.train, config, seed, train=True, masks=masks),
+            validation=validation,
+            test=augmented(dataset.test, config, seed, train=False, masks=masks),
+        )
 
 
 def _read_as_they_are(task: TaskConfig) -> list[str]:
@@ -63,44 +92,3 @@ def _masks(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
     if outside is not None:
         masks.update(dict.fromkeys(targets, outside))
     return masks
-
-
-def load(
-    config: DatasetConfig,
-    seed: int = 0,
-    encoding: Encoding | None = None,
-    unscaled: Collection[str] = TARGETS,
-    masks: Mapping[str, int] | None = None,
-    evaluated: str | None = None,
-) -> Dataset:
-    """Loads a dataset and selects its splits; fetches and decodes it first if necessary.
-
-    With the `encoding` of a recorded run, other data is read as that run's was. `dataset.standardize=true` leaves the
-    arrays `unscaled` as they are, and augmentation does not blend `masks`. The examples of the split expression
-    `evaluated` take the place of `test`.
-
-    Raises:
-      ConfigError: the value of a key does not fit this dataset.
-      DataError: the data is missing and can't be fetched, or is broken.
-
-    >>> load(DatasetConfig(name="digits")).train.specs["image"].shape
-    (8, 8, 1)
-    """
-    full = registry.entry(config).load(config, encoding)
-    dataset = make_dataset(full, config, seed, evaluated)
-    # Padding would count in the statistics. Runs that were recorded earlier may have such statistics.
-    padded = [name for name in config.pad or () if encoding is None or name not in encoding.mean]
-    names = columns_to_standardize(config.standardize, dataset.specs, [*unscaled, *padded])
-    if names:
-        dataset = standardized(dataset, encoding or measure(dataset.train, names), names)
-    # After the selection, so that splits are parts of the examples and not of the rows.
-    dataset = packed_dataset(dataset, config)
-    validation = dataset.validation
-    if validation is not None:
-        validation = augmented(validation, config, seed, train=False, masks=masks)
-    return replace(
-        dataset,
-        train=augmented(dataset.train, config, seed, train=True, masks=masks),
-        validation=validation,
-        test=augmented(dataset.test, config, seed, train=False, masks=masks),
-    )

@@ -39,7 +39,7 @@ def plan_config(config: RunConfig) -> Plan:
     device_note = devices.planning_note(config)
     cpu_config = replace(config, mesh=replace(config.mesh, device="cpu"))
     registry.prepare(cpu_config)
-    data = loading.load_run(config)
+    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     # A length that a run rejects is rejected here too.
     total_steps = lengths.run_length(config, data.train.size, task.tokens).total
@@ -59,7 +59,7 @@ def plan_config(config: RunConfig) -> Plan:
 def _plan_elsewhere(config: RunConfig) -> Plan:
     """Plans a run for hardware that is not here, by arithmetic or with its own compiler."""
     registry.prepare(config)
-    data = loading.load_run(config)
+    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     total_steps = 0
     # A batch for a large mesh may be larger than the data here, which only gives the shapes.

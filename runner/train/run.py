@@ -309,7 +309,8 @@ def _data_and_task(config: RunConfig, previous: Previous | None) -> tuple[Datase
       ConfigError: the data does not fit the task, or is not that of the previous run.
       DataError: the data can't be loaded.
     """
-    data = loading.load_run(config, None if previous is None else previous.encoding)
+    encoding = None if previous is None else previous.encoding
+    data = loading.load(config.dataset, config.trainer.seed, encoding, config.task)
     current().agree("the data's SHA-256", data.digest)
     constants = None if previous is None else previous.constants
     task = make_task(config.task, data.specs, data.train, constants, data.vocabulary)

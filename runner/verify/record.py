@@ -74,7 +74,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():
         registry.prepare_alone(config)
-        data = loading.load_run(config)
+        data = loading.load(config.dataset, config.trainer.seed, task=config.task)
         command = typed.command("runner.verify")
         team = current()
         # Process 0 alone records; a plain `Tracker` drops what it gets.

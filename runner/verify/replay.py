@@ -85,7 +85,7 @@ def _recomputed(
     config: RunConfig, saved: Previous, recorded: steps.RecordedStep, folder: Path, stop: StopRequest
 ) -> steps.Recomputed:
     """Loads the run's data and task, and computes the step."""
-    data = loading.load_run(config, saved.encoding)
+    data = loading.load(config.dataset, config.trainer.seed, saved.encoding, config.task)
     current().agree("the data's SHA-256", data.digest)
     check_data(saved.checkpoint, data.digest)
     task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)

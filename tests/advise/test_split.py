@@ -29,7 +29,7 @@ config = compose(
     "dataset.batch_size=32",
 )
 registry.prepare(config)
-data = loading.load_run(config)
+data = loading.load(config.dataset, config.trainer.seed, task=config.task)
 task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
 spec = DataSpec(task.arrays, task)
 

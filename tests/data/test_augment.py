@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from runner.config.schema import RunConfig
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data import checks, images, loading
@@ -285,7 +284,7 @@ def test_a_run_of_classes_per_position_names_its_masks(tmp_path):
         name="arrays", path=str(tmp_path / "data.npz"), augment=[step("random_crop", padding=20)], test="train[:2]"
     )
     task = TaskConfig("positions", ["mask"], ["image"], options={"ignore_index": 7, "label_weight": "other"})
-    train = loading.load_run(RunConfig(dataset=dataset, task=task)).train.read(np.arange(6))
+    train = loading.load(dataset, task=task).train.read(np.arange(6))
     is_outside = train["image"][..., 0] == 0
     assert is_outside.any()
     assert (train["mask"][is_outside] == 7).all()

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import ArraySource, Dataset, Encoding
-from runner.data.loading import load, load_run
+from runner.data.loading import load
 from runner.errors import ConfigError
 
 
@@ -34,7 +33,7 @@ def opened(standardize: object, encoding: Encoding | None = None, **keys: object
     config = DatasetConfig(
         **({"name": "arrays", "path": "a.npz", "test": None, "standardize": standardize} | keys)  # type: ignore[arg-type]
     )
-    return load(config, 3, encoding, unscaled=["price"])
+    return load(config, 3, encoding, TaskConfig("regression", ["price"]))
 
 
 def test_true_takes_float_arrays_and_columns_of_whole_numbers_and_leaves_the_target() -> None:
@@ -90,6 +89,6 @@ def test_what_each_label_of_a_language_model_counts_for_is_left_as_it_is(name: s
     tokens, weights = rng.integers(0, 7, (20, 4), np.int32), np.float32(rng.random((20, 4)) > 0.3)
     np.savez("lm.npz", tokens=tokens, label=tokens, **{array: weights})  # type: ignore[arg-type]
     dataset = DatasetConfig(name="arrays", path="lm.npz", test="train", standardize=True)
-    data = load_run(RunConfig(dataset=dataset, task=TaskConfig("language_model", options={"label_weight": name})))
+    data = load(dataset, task=TaskConfig("language_model", options={"label_weight": name}))
     np.testing.assert_array_equal(data.train.read(np.arange(20))[array], weights)
     assert not data.encoding.mean

@@ -35,7 +35,7 @@ config = compose(
     "dataset=synthetic", "dataset.vocabulary=32", "dataset.length=8", "dataset.batch_size=8",
 )
 registry.prepare(config)
-data = loading.load_run(config)
+data = loading.load(config.dataset, config.trainer.seed, task=config.task)
 task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
 spec = DataSpec(task.arrays, task)
 engine = make_engine(config, spec, 1)

@@ -21,7 +21,7 @@ from runner.task.registry import make_task
 def counted(overrides: list[str]) -> dict[str, float]:
     """Returns a device's operations of one step, estimated and of the program, and the program's temporaries."""
     config = runner.compose(*overrides, "mesh.device=cpu")
-    data = loading.load_run(config)
+    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
     engine = make_engine(config, spec, 1, planning=True)

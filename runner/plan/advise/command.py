@@ -118,7 +118,7 @@ def _arithmetic(config: RunConfig, devices: int, start: candidates.Candidate, be
         config = replace(config, hardware=hardware, mesh=replace(config.mesh, device="cpu"))
     config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
     registry.prepare(config)
-    data = loading.load_run(config)
+    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
     chosen = choices()
