@@ -280,6 +280,7 @@ class FullDataset:
     encoding: Encoding = field(default_factory=Encoding)
     about: Mapping[str, str] = field(default_factory=dict)  # split -> description, if its name does not say enough
     texts: Mapping[str, TextSize] = field(default_factory=dict)  # split -> its size, of text
+    doubt: str = ""  # an error for tasks of one target per example, if the examples may be batches
 
 
 @dataclass(frozen=True, eq=False)

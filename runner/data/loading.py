@@ -15,7 +15,11 @@ from runner.data.packed_examples import packed_dataset
 from runner.data.packing import LABEL_WEIGHT
 from runner.data.selection import make_dataset
 from runner.data.standardize import columns_to_standardize, measure, standardized
+from runner.errors import DataError
 from runner.host import stages
+
+# Tasks with one number, class or vector per example.
+_ONE_TARGET = ("classification", "binary", "multilabel", "regression")
 
 
 def load(
@@ -50,6 +54,8 @@ def load(
         masks = _masks(task, task.target or TARGETS)
     with stages.stage(f"preparing {config.builder or config.path or config.target or config.name}"):
         full = registry.entry(config).load(config, encoding)
+        if full.doubt and task.name in _ONE_TARGET:
+            raise DataError(full.doubt)
         dataset = make_dataset(full, config, seed, evaluated)
         # Padding would count in the statistics. Runs that were recorded earlier may have such statistics.
         padded = [name for name in config.pad or () if encoding is None or name not in encoding.mean]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from runner.config.schema_data import DatasetConfig
+from runner.config.schema_task import TaskConfig
 from runner.data import checks as checks_data
 from runner.data.base import ArraySource, Dataset, ExampleSource
 from runner.data.loading import load
@@ -109,6 +110,26 @@ def equal_batches():
 
 def weighted_batches():
     return [(np.ones((size, 3)), np.arange(size), np.ones(size)) for size in (8, 4)]
+
+class Own:  # of batches
+    def __init__(self, sizes=(8, 8, 8), **names):
+        self.sizes = sizes
+        vars(self).update(names)
+
+    def __len__(self):
+        return len(self.sizes)
+
+    def __getitem__(self, number):
+        size = self.sizes[number]
+        return np.full((size, 3), number), np.arange(size)
+
+class Named(Own):
+    def __getitem__(self, number):
+        return dict(zip(("x", "label"), super().__getitem__(number)))
+
+class Masks(Own):
+    def __getitem__(self, number):
+        return np.full((8, 4, 3), number), np.ones((8, 4), int)
 
 def examples():
     return [(np.full(4, row), np.ones(4)) for row in range(6)]
@@ -235,6 +256,7 @@ import sys, types
 import numpy as np
 from importlib import import_module
 from runner.config.schema_data import DatasetConfig
+from runner.config.schema_task import TaskConfig
 from runner.errors import DataError
 from runner.data.loading import load
 
@@ -287,6 +309,23 @@ def test_a_list_of_batches_whose_last_is_shorter_is_read_as_examples(inside: str
     assert found["x"].tolist() == [[8] * 3] * 16 + [[4] * 3] * 4
     assert found["label"].tolist() == [*range(8), *range(8), *range(4)]
     assert opened(inside, "examples").specs["x"].shape == (4,)
+
+
+@pytest.mark.parametrize("keys", [{"sizes": [8, 8, 4]}, {"batch_size": 8}])
+def test_batches_of_an_own_class_are_read_as_examples_if_they_can_be_told(inside: str, keys: dict[str, object]) -> None:
+    train = opened(inside, "Own", options=keys).train
+    found = train.read(np.arange(train.size))
+    assert found["x"].tolist() == [[0] * 3] * 8 + [[1] * 3] * 8 + [[2] * 3] * (train.size - 16)
+    assert found["label"].tolist() == [*range(8), *range(8), *range(train.size - 16)]
+
+
+def test_entries_that_may_be_batches_or_examples_are_rejected_where_an_example_has_one_target(inside: str) -> None:
+    with pytest.raises(DataError, match=r"Own: its entries may be batches or examples \(x \[8, 3\], label \[8\]\); join"):
+        opened(inside, "Own")
+    config = DatasetConfig("custom", target=f"{inside}.Own", test="train")
+    assert load(config, task=TaskConfig("positions")).specs["label"].shape == (8,)
+    for name in ("Named", "Masks"):
+        assert opened(inside, name).specs["label"].shape[0] == 8
 
 
 @pytest.mark.parametrize(("package", "library"), [("keras", forks.JAX), ("tf_keras", forks.TENSORFLOW)])

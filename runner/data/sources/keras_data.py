@@ -59,16 +59,41 @@ def _split(content: Any, where: str) -> object:
                 ".apply(tf.data.experimental.assert_cardinality(n)), or return arrays by name"
             ) from error
         return _joined(content.as_numpy_iterator(), where)
+    first, last = _rows_at_ends(content)
+    if last and (last < first or getattr(content, "batch_size", None) == first):
+        batches = [content[number] for number in range(len(content))]
+        # Of batches, only the last may be shorter. Anything else is a dataset of examples of different sizes.
+        if all(_rows_if_batch(batch) == first for batch in batches[:-1]):
+            return _joined(iter(batches), where)
     if isinstance(content, list) and content and all(map(_rows_if_batch, content)):
-        if len(set(map(_rows_if_batch, content))) > 1:
-            # All examples have one shape, but the last batch may be shorter.
-            return _joined(iter(content), where)
-        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in _named(content[0][-2:], where).items())
-        raise DataError(
-            f"{where} is a list whose entries may be batches or examples ({shapes}); join batches to arrays by name "
-            "with np.concatenate, or write each example as {'x': x, 'label': y}"
-        )
+        raise DataError(batches_or_examples(where, content[0]))
     return content
+
+
+def batches_or_examples(where: str, entry: Any) -> str:
+    """Returns the message for entries (x, y) that may be batches or examples."""
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in _named(entry[-2:], where).items())
+    return (
+        f"{where}: its entries may be batches or examples ({shapes}); join batches to arrays by name with "
+        "np.concatenate, or return each example as {'x': x, 'label': y}"
+    )
+
+
+def has_label_per_row(content: Any) -> bool:
+    """Returns whether the entries of a user's object look like batches (x (B, ...), y (B,))."""
+    first, _ = _rows_at_ends(content)
+    return first > 0 and len(np.shape(content[0][-1])) == 1
+
+
+def _rows_at_ends(content: Any) -> tuple[int, int]:
+    """Returns the rows of the first and the last entry of a user's list or object; 0: it is no batch (x, y)."""
+    if isinstance(content, Mapping | tuple | str) or _is_array(content):
+        return 0, 0
+    try:
+        return _rows_if_batch(content[0]), _rows_if_batch(content[len(content) - 1])
+    # The user's code may raise errors of any type, which are reported where it is read as examples.
+    except Exception:
+        return 0, 0
 
 
 def _rows_if_batch(entry: object) -> int:
