@@ -65,14 +65,13 @@ def ours(folder: Path, batch_size: int, count: int) -> Iterator[Callable[[int], 
         path=str(folder),
         test="train[:10%]",
         workers=count,
-        worker_kind="thread",
         augment=[
             AugmentConfig("random_resized_crop", options={"size": [OUT, OUT]}),
             AugmentConfig("flip"),
         ],
     )
     data = load(config, SEED)
-    with workers.opened(config, SEED) as open_workers:
+    with workers.Workers(config) as open_workers:
         reader = open_workers.reader(data.train)
 
         def epoch(number: int) -> float:

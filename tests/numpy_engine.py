@@ -46,7 +46,7 @@ def splits(
     assert sources[0] is not None
     assert sources[1] is not None
     data = Dataset("toy", "1", sources[0], sources[1], sources[2], "0", "here")
-    return feed.splits(run, data, KnownTask(specs), workers.opened(DatasetConfig(), 0))
+    return feed.splits(run, data, KnownTask(specs), workers.Workers(DatasetConfig()))
 
 
 def means(loss: Array, accuracy: Array, weight: float = 1.0) -> StepMetrics:

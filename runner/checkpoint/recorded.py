@@ -120,7 +120,7 @@ def _leads_outside(path: tuple[str, ...], value: object) -> bool:
     if value is None or value is False or value in ({}, []):
         return False
     is_own_builder = path == ("model", _TARGET) and str(value).startswith(_OWN_BUILDERS)
-    is_kind_of_tokenizer = path[-1] == "tokenizer" and value in ("bytes", "bpe")
+    is_kind_of_tokenizer = path[-1] == "tokenizer" and value == "bytes"
     is_code = not _CODE.isdisjoint(path) and not is_own_builder
     return is_code or (not _PLACES.isdisjoint(path) and not is_kind_of_tokenizer)
 

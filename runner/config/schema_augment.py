@@ -137,7 +137,3 @@ class Color(StepOptions):
 STEPS: dict[str, type[StepOptions]] = {
     kind.name: kind for kind in (Resize, CenterCrop, RandomCrop, RandomResizedCrop, Flip, Color)
 }
-
-# Option of a custom step: the splits that it augments, `train` (default) or `all`.
-ON = "on"
-ON_CHOICES = ("train", "all")

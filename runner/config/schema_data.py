@@ -36,7 +36,8 @@ class AugmentConfig:
 
     Attributes:
       name: a built-in step, such as `random_crop`; empty if `target` is set.
-      target: `_target_` in YAML; import path of a callable `(arrays, rng, **options) -> arrays` of one example.
+      target: `_target_` in YAML; import path of a callable `(arrays, rng, **options) -> arrays` of one training
+        example, with the same shapes and dtypes.
       options: keyword arguments; in YAML they are written next to the name.
     """
 
@@ -94,9 +95,7 @@ class DatasetConfig:
       shuffle: draw a new order each epoch, from the seed and the number of the epoch.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
       column: text: field of .jsonl files and column of .parquet and .arrow files with the text; null: `text`.
-      tokenizer: text: `bytes`, `bpe` (byte pair encoding, trained on the train split), or the path of a
-        tokenizer.json; for a TFDS builder: use its text feature; null: none.
-      vocabulary_size: maximum vocabulary size of a trained `bpe` tokenizer; null: 8,192.
+      tokenizer: text: `bytes`, or the path of a tokenizer.json; for a TFDS builder: use its text feature; null: none.
       end_token: token appended after each document; null: none.
       sequence_length: text: tokens per example; null: 256.
       documents: sequence packing: `apart` (with document masking, by the arrays `segments` and `label_weight`) or
@@ -108,8 +107,7 @@ class DatasetConfig:
       channels: image_folder, parquet, huggingface: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if the first image
         is gray, else 3.
       augment: augmentation steps, in order.
-      workers: threads or processes that decode and augment; null: by the number of cores; 0: only the prefetching one.
-      worker_kind: `thread`, or `process`, for slow Python code of your own.
+      workers: threads that decode and augment; null: by the number of cores; 0: only the prefetching one.
       parts: mixture: its datasets, each with `name`, the keys of that dataset, and `weight` (default 1): its share of
         the training examples, relative to the other weights.
       prefetch: batches prefetched, in device calls.
@@ -137,9 +135,6 @@ class DatasetConfig:
     remainder: str = choice("drop", "drop", "pad")
     column: str | None = None
     tokenizer: str | None = None
-    vocabulary_size: int | None = integer(
-        None, at_least=SINGLE_BYTES, at_most=MOST_TOKENS, unit="tokens", example=8192
-    )
     end_token: str | None = text(None, example="END")
     sequence_length: int | None = integer(None, at_least=1, at_most=_LONGEST_SEQUENCE, unit="tokens", example=256)
     documents: str | None = choice(None, *DOCUMENTS)
@@ -149,7 +144,6 @@ class DatasetConfig:
     channels: int | None = choice(None, 1, 3, 4)
     augment: list[AugmentConfig] = field(default_factory=list)
     workers: int | None = integer(None, at_least=0)
-    worker_kind: str = choice("thread", "thread", "process")
     parts: list[dict[str, Any]] = checked(
         [],
         whole=_parts_problem,

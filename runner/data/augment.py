@@ -8,20 +8,20 @@ without randomness.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from runner.config.schema_augment import ON, STEPS, StepOptions
+from runner.config.schema_augment import STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data.augment_steps import STEPS as STEP_CLASSES
 from runner.data.augment_steps import Arrays, Specs, Step
-from runner.data.base import RESERVED, Array, ArraySpec, DataSource, Draw, ExampleSource, Rows, stack_examples
+from runner.data.base import Array, DataSource, Draw, ExampleSource, Rows, stack_examples
 from runner.data.checks import options
 from runner.data.encode import check_example
-from runner.errors import DataError, describe, invalid
+from runner.errors import DataError, describe
 from runner.host import import_path
 
 # Called with (arrays, rng, **options).
@@ -33,18 +33,10 @@ _UINT64_MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class CustomStep(Step[StepOptions]):
-    """A user's own step: `(arrays, rng, **options) -> arrays` of one example, which it may change in any way."""
+    """A user's own step: `(arrays, rng, **options) -> arrays` of one training example, of the same specs."""
 
     function: CustomFunction = dict
     keywords: Mapping[str, object] = field(default_factory=dict)
-    in_evaluations: bool = False
-    result: Specs = field(default_factory=dict)  # for the first example
-
-    def check(self) -> None:
-        pass
-
-    def after(self) -> dict[str, ArraySpec]:
-        return dict(self.result)
 
     def keeps(self, name: str) -> bool:
         del name
@@ -102,9 +94,8 @@ class Augmented(ExampleSource):
         # Evaluations always use the draws of epoch 0, so that their examples are the same in every epoch.
         rng = example_rng(self.seed, epoch if self.training else 0, row)
         for step in self.steps:
-            is_random = self.training or (isinstance(step, CustomStep) and step.in_evaluations)
             try:
-                arrays = step.train(arrays, rng) if is_random else step.evaluate(arrays)
+                arrays = step.train(arrays, rng) if self.training else step.evaluate(arrays)
             except DataError:
                 raise
             # The user's code may raise errors of any type.
@@ -150,10 +141,10 @@ def augmented(
         key = f"dataset.augment[{index}]"
         step: Step[StepOptions]
         if step_config.target:
-            step = _custom_step(key, step_config, Augmented(source, tuple(steps), seed, train, specs))
+            step = _custom_step(key, step_config, specs)
         else:
             step = STEP_CLASSES[step_config.name](options(step_config), key, specs, masks or {})
-        step.check()
+            step.check()
         steps.append(step)
         specs = step.after()
     return Augmented(source, tuple(steps), seed, train, specs)
@@ -168,41 +159,9 @@ def sizing(config: DatasetConfig) -> list[int] | None:
     return None
 
 
-def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomStep:
-    """Returns a user's step, which is called for the first example to learn the specs of its result."""
-    in_evaluations = config.options.get(ON) == "all"
-    keywords = {name: value for name, value in config.options.items() if name != ON}
+def _custom_step(key: str, config: AugmentConfig, specs: Specs) -> CustomStep:
     function: CustomFunction = import_path.load(config.target, f"{key}._target_")
     passed = [*import_path.parameters(function)][: len(_ARGUMENTS)]
-    import_path.check_options(key, config.target, function, keywords, passed, write="write {name}: ...")
-    import_path.check_positional(f"{key}._target_", config.target, partial(function, **keywords), _ARGUMENTS)
-    step = CustomStep(StepOptions(), key, before.specs, {}, function, keywords, in_evaluations)
-    result = {}
-    for name, array in replace(before, steps=(*before.steps, step), training=True).after_steps(0, 0).items():
-        if name in RESERVED or array.dtype.kind not in "biuf":
-            raise invalid(
-                f"{key}._target_",
-                config.target,
-                problem=f"must return numeric arrays, not named {' or '.join(RESERVED)}, but returns {name!r} of "
-                f"{array.dtype}",
-                fix="leave that array out",
-            )
-        result[name] = _result_spec(array, before.specs.get(name))
-    if result != before.specs and not in_evaluations:
-        raise invalid(
-            f"{key}._target_",
-            config.target,
-            problem="changes shapes, dtypes or names, so evaluations need it too, but it is for training only",
-            fix=f"add {ON}: all to the step",
-        )
-    return replace(step, result=result)
-
-
-def _result_spec(array: Array, spec: ArraySpec | None) -> ArraySpec:
-    """Returns the spec of a custom step's array, whose dims keep their names if their number is unchanged."""
-    if spec is not None and (spec.shape, spec.dtype) == (array.shape, str(array.dtype)):
-        return spec
-    dims: tuple[str, ...] = ()
-    if spec is not None and len(spec.dims) == array.ndim:
-        dims = spec.dims
-    return ArraySpec(tuple(array.shape), str(array.dtype), dims)
+    import_path.check_options(key, config.target, function, config.options, passed, write="write {name}: ...")
+    import_path.check_positional(f"{key}._target_", config.target, partial(function, **config.options), _ARGUMENTS)
+    return CustomStep(StepOptions(), key, specs, {}, function, config.options)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from runner.config import values
 from runner.config.build import build
-from runner.config.schema_augment import ON, ON_CHOICES, STEPS, StepOptions
-from runner.config.schema_data import JOINED, AugmentConfig, DatasetConfig
+from runner.config.schema_augment import STEPS, StepOptions
+from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.config.values import changed
 from runner.data import checks_text, registry
 from runner.data.parts import in_part, parts_of
-from runner.errors import invalid, listed
+from runner.errors import invalid
 from runner.host import import_path
 from runner.host.late import late
 
@@ -91,14 +91,7 @@ def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
 def _check_pack(config: DatasetConfig) -> None:
     if not config.pack:
         return
-    if checks_text.is_text(config):
-        if config.documents == JOINED:
-            problem = "can't be combined with dataset.documents=joined"
-            raise invalid("dataset.pack", True, problem=problem, fix="remove dataset.documents or dataset.pack")
-    elif "pad" not in registry.named(config).keys:
-        fix = "remove dataset.pack, or for a text feature set dataset.tokenizer=bytes"
-        raise invalid("dataset.pack", True, problem="needs sequences, but these examples have one size", fix=fix)
-    elif not config.pad:
+    if not config.pad:
         fix = "set dataset.pad={tokens:0} too, or remove dataset.pack"
         raise invalid("dataset.pack", True, problem="needs dataset.pad, whose arrays it packs", fix=fix)
     for name in _ARRAYS_OF_PACKING:
@@ -157,7 +150,7 @@ def _check_keys(config: DatasetConfig) -> None:
 
 
 def check_augment(config: DatasetConfig) -> None:
-    """Checks the augmentation steps, and that worker processes can be started."""
+    """Checks the augmentation steps."""
     for index, step in enumerate(config.augment):
         key = f"dataset.augment[{index}]"
         if bool(step.name) == bool(step.target):
@@ -168,22 +161,12 @@ def check_augment(config: DatasetConfig) -> None:
                 fix="set dataset.augment=[{name: flip}]",
             )
         if step.target:
-            _check_custom(key, step)
+            import_path.check(f"{key}._target_", step.target)
         else:
             values.check_name(f"{key}.name", step.name, STEPS)
             values.check(build(STEPS[step.name], step.options, key), key)
-    if config.worker_kind == "process" and config.workers == 0:
-        problem = "must be at least 1 with dataset.worker_kind=process"
-        raise invalid("dataset.workers", 0, problem=problem, fix="set dataset.worker_kind=thread")
 
 
 def options(step: AugmentConfig) -> StepOptions:
     """Returns the typed options of a built-in step that `check` has passed."""
     return build(STEPS[step.name], step.options, step.name)
-
-
-def _check_custom(key: str, step: AugmentConfig) -> None:
-    import_path.check(f"{key}._target_", step.target)
-    splits = step.options.get(ON, ON_CHOICES[0])
-    if splits not in ON_CHOICES:
-        raise invalid(f"{key}.{ON}", splits, problem=f"must be one of {listed(ON_CHOICES)}", fix=f"set {ON}: all")

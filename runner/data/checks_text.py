@@ -12,17 +12,15 @@ from runner.data import registry
 from runner.errors import did_you_mean, invalid
 
 BYTES = "bytes"
-BPE = "bpe"
 
 # As it is typed: the double quotes are for the shell, the single quotes for Hydra.
 END_TOKEN = "\"dataset.end_token='<|endoftext|>'\""
 
-# The values that null means.
+# The value that null means.
 LENGTH = 256
-VOCABULARY_SIZE = 8192
 
 # Keys that have no effect without a tokenizer.
-_KEYS_OF_TOKENS = ("vocabulary_size", "end_token", "sequence_length", "documents")
+_KEYS_OF_TOKENS = ("end_token", "sequence_length", "documents")
 
 
 def is_text(config: DatasetConfig) -> bool:
@@ -35,10 +33,6 @@ def bytes_vocabulary(config: DatasetConfig) -> int | None:
     """Returns the vocabulary size of a byte tokenizer; None if only the tokenizer knows its size."""
     if config.tokenizer not in (None, BYTES):
         return None
-    return _single_tokens(config)
-
-
-def _single_tokens(config: DatasetConfig) -> int:
     has_end_token = config.end_token is not None
     return SINGLE_BYTES + has_end_token
 
@@ -56,7 +50,6 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
             )
         return
     _check_tokenizer(config, recorded=recorded)
-    _check_vocabulary_size(config)
     # The library is looked for and not imported, because a config error must come before any slow import.
     if config.tokenizer != BYTES and importlib.util.find_spec("tokenizers") is None:
         raise invalid(
@@ -70,7 +63,7 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
 def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
     key = "dataset.tokenizer"
     tokenizer = config.tokenizer or ""
-    if tokenizer in (BYTES, BPE):
+    if tokenizer == BYTES:
         return
     if tokenizer:
         problem = path_problem(tokenizer)
@@ -80,25 +73,8 @@ def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
     is_file_name = tokenizer.endswith(".json")
     if is_file_name and (recorded or Path(tokenizer).expanduser().is_file()):
         return
-    problem = f"must be {BYTES}, {BPE} or the path of a tokenizer.json"
+    problem = f"must be {BYTES} or the path of a tokenizer.json"
     if is_file_name:
         problem = "the file does not exist"
-    fix = did_you_mean(tokenizer, (BYTES, BPE), f"set {key}=bytes")
+    fix = did_you_mean(tokenizer, (BYTES,), f"set {key}=bytes")
     raise invalid(key, config.tokenizer, problem=problem, fix=fix)
-
-
-def _check_vocabulary_size(config: DatasetConfig) -> None:
-    key = "dataset.vocabulary_size"
-    size = config.vocabulary_size
-    if size is None:
-        return
-    smallest = _single_tokens(config)
-    if config.tokenizer != BPE:
-        fixed = "has its own vocabulary"
-        if config.tokenizer == BYTES:
-            fixed = f"has {smallest} tokens"
-        problem = f"works with dataset.tokenizer=bpe only: dataset.tokenizer={config.tokenizer} {fixed}"
-        raise invalid(key, size, problem=problem, fix=f"remove {key}, or set dataset.tokenizer=bpe")
-    if size < smallest:
-        problem = f"must be at least {smallest}, the single bytes and the end token"
-        raise invalid(key, size, problem=problem, fix=f"set {key}={VOCABULARY_SIZE}")

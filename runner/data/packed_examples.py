@@ -17,7 +17,7 @@ import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import TARGETS, Array, ArraySource, ArraySpec, Dataset, DataSource, Rows, empty_arrays, in_memory
-from runner.data.packing import LABEL, LABEL_WEIGHT, POSITIONS, SEGMENTS, WholeDocuments
+from runner.data.packing import LABEL, LABEL_WEIGHT, POSITIONS, SEGMENTS
 from runner.errors import DataError, listed
 
 _DIMS = ("sequence",)
@@ -140,8 +140,7 @@ def packed_dataset(dataset: Dataset, config: DatasetConfig) -> Dataset:
 
 def _packed(source: DataSource, config: DatasetConfig, split: str) -> tuple[DataSource, str]:
     """Returns a split with several examples per row, and its description."""
-    # The arrays of a text are all padded with 0.
-    padding = config.pad or dict.fromkeys(source.specs, 0.0)
+    padding = config.pad or {}
     specs, tokens = _row_specs(source.specs, padding)
     (length,) = specs[SEGMENTS].shape
     lengths = _lengths(source)
@@ -154,8 +153,7 @@ def _packed(source: DataSource, config: DatasetConfig, split: str) -> tuple[Data
         )
     starts = np.cumsum([0, *map(len, members)]).astype(np.int64)
     rows_of_split: DataSource = PackedExamples(source, specs, padding, np.concatenate(members), starts, tokens)
-    if isinstance(source, ArraySource | WholeDocuments):
-        # In memory, or mapped.
+    if isinstance(source, ArraySource):
         rows_of_split = in_memory(rows_of_split, _RAM_BYTES, _EXAMPLES_PER_READ)
     share = int(lengths.sum()) / (len(members) * length)
     return rows_of_split, f"{source.size:,} examples in {len(members):,} rows of {length:,} steps, {share:.1%} full"
@@ -193,8 +191,6 @@ def _row_specs(
 
 def _lengths(source: DataSource) -> Rows:
     """Returns the number of steps of each example, (N,)."""
-    if isinstance(source, WholeDocuments):
-        return source.lengths
     lengths = []
     for start in range(0, source.size, _EXAMPLES_PER_READ):
         rows = np.arange(start, min(start + _EXAMPLES_PER_READ, source.size))

@@ -1,11 +1,10 @@
 # ruff: noqa: D102 - a source overrides what DataSource documents
-"""Sequence packing of texts: one stream that is cut at a fixed length, with document masks, or whole documents."""
+"""Sequence packing of texts: one stream that is cut at a fixed length, with document masks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -113,53 +112,3 @@ class PackedSequences(DataSource):
         is_start = np.zeros((len(first_tokens), self.length + 1), np.bool_)
         is_start[window, np.asarray(self.starts[document]) - first_tokens[window]] = True
         return is_start
-
-
-@dataclass(frozen=True, eq=False)
-class WholeDocuments(DataSource):
-    """Documents padded to `length` tokens, which `runner.data.packed_examples` puts into rows.
-
-    A document of more inputs is several examples. Its last token is not an input, because no token follows it. So
-    every input has a label, and a document of one token has no example.
-    """
-
-    stream: Array
-    starts: Array
-    length: int
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return specs(self.length, apart=True)
-
-    @cached_property
-    def _pieces(self) -> tuple[Rows, Rows]:
-        """First token and number of inputs of each example, int64 (N,)."""
-        starts = np.asarray(self.starts, np.int64)
-        # The label of an input is the next token of its document, so the last token is not an input.
-        inputs = np.diff(starts, append=len(self.stream)) - 1
-        counts = -(-inputs // self.length)
-        document = np.repeat(np.arange(len(starts)), counts)
-        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        done = number * self.length
-        return starts[document] + done, np.minimum(inputs[document] - done, self.length)
-
-    @property
-    def size(self) -> int:
-        return len(self._pieces[0])
-
-    @property
-    def lengths(self) -> Rows:
-        """Number of inputs of each example, int64 (N,)."""
-        return self._pieces[1]
-
-    def read(self, rows: Rows) -> dict[str, Array]:
-        first_tokens, lengths = (piece[rows] for piece in self._pieces)
-        positions = first_tokens[:, None] + np.arange(self.length + 1)
-        window = np.asarray(self.stream[np.minimum(positions, len(self.stream) - 1)], np.int32)
-        is_input = np.arange(self.length) < lengths[:, None]
-        return {
-            TOKENS: window[:, :-1] * is_input,
-            LABEL: window[:, 1:] * is_input,
-            SEGMENTS: is_input.astype(np.int32),
-            LABEL_WEIGHT: is_input.astype(np.float32),
-        }

@@ -22,7 +22,7 @@ _TARGET = "_target_"
 # augmentation, standardization and workers.
 _KEYS = (
     *("name", "builder", "path", "features", "train", "validation", "test", "data_dir", "download"),
-    *("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents"),
+    *("column", "tokenizer", "end_token", "sequence_length", "documents"),
     *("image_size", "channels", "pad", "pad_length", "pack"),
 )
 

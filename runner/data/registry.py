@@ -54,7 +54,7 @@ class SourceEntry:
         return full
 
 
-_TEXT = ("tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents", "pack")
+_TEXT = ("tokenizer", "end_token", "sequence_length", "documents")
 _TABLE = ("path", "features", "standardize", "pad", "pad_length", "pack")
 SOURCES: dict[str, SourceEntry] = {
     "arrays": SourceEntry(

@@ -25,7 +25,6 @@ _IGNORED_KEYS = frozenset(
         "dataset.download",
         "dataset.prefetch",
         "dataset.workers",
-        "dataset.worker_kind",
         "trainer.progress",
         "trainer.verify_first",
     }

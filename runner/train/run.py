@@ -144,7 +144,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     say(line)
                 return engine, splits
 
-            with workers.opened(config.dataset, trainer.seed) as readers, ExitStack() as until_recorded:
+            with workers.Workers(config.dataset) as readers, ExitStack() as until_recorded:
                 # ------------------------------------------------------------------ the record
                 ready = verdict = None
                 if previous is not None or run_id is not None:

@@ -72,7 +72,7 @@ def evaluated(
     config: RunConfig, engine: Engine, task: Task, source: DataSource, limit: int | None, *, keep_outputs: bool = False
 ) -> Evaluation:
     """Evaluates a split, as training does."""
-    with workers.opened(config.dataset, config.trainer.seed) as readers:
+    with workers.Workers(config.dataset) as readers:
         examples = feed.Examples(
             source, task, readers.reader(source), share=feed.share_of(config.mesh.axes, config.layout)
         )

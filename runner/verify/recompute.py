@@ -73,7 +73,7 @@ def recompute(
             # Before the steps and not after them, when the result is compared with it.
             check_variables(engine, recorded.saved)
     result = Recomputed()
-    with workers.opened(config.dataset, config.trainer.seed) as readers:
+    with workers.Workers(config.dataset) as readers:
         splits = feed.splits(config, data, task, readers, cached=engine.caches)
         last = _window_end(recorded, config.trainer, length)
         taker = _StateTaker(engine, recorded, last, result, records=config.replay.states)

@@ -15,7 +15,7 @@ from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.data.sampler import eval_plan
 from runner.data.vocabulary import Vocabulary
-from runner.data.workers import opened
+from runner.data.workers import Workers
 from runner.engine.base import HostBatches
 from runner.engine.lengths import (
     check_verified,
@@ -141,7 +141,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
     epochs: list[HostBatches] = []
     steps_left = config.verify.steps
     epoch = 0
-    with opened(config.dataset, config.trainer.seed) as workers:
+    with Workers(config.dataset) as workers:
         examples = Examples(data.train, task, workers.reader(data.train))
         while steps_left:
             steps = min(per_epoch, steps_left)

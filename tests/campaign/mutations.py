@@ -141,7 +141,9 @@ class Scene:
           cases: how many are drawn of them; 0: all.
           seed: of the draw.
         """
-        write_request(self._folder, make_request(config, loading.load(config.dataset, config.trainer.seed, task=config.task)))
+        write_request(
+            self._folder, make_request(config, loading.load(config.dataset, config.trainer.seed, task=config.task))
+        )
         for _, said in self._run([_REFERENCE]):
             self._said["reference"] = said["said"]
         if self._said.get("reference", {}).get("kind") != "done":

@@ -142,10 +142,6 @@ ROWS: list[tuple[str, ...]] = [
         "dataset.pad_length=5: needs dataset.pad, whose arrays it applies to; set dataset.pad={tokens:0}",
     ),
     (
-        "dataset=pydoc  dataset.pack=true  dataset.documents=joined  task=language_model  model=gpt",
-        "dataset.pack=true: can't be combined with dataset.documents=joined",
-    ),
-    (
         f"{_PACKED}  dataset.pad=null",
         "dataset.pack=true: needs dataset.pad, whose arrays it packs; set dataset.pad={tokens:0} too",
     ),

@@ -312,7 +312,9 @@ def test_a_list_of_batches_whose_last_is_shorter_is_read_as_examples(inside: str
 
 
 @pytest.mark.parametrize("keys", [{"sizes": [8, 8, 4]}, {"batch_size": 8}])
-def test_batches_of_an_own_class_are_read_as_examples_if_they_can_be_told(inside: str, keys: dict[str, object]) -> None:
+def test_batches_of_an_own_class_are_read_as_examples_if_they_can_be_told(
+    inside: str, keys: dict[str, object]
+) -> None:
     train = opened(inside, "Own", options=keys).train
     found = train.read(np.arange(train.size))
     assert found["x"].tolist() == [[0] * 3] * 8 + [[1] * 3] * 8 + [[2] * 3] * (train.size - 16)
@@ -320,7 +322,9 @@ def test_batches_of_an_own_class_are_read_as_examples_if_they_can_be_told(inside
 
 
 def test_entries_that_may_be_batches_or_examples_are_rejected_where_an_example_has_one_target(inside: str) -> None:
-    with pytest.raises(DataError, match=r"Own: its entries may be batches or examples \(x \[8, 3\], label \[8\]\); join"):
+    with pytest.raises(
+        DataError, match=r"Own: its entries may be batches or examples \(x \[8, 3\], label \[8\]\); join"
+    ):
         opened(inside, "Own")
     config = DatasetConfig("custom", target=f"{inside}.Own", test="train")
     assert load(config, task=TaskConfig("positions")).specs["label"].shape == (8,)

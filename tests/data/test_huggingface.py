@@ -18,7 +18,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import checks as checks_data
 from runner.data import loading
 from runner.data.base import Dataset, Encoding
-from runner.data.workers import opened
+from runner.data.workers import Workers
 from runner.errors import ConfigError, DataError
 from tests.data.pictures import encoded, picture
 
@@ -114,7 +114,7 @@ def test_examples_classes_and_splits_are_those_of_the_library(saved: Path, form:
     compare(data, saved / "splits.npz", rows)
     label = data.train.column("label")  # type: ignore[attr-defined]
     assert label.tolist() == [row % 2 for row in range(250)]
-    with opened(DatasetConfig(workers=2), 0) as workers:
+    with Workers(DatasetConfig(workers=2)) as workers:
         found = workers.reader(data.train).read(0, rows)
     assert np.array_equal(found["image"], data.train.read(rows)["image"])
 

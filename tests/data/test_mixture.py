@@ -17,9 +17,10 @@ from runner.data import checks as checks_data
 from runner.data import loading
 from runner.data.base import Array, ArraySource, ArraySpec, Dataset, Draw
 from runner.data.sources.mixture import Mixture
-from runner.data.workers import opened
+from runner.data.workers import Workers
 from runner.errors import ConfigError, DataError
 from tests.data.pictures import encoded, picture
+from tests.data.texts import saved
 
 SPECS = {"x": ArraySpec((), "int32")}
 
@@ -157,7 +158,7 @@ def test_images_of_files_and_of_arrays_are_mixed_and_augmented() -> None:
     np.savez("b.npz", image=np.stack(pictures), label=np.arange(12) % 2)
     entries: list[dict[str, object]] = [{"name": "parquet", "path": "a.parquet"}]
     entries.append({"name": "arrays", "path": "b.npz", "train": "train[3:]"})
-    with opened(DatasetConfig(workers=2), 0) as workers:
+    with Workers(DatasetConfig(workers=2)) as workers:
         data = read(entries)
         reader = workers.reader(data.train)
         rows = reader.source.epoch_order(Draw(0, 0))
@@ -173,8 +174,10 @@ def test_texts_share_the_tokenizer_of_the_first_part() -> None:
         Path(name).mkdir()
         for number in range(20):
             Path(name, f"{number}.txt").write_text(f"{name} is number {number}. " * 40)
-    keys = {"name": "text", "tokenizer": "bpe", "vocabulary_size": 280, "sequence_length": 16, "data_dir": "tokens"}
+    keys = {"name": "text", "tokenizer": saved(Path("a.json")), "sequence_length": 16, "data_dir": "tokens"}
     data = read([{**keys, "path": "a"}, {**keys, "path": "b", "weight": 2}])
+    with pytest.raises(ConfigError, match=r"tokenizer=.*b.json: differs from what the run was trained with"):
+        read([{**keys, "path": "a"}, {**keys, "path": "b", "tokenizer": saved(Path("b.json"), 280)}])
     assert data.vocabulary is not None
     alone = loading.load(DatasetConfig(**{**keys, "path": "a"}, test=None))  # type: ignore[arg-type]
     assert data.vocabulary == alone.vocabulary

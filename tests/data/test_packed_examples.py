@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -212,26 +211,3 @@ def test_lists_in_files_that_do_not_fit_name_the_place(
     content = saved(kind) | defaults | keys
     with pytest.raises(error, match=message):
         opened(**content).train.read(np.array([0, 2]))
-
-
-def test_the_documents_of_a_text_are_packed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    documents = ["abc", "defgh", "ij", "k", "lmnopqrst", "uv"]
-    Path("text").mkdir()
-    for split in ("train", "test"):
-        lines = [json.dumps({"text": document}) for document in documents]
-        Path(f"text/{split}.jsonl").write_text("\n".join(lines))
-    keys = {"name": "text", "target": "", "pad": None, "path": "text", "tokenizer": "bytes", "sequence_length": 6}
-    data = opened(**keys, documents="apart")
-    rows = data.train.read(np.arange(data.train.size))
-    texts = [bytes(row).decode().rstrip("\0") for row in rows["tokens"].astype(np.uint8)]
-    # The last token of a document has no next one, and only the document of more than 6 is cut.
-    assert texts == ["abdefg", "irsu", "lmnopq"]
-    assert rows["segments"].tolist() == [[1] * 2 + [2] * 4, [1, 2, 2, 3, 0, 0], [1] * 6]
-    assert rows["positions"][0].tolist() == [0, 1, 0, 1, 2, 3]
-    assert bytes(rows["label"][0].astype(np.uint8)) == b"bcefgh"
-    assert data.selection["train"] == "train: 6 examples in 3 rows of 6 steps, 88.9% full"
-    assert opened(**keys, pack=False).digest != data.digest
-    # Selected examples are known by their lengths too.
-    part = opened(**keys, train="train[:2]+test[:1]")
-    assert part.train.read(np.arange(part.train.size))["segments"].tolist() == [[1] * 2 + [2] * 4, [1] * 2 + [0] * 4]

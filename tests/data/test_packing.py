@@ -1,11 +1,9 @@
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
 from runner.data import packing
 from runner.data.base import in_memory
-from runner.data.packing import PackedSequences, WholeDocuments
+from runner.data.packing import PackedSequences
 
 DOCUMENTS = ([1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [12, 13])
 
@@ -65,19 +63,3 @@ def test_sequences_in_memory_equal_those_read_from_disk(apart):
     for name, array in kept.read(rows).items():
         np.testing.assert_array_equal(held.column(name), array)
     assert in_memory(kept, 1, 2) is kept
-
-
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 40])
-def test_whole_documents_have_every_pair_once_and_are_cut_only_if_they_are_longer(length):
-    starts = np.cumsum([0, *map(len, DOCUMENTS)])[:-1]
-    stream = np.concatenate([np.array(one, np.uint8) for one in DOCUMENTS])
-    documents = WholeDocuments(stream, starts, length)
-    read = documents.read(np.arange(documents.size))
-    is_input = read["segments"] > 0
-    np.testing.assert_array_equal(read["label_weight"], is_input)
-    pairs = list(zip(read["tokens"][is_input].tolist(), read["label"][is_input].tolist(), strict=True))
-    assert pairs == [pair for one in DOCUMENTS for pair in pairwise(one)]
-    np.testing.assert_array_equal(documents.lengths, is_input.sum(1))
-    assert documents.size == sum(-(-(len(one) - 1) // length) for one in DOCUMENTS)
-    assert not read["tokens"][~is_input].any()
-    assert {name: array.shape[1:] for name, array in read.items()} == dict.fromkeys(documents.specs, (length,))

@@ -15,7 +15,7 @@ from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import checks as checks_data
 from runner.data import loading
 from runner.data.base import Array, Dataset, Encoding
-from runner.data.workers import opened
+from runner.data.workers import Workers
 from runner.errors import ConfigError, DataError
 from tests.data.conftest import python
 from tests.data.pictures import encoded, picture
@@ -105,7 +105,7 @@ def test_columns_of_bytes_are_decoded_as_images(form: str) -> None:
     found = data.train.read(rows)
     assert np.array_equal(found["image"], np.stack([pictures[row + 3] for row in rows]))
     assert found["label"].tolist() == [1, 1, 0, 0]
-    with opened(DatasetConfig(workers=2), 0) as workers:
+    with Workers(DatasetConfig(workers=2)) as workers:
         same(workers.reader(data.train).read(0, rows), found)
 
 

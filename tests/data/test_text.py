@@ -13,9 +13,9 @@ from runner.data.packing import PackedSequences
 from runner.data.sources import text
 from runner.data.sources.text import files, store
 from runner.data.sources.text.files import PIECE
-from runner.data.sources.text.split import find_boundary, split_pieces, train_pieces
+from runner.data.sources.text.split import find_boundary, split_pieces
 from runner.errors import ConfigError, DataError
-from tests.data.texts import END, LINES, config, written
+from tests.data.texts import END, LINES, config, saved, written
 
 
 @pytest.fixture
@@ -31,8 +31,9 @@ def text_of(data: Dataset, split: str) -> str:
     return data.vocabulary.decode(arrays["tokens"][within])
 
 
-@pytest.mark.parametrize("keys", [{}, {"end_token": END}, {"tokenizer": "bpe", "vocabulary_size": 300}])
-def test_every_document_of_a_folder_is_read_and_the_last_tenth_of_them_is_tested_on(tmp_path, folder, keys):
+@pytest.mark.parametrize("kind", ["bytes", "end", "tokenizer"])
+def test_every_document_of_a_folder_is_read_and_the_last_tenth_of_them_is_tested_on(tmp_path, folder, kind):
+    keys = {"end": {"end_token": END}, "tokenizer": {"tokenizer": saved(tmp_path / "made.json")}}.get(kind, {})
     data = load(config(tmp_path, folder, **keys))
     # In the order of their paths: a.txt, below/b.jsonl, c.parquet.
     assert text_of(data, "train") == LINES[0] + "\r\n" + "".join(LINES[1:36])
@@ -85,7 +86,6 @@ def test_a_cut_loses_nothing(lengths):
     assert all(text or ends for _, text, ends in found)
     assert "test" not in splits or any(text for split, text, _ in found if split == "test")
     assert splits == sorted(splits, reverse=True)  # train, then test
-    assert [one[1:] for one in found if one[0] == "train"] == list(train_pieces(pieces, at))
     if sum(lengths) >= 5:
         assert "train" in splits
 
@@ -102,7 +102,7 @@ def test_pieces_give_the_tokens_of_the_whole(tmp_path):
     assert "".join(part for part, _ in parts) == text
     assert [ends for _, ends in parts] == [False] * (len(parts) - 1) + [True]
     assert max(len(part) for part, _ in parts) <= PIECE
-    data = load(config(tmp_path, path, tokenizer="bpe", vocabulary_size=320))
+    data = load(config(tmp_path, path, tokenizer=saved(tmp_path / "made.json", 320)))
     vocabulary = data.vocabulary
     assert (
         np.concatenate(vocabulary.encode_pieces([part for part, _ in parts])).tolist()
@@ -110,32 +110,15 @@ def test_pieces_give_the_tokens_of_the_whole(tmp_path):
     )
 
 
-def test_a_tokenizer_is_trained_once_on_train_alone_and_kept(tmp_path, folder, monkeypatch):
-    keys = {"tokenizer": "bpe", "vocabulary_size": 300}
-    first = load(config(tmp_path, folder, **keys))
-    monkeypatch.setattr("runner.data.sources.text.bpe.train", None)
+def test_a_text_is_encoded_once(tmp_path, folder, monkeypatch):
+    first = load(config(tmp_path, folder))
     monkeypatch.setattr(store, "_write", None)
-    again = load(config(tmp_path, folder, **keys, documents="joined"))
-    assert again.vocabulary == first.vocabulary
-    assert again.digest != first.digest
-    assert load(config(tmp_path, folder, **keys)).digest == first.digest
-    tokenizers = list((tmp_path / "data").glob(".text/tokenizers/*/meta.json"))
-    assert [one.read_text() for one in tokenizers] == [first.vocabulary.tokenizer]
-    monkeypatch.undo()
-    # What is tested on has no part in it.
-    lines = [*LINES[:36], *(["entirely other words"] * 4)]
-    other = tmp_path / "other.jsonl"
-    other.write_text("".join(json.dumps({"text": one}) + "\n" for one in lines))
-    mine = tmp_path / "mine.jsonl"
-    mine.write_text("".join(json.dumps({"text": one}) + "\n" for one in LINES))
-    assert load(config(tmp_path, other, **keys)).vocabulary == load(config(tmp_path, mine, **keys)).vocabulary
+    assert load(config(tmp_path, folder, documents="joined")).digest != first.digest
+    assert load(config(tmp_path, folder)).digest == first.digest
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
 @pytest.mark.parametrize(("module", "name"), [(files, "pieces"), (text, "of_files")])
-def test_nothing_is_stored_of_a_file_that_changes_while_it_is_read(
-    tmp_path, folder, monkeypatch, module, name, tokenizer
-):
+def test_nothing_is_stored_of_a_file_that_changes_while_it_is_read(tmp_path, folder, monkeypatch, module, name):
     read = getattr(module, name)
 
     def changed(*given):
@@ -146,10 +129,9 @@ def test_nothing_is_stored_of_a_file_that_changes_while_it_is_read(
     with monkeypatch.context() as patched:
         patched.setattr(module, name, changed)
         with pytest.raises(DataError, match="a file was changed while it was read; start again"):
-            load(config(tmp_path, folder, tokenizer=tokenizer))
-    kept = tmp_path / "data" / ".text"
-    assert not [*kept.glob("tokens/*/meta.json"), *kept.glob("tokenizers/*/meta.json")]
-    assert text_of(load(config(tmp_path, folder, tokenizer=tokenizer)), "train").startswith("other")
+            load(config(tmp_path, folder))
+    assert not [*(tmp_path / "data" / ".text").glob("tokens/*/meta.json")]
+    assert text_of(load(config(tmp_path, folder)), "train").startswith("other")
 
 
 def test_large_splits_stay_on_disk_and_give_the_same(tmp_path, folder, monkeypatch):
@@ -167,20 +149,15 @@ def test_large_splits_stay_on_disk_and_give_the_same(tmp_path, folder, monkeypat
 
 
 def test_a_tokenizer_that_has_changed_is_rejected(tmp_path, folder):
-    trained = load(config(tmp_path, folder, tokenizer="bpe", vocabulary_size=300))
     path = tmp_path / "tokenizer.json"
-    path.write_text(trained.vocabulary.tokenizer)
-    given = load(config(tmp_path, folder, tokenizer=str(path)))
-    assert given.vocabulary == trained.vocabulary
+    given = load(config(tmp_path, folder, tokenizer=saved(path)))
     assert load(config(tmp_path, folder, tokenizer=str(path)), encoding=given.encoding).digest == given.digest
     path.unlink()  # a run has it, and outlives the file
     assert load(config(tmp_path, folder, tokenizer=str(path)), encoding=given.encoding).digest == given.digest
-    other = load(config(tmp_path, folder, tokenizer="bpe", vocabulary_size=280))
-    path.write_text(other.vocabulary.tokenizer)
     for keys, words in [
-        ({"tokenizer": str(path)}, "sha256"),
+        ({"tokenizer": saved(path, 280)}, "sha256"),
         ({"tokenizer": "bytes"}, "bpe, 300 tokens"),
-        ({"tokenizer": "bpe", "end_token": END}, "null"),
+        ({"tokenizer": str(path), "end_token": END}, "null"),
     ]:
         with pytest.raises(ConfigError, match=words) as told:
             load(config(tmp_path, folder, **keys), encoding=given.encoding)

@@ -7,21 +7,11 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from runner.data.vocabulary import Vocabulary
-
-END = "<|endoftext|>"
+from tests.data.texts import END, tokenizer
 
 
 def trained(end: str | None = END) -> Vocabulary:
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=[] if end is None else [end],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(["the cat and the hat and the dog"] * 5, trainer)
+    made = tokenizer(["the cat and the hat and the dog"] * 5, end=end)
     return Vocabulary("bpe", end, made.to_str())
 
 

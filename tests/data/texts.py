@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from runner.config.schema_data import DatasetConfig
 
@@ -26,6 +27,27 @@ def written(tmp_path: Path) -> Path:
     (made / "d.csv").write_text("not,text\n")
     (made / ".hidden.txt").write_text("hidden")
     return made
+
+
+def tokenizer(texts: list[str], size: int = 300, end: str | None = None) -> Tokenizer:
+    """Returns a byte-level byte pair encoding, trained on texts."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[] if end is None else [end],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(texts, trainer)
+    return made
+
+
+def saved(path: Path, size: int = 300) -> str:
+    """Writes the tokenizer.json of LINES and returns its path."""
+    tokenizer(LINES, size).save(str(path))
+    return str(path)
 
 
 def config(tmp_path: Path, path: object, **keys: object) -> DatasetConfig:

@@ -31,7 +31,6 @@ EXTRA_OF = {
         if "/engine: jax" in path.read_text()
     },
     "model=keras_hub": "hub",
-    "dataset.tokenizer=bpe": "text",
     "dataset.tokenizer=tokenizer.json": "text",
     "optimizer=optax": "optax",
 }

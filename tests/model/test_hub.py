@@ -106,7 +106,6 @@ OWN = "use the preset's tokenizer: dataset.tokenizer=tokenizer.json"
     [
         (50257, "GPT2Tokenizer", {}, 50257, "its tokens are not those of the preset (GPT2Tokenizer)"),
         (50257, None, {"end_token": "|"}, 50257, "its tokens are not those of the preset (50,257 of them)"),
-        (50257, "GPT2Tokenizer", {"tokenizer": "bpe"}, 50257, "its tokens are not those of the preset"),
     ],
 )
 def test_tokens_that_are_not_the_presets_are_refused_with_its_tokenizer_suggested(

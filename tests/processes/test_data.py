@@ -73,7 +73,6 @@ def test_rows_are_read_in_proportion_to_what_a_process_needs(tmp_path: Path) -> 
             "engine=jax",
             "mesh=batch2",
             "trainer.epochs=2",
-            "dataset.worker_kind=thread",
         ),
         *("trainer.accumulate_steps=2", "task.classes=10", "tracking=none"),
     )

@@ -31,7 +31,7 @@ def source(size: int) -> ArraySource:
 
 
 def split(size: int, *, cached: bool = False, task: Task | None = None) -> feed.Examples:
-    reader = workers.opened(DatasetConfig(), 0).reader(source(size))
+    reader = workers.Workers(DatasetConfig()).reader(source(size))
     return feed.Examples(source(size), task or KnownTask(SPECS), reader, cached)
 
 

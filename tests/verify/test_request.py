@@ -12,7 +12,7 @@ from runner.config.schema import DatasetConfig, RuleConfig, RunConfig, TaskConfi
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, Encoding
 from runner.data.vocabulary import Vocabulary
-from runner.data.workers import opened
+from runner.data.workers import Workers
 from runner.task.registry import make_task
 from runner.train import feed
 from runner.verify.request import Request, make_request, read_request, write_request
@@ -34,7 +34,7 @@ def trained_on(made: RunConfig, data: Dataset, epochs: int, steps: int) -> list[
     """Returns labels and weights of each batch, as the training loop's feed gives them."""
     found = []
     task = make_task(made.task, data.specs, data.train)
-    with opened(made.dataset, made.trainer.seed) as workers:
+    with Workers(made.dataset) as workers:
         examples = feed.Examples(data.train, task, workers.reader(data.train))
         for epoch in range(epochs):
             plan = feed.epoch_plan(made.dataset, made.trainer, examples.source, epoch, steps)

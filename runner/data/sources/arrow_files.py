@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,10 +74,6 @@ class MappedTable:
     files: Sequence[TableFile]
     tables: Sequence[pa.Table]
 
-    def __reduce__(self) -> tuple[Callable[..., MappedTable], tuple[Sequence[TableFile], Sequence[str]]]:
-        """Leaves the map out, for another process."""
-        return _map, (self.files, self.tables[0].column_names)
-
     @cached_property
     def columns(self) -> Mapping[str, pa.ChunkedArray]:
         """All columns, by name."""
@@ -125,10 +121,6 @@ class MappedTable:
             own = rows[bounds[number] : bounds[number + 1]] - starts[number]
             pieces.append(chunks[number].take(pa.array(own)))
         return pa.chunked_array(pieces)
-
-
-def _map(files: Sequence[TableFile], names: Sequence[str]) -> MappedTable:
-    return MappedTable(files, [file.open().select(list(names)) for file in files])
 
 
 def find(path: str, *, in_one_folder: bool) -> dict[str, list[TableFile]]:

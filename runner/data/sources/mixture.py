@@ -110,7 +110,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         dataset = in_part(part.key, lambda part=part, used=part_encoding: _load_part(part, used))  # type: ignore[misc]
         datasets.append(dataset)
         if encoding is None:
-            # A trained tokenizer is that of the first part. Categories are compared below.
+            # All texts need the tokenizer of the first part. Categories are compared below.
             part_encoding = Encoding(vocabulary=dataset.encoding.vocabulary)
     specs = datasets[0].specs
     first_name = f"{parts[0].key} ({parts[0].name})"

@@ -82,7 +82,7 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
     its tokens are not bytes. What `kaggle://...` and the like contain is known only after the download.
     """
     tokenizer = dataset.tokenizer or checks_text.BYTES
-    if tokenizer not in (checks_text.BYTES, checks_text.BPE) or value.startswith(presets.SCHEMES):
+    if tokenizer != checks_text.BYTES or value.startswith(presets.SCHEMES):
         return
     # All presets on KerasHub's own list have a tokenizer.
     own: str | None = value
@@ -91,10 +91,7 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
         preset = presets.opened(value)
         own = preset.tokenizer
         size = next((preset.options[key] for key in options.SIZES if isinstance(preset.options.get(key), int)), None)
-    if tokenizer == checks_text.BYTES:
-        if own == _BYTE_TOKENIZER or (own is None and (size is None or size <= _LARGEST_BYTE_VOCABULARY)):
-            return
-    elif own is None:
+    if own == _BYTE_TOKENIZER or (own is None and (size is None or size <= _LARGEST_BYTE_VOCABULARY)):
         return
     problem = f"its tokens are not those of the preset ({own or f'{size:,} of them'})"
     fix = "use the preset's tokenizer: dataset.tokenizer=tokenizer.json (docs/keras_hub.md says how to write it)"

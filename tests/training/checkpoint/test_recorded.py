@@ -48,7 +48,7 @@ USUAL = [
     "task.loss=huber",
     "dataset.augment=[{name: random_crop, padding: 2}, {name: flip}]",
     "dataset.holdout=0.1",
-    "dataset.tokenizer=bpe",
+    "dataset.tokenizer=bytes",
     "dataset.path=null",
     "evaluate.split='train[:10%]'",
 ]

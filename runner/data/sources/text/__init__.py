@@ -18,14 +18,13 @@ from runner.config.schema_data import APART, DatasetConfig
 from runner.data import packing
 from runner.data.base import DataSource, Encoding, FullDataset, in_memory
 from runner.data.checks_source import TEXT_SUFFIXES
-from runner.data.checks_text import BPE, BYTES, LENGTH, VOCABULARY_SIZE
+from runner.data.checks_text import BYTES, LENGTH
 from runner.data.digest import of_files
-from runner.data.packing import PackedSequences, WholeDocuments, no_label_counts
+from runner.data.packing import PackedSequences, no_label_counts
 from runner.data.sources import split_files
-from runner.data.sources.prepared import report_progress
-from runner.data.sources.text import bpe, files, store
+from runner.data.sources.text import files, store, tokenizer
 from runner.data.sources.text.files import Piece
-from runner.data.sources.text.split import Boundary, find_boundary, split_pieces, train_pieces
+from runner.data.sources.text.split import Boundary, find_boundary, split_pieces
 from runner.data.sources.text.store import Pieces, StoredTokens
 from runner.data.vocabulary import EncodingError, Vocabulary
 from runner.errors import ConfigError, DataError, invalid
@@ -58,7 +57,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 
 
 def folder(config: DatasetConfig) -> Path:
-    """Returns the folder of tokens and tokenizers."""
+    """Returns the folder of tokens."""
     if config.data_dir is not None:
         return Path(config.data_dir).expanduser().absolute() / ".text"
     return cache_folder("text")
@@ -66,8 +65,8 @@ def folder(config: DatasetConfig) -> Path:
 
 def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
     """Encodes a text if it is not encoded yet, and cuts it into sequences."""
-    encoder = _Encoder(corpus, config)
-    vocabulary = encoder.vocabulary(encoding)
+    encoder = _Encoder(corpus)
+    vocabulary = _vocabulary(config, encoding)
     try:
         stored = store.tokens(folder(config), encoder.content, vocabulary, encoder.pieces)
     except EncodingError as error:
@@ -80,16 +79,13 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
     sizes = {}
     for split in encoder.splits:
         if split in stored:
-            splits[split] = _sequences(corpus, split, stored[split], length, apart=apart, pack=config.pack)
+            splits[split] = _sequences(corpus, split, stored[split], length, apart=apart)
             sizes[split] = stored[split].size
     about = {}
     if "test" not in corpus.splits:
         about = {"test": "the last tenth of the text", "train": "what comes before the test"}
     # The digest covers everything that decides the tokens of an example, so another length is other data.
-    identity_values = [encoder.content, vocabulary.sha256, length, apart]
-    if config.pack:
-        identity_values.append("whole documents")
-    identity = json.dumps(identity_values)
+    identity = json.dumps([encoder.content, vocabulary.sha256, length, apart])
     return FullDataset(
         name=corpus.name,
         version=corpus.version,
@@ -115,14 +111,13 @@ def _check_not_empty(corpus: Corpus, config: DatasetConfig, stored: Mapping[str,
 
 
 class _Encoder:
-    """Reads a corpus to find the test split, to train a tokenizer, and to encode.
+    """Reads a corpus to find the test split, and to encode.
 
-    The results are stored under the digest of the content. So it raises if a file has changed since the digest.
+    The result is stored under the digest of the content. So it raises if a file has changed since the digest.
     """
 
-    def __init__(self, corpus: Corpus, config: DatasetConfig) -> None:
+    def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
-        self._config = config
         self.content = self._digest()
 
     def _digest(self) -> str:
@@ -150,53 +145,33 @@ class _Encoder:
             else:
                 for text, ends_document in self._read(split):
                     yield split, text, ends_document
-        self._check_unchanged()
-
-    def _check_unchanged(self) -> None:
         if self._digest() != self.content:
             raise DataError(f"{self._corpus.source}: a file was changed while it was read; start again")
 
-    def vocabulary(self, encoding: Encoding | None) -> Vocabulary:
-        end_token = self._config.end_token
-        tokenizer = self._config.tokenizer or BYTES
-        if encoding is not None and encoding.vocabulary is not None:
-            return _recorded_vocabulary(self._config, encoding.vocabulary)
-        if tokenizer == BYTES:
-            return Vocabulary(BYTES, end_token)
-        if tokenizer != BPE:
-            return bpe.read(Path(tokenizer).expanduser(), end_token)
-        size = self._config.vocabulary_size or VOCABULARY_SIZE
-        key = [self.content, size, end_token]
-        vocabulary = store.vocabulary(
-            folder(self._config), key, end_token, lambda: self._train_tokenizer(size, end_token)
-        )
-        bpe.check_end(vocabulary)
-        return vocabulary
 
-    def _train_tokenizer(self, size: int, end_token: str | None) -> Vocabulary:
-        report_progress(f"{self._corpus.name}: training a tokenizer of {size:,} tokens")
-        pieces = self._read("train")
-        if "test" not in self._corpus.splits:
-            pieces = train_pieces(pieces, self._boundary)
-        vocabulary = bpe.train((text for text, _ in pieces), size, end_token)
-        self._check_unchanged()
-        return vocabulary
+def _vocabulary(config: DatasetConfig, encoding: Encoding | None) -> Vocabulary:
+    kind = config.tokenizer or BYTES
+    if encoding is not None and encoding.vocabulary is not None:
+        return _recorded_vocabulary(config, encoding.vocabulary)
+    if kind == BYTES:
+        return Vocabulary(BYTES, config.end_token)
+    return tokenizer.read(Path(kind).expanduser(), config.end_token)
 
 
 def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
-    tokenizer = config.tokenizer or BYTES
-    if (tokenizer == BYTES) != (recorded.kind == BYTES):
-        raise _differs_from_run("tokenizer", tokenizer, f"{recorded.kind}, {recorded.size:,} tokens")
+    kind = config.tokenizer or BYTES
+    if (kind == BYTES) != (recorded.kind == BYTES):
+        raise _differs_from_run("tokenizer", kind, f"{recorded.kind}, {recorded.size:,} tokens")
     if config.end_token != recorded.end_token:
         raise _differs_from_run("end_token", config.end_token, str(recorded.end_token or "null"))
-    path = Path(tokenizer).expanduser()
+    path = Path(kind).expanduser()
     # The recorded vocabulary is complete, so the file may be gone. If it exists, it must be the same.
-    if tokenizer not in (BYTES, BPE) and path.exists():
-        current = bpe.read(path, config.end_token)
+    if kind != BYTES and path.exists():
+        current = tokenizer.read(path, config.end_token)
         if current.sha256 != recorded.sha256:
             difference = f"sha256 {recorded.sha256[:12]}, but this file has {current.sha256[:12]}"
-            raise _differs_from_run("tokenizer", tokenizer, difference)
-    bpe.limit_threads()
+            raise _differs_from_run("tokenizer", kind, difference)
+    tokenizer.limit_threads()
     return recorded
 
 
@@ -214,14 +189,12 @@ def _unsuitable_tokenizer(config: DatasetConfig, problem: str) -> ConfigError:
         "dataset.tokenizer",
         config.tokenizer,
         problem=problem,
-        fix="use a tokenizer with an unknown token, or set dataset.tokenizer=bpe",
+        fix="use a tokenizer with an unknown token, or set dataset.tokenizer=bytes",
     )
 
 
-def _sequences(
-    corpus: Corpus, split: str, stored: StoredTokens, length: int, *, apart: bool, pack: bool
-) -> DataSource:
-    """Returns the sequences of a split; with `pack` its documents, which are packed after the selection."""
+def _sequences(corpus: Corpus, split: str, stored: StoredTokens, length: int, *, apart: bool) -> DataSource:
+    """Returns the sequences of a split."""
     needed = 2
     if not apart:
         # A sequence can be padded only with document masks, so without them it must be complete, with its last label.
@@ -241,7 +214,5 @@ def _sequences(
         )
     if apart and stored.size.tokens == stored.size.documents:
         raise no_label_counts(split)
-    if pack:
-        return WholeDocuments(stored.stream, stored.starts, length)
     sequences = PackedSequences(stored.stream, stored.starts, length, apart)
     return in_memory(sequences, packing.RAM_BYTES, packing.ROWS_PER_READ)

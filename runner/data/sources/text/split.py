@@ -49,14 +49,6 @@ def find_boundary(pieces: Iterable[Piece]) -> Boundary:
     return Boundary(documents, 0)
 
 
-def train_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[Piece]:
-    """Yields the pieces before the boundary, without empty documents."""
-    for split, text, ends_document in split_pieces(pieces, boundary):
-        if split == "test":
-            return
-        yield text, ends_document
-
-
 def split_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[tuple[str, str, bool]]:
     """Yields (split, text, whether a document of the split ends with the text), without empty documents."""
     document = 0

@@ -1,7 +1,6 @@
 """Store of tokens: encoded once, then memory-mapped by every process.
 
     <folder>/tokens/<key>/meta.json, train.tokens, train.starts, test.tokens, ...
-    <folder>/tokenizers/<key>/meta.json     the tokenizer
 
 The key is a digest of the content, the splits and the tokenizer. A folder appears in one step, under a lock: if
 several processes need it, one encodes and the others wait.
@@ -20,7 +19,7 @@ import numpy as np
 
 from runner.data.base import Array, TextSize
 from runner.data.sources.prepared import META, load_or_write
-from runner.data.vocabulary import BPE, Vocabulary
+from runner.data.vocabulary import Vocabulary
 
 # Version of the layout, part of every key.
 FORMAT = 1
@@ -41,24 +40,6 @@ class StoredTokens:
     stream: Array
     starts: Array
     size: TextSize
-
-
-def vocabulary(folder: Path, key: object, end_token: str | None, train: Callable[[], Vocabulary]) -> Vocabulary:
-    """Returns a trained tokenizer; trains and stores it first if necessary."""
-
-    def read(path: Path) -> Vocabulary | None:
-        try:
-            content = (path / META).read_text("utf-8")
-            # A power failure may leave it empty.
-            json.loads(content)
-        except (FileNotFoundError, ValueError):
-            return None
-        return Vocabulary(BPE, end_token, content)
-
-    def write(partial: Path) -> None:
-        (partial / META).write_text(train().tokenizer, "utf-8")
-
-    return load_or_write(folder / "tokenizers" / _hashed(key), _SUFFIXES, read, write, "the tokenizer")
 
 
 def tokens(folder: Path, key: object, vocabulary: Vocabulary, pieces: Callable[[], Pieces]) -> dict[str, StoredTokens]:
