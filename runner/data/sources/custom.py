@@ -39,7 +39,7 @@ from runner.data.encode import (
     specs_as_bytes,
 )
 from runner.data.ragged import Sequences, padded
-from runner.data.sources.keras_data import as_arrays, batches_or_examples, has_label_per_row, way_in
+from runner.data.sources.keras_data import as_arrays, doubt, way_in
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import import_path
 
@@ -113,7 +113,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         raise DataError(
             f"{config.target}: one split is arrays and the other an object; return the same kind for all splits"
         )
-    doubt = ""
+    about_batches = ""
     sources: dict[str, DataSource]
     if tables:
         # All splits together, because a category has the same number in each of them.
@@ -133,8 +133,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
             )
         sources = {split: _custom_examples(content, where[split]) for split, content in objects.items()}
         first = next(iter(sources))
-        if has_label_per_row(objects[first]):
-            doubt = batches_or_examples(where[first], objects[first][0])
+        about_batches = doubt(objects[first], where[first])
         for split, source in sources.items():
             check_same_specs(source.specs, where[split], sources[first].specs, where[first], "all splits")
         content_digest = _code_digest(config, sources)
@@ -145,7 +144,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         digest=content_digest,
         source=config.target,
         encoding=encoding or Encoding(),
-        doubt=doubt,
+        doubt=about_batches,
     )
 
 

@@ -66,11 +66,11 @@ def _split(content: Any, where: str) -> object:
         if all(_rows_if_batch(batch) == first for batch in batches[:-1]):
             return _joined(iter(batches), where)
     if isinstance(content, list) and content and all(map(_rows_if_batch, content)):
-        raise DataError(batches_or_examples(where, content[0]))
+        raise DataError(_batches_or_examples(where, content[0]))
     return content
 
 
-def batches_or_examples(where: str, entry: Any) -> str:
+def _batches_or_examples(where: str, entry: Any) -> str:
     """Returns the message for entries (x, y) that may be batches or examples."""
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in _named(entry[-2:], where).items())
     return (
@@ -79,10 +79,12 @@ def batches_or_examples(where: str, entry: Any) -> str:
     )
 
 
-def has_label_per_row(content: Any) -> bool:
-    """Returns whether the entries of a user's object look like batches (x (B, ...), y (B,))."""
+def doubt(content: Any, where: str) -> str:
+    """Returns an error if the entries of an object look like batches (x (B, ...), y (B,)); empty: they do not."""
     first, _ = _rows_at_ends(content)
-    return first > 0 and len(np.shape(content[0][-1])) == 1
+    if not first or len(np.shape(content[0][-1])) != 1:
+        return ""
+    return _batches_or_examples(where, content[0])
 
 
 def _rows_at_ends(content: Any) -> tuple[int, int]:
