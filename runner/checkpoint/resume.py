@@ -60,7 +60,7 @@ _ORDER = (
 )
 
 # The keys that decide what an example is. A branch may change them.
-_EXAMPLE = ("dataset.standardize", "dataset.sequence_length", "dataset.documents", "dataset.pack")
+_EXAMPLE = ("dataset.standardize", "dataset.sequence_length", "dataset.documents")
 
 # If this key is null and the data has no test split, a share of the train split is taken for it.
 _SPLITS_TRAIN = "dataset.test"

@@ -90,8 +90,6 @@ class DatasetConfig:
         sequences at their end; null: none.
       pad_length: steps of the padded arrays; null: those of the longest sequence of each. It is recorded with the run,
         and a longer sequence is an error.
-      pack: sequence packing: several examples of `pad` share a row of `pad_length` steps, with the arrays `segments`
-        and `positions`, which keep them apart.
       shuffle: draw a new order each epoch, from the seed and the number of the epoch.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
       column: text: field of .jsonl files and column of .parquet and .arrow files with the text; null: `text`.
@@ -130,7 +128,6 @@ class DatasetConfig:
     standardize: Any = checked(False, whole=_standardize_problem, rule="boolean, or list of names", example=True)
     pad: dict[str, float] | None = checked(None, rule="", example={"tokens": 0}, key_pattern=IDENTIFIER)
     pad_length: int | None = integer(None, at_least=1, at_most=_LONGEST_SEQUENCE, unit="steps", example=128)
-    pack: bool = False
     shuffle: bool = True
     remainder: str = choice("drop", "drop", "pad")
     column: str | None = None

@@ -30,8 +30,6 @@ _KEYS_OF_PARTS = {
     "holdout": (0.0,),
     "image_size": (None,),
 }
-# Arrays that sequence packing adds.
-_ARRAYS_OF_PACKING = ("segments", "positions")
 # Keys that have another name in YAML.
 _YAML_KEYS = {"target": "_target_"}
 
@@ -61,7 +59,6 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
         problem = "needs dataset.pad, whose arrays it applies to"
         fix = "set dataset.pad={tokens:0}, or remove it"
         raise invalid("dataset.pad_length", config.pad_length, problem=problem, fix=fix)
-    _check_pack(config)
     if not recorded:
         _check_standardized_sequences(config)
     check_augment(config)
@@ -86,22 +83,6 @@ def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
             raise invalid(f"dataset.{key}", value, problem=problem, fix=fix)
     for part in parts_of(config):
         in_part(part.key, partial(check, part.config, recorded=recorded))
-
-
-def _check_pack(config: DatasetConfig) -> None:
-    if not config.pack:
-        return
-    if not config.pad:
-        fix = "set dataset.pad={tokens:0} too, or remove dataset.pack"
-        raise invalid("dataset.pack", True, problem="needs dataset.pad, whose arrays it packs", fix=fix)
-    for name in _ARRAYS_OF_PACKING:
-        if name in (config.pad or {}):
-            problem = f"must not name {name}, which dataset.pack adds"
-            raise invalid("dataset.pad", config.pad, problem=problem, fix=f"remove {name}, or rename that array")
-    if config.augment:
-        problem = "augments single examples, so it can't be combined with dataset.pack=true"
-        names = [step.name or step.target for step in config.augment]
-        raise invalid("dataset.augment", names, problem=problem, fix="remove dataset.augment or dataset.pack")
 
 
 def _check_standardized_sequences(config: DatasetConfig) -> None:

@@ -11,7 +11,6 @@ from runner.config.schema_task import TaskConfig
 from runner.data import registry
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
-from runner.data.packed_examples import packed_dataset
 from runner.data.packing import LABEL_WEIGHT
 from runner.data.selection import make_dataset
 from runner.data.standardize import columns_to_standardize, measure, standardized
@@ -62,8 +61,6 @@ def load(
         names = columns_to_standardize(config.standardize, dataset.specs, [*unscaled, *padded])
         if names:
             dataset = standardized(dataset, encoding or measure(dataset.train, names), names)
-        # After the selection, so that splits are parts of the examples and not of the rows.
-        dataset = packed_dataset(dataset, config)
         validation = dataset.validation
         if validation is not None:
             validation = augmented(validation, config, seed, train=False, masks=masks)

@@ -40,11 +40,6 @@ def specs(length: int, *, apart: bool) -> dict[str, ArraySpec]:
     return arrays
 
 
-def is_of_packing(arrays: Mapping[str, ArraySpec], name: str) -> bool:
-    """Returns whether an array was made by sequence packing, and not by the dataset itself."""
-    return name in arrays and arrays[name].dims == _DIMS
-
-
 def no_label_counts(split: str) -> ConfigError:
     """Returns the error for documents of one token that are kept apart: none of them has a next one."""
     return invalid(

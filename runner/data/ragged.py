@@ -9,7 +9,6 @@ import numpy as np
 
 from runner.data.base import Array
 from runner.data.encode import Column
-from runner.data.packing import POSITIONS, SEGMENTS
 from runner.errors import DataError, describe, did_you_mean, invalid
 
 _KEY = "dataset.pad"
@@ -67,13 +66,10 @@ def padded(
     pad: Mapping[str, float],
     length: int | None,
     recorded: Mapping[str, int],
-    *,
-    pack: bool = False,
 ) -> tuple[dict[str, dict[str, Column]], dict[str, int]]:
     """Returns the columns of every split, with sequences as arrays (N, T, ...), and T of each padded column.
 
-    T is that of the recorded run, else `length`, else that of the longest sequence of the column in any split. With
-    `pack`, there is the column `segments` (N, T) too, 1 for a step and 0 for padding.
+    T is that of the recorded run, else `length`, else that of the longest sequence of the column in any split.
     """
     lengths: dict[str, int] = {}
     for name in pad:
@@ -88,40 +84,12 @@ def padded(
                 arrays[split][name] = _as_array(column, lengths[name], pad[name], place)
             else:
                 arrays[split][name] = column
-        if pack:
-            arrays[split][SEGMENTS] = _segments(columns, max(lengths.values()), f"split {split}")
     return arrays, lengths
 
 
 def _sequences(columns: Mapping[str, Column | Sequences], name: str) -> Sequences:
     column = columns.get(name)
     return column if isinstance(column, list) else []
-
-
-def _segments(columns: Mapping[str, Column | Sequences], length: int, place: str) -> Array:
-    """Returns int32 (N, T), 1 for the steps of an example and 0 for the padding after them."""
-    for name in (SEGMENTS, POSITIONS):
-        if name in columns:
-            raise DataError(f"{place} has an array called {name}, which dataset.pack adds; rename or leave it out")
-    steps = {}
-    for name, column in columns.items():
-        if isinstance(column, list):
-            steps[name] = np.array(list(map(len, column)), np.int64)
-    return segments_of(steps, length, place)
-
-
-def segments_of(steps: Mapping[str, Array], length: int, place: str) -> Array:
-    """Returns int32 (N, length), 1 for steps and 0 for padding, of examples whose arrays must have as many steps."""
-    first, *others = steps
-    for other in others:
-        different = np.flatnonzero(steps[other] != steps[first])
-        if len(different):
-            row = int(different[0])
-            raise DataError(
-                f"dataset.pack, {place}: example {row} has {steps[first][row]} steps in {first}, but "
-                f"{steps[other][row]} in {other}; give all its sequences one length"
-            )
-    return (np.arange(length) < steps[first][:, None]).astype(np.int32)
 
 
 def _as_array(sequences: Sequences, length: int, value: float, place: str) -> Array:

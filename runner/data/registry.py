@@ -55,14 +55,14 @@ class SourceEntry:
 
 
 _TEXT = ("tokenizer", "end_token", "sequence_length", "documents")
-_TABLE = ("path", "features", "standardize", "pad", "pad_length", "pack")
+_TABLE = ("path", "features", "standardize", "pad", "pad_length")
 SOURCES: dict[str, SourceEntry] = {
     "arrays": SourceEntry(
         f"{_FOLDER}.arrays", _TABLE, tokens="maybe", is_users_data=True, check=partial(check_path, TABLES)
     ),
     "custom": SourceEntry(
         f"{_FOLDER}.custom",
-        ("target", "standardize", "pad", "pad_length", "pack"),
+        ("target", "standardize", "pad", "pad_length"),
         tokens="maybe",
         is_users_data=True,
         check=check_custom,

@@ -242,10 +242,8 @@ def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
         problem = "padding would count in model.router_loss"
         if dataset.remainder == "pad":
             raise invalid("dataset.remainder", "pad", problem=problem, fix="set dataset.remainder=drop")
-        for key in ("pack", "pad"):
-            value = getattr(dataset, key)
-            if value:
-                raise invalid(f"dataset.{key}", value, problem=problem, fix="remove model.router_loss")
+        if dataset.pad:
+            raise invalid("dataset.pad", dataset.pad, problem=problem, fix="remove model.router_loss")
     max_length = config.options.get("max_length")
     length = dataset.sequence_length or checks_text.LENGTH
     if isinstance(max_length, int) and checks_text.is_text(dataset) and length > max_length:

@@ -11,7 +11,7 @@ import numpy as np
 from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, DataSource, column
-from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS, is_of_packing
+from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS
 from runner.errors import ConfigError, invalid
 from runner.task import generation
 from runner.task.base import LOSS, Ask, Outputs, OutputSpec, TaskData
@@ -232,7 +232,7 @@ class LanguageModel(PerPosition):
         batch = {name: np.ones((len(rows), *spec.shape), spec.dtype) for name, spec in self.arrays.items()}
         tokens = TOKENS if TOKENS in self.input_names else self.input_names[0]
         batch[tokens] = rows.astype(self.arrays[tokens].dtype)
-        if is_of_packing(self.arrays, POSITIONS):
+        if POSITIONS in self.input_names:
             # The row is one document.
             batch[POSITIONS][:] = np.arange(self.tokens)
         batch[self.label] = np.zeros_like(batch[self.label])
@@ -381,10 +381,9 @@ class LanguageModel(PerPosition):
 def _default_inputs(config: TaskConfig, arrays: Mapping[str, ArraySpec], label_weight: str | None) -> list[str]:
     if TOKENS not in arrays:
         return without_roles(config, arrays, label_weight)
-    inputs = [name for name in (TOKENS, SEGMENTS) if name in arrays]
-    if is_of_packing(arrays, POSITIONS):
-        inputs.append(POSITIONS)
-    return inputs
+    if SEGMENTS not in arrays:
+        return [TOKENS]
+    return [name for name in (TOKENS, SEGMENTS, POSITIONS) if name in arrays]
 
 
 def _capped(ops: Arrays, logits: Tensor, outputs: Mapping[str, Tensor]) -> Tensor:

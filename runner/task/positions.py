@@ -13,7 +13,6 @@ import numpy as np
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import PositionsOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, Batch, DataSource, column
-from runner.data.packing import LABEL_WEIGHT, is_of_packing
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.task import classes, keras_metrics, losses, probabilities
@@ -65,9 +64,6 @@ class Positions(PerPosition):
                 raise invalid(f"task.{key}", value, problem=problem, fix=f"remove task.{key}")
 
     def __init__(self, config: TaskConfig, options: PositionsOptions, data: TaskData) -> None:
-        if options.label_weight is None and is_of_packing(data.arrays, LABEL_WEIGHT):
-            # Packed rows have padding, which no label need mark.
-            options = replace(options, label_weight=LABEL_WEIGHT)
         if config.inputs is None:
             config = replace(config, inputs=without_roles(config, data.arrays, options.label_weight))
         super().__init__(config, options, data)

@@ -64,8 +64,6 @@ def data_lines(
         )
     elif left_out and dataset.remainder == "drop" and not ends_early:
         lines.append(f"each epoch leaves out {left_out} of {size:,} examples (dataset.remainder=pad counts them)")
-    if dataset.pack:
-        lines.append(f"packed rows: {data.selection['train']}")
     selected: list[str] = []
     if trainer.checkpoint.enabled and trainer.checkpoint.best is not None:
         selected.append(f"the best checkpoint by {trainer.checkpoint.best}")

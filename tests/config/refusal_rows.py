@@ -6,11 +6,6 @@
 
 from __future__ import annotations
 
-# A language model on packed rows.
-_PACKED = (
-    "dataset=custom  dataset._target_=user_module.data  dataset.pad={tokens:0}  dataset.pack=true  model=gpt  "
-    "task=language_model"
-)
 _EXPLICIT = "mesh=batch2  engine=jax  cluster=explicit  cluster.processes=2"
 
 ROWS: list[tuple[str, ...]] = [
@@ -136,19 +131,10 @@ ROWS: list[tuple[str, ...]] = [
     ("dataset=mixture  dataset.parts=[]", "dataset.parts=[]", "two datasets or more", "{name: arrays"),
     ("dataset=mixture  dataset.parts=[{name:arrays,path:nowhere.csv},{name:digits}]", ".parquet"),
     ("dataset=huggingface  dataset.path=ylecun/mnist", "dataset.path=ylecun/mnist", "nothing is downloaded"),
-    ("+dataset.pack=true", "dataset.pack=true", "dataset=mnist has no such key"),
     (
         "dataset=arrays  dataset.path=.  +dataset.pad_length=5",
         "dataset.pad_length=5: needs dataset.pad, whose arrays it applies to; set dataset.pad={tokens:0}",
     ),
-    (
-        f"{_PACKED}  dataset.pad=null",
-        "dataset.pack=true: needs dataset.pad, whose arrays it packs; set dataset.pad={tokens:0} too",
-    ),
-    (f"{_PACKED}  +dataset.pad.segments=0", "which dataset.pack adds"),
-    (f"{_PACKED}  dataset.augment=[{{name:flip}}]", "so it can't be combined with dataset.pack"),
-    (f"{_PACKED}  task=classification", "task=classification has one label per example"),
-    (f"{_PACKED}  model=mlp", "keep the examples of a row apart"),
     ("dataset.train='train['", "dataset.train=train[", "set \"dataset.train='train[:5000]'\""),
     ("dataset.train=train[:100]", "dataset.train=train[:100]", "dataset.train='train[:100]'"),
     # Tracking, restarts and the trainer.

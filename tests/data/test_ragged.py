@@ -118,9 +118,22 @@ def test_a_recorded_run_keeps_its_length() -> None:
         opened(encoding=recorded, options={"longest": 9})
 
 
+def test_padded_arrays_are_not_standardized_because_padding_would_count() -> None:
+    keys = {"pad": {"x": 0.0}, "standardize": True, "test": "train"}
+    assert opened("vectors", **keys).train.read(np.array([2]))["x"][0, :, 0].tolist() == [7.0, 0.0]
+    recorded = Encoding(mean={"x": (1.0,) * 3}, deviation={"x": (2.0,) * 3}, lengths={"x": 2})
+    assert opened("vectors", recorded, **keys).train.read(np.array([2]))["x"][0, 0].tolist() == [3.0] * 3
+
+
 @pytest.mark.parametrize(
     ("name", "keys", "error", "message"),
     [
+        (
+            "load",
+            {"standardize": ["tokens"]},
+            ConfigError,
+            "dataset.standardize=.*must not name tokens, whose padding",
+        ),
         ("load", {"pad": {"token": 0}}, ConfigError, "dataset.pad=token: unknown array"),
         (
             "load",

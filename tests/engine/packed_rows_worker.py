@@ -24,6 +24,7 @@ from runner.engine.base import HostBatches
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.configs import with_keys
+from tests.docs import pages
 
 STEPS = 3
 # Rows are filled up to a multiple of this with padding of weight 0, which every mesh divides.
@@ -45,12 +46,15 @@ TOKENS, VOCABULARY = 16, 64
 AXES = {"single": {"batch": 1}, "batch8": {"batch": 8}, "batch4_model2": {"batch": 4, "model": 2}}
 
 
-def load(labeled: bool) -> dict[str, Any]:
-    """Returns sequences of 2 to 16 tokens; with `labeled` also the next token of each token."""
+def load(packed: bool) -> dict[str, Any]:
+    """Returns sequences of 2 to 16 tokens with their next tokens, padded, or packed as docs/text.md does it."""
     rng = np.random.default_rng(3)
     tokens = [rng.integers(0, VOCABULARY, rng.integers(2, TOKENS + 1)) for _ in range(48)]
-    if not labeled:
-        return {"tokens": tokens}
+    if packed:
+        program: dict[str, Any] = {}
+        exec(pages.files("text")["packed_rows.py"], program)
+        rows: dict[str, Any] = program["pack"](tokens, TOKENS)
+        return rows
     label = [np.append(sequence[1:], 0) for sequence in tokens]
     weight = [np.append(np.ones(len(sequence) - 1), 0.0) for sequence in tokens]
     return {"tokens": tokens, "label": label, "label_weight": weight}
@@ -58,14 +62,12 @@ def load(labeled: bool) -> dict[str, Any]:
 
 def dataset(*, packed: bool) -> Dataset:
     """Returns the examples as packed rows, or each as a row of its own, padded."""
-    pad = {"tokens": 0.0} if packed else {"tokens": 0.0, "label": 0.0, "label_weight": 0.0}
     config = DatasetConfig(
         name="custom",
         target=f"{__spec__.name}.load",
-        options={"labeled": not packed},
-        pad=pad,
-        pad_length=TOKENS,
-        pack=packed,
+        options={"packed": packed},
+        pad=None if packed else {"tokens": 0.0, "label": 0.0, "label_weight": 0.0},
+        pad_length=None if packed else TOKENS,
         test="train",
     )
     return load_data(config)

@@ -118,7 +118,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     if tables:
         # All splits together, because a category has the same number in each of them.
         recorded = encoding.lengths if encoding else {}
-        columns, lengths = padded(tables, pad, config.pad_length, recorded, pack=config.pack)
+        columns, lengths = padded(tables, pad, config.pad_length, recorded)
         arrays, used = encode(columns, where, encoding)
         encoding = replace(used, lengths=lengths)
         sources = dict(arrays)

@@ -17,7 +17,6 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import registry
 from runner.data.base import Dataset, DataSource, Draw, Encoding, FullDataset, Rows, TextSize
 from runner.data.encode import check_same_specs
-from runner.data.packed_examples import packed_dataset
 from runner.data.parts import Part, describe, in_part, parts_of
 from runner.data.selection import Selection, make_dataset
 from runner.errors import invalid
@@ -145,7 +144,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 def _load_part(part: Part, encoding: Encoding | None) -> Dataset:
     full = registry.entry(part.config).load(part.config, encoding)
     # The seed chooses held-out examples, which a part has none of.
-    return packed_dataset(make_dataset(full, part.config, seed=0), part.config)
+    return make_dataset(full, part.config, seed=0)
 
 
 def _whole(sources: Sequence[DataSource]) -> list[tuple[DataSource, Rows]]:

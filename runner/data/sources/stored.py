@@ -31,7 +31,6 @@ from runner.data.encode import (
     numeric_array,
 )
 from runner.data.image_files import ImageDecoder, decoder_of
-from runner.data.packing import POSITIONS, SEGMENTS
 from runner.data.sources import arrow_files
 from runner.data.sources.arrow_files import MappedTable, TableFile
 from runner.data.tables import check_same_columns, convert_column, select, sequences
@@ -74,8 +73,8 @@ class Columns:
         # A copy, because Arrow's memory can't be written, which an augmentation may do.
         return array.astype(spec.dtype, copy=True)
 
-    def padded(self, name: str, where: str, column: pa.ChunkedArray) -> tuple[Array, Rows]:
-        """Returns sequences (N, T, ...), padded at their end, and the steps of each."""
+    def padded(self, name: str, where: str, column: pa.ChunkedArray) -> Array:
+        """Returns sequences (N, T, ...), padded at their end."""
         spec = self.specs[name]
         steps, lengths = sequences(where, column)
         padded = np.full((len(lengths), *spec.shape), self.padding[name], spec.dtype)
@@ -87,7 +86,7 @@ class Columns:
                 )
             # In the order of the rows, as the steps are.
             padded[np.arange(spec.shape[0]) < lengths[:, None]] = array
-        return padded, lengths
+        return padded
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +125,7 @@ class TableRows(DataSource):
     def column(self, name: str) -> Array | None:
         """Returns one complete array, or None if it is large or has images."""
         spec = self.specs[name]
-        if name not in self.columns.raw_names or spec.is_image or self.size * spec.bytes > _COLUMN_BYTES:
+        if spec.is_image or self.size * spec.bytes > _COLUMN_BYTES:
             return None
         return self._arrays(np.arange(self.size), [name])[name]
 
@@ -148,7 +147,6 @@ class TableRows(DataSource):
     def _decoded(self, rows: Rows, names: Sequence[str] | Mapping[str, str], *, resize: bool) -> dict[str, Array]:
         columns = self.columns
         arrays: dict[str, Array] = {}
-        lengths: dict[str, Rows] = {}
         first_row = self.table.place(int(rows[0]))
         for name in names:
             raw_name = columns.raw_names[name]
@@ -156,12 +154,9 @@ class TableRows(DataSource):
             if name in columns.decoders:
                 arrays[name] = self._images(name, column, rows, resize=resize)
             elif name in columns.padding:
-                arrays[name], lengths[name] = columns.padded(name, f"{first_row}, {raw_name}", column)
+                arrays[name] = columns.padded(name, f"{first_row}, {raw_name}", column)
             else:
                 arrays[name] = columns.numbers(name, f"{first_row}, {raw_name}", column)
-        if SEGMENTS in self.specs and SEGMENTS not in columns.raw_names and lengths:
-            (length,) = self.specs[SEGMENTS].shape
-            arrays[SEGMENTS] = ragged.segments_of(lengths, length, first_row)
         return arrays
 
     def _images(self, name: str, column: pa.ChunkedArray, rows: Rows, *, resize: bool) -> Array:
@@ -199,9 +194,6 @@ def load_files(
     common = [column for column in first.names if all(column in schema.names for schema in others)]
     raw_names = select(common, config.features, str(next(iter(schemas))))
     ragged.check_names(config.pad or {}, raw_names)
-    for added in (SEGMENTS, POSITIONS):
-        if config.pack and added in raw_names:
-            raise DataError(f"{source} has a column called {added}, which dataset.pack adds; leave it out")
     tables = {}
     for split, split_files in files.items():
         selected = [opened[file.path].select(list(raw_names.values())) for file in split_files]
@@ -278,8 +270,6 @@ def _columns(
             specs[name] = _spec(pieces, recorded, classes.get(name, ()))
             if specs[name].names and name not in classes:
                 categories[name] = specs[name].names
-    if config.pack:
-        specs[SEGMENTS] = ArraySpec((max(lengths.values()),), "int32")
     return Columns(specs, raw_names, categories, classes, decoders, padding), lengths
 
 

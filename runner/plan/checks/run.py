@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from runner import layout
 from runner.cluster import checks as checks_cluster
 from runner.config import values
-from runner.config.options import output_tasks
 from runner.config.schema import AUTO, RunConfig, TrackingConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
@@ -62,7 +61,6 @@ def check(config: RunConfig) -> RunConfig:
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)
-    _check_packing(config)
     if task.entry(config.task).own_step:
         checks_engine.check_own_step(config)
     directions = task.metric_directions(config.task)
@@ -111,30 +109,6 @@ def _check_tracking(config: TrackingConfig) -> None:
     if config.uri is not None:
         # A recorded URI has `***` for its password; only a typed one reveals it.
         reveal(TRACKING, config.uri)
-
-
-def _check_packing(config: RunConfig) -> None:
-    """Checks that the task and the model can keep the examples of a packed row apart."""
-    packs = config.dataset.pack or any(part.get("pack") for part in config.dataset.parts)
-    if not packs:
-        return
-    tasks = output_tasks(config.task) or {config.task.name: config.task}
-    for own in tasks.values():
-        # Only losses of single steps, whose tasks have this option, can leave out padding and keep examples apart.
-        if "label_weight" not in own.options:
-            raise invalid(
-                "dataset.pack",
-                True,
-                problem=f"task={own.name} has one label per example, but packed rows need one per step",
-                fix="remove dataset.pack, or set task=language_model or task=positions",
-            )
-    if target.is_own(config.model) and config.model.target != gpt_options.TARGET:
-        raise invalid(
-            "dataset.pack",
-            True,
-            problem=f"{config.model.target} can't keep the examples of a row apart",
-            fix="remove dataset.pack, or set model=gpt",
-        )
 
 
 def _check_batches(config: RunConfig) -> None:
