@@ -161,11 +161,6 @@ class ArraySource(DataSource):
         return {name: array[sorted_rows][positions] for name, array in self.arrays.items()}
 
 
-def column(source: DataSource, name: str) -> Array | None:
-    """Returns one complete array of a source; see `DataSource.column`."""
-    return source.column(name)
-
-
 def take(arrays: Mapping[str, Array], rows: Rows | slice | int) -> dict[str, Array]:
     """Returns some rows of each array; of one row, the example without its first dim."""
     return {name: array[rows] for name, array in arrays.items()}

@@ -76,22 +76,6 @@ class Vocabulary:
         return self._library.token_to_id(self.end_token)
 
     @property
-    def end_is_text(self) -> bool:
-        """True if some text is encoded as the end token, which decoding would then drop."""
-        if self.kind == BYTES or self.end is None or self.end_token is None:
-            return False
-        if self.end_token in self.special and not isinstance(self._library.model, tokenizers.models.BPE):
-            # WordLevel and WordPiece find every word of their list in a text, special tokens included. So the test
-            # below would reject all of their special tokens.
-            return False
-        texts = {self.end_token, str(self._library.decode([self.end], skip_special_tokens=False))}
-        try:
-            encodings = self._encode_with_library([*texts])
-        except EncodingError:
-            return False
-        return any(encoding.ids == [self.end] for encoding in encodings)
-
-    @property
     def special(self) -> list[str]:
         """Special tokens, which no text is encoded as."""
         added = self._library.get_added_tokens_decoder().values()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.data.base import Array, ArraySpec, DataSource, column
+from runner.data.base import Array, ArraySpec, DataSource
 from runner.errors import did_you_mean, invalid, listed
 from runner.task.base import TaskData
 from runner.task.supervised import required_train_split
@@ -44,7 +44,7 @@ def known_labels(train: DataSource | None, target: str) -> Array:
     Raises:
       ConfigError: the split is not known, or can't be read as a whole.
     """
-    labels = None if train is None else column(train, target)
+    labels = None if train is None else train.column(target)
     if labels is None:
         problem = f"needs the number of classes, which array {target} does not show"
         raise invalid(_KEY, None, problem=problem, fix=f"set it, such as {_KEY}=10")

@@ -11,7 +11,7 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import ClassificationOptions, TaskConfig
-from runner.data.base import Array, ArraySpec, DataSource, column
+from runner.data.base import Array, ArraySpec, DataSource
 from runner.errors import invalid
 from runner.host.late import late
 from runner.task import classes, keras_metrics, losses, probabilities
@@ -115,7 +115,7 @@ class Classification(Supervised):
 
     def check_split(self, source: DataSource, split: str) -> None:
         """Checks that labels are from 0 to classes - 1, or that probabilities sum to 1."""
-        labels = column(source, self._target)
+        labels = source.column(self._target)
         if labels is None:
             if np.dtype(self.arrays[self._target].dtype).kind == "f" and not self._has_probabilities:
                 problem = "has floats, which can't be checked to be class indices before they are read"

@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
-from runner.data.base import WEIGHT, Array, ArraySpec, DataSource, column
+from runner.data.base import WEIGHT, Array, ArraySpec, DataSource
 from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS
 from runner.errors import ConfigError, invalid
 from runner.task import generation
@@ -134,7 +134,7 @@ class LanguageModel(PerPosition):
             return
         first: Mapping[str, Array] = {}
         for key, name in (("inputs", self.input_names[0]), ("target", self.label)):
-            tokens = column(source, name)
+            tokens = source.column(name)
             if tokens is None:
                 # A source that makes each example as it is read.
                 first = first or source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))

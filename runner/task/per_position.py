@@ -15,7 +15,7 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import TaskConfig
-from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
+from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.data.packing import no_label_counts
 from runner.errors import invalid
 from runner.layout.axes import SEQUENCE
@@ -107,7 +107,7 @@ class PerPosition(Supervised):
         """
         if self._label_weight is None:
             return
-        weight = column(source, self._label_weight)
+        weight = source.column(self._label_weight)
         if weight is None:
             return
         low = float(weight.min(initial=0))

@@ -12,7 +12,7 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import PositionsOptions, TaskConfig
-from runner.data.base import Array, ArraySpec, Batch, DataSource, column
+from runner.data.base import Array, ArraySpec, Batch, DataSource
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.task import classes, keras_metrics, losses, probabilities
@@ -120,7 +120,7 @@ class Positions(PerPosition):
     def check_split(self, source: DataSource, split: str) -> None:
         """Checks that labels are from 0 to classes - 1 or `task.ignore_index`, and the weights of the labels."""
         self.check_label_weight(source, split)
-        labels = column(source, self.label)
+        labels = source.column(self.label)
         if labels is None:
             return
         counted = self._counted(labels)

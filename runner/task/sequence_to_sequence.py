@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import SequenceToSequenceOptions, TaskConfig
-from runner.data.base import Array, Batch, DataSource, column
+from runner.data.base import Array, Batch, DataSource
 from runner.errors import ConfigError, invalid
 from runner.layout.axes import SEQUENCE
 from runner.task.base import OutputSpec, TaskData
@@ -84,7 +84,7 @@ class SequenceToSequence(PerPosition):
         names = self.arrays[self.label].names
         if names:
             return len(names)
-        tokens = None if data.train is None else column(data.train, self.label)
+        tokens = None if data.train is None else data.train.column(self.label)
         if tokens is None:
             problem = f"needs the size of the target's vocabulary, which array {self.label} does not show"
             raise invalid("task.vocabulary", None, problem=problem, fix="set it, such as task.vocabulary=256")
@@ -92,7 +92,7 @@ class SequenceToSequence(PerPosition):
 
     def check_split(self, source: DataSource, split: str) -> None:
         """Checks that the target's tokens are from 0 to V - 1 or padding, and that some are counted."""
-        tokens = column(source, self.label)
+        tokens = source.column(self.label)
         if tokens is None:
             return
         padding = self._options.padding

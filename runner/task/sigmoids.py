@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import TaskConfig
-from runner.data.base import Array, DataSource, column
+from runner.data.base import Array, DataSource
 from runner.errors import invalid
 from runner.task import keras_metrics, losses, probabilities
 from runner.task.base import TaskData
@@ -89,7 +89,7 @@ class OfSigmoids(Supervised):
         """Checks that labels are from 0 to 1."""
         for name in self.target_names:
             # None if labels would have to be read example by example, as those of a user's own source.
-            labels = column(source, name)
+            labels = source.column(name)
             if labels is None or (labels.min(initial=0) >= 0 and labels.max(initial=0) <= 1):
                 continue
             low = labels.min()

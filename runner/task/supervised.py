@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import TaskConfig
-from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource, column
+from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource
 from runner.errors import ConfigError, did_you_mean, invalid, listed
 from runner.task import keras_metrics, losses
 from runner.task.base import LOSS, Cell, Table, Task, TaskData
@@ -204,7 +204,7 @@ def read_columns(source: DataSource, names: Sequence[str], count: int | None = N
     What a source has as a whole is not read example by example.
     """
     size = source.size if count is None else min(count, source.size)
-    columns = {name: column(source, name) for name in names}
+    columns = {name: source.column(name) for name in names}
     whole = {name: np.asarray(array[:size]) for name, array in columns.items() if array is not None}
     if len(whole) == len(columns):
         return whole

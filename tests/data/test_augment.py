@@ -7,7 +7,7 @@ from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data import checks, images, loading
 from runner.data.augment import augmented, example_rng
-from runner.data.base import ArraySource, ArraySpec, DataSource, column
+from runner.data.base import ArraySource, ArraySpec, DataSource
 from runner.errors import ConfigError, DataError
 from tests.data.pictures import picture
 
@@ -120,11 +120,11 @@ def test_own_steps_are_called_with_arrays_and_rng_and_their_options():
 
 
 def test_labels_are_had_whole_where_no_step_changes_them():
-    whole = column(made(step("flip"), step("color", hue=0.1)), "label")
+    whole = made(step("flip"), step("color", hue=0.1)).column("label")
     assert whole is not None
     assert whole.tolist() == (np.arange(12) % 3).tolist()
-    assert column(made(own("darker")), "label") is None
-    assert column(made(step("flip")), "image") is None
+    assert made(own("darker")).column("label") is None
+    assert made(step("flip")).column("image") is None
 
 
 def test_own_steps_that_fail_or_give_other_shapes_name_the_example():

@@ -1,8 +1,7 @@
-"""`dataset=parquet`: the arrays of `dataset=arrays`, of a mapped Arrow file."""
+"""`dataset=parquet`: the arrays of `dataset=arrays`, row by row."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from runner.data import loading
 from runner.data.base import Array, Dataset, Encoding
 from runner.data.workers import Workers
 from runner.errors import ConfigError, DataError
-from tests.data.conftest import python
 from tests.data.pictures import encoded, picture
 
 ROWS = 100
@@ -145,15 +143,6 @@ def test_values_that_no_array_can_represent_are_errors(values_: tuple[object, ..
     assert "\n" not in str(error.value)
 
 
-def test_the_arrow_files_of_removed_tables_are_removed(tmp_path: Path) -> None:
-    write("a.parquet")
-    read("a.parquet")
-    Path("a.parquet").unlink()
-    write("b.parquet")
-    read("b.parquet")
-    assert len(list((tmp_path / "cache" / "runner" / "arrow").glob("*/table.arrow"))) == 1
-
-
 @pytest.mark.parametrize("name", ["parquet", "arrays"])
 def test_a_row_group_whose_sequences_are_all_empty_is_padded(name: str) -> None:
     nested = pa.array([[], [], [[1.0, 2.0, 3.0]], []], pa.list_(pa.list_(pa.float32())))
@@ -185,50 +174,3 @@ def test_a_feature_is_the_column_of_its_exact_name() -> None:
         assert read("a.parquet", features=[name]).train.read(np.arange(1))["a_b"].tolist() == [first]
     with pytest.raises(ConfigError, match=r"dataset.features=a/b: means several columns \(a b, a_b, a-b\)"):
         read("a.parquet", features=["a/b"])
-
-
-MEMORY = """
-import json, sys
-import numpy as np
-import runner.data.sources.stored
-from runner.config.schema_data import DatasetConfig
-from runner.data.loading import load
-from runner.data.sampler import train_plan
-
-def own():
-    # Without the pages of mapped files, which the system takes back when it needs them.
-    for line in open("/proc/self/status"):
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) << 10
-
-before = peak = own()
-data = load(DatasetConfig(**json.loads(sys.argv[1])))
-plan = train_plan(data.train.size, batch_size=1024, seed=0, epoch=0, source=data.train)
-total = 0.0
-for indices in plan.indices:
-    total += float(data.train.read(indices)["x"].sum(dtype=np.float64))
-    peak = max(peak, own())
-print(json.dumps([peak - before, total]))
-"""
-
-
-@pytest.mark.nightly
-def test_memory_is_bounded_and_not_by_the_file() -> None:
-    peaks = []
-    for name, groups in {"a": 12, "b": 48}.items():
-        schema = pa.schema({"x": pa.list_(pa.float32(), 256)})
-        total = 0.0
-        with pq.ParquetWriter(f"{name}.parquet", schema) as writer:
-            for number in range(groups):
-                content = np.random.default_rng(number).random((1 << 13, 256), np.float32)
-                total += float(content.sum(dtype=np.float64))
-                vectors = pa.FixedSizeListArray.from_arrays(pa.array(content.ravel()), 256)
-                writer.write_table(pa.table({"x": vectors}, schema=schema))
-        keys = {"name": "parquet", "path": f"{name}.parquet", "test": "train[:1]"}
-        out, err = python(MEMORY, json.dumps(keys)).communicate()
-        peak, found = json.loads(out or err)
-        assert found == pytest.approx(total, rel=1e-9)
-        peaks.append(peak / (1 << 20))
-    # The row group of 8 MiB that is converted, which takes five times its size (measured), and what PyArrow's and
-    # NumPy's allocators keep. The second file has 384 MiB.
-    assert peaks[1] < 5 * 8 + 96 + 24, peaks

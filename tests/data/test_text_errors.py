@@ -129,7 +129,7 @@ def test_an_end_of_documents_that_is_a_piece_of_text_is_rejected(tmp_path, folde
     plain.save(str(path))
     given = {"tokenizer": str(path)}
     for wanted in (end, "|plain|"):
-        with pytest.raises(ConfigError, match=r"dataset.end_token=.*: must be a token that no text is encoded as"):
+        with pytest.raises(ConfigError, match=r"dataset.end_token=.*: must be one of the special tokens of"):
             load(config(tmp_path, folder, **given, end_token=wanted))
     assert load(config(tmp_path, folder, **given, end_token=END)).vocabulary.end == plain.token_to_id(END)
 

@@ -18,7 +18,6 @@ from runner.data.checks_source import TABLE_SUFFIXES
 from runner.data.digest import of_files
 from runner.data.encode import Column, as_column, check_lengths, cleaned, encode
 from runner.data.sources import split_files, stored
-from runner.data.sources.arrow_files import TableFile
 from runner.data.tables import check_same_columns, reason, select
 from runner.errors import DataError, invalid
 
@@ -41,8 +40,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     if len(are_arrays) > 1:
         raise DataError(f"{config.path} has tables and arrays; store all in one form, or name one file")
     if are_arrays == {False}:
-        tables = {split: [TableFile(path, path) for path in paths] for split, paths in files.items()}
-        data = stored.load_files(tables, config, encoding or Encoding(), name, config.path)
+        data = stored.load_files(files, config, encoding or Encoding(), name, config.path)
         return replace(data, splits={split: in_memory(rows, math.inf, _ROWS) for split, rows in data.splits.items()})
     if config.pad:
         problem = "is for lists, and .npz and .npy files have none"

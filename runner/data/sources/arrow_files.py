@@ -1,4 +1,4 @@
-"""Arrow files of each split, memory-mapped as one table; a Parquet file becomes an Arrow file, once.
+"""Files of each split as one table: Arrow files are memory-mapped, others are read into memory.
 
 PyArrow reads the files. The library `datasets` is not needed, and no code of a dataset is executed.
 
@@ -9,10 +9,8 @@ PyArrow reads the files. The library `datasets` is not needed, and no code of a 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,15 +24,11 @@ import pyarrow.parquet as pq
 from runner.data.base import Rows
 from runner.data.checks_source import ARROW_SUFFIXES, PARQUET_SUFFIXES
 from runner.data.sources import split_files
-from runner.data.sources.prepared import META, load_or_write, remove
 from runner.data.tables import concatenated, read_csv, reason
 from runner.errors import DataError, invalid
-from runner.host.folders import cache_folder
 
 # First bytes of Arrow's file format. Its stream format, which the library `datasets` writes, has none.
 _FILE_FORMAT = b"ARROW1"
-# The Arrow file of a Parquet file, in its folder of the cache.
-_CONVERTED = "table.arrow"
 # Written by `save_to_disk`: the splits of a dataset, and the files of a split.
 _SPLITS = "dataset_dict.json"
 _STATE = "state.json"
@@ -44,34 +38,28 @@ _INFO = "dataset_info.json"
 _FEATURES = b"huggingface"
 
 
-@dataclass(frozen=True)
-class TableFile:
-    """A file with a table: `path` is its name in messages, and `content` what is read, such as its Arrow file."""
-
-    path: Path
-    content: Path
-
-    def open(self) -> pa.Table:
-        """Maps an Arrow file, or reads one of another type into memory."""
-        try:
-            if self.content.suffix.lower() == ".csv":
-                return read_csv(self.content)
-            if self.content.suffix.lower() in PARQUET_SUFFIXES:
-                return pq.read_table(self.content)
-            with self.content.open("rb") as file:
-                is_file_format = file.read(len(_FILE_FORMAT)) == _FILE_FORMAT
-            mapped = pa.memory_map(str(self.content))
-            reader = pa.ipc.open_file(mapped) if is_file_format else pa.ipc.open_stream(mapped)
-            return reader.read_all()
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise DataError(f"{self.path} can't be read: {reason(error)}") from error
+def open_table(path: Path) -> pa.Table:
+    """Maps an Arrow file, or reads one of another type into memory."""
+    try:
+        if path.suffix.lower() == ".csv":
+            return read_csv(path)
+        if path.suffix.lower() in PARQUET_SUFFIXES:
+            with pq.ParquetFile(path) as parquet:
+                return parquet.read()
+        with path.open("rb") as file:
+            is_file_format = file.read(len(_FILE_FORMAT)) == _FILE_FORMAT
+        mapped = pa.memory_map(str(path))
+        reader = pa.ipc.open_file(mapped) if is_file_format else pa.ipc.open_stream(mapped)
+        return reader.read_all()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{path} can't be read: {reason(error)}") from error
 
 
 @dataclass(frozen=True, eq=False)
-class MappedTable:
+class SplitTable:
     """The files of a split, which together have rows, as one table of the columns that all `tables` have."""
 
-    files: Sequence[TableFile]
+    files: Sequence[Path]
     tables: Sequence[pa.Table]
 
     @cached_property
@@ -79,7 +67,7 @@ class MappedTable:
         """All columns, by name."""
         # The columns of a file without rows may have any type.
         with_rows = [table for table in self.tables if table.num_rows]
-        table = concatenated(with_rows, str(self.files[0].path.parent))
+        table = concatenated(with_rows, str(self.files[0].parent))
         return {name: table.column(name) for name in table.column_names}
 
     @cached_property
@@ -95,7 +83,7 @@ class MappedTable:
     def place(self, row: int) -> str:
         """Returns the name of a row for messages."""
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return f"{self.files[number].path}, row {row - self._starts[number] + 1}"
+        return f"{self.files[number]}, row {row - self._starts[number] + 1}"
 
     @cached_property
     def _chunks(self) -> Mapping[str, tuple[list[pa.Array], Rows]]:
@@ -123,15 +111,15 @@ class MappedTable:
         return pa.chunked_array(pieces)
 
 
-def find(path: str, *, in_one_folder: bool) -> dict[str, list[TableFile]]:
-    """Returns the files of each split; Parquet files are converted.
+def find(path: str, *, in_one_folder: bool) -> Mapping[str, Sequence[Path]]:
+    """Returns the files of each split.
 
     With `in_one_folder`, those of a split must be in one folder, as in a repository of the Hub, where each
     configuration has its own.
     """
     arrow = _arrow_files(Path(path).expanduser())
     if arrow:
-        return {split: [TableFile(file, file) for file in paths] for split, paths in arrow.items()}
+        return arrow
     found = split_files.find(path, PARQUET_SUFFIXES)
     for paths in found.values():
         folders = sorted({str(file.parent) for file in paths})
@@ -142,7 +130,7 @@ def find(path: str, *, in_one_folder: bool) -> dict[str, list[TableFile]]:
                 problem=f"has the same split in several folders ({', '.join(folders[:3])})",
                 fix=f"set dataset.path={folders[0]}",
             )
-    return {split: list(map(_from_parquet, paths)) for split, paths in found.items()}
+    return found
 
 
 def classes_of(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
@@ -193,49 +181,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{path} has no JSON object; save the dataset again with save_to_disk")
     return content
-
-
-def _from_parquet(path: Path) -> TableFile:
-    """Returns the Arrow file of a Parquet file, converted row group by row group unless it was before.
-
-    Its rows can't be read alone, but those of an Arrow file can.
-    """
-
-    def read(folder: Path) -> TableFile | None:
-        is_complete = (folder / META).exists() and (folder / _CONVERTED).exists()
-        return TableFile(path, folder / _CONVERTED) if is_complete else None
-
-    def write(folder: Path) -> None:
-        _remove_outdated(folder.parent)
-        try:
-            with pq.ParquetFile(path) as file, pa.ipc.new_stream(folder / _CONVERTED, file.schema_arrow) as writer:
-                for number in range(file.num_row_groups):
-                    # In one thread, which is as fast (0.9 s for 64 row groups of 8 MiB) and takes less memory.
-                    writer.write_table(file.read_row_group(number, use_threads=False))
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise DataError(f"{path} can't be read: {reason(error)}") from error
-        (folder / META).write_text(json.dumps([str(path.resolve()), _version(path)]))
-
-    key = f"{path.resolve()}\0{_version(path)}\0{pa.__version__}"
-    folder = cache_folder("arrow") / hashlib.sha256(key.encode()).hexdigest()[:32]
-    # A copy of the user's data, for this user only. A folder that can't be made is reported below.
-    with suppress(OSError):
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return load_or_write(folder, ("arrow",), read, write, f"the Arrow file of {path}")
-
-
-def _version(path: Path) -> str:
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}") from error
-    return f"{stat.st_size} {stat.st_ctime_ns}"
-
-
-def _remove_outdated(cache: Path) -> None:
-    for record in cache.glob(f"*/{META}"):
-        with suppress(OSError, ValueError, DataError):
-            path, version = json.loads(record.read_text())
-            is_current = Path(path).exists() and _version(Path(path)) == version
-            if not is_current:
-                remove(record.parent, ("arrow",))

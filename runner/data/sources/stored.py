@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - a source overrides what DataSource documents
-"""`parquet` and `huggingface`: tables that need not fit into memory, whose rows are read alone from mapped files.
+"""`parquet` and `huggingface`: tables whose rows are read alone. Those of Arrow files need not fit into memory.
 
 The first row decides what a column is. Numbers, booleans, lists and strings are read as in `dataset=arrays`; columns
 of bytes are image files. A value that is missing is found at the start, any other unusable one when it is read.
@@ -32,7 +32,7 @@ from runner.data.encode import (
 )
 from runner.data.image_files import ImageDecoder, decoder_of
 from runner.data.sources import arrow_files
-from runner.data.sources.arrow_files import MappedTable, TableFile
+from runner.data.sources.arrow_files import SplitTable, open_table
 from runner.data.tables import check_same_columns, convert_column, select, sequences
 from runner.errors import DataError, listed
 
@@ -93,7 +93,7 @@ class Columns:
 class TableRows(DataSource):
     """Examples that are rows of a table."""
 
-    table: MappedTable
+    table: SplitTable
     columns: Columns
 
     @property
@@ -183,10 +183,10 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 
 
 def load_files(
-    files: Mapping[str, Sequence[TableFile]], config: DatasetConfig, encoding: Encoding, name: str, source: str
+    files: Mapping[str, Sequence[Path]], config: DatasetConfig, encoding: Encoding, name: str, source: str
 ) -> FullDataset:
     """Opens the files of each split."""
-    opened = {file.path: file.open() for split_files in files.values() for file in split_files}
+    opened = {file: open_table(file) for split_files in files.values() for file in split_files}
     schemas = {path: table.schema for path, table in opened.items()}
     if config.features is None:
         check_same_columns({path: schema.names for path, schema in schemas.items()})
@@ -196,17 +196,17 @@ def load_files(
     ragged.check_names(config.pad or {}, raw_names)
     tables = {}
     for split, split_files in files.items():
-        selected = [opened[file.path].select(list(raw_names.values())) for file in split_files]
-        tables[split] = MappedTable(split_files, selected)
+        selected = [opened[file].select(list(raw_names.values())) for file in split_files]
+        tables[split] = SplitTable(split_files, selected)
         if not tables[split].size:
-            raise DataError(f"{split_files[0].path} has no examples")
+            raise DataError(f"{split_files[0]} has no examples")
     classes = _classes(schemas, raw_names, encoding)
     columns, lengths = _columns(tables, raw_names, classes, config, encoding)
     return FullDataset(
         name=name,
         version="",
         splits={split: TableRows(table, columns) for split, table in tables.items()},
-        digest=of_files({split: [file.path for file in split_files] for split, split_files in files.items()}),
+        digest=of_files(files),
         source=source,
         encoding=replace(encoding, categories={**columns.categories, **classes}, lengths=lengths),
     )
@@ -241,7 +241,7 @@ def _classes(
 
 
 def _columns(
-    tables: Mapping[str, MappedTable],
+    tables: Mapping[str, SplitTable],
     raw_names: Mapping[str, str],
     classes: Mapping[str, tuple[str, ...]],
     config: DatasetConfig,
@@ -256,7 +256,7 @@ def _columns(
     for name, raw_name in raw_names.items():
         pieces = {}
         for table in tables.values():
-            pieces[f"{table.files[0].path}, {raw_name}"] = table.columns[raw_name]
+            pieces[f"{table.files[0]}, {raw_name}"] = table.columns[raw_name]
             _check_complete(table, raw_name)
         where, first = next(iter(pieces.items()))
         if _is_image(first.type):
@@ -273,7 +273,7 @@ def _columns(
     return Columns(specs, raw_names, categories, classes, decoders, padding), lengths
 
 
-def _check_complete(table: MappedTable, raw_name: str) -> None:
+def _check_complete(table: SplitTable, raw_name: str) -> None:
     start = 0
     for chunk in table.columns[raw_name].chunks:
         if chunk.null_count:

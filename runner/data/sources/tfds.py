@@ -19,7 +19,6 @@ from runner.config.schema_data import DatasetConfig
 from runner.data.base import Encoding, FullDataset, in_memory
 from runner.data.selection import RAM_BYTES
 from runner.data.sources import stored, text
-from runner.data.sources.arrow_files import TableFile
 from runner.data.sources.prepared import META, data_dir, load_or_write, report_progress
 from runner.errors import ConfigError, DataError, invalid, listed
 from runner.host import import_path
@@ -51,8 +50,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         corpus = text.Corpus(name, content.version, source, files, _text_feature(content.texts, config))
         return text.encode_corpus(corpus, config, encoding)
     selected = replace(config, features=config.features or content.supervised or None)
-    arrow = {split: [TableFile(path, path) for path in paths] for split, paths in files.items()}
-    data = stored.load_files(arrow, selected, encoding or Encoding(), name, source)
+    data = stored.load_files(files, selected, encoding or Encoding(), name, source)
     splits = {split: in_memory(rows, RAM_BYTES, _BATCH) for split, rows in data.splits.items()}
     return replace(data, version=content.version, splits=splits)
 

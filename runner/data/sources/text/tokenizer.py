@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from runner.config.schema_data import MOST_TOKENS
-from runner.data.checks_text import END_TOKEN
 from runner.data.vocabulary import BPE, Vocabulary
 from runner.errors import describe, invalid
 from runner.host import cores
@@ -27,7 +26,6 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
     try:
         vocabulary = Vocabulary(BPE, end_token, path.read_text("utf-8"))
         size = vocabulary.size
-        is_end_known = end_token is None or vocabulary.end is not None
     # The library tokenizers raises bare exceptions.
     except Exception as error:
         raise invalid(
@@ -43,20 +41,13 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
             problem=f"must have at most {MOST_TOKENS:,} tokens, but its largest is {size - 1:,}",
             fix="use another file, or set dataset.tokenizer=bytes",
         )
-    if not is_end_known:
+    # Any other token may be a piece of text, which decoding would drop as an end.
+    if end_token is not None and end_token not in vocabulary.special:
         special = ", ".join(vocabulary.special[:_SHOWN_TOKENS]) or "none"
         raise invalid(
             "dataset.end_token",
             end_token,
-            problem=f"must be one of the {size:,} tokens of {path} (its special tokens: {special})",
-            fix="use one of its tokens, or remove dataset.end_token",
-        )
-    # Decoding would drop that text.
-    if vocabulary.end_is_text:
-        raise invalid(
-            "dataset.end_token",
-            end_token,
-            problem="must be a token that no text is encoded as, but this tokenizer uses it for a piece of text",
-            fix=f"set {END_TOKEN}, or use a special token of the tokenizer",
+            problem=f"must be one of the special tokens of {path} ({special})",
+            fix="use one of them, or remove dataset.end_token",
         )
     return vocabulary
