@@ -11,34 +11,27 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from runner.checkpoint import (
-    runs,
-    storage,
-)
+from runner.checkpoint import runs, storage
 from runner.checkpoint.arguments import folder_of
-from runner.checkpoint.metric_history import (
-    MetricHistory,
-    from_arrays,
-)
+from runner.checkpoint.metric_history import MetricHistory, from_arrays
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import SavedRun
-from runner.config.schema_trainer import CheckpointConfig
-from runner.data.base import Array
-from runner.errors import EXIT_REFUSED, ConfigError, EngineError, invalid
+from runner.config.schema import RunConfig
+from runner.errors import EXIT_REFUSED, ConfigError, EngineError, invalid, shown
+from runner.host.console import Console
 from runner.host.quoting import quoted
 from runner.layout.paths import is_variable
-from runner.verify.recorded_step import FILE, State, config_differences, shown
+from runner.train.saved import open_saved
+from runner.verify.replay import FILE, State, config_differences, sketches
 
 # Relative to the norm of a variable: what rounding in another order makes of many steps, and less than what a person
 # would look for.
 _TOLERANCE_OF_MESHES = 1e-3
-
 # Keys by which the same computation is done in another order.
 _ORDER_KEYS = ("mesh.", "engine.", "cluster.", "layout.")
 
@@ -52,51 +45,55 @@ class _Side:
     last: Checkpoint
     history: MetricHistory
 
-    def checkpoint(self, step: int) -> Checkpoint:
-        """Returns a checkpoint of the run."""
-        return runs.open_checkpoint("run", self.run, step)
 
-
-def lines(against: str, checkpoints: CheckpointConfig, run: SavedRun) -> Iterator[str]:
-    """Yields lines for the user, the result last: where the run that `run=` names and that of `against=` part.
+def run(config: RunConfig) -> None:
+    """Prints where the run that `run=` names and that of `against=` part, the result last.
 
     Raises:
       ConfigError: there is no such run, or a run can't be computed again.
       EngineError: a computation failed.
     """
-    other, step = runs.find("against", against, folder_of(checkpoints))
+    say = Console().print_lines
+    against = config.replay.against
+    assert against is not None
+    first = _opened(open_saved(config, "runner.verify").run)
+    other, step = runs.find("against", against, folder_of(config.trainer.checkpoint))
     if step is not None:
         raise invalid(
             "against", against, problem="names a checkpoint, but must name a run", fix="remove the part after @"
         )
-    first, second = _opened(run), _opened(other)
+    second = _opened(other)
     differences = config_differences(first.last.about["config"], second.last.about["config"])
     if not differences:
-        yield "configs: equal"
+        say(["configs: equal"])
     for key, (before, after) in differences.items():
-        yield f"configs: {key} is {shown(before)} and {shown(after)}"
+        say([f"configs: {key} is {shown(before)} and {shown(after)}"])
     has_other_order = any(key.startswith(_ORDER_KEYS) for key in differences)
     tolerance = _TOLERANCE_OF_MESHES if has_other_order else 0.0
     within = f" within {tolerance:g} of each variable's norm" if tolerance else ""
     low, high = _bounds(first, second, tolerance)
     if high is None:
-        yield f"the runs do not part: their common metrics and checkpoints up to step {low:,} are equal{within}"
+        say([f"the runs do not part: their common metrics and checkpoints up to step {low:,} are equal{within}"])
         return
     if low:
-        yield f"equal{within} at the checkpoints of step {low:,}"
-    yield f"the first recorded difference is at step {high:,}"
-    found = _first_difference(first, second, low, high, tolerance)
-    if found is None:
-        yield (
+        say([f"equal{within} at the checkpoints of step {low:,}"])
+    say([f"the first recorded difference is at step {high:,}"])
+    # The present state of both runs at each step that was computed again.
+    ours, theirs = _computed(first.run, low, high), _computed(second.run, low, high)
+    for step in sorted(ours.keys() & theirs.keys()):
+        paths = differing(ours[step], theirs[step], tolerance)
+        if paths:
+            where = f"in step {step:,}" if step else "before the first step: they begin with different values"
+            say([f"the runs part {where}; first variable: {paths[0]} (of {len(paths)} that differ)"])
+            if step:
+                say([f"to see that step: python -m runner.verify run={first.run.id} step={step}"])
+            return
+    say(
+        [
             "computed again, the runs do not part: what made them differ is in neither their configs nor their data "
             "(another version of a library, or code that has changed since)"
-        )
-        return
-    step, paths = found
-    where = f"in step {step:,}" if step else "before the first step: they begin with different values"
-    yield f"the runs part {where}; first variable: {paths[0]} (of {len(paths)} that differ)"
-    if step:
-        yield f"to see that step: python -m runner.verify run={run.id} step={step}"
+        ]
+    )
 
 
 def _opened(run: SavedRun) -> _Side:
@@ -111,63 +108,30 @@ def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | N
     The first is 0 if there is no such checkpoint. The second is None if nothing that both have recorded differs; the
     first is then the last step that both have recorded.
     """
-    highs: list[int] = []
+    high = None
     compared = 0
     recorded = dict(second.history.train)
     for step, means in first.history.train:
         if step not in recorded:
             continue
-        compared = max(compared, step)
-        if not _have_close_metrics(means, recorded[step], tolerance):
-            highs.append(step)
+        compared = step
+        names = means.keys() & recorded[step].keys()
+        pairs = np.array([(means[name], recorded[step][name]) for name in names]).reshape(-1, 2)
+        if not np.allclose(pairs[:, 0], pairs[:, 1], rtol=tolerance, atol=0.0, equal_nan=True):
+            high = step
             break
     low = 0
     # In ascending order, and only up to the first difference: every byte of a checkpoint is read to open it.
     for step in sorted(set(first.steps) & set(second.steps)):
-        if highs and step >= highs[0]:
+        if high is not None and step >= high:
             break
         compared = max(compared, step)
-        one = first.checkpoint(step)
-        other = second.checkpoint(step)
-        if set(one) == set(other) and all(_are_close(one[path], other[path], tolerance) for path in one):
-            low = step
-        else:
-            highs.append(step)
+        ours, theirs = (sketches(runs.open_checkpoint("run", side.run, step)) for side in (first, second))
+        if differing(ours, theirs, tolerance):
+            high = step
             break
-    if not highs:
-        return compared, None
-    return low, min(highs)
-
-
-def _have_close_metrics(one: Mapping[str, float], other: Mapping[str, float], tolerance: float) -> bool:
-    names = one.keys() & other.keys()
-    pairs = np.array([(one[name], other[name]) for name in names]).reshape(-1, 2)
-    return np.allclose(pairs[:, 1], pairs[:, 0], rtol=tolerance, atol=0.0, equal_nan=True)
-
-
-def _are_close(one: Array, other: Array, tolerance: float) -> bool:
-    """Returns whether two arrays agree within a share of the larger L2 norm."""
-    if one.shape != other.shape:
-        return False
-    before = np.asarray(one, np.float64)
-    after = np.asarray(other, np.float64)
-    if np.array_equal(before, after, equal_nan=True):
-        return True
-    size = max(float(np.linalg.norm(before)), float(np.linalg.norm(after)))
-    # False for a NaN.
-    return float(np.linalg.norm(before - after)) <= tolerance * size
-
-
-def _first_difference(
-    first: _Side, second: _Side, low: int, high: int, tolerance: float
-) -> tuple[int, list[str]] | None:
-    """Returns the first step after a checkpoint at which both runs, computed again, differ, and in which variables."""
-    states = _computed(second.run, low, high)
-    for step, state in sorted(_computed(first.run, low, high).items()):
-        paths = differing(state, states[step], tolerance) if step in states else []
-        if paths:
-            return step, paths
-    return None
+        low = step
+    return (compared, None) if high is None else (low, high)
 
 
 def _computed(run: SavedRun, low: int, high: int) -> dict[int, State]:
@@ -192,14 +156,12 @@ def _computed(run: SavedRun, low: int, high: int) -> dict[int, State]:
 
 
 def differing(one: State, other: State, tolerance: float) -> list[str]:
-    """Returns the variables in which two states of step.json differ by more than a share of the norm, the model's
-    first.
-    """
+    """Returns the variables in which two states differ by more than a share of the norm, the model's first."""
     paths = [path for path in one if path not in other or not _is_close(one[path], other[path], tolerance)]
     paths += [path for path in other if path not in one]
     return sorted(paths, key=lambda path: not is_variable(path))
 
 
-def _is_close(one: Sequence[float], other: Sequence[float], tolerance: float) -> bool:
+def _is_close(one: tuple[float, float], other: tuple[float, float], tolerance: float) -> bool:
     # Variables with a NaN on both sides, such as a metric's, are equal.
     return bool(np.allclose(one, other, rtol=0.0, atol=tolerance * max(one[0], other[0]), equal_nan=True))

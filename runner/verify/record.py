@@ -43,7 +43,7 @@ from runner.train.record import (
     recorded,
     with_config,
 )
-from runner.verify import padding, replay
+from runner.verify import padding, parting, replay
 from runner.verify.children import PERTURBED, WORKER, SideResult, run_children
 from runner.verify.compare import FROM_THE_START, compare
 from runner.verify.report import Verification
@@ -62,7 +62,10 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
-    if config.replay.step is not None or config.replay.against is not None:
+    if config.replay.against is not None:
+        parting.run(config)
+        return
+    if config.replay.step is not None:
         replay.run(config, composed)
         return
     console = plan_console()

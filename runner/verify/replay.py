@@ -1,103 +1,452 @@
-"""Recorded steps: `runner.verify run=<run id> step=<step>` computes one again and compares it with the record."""
+"""Recorded steps: `runner.verify run=<run id> step=<step>` computes one again and compares it with the record.
+
+The step is trained by the loop of the run itself, from the nearest checkpoint before it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from omegaconf import DictConfig
 
-from runner.checkpoint.resume import (
-    Previous,
-    check_data,
-    check_examples,
-)
+from runner.checkpoint import manifest, recovery, runs, storage
+from runner.checkpoint.files import DamagedError
+from runner.checkpoint.metric_history import MetricHistory, from_arrays
+from runner.checkpoint.reading import Checkpoint
+from runner.checkpoint.recorder import MetricRecorder
+from runner.checkpoint.resume import check_data, check_examples, check_variables, load
+from runner.checkpoint.runs import SavedRun
+from runner.checkpoint.saver import Saver
+from runner.cluster.lifecycle import AgreedStop
 from runner.cluster.team import current
-from runner.config.convert import resolved
-from runner.config.schema import RunConfig
-from runner.engine import devices, lengths, registry
-from runner.errors import EngineError, invalid
+from runner.config.convert import flatten, resolved
+from runner.config.schema import ProfileConfig, RunConfig
+from runner.config.schema_replay import ReplayConfig
+from runner.config.schema_trainer import EarlyStoppingConfig
+from runner.data import workers
+from runner.data.base import Array, Dataset
+from runner.engine import devices, lengths, make_engine, registry
+from runner.engine.base import Engine
+from runner.errors import ConfigError, EngineError, invalid, shown
+from runner.host import stages
 from runner.host.console import Console
 from runner.host.late import late
+from runner.host.outputs import quiet_native_log
 from runner.host.signals import StopRequest, heard
-from runner.plan.checks.trainer import (
-    with_metrics,
-    with_plateau_metric,
-)
+from runner.plan.checks.trainer import with_metrics, with_plateau_metric
+from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
+from runner.train import feed, identity, profile
+from runner.train.display import Display
 from runner.train.record import with_config
 from runner.train.saved import open_saved
-from runner.verify import recorded_step as steps
 
 if TYPE_CHECKING:
     from runner.data import loading
-    from runner.verify import parting, recompute
+    from runner.train import loop
 else:
     loading = late("runner.data.loading")
-    parting = late("runner.verify.parting")
-    recompute = late("runner.verify.recompute")
+    loop = late("runner.train.loop")
+
+FILE = "step.json"
+# Keys that say nothing about what a step computes, although a run with another value is another run.
+_IGNORED = (
+    *("trainer.log_model", "trainer.on_nan", "cluster.start_timeout", "cluster.coordinator"),
+    *("cluster.index", "cluster.interface", "cluster.secret_file"),
+)
+_AXES = "mesh.axes."
+# Examples and differences that are printed; the file has all.
+_SHOWN = 10
+
+# Key -> the recorded value and the present one.
+Differences = dict[str, tuple[object, object]]
+# Path of a variable -> its L2 norm, and the sum of its entries with fixed random signs.
+State = Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """A step of a recorded run.
+
+    Attributes:
+      run: the run.
+      step: counted from 1: its result is the state after so many steps.
+      start: checkpoint to start from; None: the beginning of the run.
+      saved: checkpoint after the step; None: the run has none.
+      history: the metrics in the run's last checkpoint.
+      last: the step of that checkpoint.
+      about: what the first checkpoint after the step records of the run: its config, its versions, its data.
+    """
+
+    run: SavedRun
+    step: int
+    start: Checkpoint | None
+    saved: Checkpoint | None
+    history: MetricHistory
+    last: int
+    about: Mapping[str, Any]
+
+    @property
+    def first(self) -> int:
+        """The steps done at the start."""
+        return 0 if self.start is None else self.start.step
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A recorded metric or variable that was not computed again bit for bit.
+
+    Attributes:
+      kind: `metric` or `variable`.
+      name: of the metric, or path of the variable.
+      step: of the record.
+      largest: absolute difference of two entries; NaN if only one of them is finite.
+      relative: the same over the largest recorded entry.
+    """
+
+    kind: str
+    name: str
+    step: int
+    largest: float
+    relative: float
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Computes a step of a recorded run again, or finds where it parts from another run.
+    """Computes a step of a recorded run again, and prints and writes how it compares with the record.
 
     Raises:
       ConfigError: there is no such run or step, or the config has other examples, data or variables than the run.
       EngineError: the step differs from the record although nothing else does; or as in training.
       DataError, Interrupted: as in training.
     """
-    console = Console()
-    team = current()
     saved = open_saved(config, "runner.verify")
-    if config.replay.against is not None:
-        for line in parting.lines(config.replay.against, config.trainer.checkpoint, saved.run):
-            console.print_lines([line])
-        return
-    recorded = steps.recorded_step(saved.run, config.replay)
-    # Before the data and the engine are loaded: the configs alone tell whether the examples have another order.
-    check_examples(saved.checkpoint, resolved(config, composed), order_only=True)
-    device_lines = devices.device_lines(config, composed)
+    recorded = recorded_step(saved.run, config.replay)
     content = resolved(config, composed)
+    # Before the data and the engine are loaded: the configs alone tell whether the examples have another order.
+    check_examples(saved.checkpoint, content, order_only=True)
     folder = with_config(content)
-    differences = steps.config_differences(recorded.about["config"], content)
-    differences |= steps.version_differences(recorded.about)
+    changed = config_differences(recorded.about["config"], content) | version_differences(recorded.about)
+    printed = devices.device_lines(config, composed)
     with heard() as stop:
         registry.prepare(config)
-        result = _recomputed(config, saved, recorded, folder, stop)
+        data = loading.load(config.dataset, config.trainer.seed, saved.encoding, config.task)
+        current().agree("the data's SHA-256", data.digest)
+        check_data(saved.checkpoint, data.digest)
+        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        taker = recompute(config, data, task, recorded, folder, stop)
     # All processes compute the step on their part of the mesh. Process 0 compares and reports.
-    if not team.is_first:
+    if not current().is_first:
         return
-    comparison = steps.compare(recorded, result)
-    printed = [*device_lines, *steps.lines(recorded, result, comparison, differences)]
-    path = steps.write(folder, recorded, result, comparison, differences)
-    printed.append(f"written: {path}")
-    console.print_lines(printed)
+    compared, found = compare(recorded, taker.history, taker.variables)
+    printed = [*printed, *_lines(recorded, changed, taker.examples, compared, found)]
+    file = {
+        "run": recorded.run.id,
+        "step": recorded.step,
+        "start": recorded.first,
+        "equal": not found,
+        "differences": {key: list(map(str, values)) for key, values in changed.items()},
+        "examples": taker.examples,
+        "compared_metrics": compared["metric"],
+        "compared_variables": compared["variable"],
+    }
+    for kind in compared:
+        file[f"{kind}_differences"] = [asdict(difference) for difference in found if difference.kind == kind]
+    (folder / FILE).write_text(json.dumps(file | {"states": taker.states}, indent=1) + "\n")
+    Console().print_lines([*printed, f"written: {folder / FILE}"])
     # Another config or another version of a library explains a difference, so only a step without one fails.
-    if not comparison.is_equal and not differences:
+    if found and not changed:
         raise EngineError(
             f"step={recorded.step}: differs from the record with the recorded config and libraries; {folder} "
             "has the details"
         )
 
 
-def _recomputed(
-    config: RunConfig, saved: Previous, recorded: steps.RecordedStep, folder: Path, stop: StopRequest
-) -> steps.Recomputed:
-    """Loads the run's data and task, and computes the step."""
-    data = loading.load(config.dataset, config.trainer.seed, saved.encoding, config.task)
-    current().agree("the data's SHA-256", data.digest)
-    check_data(saved.checkpoint, data.digest)
-    task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
+    """Returns the record of a run's step.
+
+    Raises:
+      ConfigError: the run can't be computed from there, or a checkpoint is damaged.
+    """
+    step = options.step
+    assert step is not None
+    steps = storage.steps(run.folder)
+    last = runs.open_checkpoint("run", run, steps[-1])
+    history = from_arrays(last.history())
+    start = _start(run, steps, step, options.start, history)
+    saved = None
+    if step in steps:
+        saved = last if step == last.step else runs.open_checkpoint("run", run, step)
+    # A resumed run may have another config than before. The first checkpoint from the step on was written by the
+    # attempt that trained the step, so it has the config and the versions of that attempt.
+    after = min((other for other in steps if other >= step), default=last.step)
+    try:
+        about = manifest.read(storage.place(run.folder, after)).about
+    except DamagedError as error:
+        raise ConfigError(f"run={run.id}: its checkpoint of step {after} is damaged ({error})") from error
+    return RecordedStep(run, step, start, saved, history, last.step, about)
+
+
+def _start(
+    run: SavedRun, steps: Sequence[int], step: int, first: int | None, history: MetricHistory
+) -> Checkpoint | None:
+    """Returns the checkpoint to start from, `first` if it is given; None: the beginning of the run."""
+    if first is None:
+        first = max((other for other in steps if other < step), default=0)
+    elif first >= step or (first and first not in steps):
+        names = ", ".join(map(str, steps))
+        problem = f"must be a checkpoint before step {step}; run {run.id} has {names}"
+        raise invalid("replay.start", first, problem=problem, fix="remove replay.start, or set it to one of them")
+    start = runs.open_checkpoint("run", run, first) if first or 0 in steps else None
+    origin = run.record.get("origin")
+    if start is None and origin:
+        problem = f"run {run.id} branched from {origin}, and has no checkpoint before the step"
+        raise invalid("replay.step", step, problem=problem, fix=f"compute it from that run: run={origin}")
+    known = [] if start is None else from_arrays(start.history()).restores
+    if any(restore.step < step for restore in history.restores[len(known) :]):
+        problem = "after the checkpoint before it, the run restored a checkpoint because of a NaN or Inf loss"
+        raise invalid("replay.step", step, problem=problem, fix="set a step with a later checkpoint before it")
+    return start
+
+
+def config_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
+    """Returns the keys of two configs whose values differ and may change what a step computes, with both values.
+
+    A key that only one of the two has is a key of another version, and left out, unless it is the axis of a mesh.
+    """
+    before = dict(flatten(recorded))
+    after = dict(flatten(now))
+    differing: Differences = {}
+    for key in before | after:
+        is_in_both = key in before and key in after
+        if not identity.counts(key) or key.startswith(_IGNORED) or not (is_in_both or key.startswith(_AXES)):
+            continue
+        if before.get(key) != after.get(key):
+            differing[key] = before.get(key), after.get(key)
+    return differing
+
+
+def version_differences(recorded: Mapping[str, Any]) -> Differences:
+    """Returns the libraries whose versions are not the recorded ones, with both versions."""
+    installed = recovery.versions()
+    differing: Differences = {}
+    for name, version in dict(recorded.get("versions") or {}).items():
+        if name in installed and installed[name] != version:
+            differing[name] = version, installed[name]
+    return differing
+
+
+def recompute(
+    config: RunConfig, data: Dataset, task: Task, recorded: RecordedStep, folder: Path, stop: StopRequest
+) -> StateTaker:
+    """Trains from the start of a recorded step to its end, and on to the end of the window of its metrics.
+
+    The loop is that of training, with its evaluations, on which reductions of the learning rate may depend.
+
+    Raises:
+      ConfigError: the run has fewer steps, or the config has another model or optimizer than the run.
+      Interrupted, DataError, EngineError: as in training.
+    """
     trainer = with_metrics(config.trainer, task.directions, task.step_metrics)
     optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
+    # A NaN or Inf loss is a result here and ends nothing, and the step may be after an early stop of the run.
+    trainer = replace(trainer, on_nan="continue", profile=ProfileConfig(), early_stopping=EarlyStoppingConfig())
     config = replace(config, trainer=trainer, optimizer=optimizer)
     length = lengths.run_length(config, data.train.size, task.tokens)
-    if recorded.step > length.total:
-        raise invalid(
-            "step",
-            recorded.step,
-            problem=f"the run has {length.total:,} steps",
-            fix=f"set step={length.total} or less",
-        )
-    return recompute.recompute(config, data, task, length, recorded, folder, stop)
+    total = length.total
+    if recorded.step > total:
+        raise invalid("step", recorded.step, problem=f"the run has {total:,} steps", fix=f"set step={total} or less")
+    with quiet_native_log(folder / "runner.log"):
+        engine = make_engine(lengths.without_padding(config, data.train.size), DataSpec(task.arrays, task), total)
+        engine.build()
+        engine.cache_on_device(data.train)
+        if recorded.start is not None:
+            load(engine, recorded.start)
+        elif recorded.saved is not None:
+            # Before the steps and not after them, when the result is compared with it.
+            check_variables(engine, recorded.saved)
+    window_end = -(-recorded.step // trainer.log_every_steps) * trainer.log_every_steps
+    # The record ends with the last checkpoint: a window that was logged later has nothing to be compared with.
+    last = window_end if window_end <= min(recorded.last, total) else recorded.step
+    taker = StateTaker(engine, recorded, last, records=config.replay.states)
+    with workers.Workers(config.dataset) as readers:
+        splits = feed.splits(config, data, task, readers, cached=engine.caches)
+        profiler = profile.Profiler(trainer.profile, engine.trace, folder)
+        hooks = loop.LoopHooks(_ignore, _ignore, _ignore, Display(), AgreedStop(stop), taker, profiler)
+        title = f"computing steps {recorded.first + 1:,} to {last:,} again"
+        with stages.stage(title), stop.deferring(), suppress(_ReachedError):
+            # The last step of a run is a period's end, after which the saver is asked and ends the training.
+            loop.train(config, engine, splits, hooks, recorded.start)
+    epoch, offset = divmod(recorded.step - 1, length.epoch)
+    steps = min(length.epoch, total - epoch * length.epoch)
+    # The plan begins after `offset` steps of the epoch, so its first batch is that of the step.
+    plan = feed.epoch_plan(config.dataset, trainer, data.train, epoch, steps, offset)
+    taker.examples = [int(row) for row in plan.indices[0][plan.weights[0] > 0]]
+    return taker
+
+
+def _ignore(*_: object) -> None:
+    """Takes what training reports, which the run has recorded already."""
+
+
+class _ReachedError(Exception):
+    """Ends the training at the last step."""
+
+
+class StateTaker(Saver):
+    """Saves nothing: takes the state after the recorded step, and ends the training after the last step.
+
+    Attributes:
+      history: the metrics up to the last step, as training records them.
+      variables: the state after the recorded step.
+      examples: indices of the step's examples in the training split, padding left out.
+      states: sketches of the state at the start and after each step, if they are recorded.
+    """
+
+    history: MetricHistory
+    variables: dict[str, Array]
+    examples: list[int]
+
+    def __init__(self, engine: Engine, recorded: RecordedStep, last: int, *, records: bool) -> None:
+        """Takes the first state, as two runs may begin with different values."""
+        super().__init__()
+        self._engine = engine
+        self._step = recorded.step
+        self._last = last
+        self._records = records
+        self.states: dict[int, State] = {}
+        if records:
+            self.states[recorded.first] = sketches(engine.state())
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns after how many steps a state is taken next; None: no more are, and the feed only reads ahead."""
+        if self._records and step < self._step:
+            return 1
+        return min((stop - step for stop in (self._last, self._step) if stop > step), default=None)
+
+    def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
+        """Takes the state if it is due; raises after the last step."""
+        if step == self._step:
+            self.variables = self._engine.state()
+        if self._records and step <= self._step:
+            self.states[step] = sketches(self._engine.state())
+        if step >= self._last:
+            # Device calls are read later than they are started.
+            recorder.drain()
+            self.history = recorder.history
+            raise _ReachedError
+
+
+def sketches(state: Mapping[str, Array]) -> State:
+    """Returns a sketch of each variable of a state."""
+    return {path: sketch(array) for path, array in state.items()}
+
+
+def sketch(array: Array) -> tuple[float, float]:
+    """Returns the L2 norm of an array and the sum of its entries with random signs, which its size determines.
+
+    Two arrays whose sketches agree within a small part of the norm agree as closely, except with a small probability;
+    two with the same sketch are equal, but for coincidences.
+    """
+    values = np.asarray(array, np.float64).reshape(-1)
+    # A sum with random signs shows what a norm does not, such as entries that have changed places. Its square is the
+    # squared norm on average. So the sums of two arrays, with the same signs, differ by about the norm of their
+    # difference. The size as the seed gives both runs the same signs, whatever their dtypes are.
+    signs = np.random.default_rng(values.size).choice([-1.0, 1.0], values.size)
+    return float(np.linalg.norm(values)), float(values @ signs)
+
+
+def compare(
+    recorded: RecordedStep, history: MetricHistory, variables: Mapping[str, Array]
+) -> tuple[dict[str, int], list[Difference]]:
+    """Compares with the run's metrics and, if the run has one, with the checkpoint after the step.
+
+    Returns:
+      How many metrics and variables were compared, and those that differ: metrics by step, variables by size.
+    """
+    expected = _values(recorded.history)
+    actual = _values(history)
+    metrics: list[Difference] = []
+    # The values up to the start come from the checkpoint itself, so comparing them would show nothing.
+    common = sorted(key for key in expected.keys() & actual.keys() if key[0] > recorded.first)
+    for step, name in common:
+        metrics += _difference("metric", name, step, expected[step, name], actual[step, name])
+    found: list[Difference] = []
+    saved: Mapping[str, Array] = {} if recorded.saved is None else recorded.saved
+    for path in saved:
+        found += _difference("variable", path, recorded.step, saved[path], variables[path])
+    # A NaN is larger than any number.
+    found.sort(key=lambda one: np.inf if np.isnan(one.relative) else one.relative, reverse=True)
+    return {"metric": len(common), "variable": len(saved)}, [*metrics, *found]
+
+
+def _values(history: MetricHistory) -> dict[tuple[int, str], np.float64]:
+    """Returns every metric by its step and its logged name."""
+    evaluations = [(step, evaluation.metrics) for step, evaluation in history.evaluations]
+    values = {}
+    for prefix, rows in (("train/", history.train), ("epoch/", history.epochs), ("eval/", evaluations)):
+        for step, means in rows:
+            for name, mean in means.items():
+                values[step, prefix + name] = np.float64(mean)
+    return values
+
+
+def _difference(kind: str, name: str, step: int, expected: Any, actual: Any) -> list[Difference]:
+    """Returns the difference of two values; none if they are bitwise identical."""
+    before = np.asarray(expected)
+    after = np.asarray(actual)
+    if before.shape != after.shape:
+        return [Difference(kind, name, step, np.nan, np.nan)]
+    wide_before = before.astype(np.float64)
+    wide_after = after.astype(np.float64)
+    # Another dtype with the same values is not a difference, nor are NaNs of other bits, or -0.0 in place of 0.0.
+    if np.array_equal(wide_before, wide_after, equal_nan=True):
+        return []
+    # Inf minus Inf is NaN, and NumPy would warn of it.
+    with np.errstate(invalid="ignore"):
+        largest = float(np.max(np.abs(wide_before - wide_after), initial=0.0))
+    scale = float(np.max(np.abs(wide_before), initial=0.0))
+    return [Difference(kind, name, step, largest, largest / scale if scale else largest)]
+
+
+def _lines(
+    recorded: RecordedStep,
+    changed: Differences,
+    examples: Sequence[int],
+    compared: Mapping[str, int],
+    found: Sequence[Difference],
+) -> list[str]:
+    """Returns the lines that are printed; `changed` are keys and libraries that are not the recorded ones."""
+    step = recorded.step
+    start = "the beginning" if recorded.start is None else f"the checkpoint of step {recorded.first:,}"
+    printed = [f"computed step {step:,} of run {recorded.run.id} again, from {start}"]
+    for key, (before, now) in changed.items():
+        printed.append(f"other than in the run: {key}={shown(now)}, which was {shown(before)} in this step")
+    rows = ", ".join(map(str, examples[:_SHOWN]))
+    if len(examples) > _SHOWN:
+        rows += f", ... ({len(examples)} in all, in {FILE})"
+    printed.append(f"examples of its batch, as indices in the training split: {rows}")
+    parts = []
+    if compared["metric"]:
+        parts.append(f"{compared['metric']} recorded metrics")
+    if compared["variable"]:
+        parts.append(f"all {compared['variable']} variables of the checkpoint of step {step:,}")
+    if not parts:
+        between = f"steps {recorded.first + 1:,} to {step:,}"
+        return [*printed, f"nothing to compare with: the run's checkpoints have no metrics of {between}"]
+    printed.append(f"{'compared' if found else 'bitwise identical'}: {' and '.join(parts)}")
+    for kind in compared:
+        own = [difference for difference in found if difference.kind == kind]
+        for difference in own[:_SHOWN]:
+            printed.append(
+                f"{kind} {difference.name} differs at step {difference.step:,} by {difference.largest:.3g} "
+                f"({difference.relative:.2g} of its largest value)"
+            )
+        if len(own) > _SHOWN:
+            printed.append(f"{len(own) - _SHOWN} more {kind}s differ, see {FILE}")
+    return printed

@@ -16,18 +16,15 @@ from runner.checkpoint.runs import SavedRun
 from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data.base import ArraySource, ArraySpec, Dataset
-from runner.engine.lengths import run_length
 from runner.errors import ConfigError
 from runner.host.signals import StopRequest
-from runner.verify import recompute
-from runner.verify.recorded_step import Recomputed, RecordedStep
+from runner.verify import replay as replays
+from runner.verify.replay import RecordedStep, StateTaker
 from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint import numpy_engine
 from tests.training.checkpoint.test_storage import content
 
-# Three epochs of eight steps, an evaluation after each.
-TOTAL = 24
 # No improvement is large enough, so the second evaluation ends the run.
 STOPS_AT_16 = EarlyStoppingConfig("eval/accuracy", patience=1, min_delta=2.0)
 
@@ -52,7 +49,7 @@ def make_config(keys: dict[str, Any]) -> RunConfig:
             "layout": LayoutConfig(inputs={"image": ["batch", None, None, None]}),
             "dataset.batch_size": 8,
             "dataset.eval_batch_size": 32,
-            "trainer.epochs": 3,
+            "trainer.epochs": 3,  # of eight steps, an evaluation after each
             "trainer.log_every_steps": 4,
             "trainer.steps_per_call": 3,
             "trainer.checkpoint": CheckpointConfig(best=None),
@@ -65,26 +62,24 @@ def make_config(keys: dict[str, Any]) -> RunConfig:
 def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Returns a function that replays a run from its beginning."""
 
-    def replay(step: int, keys: dict[str, Any], saved: Any = None) -> tuple[RecordedStep, Recomputed]:
+    def replay(step: int, keys: dict[str, Any], saved: Any = None) -> StateTaker:
         config = make_config(keys)
-        monkeypatch.setattr(recompute, "make_engine", lambda *_: Engine(16, 3))
+        monkeypatch.setattr(replays, "make_engine", lambda *_: Engine(16, 3))
         arrays = numpy_engine.examples()
         specs = {name: ArraySpec(array.shape[1:], str(array.dtype)) for name, array in arrays.items()}
         source = ArraySource(arrays, specs)
         task = KnownTask(specs)
-        length = run_length(config, source.size, 0)
-        assert length.total == TOTAL
         run = SavedRun(tmp_path, {"run": "r"})
         recorded = RecordedStep(run, step, None, saved, empty(["accuracy"]), 0, {})
         data = Dataset("toy", "1", source, source, None, "0", "here")
-        return recorded, recompute.recompute(config, data, task, length, recorded, tmp_path, StopRequest())
+        return replays.recompute(config, data, task, recorded, tmp_path, StopRequest())
 
     return replay
 
 
 def test_a_step_after_the_early_stop_of_the_run_is_computed(replayed: Any) -> None:
-    _, result = replayed(20, {"replay.step": 20, "trainer.early_stopping": STOPS_AT_16})
-    _, expected = replayed(20, {"replay.step": 20})
+    result = replayed(20, {"replay.step": 20, "trainer.early_stopping": STOPS_AT_16})
+    expected = replayed(20, {"replay.step": 20})
     np.testing.assert_array_equal(result.variables["d/kernel"], expected.variables["d/kernel"])
 
 
@@ -97,8 +92,8 @@ def test_another_optimizer_than_that_of_the_compared_checkpoint_is_invalid(repla
 
 
 def test_the_states_are_recorded_from_the_start_on(replayed: Any) -> None:
-    _, result = replayed(14, {"replay.step": 14, "replay.states": True})
+    result = replayed(14, {"replay.step": 14, "replay.states": True})
     assert list(result.states) == list(range(15))
-    _, plain = replayed(14, {"replay.step": 14})
+    plain = replayed(14, {"replay.step": 14})
     assert plain.states == {}
     np.testing.assert_array_equal(result.variables["d/kernel"], plain.variables["d/kernel"])

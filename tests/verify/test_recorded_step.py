@@ -11,8 +11,8 @@ from runner.checkpoint.metric_history import (
 )
 from runner.checkpoint.runs import SavedRun
 from runner.errors import ConfigError
-from runner.verify import recorded_step as record
-from runner.verify.recorded_step import _difference
+from runner.verify import replay as record
+from runner.verify.replay import _difference
 
 
 def test_only_keys_that_change_a_step_are_differences() -> None:
@@ -45,8 +45,8 @@ def test_an_axis_that_only_one_mesh_has_is_a_difference() -> None:
 @pytest.mark.parametrize(
     ("start", "part"),
     [
-        (10, "replay.start=10: must be before the step (10)"),
-        (7, "replay.start=7: the checkpoints of run a are 20, 40"),
+        (10, "replay.start=10: must be a checkpoint before step 10; run a has 20, 40"),
+        (7, "replay.start=7: must be a checkpoint before step 10; run a has 20, 40"),
     ],
 )
 def test_an_impossible_start_is_invalid(tmp_path, start: int, part: str) -> None:  # type: ignore[no-untyped-def]
@@ -59,7 +59,7 @@ def test_without_a_checkpoint_before_the_step_the_run_is_computed_from_its_begin
     run = SavedRun(tmp_path, {"run": "a"})
     assert record._start(run, [20, 40], 20, None, empty([])) is None
     branch = SavedRun(tmp_path, {"run": "a", "origin": "b@10"})
-    with pytest.raises(ConfigError, match="branched at step 10"):
+    with pytest.raises(ConfigError, match="branched from b@10"):
         record._start(branch, [20, 40], 15, None, empty([]))
     history = empty([])
     history.restores.append(Restore(8, 5, 0.5))
@@ -69,9 +69,9 @@ def test_without_a_checkpoint_before_the_step_the_run_is_computed_from_its_begin
 
 def test_a_difference_is_of_values_and_not_of_their_dtype() -> None:
     one = np.array([1.0, np.nan], np.float32)
-    assert _difference("w", 3, one, one.astype(np.float64)) == []
-    assert _difference("w", 3, one, one.copy()) == []
-    (found,) = _difference("w", 3, np.array([2.0, -4.0], np.float32), np.array([2.0, -4.5], np.float32))
+    assert _difference("variable", "w", 3, one, one.astype(np.float64)) == []
+    assert _difference("variable", "w", 3, one, one.copy()) == []
+    (found,) = _difference("variable", "w", 3, np.array([2.0, -4.0], np.float32), np.array([2.0, -4.5], np.float32))
     assert (found.largest, found.relative) == (0.5, 0.125)
-    (is_nan,) = _difference("w", 3, np.zeros(2), np.array([0.0, np.nan]))
+    (is_nan,) = _difference("variable", "w", 3, np.zeros(2), np.array([0.0, np.nan]))
     assert np.isnan(is_nan.largest)
