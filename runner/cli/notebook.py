@@ -37,7 +37,6 @@ from runner.plan.checks.composed import convert
 
 if TYPE_CHECKING:
     import pandas as pd
-    from mlflow.entities import Run
 
     from runner.cli.runs import act, records
     from runner.tracking.store import Store
@@ -211,7 +210,6 @@ class OpenedRun:
     config: DictConfig
     results: Mapping[str, float]
     _store: Store | None = None
-    _run: Run | None = None
 
     def __repr__(self) -> str:
         results = [f"{name} {value:.6g}" for name, value in self.results.items() if name.startswith("eval/")]
@@ -229,47 +227,22 @@ class OpenedRun:
 
     @cached_property
     def model(self) -> object:
-        """The run's Keras model on one device: its export if there is one, else the logged model.
+        """The run's exported Keras model, on one device.
 
         Raises:
-          ConfigError: the run has neither.
+          ConfigError: the run has no export.
         """
         exported = outputs_dir() / "exports" / self.run_id / "model.keras"
+        if not exported.is_file():
+            fix = f"export it from its checkpoint: python -m runner.export run={self.run_id}"
+            raise invalid("run", self.run_id, problem="has no export", fix=fix)
         library = keras_package(OmegaConf.select(self.config, "engine.name"))
-        if exported.is_file():
-            return _load(exported, library)
-        with tempfile.TemporaryDirectory() as folder:
-            path = self._logged_model(Path(folder))
-            if path is None:
-                fix = f"export it from its checkpoint: python -m runner.export run={self.run_id}"
-                raise invalid("run", self.run_id, problem="has neither an export nor a logged Keras model", fix=fix)
-            return _load(path, library)
-
-    def _logged_model(self, folder: Path) -> Path | None:
-        """Downloads the files of the model that the run logged last; None where there is none that Keras saved."""
-        outputs = None if self._run is None else self._run.outputs
-        if self._store is None or outputs is None:
-            return None
-        artifacts = importlib.import_module("mlflow.artifacts")
-        for output in reversed(outputs.model_outputs):
-            location = self._store.client.get_logged_model(output.model_id).artifact_location
-            destination = str(folder / output.model_id)
-            with self._store.pointed_at():
-                downloaded = Path(artifacts.download_artifacts(artifact_uri=location, dst_path=destination))
-            path = downloaded / "artifacts" / "model.keras"
-            if path.is_file():
-                return path
-        return None
-
-
-def _load(path: Path, library: str) -> object:
-    if library == "keras":
-        # Read as Keras is imported, whose own default is TensorFlow. The models of engine=jax are saved on JAX.
-        os.environ.setdefault("KERAS_BACKEND", "jax")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    models = importlib.import_module(library).models
-    loaded: object = models.load_model(path, compile=False)
-    return loaded
+        if library == "keras":
+            # Read as Keras is imported, whose own default is TensorFlow. The models of engine=jax are saved on JAX.
+            os.environ.setdefault("KERAS_BACKEND", "jax")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        loaded: object = importlib.import_module(library).models.load_model(exported, compile=False)
+        return loaded
 
 
 def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
@@ -284,13 +257,12 @@ def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
     store = act.open_existing(uri)
     if store is None:
         raise invalid("run", run, problem="this project has no recorded runs", fix="start one: runner.train(...)")
-    found = records.find_run(store, run)
-    record = records.from_run(found)
+    record = records.from_run(records.find_run(store, run))
     text = "{}"
     with tempfile.TemporaryDirectory() as folder:
         if "config.yaml" in {artifact.path for artifact in store.client.list_artifacts(record.run_id)}:
             text = Path(store.client.download_artifacts(record.run_id, "config.yaml", folder)).read_text()
-    return OpenedRun(record.run_id, record.name, record.status, _config(text), record.metrics, store, found)
+    return OpenedRun(record.run_id, record.name, record.status, _config(text), record.metrics, store)
 
 
 def _config(text: str) -> DictConfig:

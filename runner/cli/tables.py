@@ -113,15 +113,3 @@ def to_csv(table: Table) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([table.titles, *table.rows])
     return out.getvalue()
-
-
-def to_markdown(table: Table) -> str:
-    """Returns the table as Markdown; the best row is bold."""
-    rule = ["---:" if index in table.numeric else "---" for index in range(len(table.titles))]
-    lines = []
-    for number, row in enumerate([table.titles, rule, *table.rows]):
-        texts = [text.replace("|", "\\|").replace("\n", " ") for text in row]
-        if table.best is not None and number == table.best + 2:
-            texts = [f"**{text}**" if text else "" for text in texts]
-        lines.append(f"| {' | '.join(texts)} |")
-    return "\n".join(lines) + "\n"

@@ -46,7 +46,7 @@ def _check_restarts(config: RunConfig) -> None:
     if config.resume is None:
         problem = "needs resume=auto, with which a restart continues the run"
         raise invalid(key, value, problem=problem, fix="add resume=auto name=exp1")
-    starts_itself = place.has_launcher(config.cluster) or restarts.is_supervised() or place.is_presumed()
+    starts_itself = place.has_launcher(config.cluster) or restarts.is_supervised()
     # A recorded run is resumed by hand, as often as it takes.
     if config.resume == AUTO and not starts_itself:
         where = f"cluster={config.cluster.name}"

@@ -9,8 +9,8 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from runner.config.schema import ClusterConfig
@@ -61,23 +61,6 @@ class Place:
 
 # The launcher's place, once its variable has been read.
 _launched: list[Place] = []
-# The place of processes that a scheduler will start; see `presumed`.
-_presumed: list[Place] = []
-
-
-@contextmanager
-def presumed(count: int, source: str) -> Iterator[None]:
-    """Lets a config be checked for the processes of a job that a scheduler, `source`, has not started yet."""
-    _presumed[:] = [Place(0, count, _LOOPBACK, _FIRST_PORT, source=source)]
-    try:
-        yield
-    finally:
-        _presumed.clear()
-
-
-def is_presumed() -> bool:
-    """Returns whether configs are checked for the processes of another job; see `presumed`."""
-    return bool(_presumed)
 
 
 def from_launcher() -> Place | None:
@@ -102,7 +85,7 @@ def find(config: ClusterConfig) -> Place | None:
     if launched is not None or config.name == "local":
         # The launcher may start a single process, as `runner.verify` does.
         return launched if launched is not None and launched.count > 1 else None
-    scheduled_place = _scheduled() if config.name == "auto" else None
+    scheduled_place = _from_scheduler(os.environ, socket.gethostname()) if config.name == "auto" else None
     # Keys of the config replace what the scheduler gives.
     index = config.index
     count = config.processes
@@ -149,7 +132,7 @@ def count(config: ClusterConfig) -> int:
         return 1
     if config.processes is not None:
         return config.processes
-    place = _scheduled()
+    place = _from_scheduler(os.environ, socket.gethostname())
     if place is None or not place.count:
         raise _not_scheduled(place)
     return place.count
@@ -158,13 +141,6 @@ def count(config: ClusterConfig) -> int:
 def has_launcher(config: ClusterConfig) -> bool:
     """Returns whether a launcher starts the run's processes (`cluster=local`), and starts them again after a loss."""
     return config.name == "local" and count(config) > 1
-
-
-def _scheduled() -> Place | None:
-    """Returns the place that a scheduler gives this process, or that of `presumed`; None: there is no scheduler."""
-    if _presumed:
-        return _presumed[0]
-    return _from_scheduler(os.environ, socket.gethostname())
 
 
 def _not_scheduled(place: Place | None) -> ConfigError:

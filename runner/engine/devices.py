@@ -135,8 +135,8 @@ def _named(engine: str, cluster: ClusterConfig, config: MeshConfig, kind: str) -
 
 
 def is_elsewhere() -> bool:
-    """Returns whether the config's devices may be missing here: the run is only planned, or it is another job's."""
-    return command_module() == _PLAN_COMMAND or place.is_presumed()
+    """Returns whether the config's devices may be missing here: the run is only planned."""
+    return command_module() == _PLAN_COMMAND
 
 
 def describe_mesh(config: RunConfig, asked: str) -> str:

@@ -26,12 +26,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner import layout
-from runner.cluster.team import current
 from runner.config.import_paths import import_paths
 from runner.config.schema import RunConfig
 from runner.engine.optim import transformation
@@ -178,18 +176,12 @@ def prepare(config: RunConfig) -> None:
     """Sets what can't be changed once the engine's library is loaded, before any of the user's code runs.
 
     The library itself is not loaded here, so that an error in the data is reported without waiting for it. It is
-    loaded when the user's code imports it, or by `load`, and has the config's devices from then on. It is loaded here
-    if the model or the optimizer is the user's, and with several processes, which connect to each other at one moment,
-    if any code is.
+    loaded by `load`, and has the config's devices from then on. It is loaded here if any code is the user's, which may
+    import it as well.
     """
-    entry = ENGINES[config.engine.name]
     _prepare_imports(config)
     _prepare_environment(config)
     if not import_paths(config):
-        return
-    has_builder = not target.is_own(config.model) or bool(config.optimizer.target)
-    if current().count == 1 and not has_builder:
-        imports.call_after_import(entry.libraries[0], partial(_prepare_devices, config))
         return
     load(config)
     with _remembering_environment():

@@ -9,8 +9,7 @@ import errno
 import os
 import platform
 import stat
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,63 +218,30 @@ def cache_folder(name: str) -> Path:
     return cache / "runner" / name
 
 
-def make_private_cache(name: str) -> Path:
-    """Makes a folder in the user's cache for what is executed, which only this user can read and write.
+def private_cache(name: str) -> Path:
+    """Makes a folder in the user's cache for what is executed: only this user can read, write and replace it.
 
     Raises:
-      OSError: it can't be made, or there is no home directory; PermissionError: see `why_not_private`.
+      OSError: it can't be made, or there is no home directory; PermissionError: others can write to it.
     """
     try:
         folder = cache_folder(name)
     except RuntimeError as error:
         raise FileNotFoundError(errno.ENOENT, "there is no home directory", "~/.cache") from error
-    folder.parent.parent.mkdir(OWN_MODE, parents=True, exist_ok=True)
-    for path in (folder.parent, folder):
-        with suppress(FileExistsError, NotADirectoryError, FileNotFoundError):
-            path.mkdir(stat.S_IRWXU)
-    for path, problem in _problems_of_cache(folder):
-        raise PermissionError(errno.EPERM, problem, str(path))
-    return folder
-
-
-def why_not_private(name: str) -> str | None:
-    """Returns why a folder in the user's cache can't be trusted, if it is there; None if it can."""
-    with suppress(RuntimeError):
-        for path, problem in _problems_of_cache(cache_folder(name)):
-            return f"{path} {problem}"
-    return None
-
-
-def _problems_of_cache(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yields what lets other users write into a folder of `cache_folder`, or replace it."""
-    for path in (folder.parent, folder):
-        # Not `chmod`: what others have put there, or swapped, would be executed afterwards.
-        fix = "rm -r" if path == folder else "chmod go-w"
-        problem = why_not_ours(path, fix) if os.path.lexists(path) else None
-        if problem is not None:
-            yield path, problem
+    above = folder.parent.parent
+    above.mkdir(OWN_MODE, parents=True, exist_ok=True)
     # Its owner, and whoever can write to it if it is not sticky as /tmp is, may put another folder in ours' place. The
     # group may write there: many systems give each user one of its own.
-    above = folder.parent.parent
-    if above.exists():
-        status = above.stat()
-        if status.st_uid not in (0, os.getuid()):
-            yield above, "belongs to another user"
-        elif status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            yield above, f"can be written by other users (chmod o-w {above})"
-
-
-def user_folder() -> Path | None:
-    """Returns a folder of this user in the temporary folder, for locks that the user's processes share.
-
-    Another user can neither write into it nor hold a lock in it. None if somebody has put something in its place, or
-    it can't be created.
-    """
-    try:
-        folder = Path(tempfile.gettempdir()) / f"runner-{os.getuid()}"
+    status = above.stat()
+    if status.st_uid not in (0, os.getuid()):
+        raise PermissionError(errno.EPERM, "belongs to another user", str(above))
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise PermissionError(errno.EPERM, f"can be written by other users (chmod o-w {above})", str(above))
+    for path in (folder.parent, folder):
         with suppress(FileExistsError):
-            folder.mkdir(mode=stat.S_IRWXU)
-    except OSError:
-        return None
-    # A name in a shared folder is free to whoever comes first: it may be a link, or a folder of another user.
-    return folder if why_not_ours(folder) is None else None
+            path.mkdir(stat.S_IRWXU)
+        # Not `chmod`: what others have put there, or swapped, would be executed afterwards.
+        problem = why_not_ours(path, "rm -r" if path == folder else "chmod go-w")
+        if problem is not None:
+            raise PermissionError(errno.EPERM, problem, str(path))
+    return folder

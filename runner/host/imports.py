@@ -1,8 +1,8 @@
-"""Import hooks: user modules get their own random state, and a library's devices are chosen right after its import.
+"""Import hook: each of a user's modules begins with its own random state.
 
 Keras draws the seeds of layers and initializers from Python's `random` when they are created, and users' code draws
 from `np.random`. The objects that a module creates when it is imported must be the same in every process, whatever
-was imported before. So each of a user's modules begins with its own random state.
+was imported before.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import random
 import sys
 import sysconfig
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache, partial
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -25,20 +25,6 @@ _OURS = ("runner", "hydra_plugins")
 # NumPy takes a seed of 32 bits.
 _MAX_SEED = 0xFFFFFFFF
 
-Around = Callable[[], AbstractContextManager[None]]
-
-
-@contextmanager
-def kept_random_state() -> Iterator[None]:
-    """Restores the states of `random` and `np.random` after the block."""
-    python_state = random.getstate()
-    numpy_state = np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
@@ -47,18 +33,23 @@ def seeded(seed: int) -> Iterator[None]:
     Args:
       seed: 0 to 2**32 - 1.
     """
-    with kept_random_state():
-        random.seed(seed)
-        np.random.seed(seed)
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
         yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
 
 
 class _Loader(Loader):
-    """Executes a module inside a context."""
+    """Executes a module with a random state of its own."""
 
-    def __init__(self, loader: Loader, around: Around) -> None:
+    def __init__(self, loader: Loader, seed: int) -> None:
         self._loader = loader
-        self._around = around
+        self._seed = seed
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Lets the module's own loader create it."""
@@ -69,74 +60,29 @@ class _Loader(Loader):
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        with self._around():
+        with seeded(self._seed):
             self._loader.exec_module(module)
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules as the other finders do, and executes user modules and awaited libraries inside a context."""
+    """Finds modules as the other finders do, and executes user modules with a random state of their own."""
 
     def __init__(self, seed: int, own: Collection[str]) -> None:
         self._seed = seed
         self._own = frozenset(own)
-        self._after: dict[str, Callable[[], None]] = {}
-        # Whether a user's module is being executed: an import of a library in it must not change its random state.
-        self._in_own = False
-
-    def call_after(self, name: str, function: Callable[[], None]) -> None:
-        """Calls a function once, after a module has been executed."""
-        self._after[name] = function
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of the next finders, with its loader wrapped if the module needs a context."""
-        for finder in sys.meta_path:
-            if finder is self:
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                break
-        else:
-            return None
-        around = self._around(spec)
-        loader = spec.loader
+        """Returns the spec of the next finders, with the loader of a user's module wrapped."""
+        specs = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((found for found in specs if found is not None), None)
         # The loader of a built-in module is a class, and one of the old protocol has no `exec_module`: neither can be
         # wrapped.
-        if around is not None and isinstance(loader, Loader) and hasattr(loader, "exec_module"):
-            spec.loader = _Loader(loader, around)
+        if spec is not None and is_users(spec, self._own) and hasattr(spec.loader, "exec_module"):
+            assert isinstance(spec.loader, Loader)
+            spec.loader = _Loader(spec.loader, (zlib.crc32(fullname.encode()) ^ self._seed) & _MAX_SEED)
         return spec
-
-    def _around(self, spec: ModuleSpec) -> Around | None:
-        if is_users(spec, self._own):
-            return partial(self._executing_own, spec.name)
-        if self._in_own or spec.name in self._after:
-            return partial(self._executing_library, spec.name)
-        return None
-
-    @contextmanager
-    def _executing_own(self, name: str) -> Iterator[None]:
-        seed = (zlib.crc32(name.encode()) ^ self._seed) & _MAX_SEED
-        with seeded(seed), self._within(own=True):
-            yield
-
-    @contextmanager
-    def _executing_library(self, name: str) -> Iterator[None]:
-        restoring = kept_random_state() if self._in_own else nullcontext()
-        with restoring, self._within(own=False):
-            yield
-            function = self._after.pop(name, None)
-            if function is not None:
-                function()
-
-    @contextmanager
-    def _within(self, *, own: bool) -> Iterator[None]:
-        before = self._in_own
-        self._in_own = own
-        try:
-            yield
-        finally:
-            self._in_own = before
 
 
 def is_users(spec: ModuleSpec, own: Collection[str] = ()) -> bool:
@@ -176,23 +122,6 @@ def watch(seed: int, own: Collection[str] = ()) -> None:
     for finder in [finder for finder in sys.meta_path if isinstance(finder, _Finder)]:
         sys.meta_path.remove(finder)
     sys.meta_path.insert(0, _Finder(seed, own))
-
-
-def call_after_import(name: str, function: Callable[[], None]) -> None:
-    """Calls a function once, right after a library's first import by any code; at once if it is imported already.
-
-    Args:
-      name: the name of the library.
-      function: may import more of the library.
-    """
-    if name in sys.modules:
-        function()
-        return
-    for finder in sys.meta_path:
-        if isinstance(finder, _Finder):
-            finder.call_after(name, function)
-            return
-    raise AssertionError("call `watch` first")
 
 
 def is_watching() -> bool:

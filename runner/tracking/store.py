@@ -14,10 +14,9 @@ from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
 
 from runner.errors import TrackingError
-from runner.host.folders import user_folder
 from runner.host.lock import locked
 from runner.host.signals import current
-from runner.tracking.location import VARIABLE, fingerprint, is_database, shown, sqlite_path
+from runner.tracking.location import VARIABLE, shown, sqlite_path
 from runner.tracking.mlflow_import import quiet, warn
 from runner.tracking.probe import create_tables, probe, unusable, unusable_by
 from runner.tracking.reason import NOT_MLFLOW
@@ -110,10 +109,6 @@ def _exclusive(uri: str) -> Iterator[None]:
             stack.enter_context(locked(path.with_name(path.name + ".lock")))
             # A file whose tables are only half made can't be opened again, so a signal has to wait.
             stack.enter_context(current().deferring())
-        elif is_database(uri):
-            folder = user_folder()
-            if folder is not None:
-                stack.enter_context(locked(folder / f"store-{fingerprint(uri)}.lock"))
         yield
 
 

@@ -107,7 +107,7 @@ def refused(project: Path, *arguments: str, module: str = "runner") -> str:
             "keys of model: _target_, width); did you mean model.width?",
         ),
         ("runner.verify", "--config-dir options experiment=other trainer.epochz=8", "did you mean trainer.epochs?"),
-        ("runner.runs", "--swep latest", "did you mean --sweep?"),
+        ("runner.runs", "swep=latest", "did you mean sweep?"),
     ],
 )
 def test_what_is_misspelt_is_one_line_that_knows_the_users_options(

@@ -6,9 +6,7 @@ its field and the docstring of its dataclass, or for keys of a builder, which ar
 
 from __future__ import annotations
 
-import argparse
 import ast
-import importlib
 import inspect
 import re
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ import yaml
 
 from runner import errors
 from runner.cli import command_line
+from runner.cli.runs import request
 from runner.config import schema, schema_task
 from runner.config.build import type_in_words
 from runner.config.fields import Constraint, constraint_of
@@ -253,32 +252,10 @@ def commands() -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
-def parser_of(module: str) -> argparse.ArgumentParser | None:
-    """Returns the argparse parser of a command that takes no config; null: it is a Hydra application."""
-    name = module.removeprefix("runner.")
-    try:
-        command = importlib.import_module({"runs": "runner.cli.runs.command"}.get(name, f"runner.cli.{name}"))
-    except ModuleNotFoundError:
-        return None
-    made = getattr(command, "_parser", None) or getattr(command, "parser", None)
-    return made() if callable(made) and not inspect.signature(made).parameters else None
-
-
-def _arguments(module: str, parser: argparse.ArgumentParser) -> list[str]:
-    lines = [f"### `python -m {module}`", "", parser.description or "", "", "| argument | |", "|---|---|"]
-    for action in parser._actions:
-        names = ", ".join(f"`{one}`" for one in action.option_strings) or f"`{action.metavar or action.dest}`"
-        if action.choices is not None and isinstance(action.choices, dict):
-            for name, sub in action.choices.items():
-                lines.append(f"| `{name}` | {cell(sub.description or '')} |")
-                lines += [
-                    f"| `{name} {', '.join(one.option_strings) or one.dest}` | {cell(one.help or '')} |"
-                    for one in sub._actions
-                    if "--help" not in one.option_strings
-                ]
-        elif "--help" not in action.option_strings:
-            lines.append(f"| {names} | {cell(action.help or '')} |")
-    return [*lines, ""]
+def _arguments() -> list[str]:
+    lines = ["### `python -m runner.runs`", "", "An action, then keys.", "", "| argument | |", "|---|---|"]
+    lines += [f"| `{name}` | {cell(says)} |" for name, says in request.ACTIONS.items()]
+    return [*lines, *(f"| `{name}=` | {cell(says)} |" for name, says in request.KEYS.items()), ""]
 
 
 def page() -> str:
@@ -301,9 +278,7 @@ def page() -> str:
     shown = [f"`{flag}`" + (f", `{_SHORT[flag]}`" if flag in _SHORT else "") for flag in known]
     lines += [f"| {flag} | {_FLAGS.get(name, '')} |" for flag, name in zip(shown, known, strict=True)]
     lines.append("")
-    for module, _ in commands():
-        parser = parser_of(module)
-        lines += _arguments(module, parser) if parser else []
+    lines += _arguments()
     lines += ["## Exit codes", "", "| code | |", "|---|---|"]
     lines += [f"| {number} | {says} |" for number, says in _CODES]
     lines += ["", "## Groups and keys", ""]

@@ -16,8 +16,9 @@ from unittest.mock import patch
 
 import pytest
 
-from runner.cluster import place
-from tests.docs import composing, examples, pages, reference, site
+from runner.cli.runs import request
+from runner.cluster import restarts
+from tests.docs import composing, examples, pages, site
 from tests.docs.pages import ROOT, Command
 from tests.nightly import nightly_except
 from tests.refusals import refuse_all
@@ -73,18 +74,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+_SLURM = {
+    "SLURM_JOB_ID": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NODELIST": "a,b",
+    restarts.FINAL_VARIABLE: os.devnull,
+}
+
+
 def check(command: Command, page: str) -> None:
     """Checks one command line against the config, or against the module, file or program that it names."""
     program, module = command.words[0], command.module
     if (started := command.launched or command.supervised) is not None:
-        with place.presumed(2, "Slurm"):  # `cluster=auto` then needs no scheduler
+        # As Slurm and a supervisor start it, on a machine that has the devices.
+        elsewhere = patch("runner.engine.devices.command_module", lambda: "runner.plan")
+        with patch.dict(os.environ, _SLURM), elsewhere:
             check(started, page)
     if module == "runner.init":
         assert importlib.import_module("runner.cli.init").main(command.arguments) == 0
     elif module == "runner.supervise":
         assert importlib.import_module("runner.cli.supervise")._problem(command.arguments[1:]) is None
-    elif (parser := reference.parser_of(module) if module else None) is not None:
-        getattr(parser, "read", parser.parse_args)(command.arguments)  # `read` also accepts keys in place of flags
+    elif module == "runner.runs":
+        request.read(command.arguments)
     elif module.split(".")[0] == "runner":
         if not {"--help", "--version", "-h"} & set(command.words):
             own = {"command_module": lambda: module}

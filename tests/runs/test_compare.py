@@ -16,7 +16,6 @@ from runner.cli.runs import compare as comparing
 from runner.cli.runs.command import main
 from runner.cli.runs.compare import grouped, table_of, varying
 from runner.cli.runs.records import RunRecord, directions, higher_is_better, judged_by, results_of
-from runner.cli.tables import Table, title, to_csv, to_markdown
 from runner.tracking.store import open_store
 
 SIZE = "dataset.batch_size"
@@ -103,12 +102,6 @@ def test_a_folder_tells_of_any_tasks_metrics(tmp_path: Path) -> None:
     assert results_of(tmp_path) == {"eval/r2": 0.5, "train/loss": 0.25, "throughput/step_ms": 2.0}
 
 
-def test_a_table_is_the_same_as_csv_and_markdown() -> None:
-    table = Table(("size", title("eval/loss", [])), (("a|b", "1"), ("c", "")), frozenset({1}), best=0)
-    assert to_csv(table) == "size,test loss\na|b,1\nc,\n"
-    assert to_markdown(table) == "| size | test loss |\n| --- | ---: |\n| **a\\|b** | **1** |\n| c |  |\n"
-
-
 POINTS = {"a": [(10, 0.5), (20, 0.25)], "b": [(5, 0.6), (10, 0.3)], "c": [(7, 0.1)]}
 
 
@@ -166,7 +159,7 @@ def compare(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
 def test_a_sweep_is_a_table_best_first_with_files_and_plots(
     store: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out = compare(capsys, "--uri", store, "--sweep", "latest", "--out", str(tmp_path))
+    out = compare(capsys, f"uri={store}", "sweep=latest", f"out={tmp_path}")
     assert "4 runs, 2 lines" in out
     assert "epochs" not in out, "what is the same is left out"
     text = (tmp_path / "table.csv").read_text().splitlines()
@@ -175,7 +168,7 @@ def test_a_sweep_is_a_table_best_first_with_files_and_plots(
     assert text[2].split(",")[1] == "128"
     names = {path.name for path in tmp_path.glob("*.png")}
     assert names == {"curves.png"}
-    assert "4 runs, 2 lines" in compare(capsys, "--uri", store, "sweep=our sweep"), "by its name"
+    assert "4 runs, 2 lines" in compare(capsys, f"uri={store}", "sweep=our sweep"), "by its name"
 
 
 @pytest.mark.parametrize(
@@ -188,19 +181,19 @@ def test_a_sweep_is_a_table_best_first_with_files_and_plots(
     ],
 )
 def test_filters(store: str, capsys: pytest.CaptureFixture[str], arguments: list[str], count: int) -> None:
-    assert f"{count} runs, " in compare(capsys, "--uri", store, *arguments)
+    assert f"{count} runs, " in compare(capsys, f"uri={store}", *arguments)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--sweep", "none such"], "sweep none such:"),
-        (["--run", "none"], "run=none:"),
+        (["sweep=none such"], "sweep none such:"),
+        (["run=none"], "run=none:"),
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(
     store: str, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
-    err = compare(capsys, "--uri", store, *arguments, code=2)
+    err = compare(capsys, f"uri={store}", *arguments, code=2)
     assert said in err
     assert len(err.splitlines()) == 1

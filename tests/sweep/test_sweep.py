@@ -74,7 +74,7 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
     best = max(run.data.metrics["eval/accuracy"] for run in children)
     assert parent.data.metrics["best/eval/accuracy"] == best
     files = {Path(item.path).name for item in client.list_artifacts(parent.info.run_id, "sweep")}
-    assert {"table.csv", "table.md", "eval_accuracy_by_mesh.png"} <= files
+    assert {"table.csv", "eval_accuracy_by_mesh.png"} <= files
     assert len(re.findall(r"^job \d, batch_size=\d+,mesh=\w+: started$", done.stdout, re.MULTILINE)) == 4
     assert re.search(
         r"^job 3, batch_size=64,mesh=batch2: passed after \d+ s, eval/accuracy 0\.\d+$", done.stdout, re.M

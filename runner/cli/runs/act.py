@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,11 +10,12 @@ from pathlib import Path
 from runner.checkpoint import attempts, files, runs, storage
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.files import DamagedError
+from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
 from runner.cli.runs import compare, listing
 from runner.cli.runs.listing import ListedRun
 from runner.cli.runs.records import RunRecord
-from runner.cli.runs.selection import Selection, age_words
+from runner.cli.runs.request import Request
 from runner.config.schema import CheckpointConfig, TrackingConfig
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError
 from runner.host.paths import outputs_dir, project_root
@@ -23,16 +23,32 @@ from runner.host.tables import size as size_text
 from runner.tracking import run_file
 from runner.tracking import sync as sync_runs
 from runner.tracking.location import shown, sqlite_path, tracking_uri
-from runner.tracking.reason import reason
 from runner.tracking.store import Store
 from runner.tracking.sweeps import find, open_tracking
 
 _NO_STORE = "none"
 _PARENT_TAG = "mlflow.parentRunId"
-# What was removed of a run, and when.
-CLEANED_TAG = "runner.cleaned"
 # Checkpoints that a cell names; a run keeps a few, and the newest matter.
 _STEPS_SHOWN = 4
+_HOUR_S = 3600
+_DAY_S = 24 * _HOUR_S
+
+
+def run(request: Request) -> int:
+    """Does what a command line asks for; returns the process's exit code.
+
+    Raises:
+      ConfigError: a run or sweep that it names does not exist, or `clean` has no filter.
+      TrackingError: the store can't be used.
+    """
+    store = open_existing(request.uri)
+    if request.action == "compare":
+        return _compare(store, request)
+    if request.action == "clean":
+        return _clean(store, request)
+    if request.action == "sync":
+        return _sync(store, request.folder)
+    return _show(store, request)
 
 
 def open_existing(uri: str | None) -> Store | None:
@@ -51,32 +67,32 @@ def open_existing(uri: str | None) -> Store | None:
     return open_tracking(TrackingConfig(uri=uri))
 
 
-def listed(store: Store | None, folder: str | None) -> list[ListedRun]:
-    """Returns all runs, newest first; prints a line to stderr for each that can't be read."""
-    found, warnings = listing.find(store, folder_of(CheckpointConfig(folder=folder)))
+def _selected(store: Store | None, request: Request) -> list[ListedRun]:
+    """Returns the runs that are asked for, newest first; prints a line to stderr for each that can't be read."""
+    found, warnings = listing.find(store, folder_of(CheckpointConfig(folder=request.folder)))
     for line in warnings:
         print(f"warning: {line}", file=sys.stderr)
-    return found
+    return listing.select(found, request)
 
 
-def show(store: Store | None, folder: str | None, selection: Selection, last: int) -> int:
-    """Prints a table of the selected runs, the newest so many (0: all); returns the process's exit code."""
-    selected = listing.select(listed(store, folder), selection)
+def _show(store: Store | None, request: Request) -> int:
+    selected = _selected(store, request)
     if not selected:
-        is_empty = selection == Selection()
-        print("no runs yet; to start one: python -m runner" if is_empty else "no runs match", file=sys.stderr)
+        print(
+            "no runs match" if request.has_filter else "no runs yet; to start one: python -m runner", file=sys.stderr
+        )
         return EXIT_FAILED
-    rows = selected[:last] if last else selected
-    total = size_text(sum(run.bytes for run in selected))
-    place = folder_of(CheckpointConfig(folder=folder))
-    tables.show(_table(rows), f"{_counted(len(selected))}, {total} of checkpoints in {place} (*: best)")
+    rows = selected[: request.last or None]
+    place = folder_of(CheckpointConfig(folder=request.folder))
+    tables.show(_table(rows), f"{_summary(selected)} in {place} (*: best)")
     if len(rows) < len(selected):
         print(f"{len(selected) - len(rows):,} older runs are not shown; to list all: last=0")
     return EXIT_DONE
 
 
-def _counted(count: int) -> str:
-    return "1 run" if count == 1 else f"{count:,} runs"
+def _summary(listed: Sequence[ListedRun]) -> str:
+    count = "1 run" if len(listed) == 1 else f"{len(listed):,} runs"
+    return f"checkpoints of {count}, {size_text(sum(run.bytes for run in listed))}"
 
 
 def _table(listed: Sequence[ListedRun]) -> tables.Table:
@@ -87,9 +103,22 @@ def _table(listed: Sequence[ListedRun]) -> tables.Table:
         short_id = run.run[:8] if run.record is not None else run.run
         name = "" if run.name == run.run else run.name
         size = size_text(run.bytes) if run.saved else ""
-        age = age_words(run.seconds_ago)
-        rows.append((short_id, name, run.status, age, run.result, _steps(run), size))
+        rows.append((short_id, name, run.status, age_words(run.seconds_ago), run.result, _steps(run), size))
     return tables.Table(titles, tuple(rows), frozenset({titles.index("age"), titles.index("size")}))
+
+
+def age_words(seconds: float) -> str:
+    """Returns an age as a cell shows it.
+
+    >>> age_words(30), age_words(7200), age_words(3 * 86400)
+    ('0 m', '2 h', '3 d')
+    """
+    # In a larger unit from two of it on, so that the rounded number is off by less than a half.
+    if seconds >= 2 * _DAY_S:
+        return f"{int(seconds // _DAY_S)} d"
+    if seconds >= 2 * _HOUR_S:
+        return f"{int(seconds // _HOUR_S)} h"
+    return f"{int(max(seconds, 0) // 60)} m"
 
 
 def _steps(run: ListedRun) -> str:
@@ -106,104 +135,77 @@ def _steps(run: ListedRun) -> str:
     return f"... {text}" if len(run.steps) > _STEPS_SHOWN else text
 
 
-def compare_runs(
-    store: Store | None, folder: str | None, selection: Selection, sweep: str | None, last: int, out: Path | None
-) -> int:
-    """Compares the runs that match, see `runner.cli.runs.compare`; returns the process's exit code.
-
-    Where neither runs nor a sweep are named, only the last so many are compared; 0: all.
-    """
+def _compare(store: Store | None, request: Request) -> int:
+    """Compares the runs that match; where neither runs nor a sweep are named, only the newest."""
     records: list[RunRecord] = []
     if store is not None:
-        parent = find(store, sweep, []).info.run_id if sweep else None
-        for run in listing.select(listed(store, folder), selection):
+        parent = find(store, request.sweep, []).info.run_id if request.sweep else None
+        for run in _selected(store, request):
             if run.record is not None and parent in (None, run.record.tags.get(_PARENT_TAG)):
                 records.insert(0, run.record)
-    if not (selection.runs or sweep):
-        records = records[-last:]
+    if not (request.runs or request.sweep):
+        records = records[-request.last :]
     if store is None or not records:
         print("no runs match", file=sys.stderr)
         return EXIT_FAILED
-    compare.compare(records, store, out)
+    compare.compare(records, store, request.out)
     return EXIT_DONE
 
 
-def clean(store: Store | None, folder: str | None, selection: Selection, *, confirmed: bool) -> int:
+def _clean(store: Store | None, request: Request) -> int:
     """Removes the checkpoints of the selected runs or, unless confirmed, prints which these are.
 
     Nothing that a run did not write is removed, and nothing of a run that is running.
-
-    Raises:
-      ConfigError: the selection has no filter.
     """
-    if selection == Selection():
+    if not request.has_filter:
         raise ConfigError("clean needs a filter: older=30d, keep=5, status=failed,killed or run=<id>")
-    everything = listed(store, folder)
-    removable = []
-    for run in listing.select(everything, selection):
+    removable: dict[str, SavedRun] = {}
+    listed = []
+    for run in _selected(store, request):
         if run.saved is not None and run.status == "RUNNING":
             print(f"skipped: {run.run} is running")
         elif run.saved is not None:
-            removable.append(run)
+            removable[run.run] = run.saved
+            listed.append(run)
     if not removable:
         print("nothing to remove")
         return EXIT_DONE
-    summary = _summary(len(removable), sum(run.bytes for run in removable))
-    tables.show(_table(removable), summary if confirmed else f"would remove {summary}")
-    cleaned = {run.run for run in removable}
-    for run in everything:
-        if run.origin.partition("@")[0] in cleaned and run.run not in cleaned:
-            own = "has checkpoints of its own" if run.saved else "has no checkpoint of its own"
-            print(f"note: run {run.run} ({run.name}) branches from {run.origin}, and {own}")
-    if confirmed:
-        return _remove_all(removable, store)
-    print("nothing removed; the runs in the store would stay; to remove: add yes=true")
-    return EXIT_DONE
-
-
-def _summary(count: int, size: int) -> str:
-    return f"checkpoints of {_counted(count)}, {size_text(size)}"
-
-
-def _remove_all(removable: Sequence[ListedRun], store: Store | None) -> int:
-    """Removes the checkpoints of runs, and says so in the store; returns the process's exit code."""
+    summary = _summary(listed)
+    tables.show(_table(listed), summary if request.confirmed else f"would remove {summary}")
+    if not request.confirmed:
+        print("nothing removed; the runs in the store would stay; to remove: add yes=true")
+        return EXIT_DONE
     freed = 0
     count = 0
-    for run in removable:
+    for name, saved in removable.items():
         try:
-            steps, size = _remove(run)
-            freed += size
-            if store is not None and run.record is not None and steps:
-                _record(store, run, steps, size)
+            freed += _remove(saved)
             count += 1
         # The other runs are cleaned all the same.
-        except (ConfigError, OSError, TrackingError) as error:
-            print(f"error: could not clean run {run.run}: {error}", file=sys.stderr)
-    print(f"removed: {_summary(count, freed)}")
+        except (ConfigError, OSError) as error:
+            print(f"error: could not clean run {name}: {error}", file=sys.stderr)
+    print(f"removed: checkpoints of {count:,} runs, {size_text(freed)}")
     return EXIT_DONE if count == len(removable) else EXIT_FAILED
 
 
-def _remove(run: ListedRun) -> tuple[list[int], int]:
-    """Removes a run's checkpoints and the record of them; returns their steps, and their size in bytes.
+def _remove(saved: SavedRun) -> int:
+    """Removes a run's checkpoints and the record of them; returns their size in bytes.
 
     Raises:
       ConfigError: its process is still running.
       OSError: the folder can't be written.
     """
-    assert run.saved is not None
-    folder = run.saved.folder
-    steps: list[int] = []
+    folder = saved.folder
     total = 0
     is_whole = True
-    with runs.locked("run", run.saved):
+    with runs.locked("run", saved):
         # Checked while the lock is held, so that no process can resume the run meanwhile.
-        runs.check_not_running("run", run.saved)
+        runs.check_not_running("run", saved)
         # Before the checkpoints, so that no record ever names one that is gone.
         storage.forget_best(folder)
         for step in storage.steps(folder):
             size = storage.size(folder, step)
             if storage.remove(folder, step):
-                steps.append(step)
                 total += size
             else:
                 print(f"skipped: {storage.place(folder, step)} has no valid manifest")
@@ -214,21 +216,10 @@ def _remove(run: ListedRun) -> tuple[list[int], int]:
         for name in (runs.RECORD, runs.LOCK, *attempts.names(folder)):
             files.remove(folder / name)
         files.remove_empty(folder)
-    return steps, total
+    return total
 
 
-def _record(store: Store, run: ListedRun, steps: Sequence[int], size: int) -> None:
-    try:
-        now = time.strftime("%Y-%m-%d %H:%M")
-        text = f"{now}: checkpoints of steps {', '.join(map(str, steps))}, {size:,} bytes"
-        store.client.set_tag(run.run, CLEANED_TAG, text)
-    # MLflow, SQLAlchemy, requests and drivers share no base class.
-    except Exception as error:
-        problem = f"its checkpoints are removed, but the store could not record it: {reason(error)}"
-        raise TrackingError(problem) from error
-
-
-def sync(store: Store | None, folder: str | None) -> int:
+def _sync(store: Store | None, folder: str | None) -> int:
     """Sends what runs could not send to their tracking server, from the files in their folders, or all outputs."""
     place = Path(folder) if folder else outputs_dir()
     unsent = [path for path in sorted(place.rglob(run_file.PATTERN)) if run_file.is_unsent(path)]

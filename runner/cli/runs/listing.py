@@ -13,7 +13,7 @@ from runner.checkpoint import runs, storage
 from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
 from runner.cli.runs.records import RunRecord, from_run, is_sweep, judged_by, pick
-from runner.cli.runs.selection import Selection
+from runner.cli.runs.request import Request
 from runner.host.stores.urls import Place
 from runner.tracking import process
 from runner.tracking.store import Store, search
@@ -29,7 +29,6 @@ class ListedRun:
       result: the metric that its task is judged by.
       record: in the tracking store.
       saved: its checkpoints.
-      origin: run and step that it branches from; empty: none.
     """
 
     run: str
@@ -40,7 +39,6 @@ class ListedRun:
     result: str = ""
     record: RunRecord | None = None
     saved: SavedRun | None = None
-    origin: str = ""
 
     @cached_property
     def steps(self) -> list[int]:
@@ -88,7 +86,6 @@ def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
         ended=run.info.end_time / 1000 if run.info.end_time else None,
         result=result,
         record=record,
-        origin=record.tags.get("runner.branched_from", ""),
         saved=saved,
     )
 
@@ -110,27 +107,26 @@ def _untracked(saved: SavedRun) -> ListedRun:
         status=status,
         started=float(record["started"]),
         ended=ended,
-        origin=str(record.get("origin", "")),
         saved=saved,
     )
 
 
-def select(listed: Sequence[ListedRun], selection: Selection) -> list[ListedRun]:
-    """Returns the runs that match a selection, in the same order.
+def select(listed: Sequence[ListedRun], request: Request) -> list[ListedRun]:
+    """Returns the runs that match the filters of a request, in the same order.
 
     Raises:
       ConfigError: it names a run that does not exist, or several.
     """
     names = {run.run: run.name for run in listed}
-    chosen = {pick(text, names) for text in selection.runs}
-    kept = [run.run for run in listed if run.saved is not None][: selection.keep or 0]
+    chosen = {pick(text, names) for text in request.runs}
+    kept = [run.run for run in listed if run.saved is not None][: request.keep or 0]
     selected = []
     for run in listed:
-        if selection.runs and run.run not in chosen:
+        if request.runs and run.run not in chosen:
             continue
-        if selection.older is not None and run.seconds_ago < selection.older:
+        if request.older is not None and run.seconds_ago < request.older:
             continue
-        if selection.statuses and run.status not in selection.statuses:
+        if request.statuses and run.status not in request.statuses:
             continue
         if run.run not in kept:
             selected.append(run)

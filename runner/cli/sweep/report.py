@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from runner.checkpoint.arguments import KEYS, key_of
 from runner.cli import plan, tables
 from runner.cli.runs.records import RunRecord, directions, from_run, higher_is_better, results_of
 from runner.cli.sweep.jobs import GOOD, Job, Outcome, jobs_text
-from runner.cli.sweep.parent import Parent
 from runner.cli.sweep.sweep import Sweep
 from runner.config.names import short_keys, short_value, varied_name
 from runner.host.outputs import spared
@@ -28,7 +27,7 @@ from runner.tracking.reason import reason
 
 # A resumed sweep runs these again: they may end well this time. A refused job would end as before.
 _RESUMABLE = {"killed", "failed", "timeout", "not run"}
-_ROWS_OF_DESCRIPTION = 30  # of the table on the sweep's page, which a tag of MLflow holds; table.md has all
+_TABLE = "table.csv"
 Draw = Callable[[Path], list[Path]]
 
 
@@ -94,10 +93,13 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     not_run = [entry.job.name for entry in entries if entry.outcome.status == "not run"]
     tags = {"runner.sweep.result": result, "runner.sweep.not_run": "; ".join(not_run)}
     best_metrics = {}
+    description = []
     if best is not None and best.record is not None:
         tags |= {"runner.sweep.best": best.job.name, "runner.sweep.best_run_id": best.record.run_id}
         best_metrics[f"best/{metric}"] = best.value(metric)
-    sweep.parent.finish(status, tags, best_metrics, files, _description(sweep, sweep.parent, entries, table, best))
+        link = f"[{best.job.name}]({sweep.parent.address(best.record.run_id)})"
+        description.append(f"Best by {metric}: {link}, **{best.value(metric):.4g}**: `{_command(sweep, best.job)}`")
+    sweep.parent.finish(status, tags, best_metrics, files, description)
     for line in sweep.parent.describe():
         print(f"sweep: {line.removeprefix('run: ')}" if line.startswith("run: ") else line)
     if not _RESUMABLE.isdisjoint(statuses):
@@ -181,10 +183,9 @@ def _write(sweep: Sweep, entries: Sequence[Entry], table: tables.Table, draw: Dr
     rows = tuple((*row, note) for row, note in zip(table.rows, notes, strict=True))
     table = replace(table, titles=(*table.titles, "note"), rows=rows)
     written: list[Path] = []
-    for name, text in (("table.csv", tables.to_csv(table)), ("table.md", tables.to_markdown(table))):
-        with spared(str(folder / name)):
-            (folder / name).write_text(text)
-            written.append(folder / name)
+    with spared(str(folder / _TABLE)):
+        (folder / _TABLE).write_text(tables.to_csv(table))
+        written.append(folder / _TABLE)
     metric = sweep.settings.group.metric
     judged = [entry for entry in entries if math.isfinite(entry.value(metric))]
     if draw is not None:
@@ -216,25 +217,3 @@ def _command(sweep: Sweep, job: Job) -> str:
     """Returns the command line that runs a job again, by itself and from its beginning."""
     overrides = [override for override in job.overrides if key_of(override) not in KEYS]
     return shlex.join(["python", "-m", sweep.settings.module, *sweep.flags, *overrides])
-
-
-def _description(
-    sweep: Sweep, parent: Parent, entries: Sequence[Entry], table: tables.Table, best: Entry | None
-) -> list[str]:
-    """Returns parts of the sweep's description, in Markdown: the best job, and the table with links to the runs."""
-    parts = []
-    addresses: Mapping[int, str] = {
-        row: parent.address(entry.record.run_id) for row, entry in enumerate(entries) if entry.record is not None
-    }
-    if best is not None and table.best is not None:
-        metric = sweep.settings.group.metric
-        link = f"[{best.job.name}]({addresses[table.best]})"
-        parts.append(f"Best by {metric}: {link}, **{best.value(metric):.4g}**: `{_command(sweep, best.job)}`")
-    rows = []
-    for index, row in enumerate(table.rows[:_ROWS_OF_DESCRIPTION]):
-        job = f"[{row[0]}]({addresses[index]})" if index in addresses else row[0]
-        rows.append((job, *row[1:]))
-    parts.append(tables.to_markdown(replace(table, rows=tuple(rows))))
-    if len(rows) < len(table.rows):
-        parts.append(f"and {len(table.rows) - len(rows)} more in table.md")
-    return parts

@@ -13,7 +13,6 @@ import optuna
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
 from matplotlib import pyplot, rc_context
 from matplotlib.ticker import StrMethodFormatter
-from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
@@ -100,20 +99,13 @@ class Search:
         return sum(not trial.user_attrs.get(_INTERRUPTED) for trial in trials)
 
     def _add_earlier_trials(self) -> None:
-        """Adds the trials before a resumption to the sweep; those that a killed sweep left open are tried again.
-
-        The first trial of a new study is the config as it would run without a search.
-        """
-        earlier = self._study.get_trials(deepcopy=False)
-        for frozen in earlier:
+        """Adds the trials before a resumption to the sweep; those that a killed sweep left open are tried again."""
+        for frozen in self._study.get_trials(deepcopy=False):
             if frozen.state == TrialState.RUNNING:
                 # Optuna has no public way to continue a trial of another process.
                 self._fail_interrupted(optuna.Trial(self._study, frozen._trial_id))
             elif frozen.state in _STATUS_OF_EARLIER_TRIALS and not frozen.user_attrs.get(_INTERRUPTED):
                 self._add_earlier_trial(frozen)
-        default = _default(self._sweep.config, self._space)
-        if not earlier and default is not None:
-            self._study.enqueue_trial(default)
 
     def _add_earlier_trial(self, frozen: FrozenTrial) -> None:
         varied = {key.lstrip("+"): _as_typed(value) for key, value in frozen.params.items()}
@@ -193,24 +185,6 @@ def _sampler(settings: SearchSweeper, number: int) -> optuna.samplers.BaseSample
     """
     (seed,) = np.random.SeedSequence([settings.seed, number]).generate_state(1)
     return optuna.samplers.TPESampler(seed=int(seed), n_startup_trials=settings.startup_trials)
-
-
-def _default(config: DictConfig, space: Mapping[str, BaseDistribution]) -> dict[str, object] | None:
-    """Returns the config's own values of the keys that are searched; None where one is outside its range."""
-    params: dict[str, object] = {}
-    for key, allowed in space.items():
-        value = config.hydra.runtime.choices.get(key) or OmegaConf.select(config, key)
-        if isinstance(allowed, CategoricalDistribution):
-            same = [choice for choice in allowed.choices if str(choice) == str(value)]
-            if not same:
-                return None
-            value = same[0]
-        elif isinstance(allowed, FloatDistribution | IntDistribution):
-            is_inside = isinstance(value, int | float) and allowed.low <= value <= allowed.high
-            if not is_inside:
-                return None
-        params[key] = value
-    return params
 
 
 def _overrides_of(params: Mapping[str, object]) -> list[str]:

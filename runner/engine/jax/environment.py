@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -90,13 +91,11 @@ def cache_folder() -> str | None:
     An entry is native code, and JAX runs it unchecked. So the folder is not among the outputs, which are copied and
     shared, but in the user's cache. None: it can't be made, or others may have written to it.
     """
-    problem = folders.why_not_private(_CACHE)
-    if problem is not None:
-        if current().is_first:
-            warn(f"{problem}, so compiled programs are not cached; set engine.compilation_cache=false to silence this")
-        return None
     try:
-        return str(folders.make_private_cache(_CACHE))
+        return str(folders.private_cache(_CACHE))
     except OSError as error:
+        if error.errno == errno.EPERM and current().is_first:
+            problem = f"{error.filename} {error.strerror}, so compiled programs are not cached"
+            warn(f"{problem}; set engine.compilation_cache=false to silence this")
         logger.info("compiled programs are not cached: %s %s", error.filename, error.strerror)
         return None

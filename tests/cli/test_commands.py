@@ -1,4 +1,4 @@
-"""Command lines without a config, and what every command says of itself."""
+"""What every command says of itself."""
 
 from __future__ import annotations
 
@@ -12,52 +12,10 @@ from pathlib import Path
 import pytest
 
 import runner
-from runner.errors import ConfigError
 from runner.host.commands import COMMANDS, listed
-from runner.host.parser import Parser, truth
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(sys.executable).parent / "runner"
-
-
-@pytest.fixture
-def parser() -> Parser:
-    made = Parser("runner.some", "Does something.", ["keep=5"])
-    made.add_argument("action", nargs="?", default="list")
-    made.add_argument("--keep")
-    made.add_argument("--tag", action="append", default=[])
-    made.add_argument("--yes", nargs="?", const="true", default="false")
-    return made
-
-
-@pytest.mark.parametrize("words", [["go", "keep=5", "--yes"], ["--keep=5", "--yes"], ["--keep", "5", "yes=true"]])
-def test_a_flag_may_be_written_as_a_key(parser: Parser, words: list[str]) -> None:
-    options = parser.read(words)
-    assert (options.keep, truth("yes", options.yes)) == ("5", True)
-
-
-def test_a_flags_value_may_hold_an_equals_sign(parser: Parser) -> None:
-    found = parser.read(["--tag", "keep=batch8", "tag=a=b", "keep=3"])
-    assert (found.tag, found.keep) == (["keep=batch8", "a=b"], "3")
-
-
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        (
-            ["kep=5"],
-            "kep: unknown flag; flags are --help, --version, --keep, --tag, --yes",
-        ),
-        (["--kep"], "--kep: unknown flag"),
-        (["--keep"], "argument --keep: expected one argument; see python -m runner.some --help"),
-        (["a", "b"], "b: unknown flag"),
-    ],
-)
-def test_what_it_does_not_know_is_one_line(parser: Parser, words: list[str], shown: str) -> None:
-    with pytest.raises(ConfigError) as found:
-        parser.read(words)
-    assert str(found.value).startswith(shown)
-    assert "\n" not in str(found.value)
 
 
 def test_every_command_is_named() -> None:
