@@ -29,7 +29,7 @@ _TARGET = "_target_"
 _OWN_BUILDERS = "runner.model."
 # Keys whose values are import paths, and keys that name a place outside the record or open this machine to others.
 # They count at any depth of a group, so no way to write a path, such as an index in a list, leads around the check.
-_CODE = {_TARGET, "builder", "maximize", "minimize"}
+_CODE = {_TARGET, "maximize", "minimize"}
 _PLACES = {
     "coordinator",
     "data_dir",

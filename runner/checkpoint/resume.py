@@ -46,7 +46,6 @@ _ORDER = (
     "dataset.name",
     "dataset._target_",
     "dataset.features",
-    "dataset.builder",
     "dataset.train",
     "dataset.holdout",
     "dataset.batch_size",

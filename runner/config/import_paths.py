@@ -8,10 +8,10 @@ from runner.config.schema import RunConfig
 
 def import_paths(config: RunConfig) -> list[str]:
     """Returns the import paths of model builder, optimizer, data source, augmentation, loss, metrics and schedule."""
-    paths = [config.model.target, config.optimizer.target, config.dataset.target, config.dataset.builder or ""]
+    paths = [config.model.target, config.optimizer.target, config.dataset.target]
     # The parts of a mixture are mappings as typed. They have no augmentation of their own.
     for part in config.dataset.parts:
-        paths += [part.get("_target_") or "", part.get("builder") or ""]
+        paths.append(part.get("_target_") or "")
     paths += [step.target for step in config.dataset.augment]
     # As in other groups, `target` (`_target_` in YAML) is a user's function; then all other strings are functions too.
     for task in (config.task, *output_tasks(config.task).values()):

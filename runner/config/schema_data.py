@@ -72,7 +72,6 @@ class DatasetConfig:
         relative to the current directory.
       target: custom: `_target_` in YAML; import path of a callable that returns the data.
       options: custom: its keyword arguments; in YAML they are written next to `_target_`.
-      builder: TFDS: import path of your own builder class, instead of `name`.
       features: TFDS, arrays, parquet, huggingface: features or columns to use; null: the supervised ones, or all.
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
@@ -116,7 +115,6 @@ class DatasetConfig:
     path: str | None = file_path(None, example="my_data")
     target: str = ""
     options: dict[str, Any] = field(default_factory=dict)
-    builder: str | None = None
     features: list[str] | None = checked(None, whole=empty_problem, rule="", example=["image", "label"])
     batch_size: int = integer(128, at_least=1)
     eval_batch_size: int | None = integer(None, at_least=1, example=1000)

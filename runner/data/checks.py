@@ -39,12 +39,12 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
 
     A run that is resumed or read (`recorded`) has its tokenizer.
     """
-    if not config.name.strip() and config.builder is None:
+    if not config.name.strip():
         raise invalid(
             "dataset.name",
             config.name,
             problem="needs the name of a TFDS builder",
-            fix="set dataset.name=emnist/letters, or dataset.builder",
+            fix="set dataset.name=emnist/letters",
         )
     _check_splits(config)
     _check_keys(config)
@@ -114,8 +114,7 @@ def _check_splits(config: DatasetConfig) -> None:
 
 def _check_keys(config: DatasetConfig) -> None:
     """Rejects keys that only other sources have."""
-    # By the name alone, because `dataset.builder` leaves the keys of the selected option in the config.
-    keys = registry.named(config).keys
+    keys = registry.entry(config).keys
     for name, source in registry.SOURCES.items():
         if not source.is_users_data:
             continue

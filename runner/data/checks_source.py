@@ -80,12 +80,6 @@ def check_custom(config: DatasetConfig) -> None:
     import_path.check("dataset._target_", config.target)
 
 
-def check_builder(config: DatasetConfig) -> None:
-    """Checks the path of the user's own TFDS builder, where the config names one."""
-    if config.builder is not None:
-        import_path.check("dataset.builder", config.builder)
-
-
 def matches(path: str) -> Sequence[Path]:
     """Returns the file, the folder or the files of a glob that a path names; empty if nothing exists there."""
     expanded = Path(path).expanduser()

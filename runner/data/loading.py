@@ -51,7 +51,7 @@ def load(
     if not outputs:
         unscaled += _read_as_they_are(task)
         masks = _masks(task, task.target or TARGETS)
-    with stages.stage(f"preparing {config.builder or config.path or config.target or config.name}"):
+    with stages.stage(f"preparing {config.path or config.target or config.name}"):
         full = registry.entry(config).load(config, encoding)
         if full.doubt and task.name in _ONE_TARGET:
             raise DataError(full.doubt)

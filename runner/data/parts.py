@@ -21,7 +21,7 @@ _TARGET = "_target_"
 # Keys that a part may have, apart from its weight. All others are of the whole mixture: its batches, order,
 # augmentation, standardization and workers.
 _KEYS = (
-    *("name", "builder", "path", "features", "train", "validation", "test", "data_dir", "download"),
+    *("name", "path", "features", "train", "validation", "test", "data_dir", "download"),
     *("column", "tokenizer", "end_token", "sequence_length", "documents"),
     *("image_size", "channels", "pad", "pad_length"),
 )
@@ -71,7 +71,7 @@ def _part(key: str, content: Mapping[str, object], mixture: DatasetConfig) -> Pa
     own.setdefault("test", None)
     config = in_part(key, lambda: build(DatasetConfig, options.arranged("dataset", own), "dataset"))
     check_values(config, key)
-    name = config.builder or config.path or config.target or config.name
+    name = config.path or config.target or config.name
     return Part(key, name, float(weight), config)  # type: ignore[arg-type]
 
 

@@ -24,7 +24,6 @@ from runner.data.checks_source import (
     PARQUET,
     TABLES,
     TEXTS,
-    check_builder,
     check_custom,
     check_path,
 )
@@ -104,20 +103,11 @@ SOURCES: dict[str, SourceEntry] = {
     ),
 }
 
-# Any other name, and `dataset.builder`.
-TFDS = SourceEntry(
-    f"{_FOLDER}.tfds", ("features", "standardize", "image_size", *_TEXT), tokens="tokenizer", check=check_builder
-)
+# Any other name.
+TFDS = SourceEntry(f"{_FOLDER}.tfds", ("features", "standardize", "image_size", *_TEXT), tokens="tokenizer")
 
 
 def entry(config: DatasetConfig) -> SourceEntry:
     """Returns the source that a config selects."""
-    if config.builder is not None:
-        return TFDS
-    return named(config)
-
-
-def named(config: DatasetConfig) -> SourceEntry:
-    """Returns the source that `dataset.name` selects if `dataset.builder` is null."""
     # Only TFDS knows the names of its builders, and it is not imported here.
     return SOURCES.get(config.name, TFDS)

@@ -23,7 +23,7 @@ from runner.data.base import (
     take,
 )
 from runner.data.splits import Slice, fix_of, parse_split, resolve
-from runner.errors import invalid, listed
+from runner.errors import invalid
 
 # Memory-mapped selections below this size are copied into RAM, where gathering shuffled rows is faster. 1 GiB fits
 # next to a model on every machine that we run on; larger selections stay mapped and are cached by the kernel.
@@ -184,7 +184,6 @@ def select(key: str, text: str, full: FullDataset) -> DataSource:
             pieces_of_arrays.append(take(source.arrays, slice(start, stop)))
     if len(pieces_of_arrays) == len(ranges):
         arrays = {name: _joined([piece[name] for piece in pieces_of_arrays]) for name in specs}
-        _check_labels(key, text, full, arrays, specs)
         return ArraySource(arrays, specs)
 
     _, first_start, first_stop = ranges[0]
@@ -218,21 +217,6 @@ def _read_only(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def _check_labels(
-    key: str, text: str, full: FullDataset, arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec]
-) -> None:
-    """Rejects examples with withheld labels, which TFDS encodes as -1."""
-    for name, spec in specs.items():
-        is_label = bool(spec.names) and not spec.shape
-        if is_label and (arrays[name].min() < 0 or arrays[name].max() >= len(spec.names)):
-            raise invalid(
-                f"dataset.{key}",
-                text,
-                problem=f"selects examples of {full.name} whose labels are withheld by the publisher",
-                fix=f"select a split with labels (the splits: {listed(full.splits)})",
-            )
 
 
 def _random_parts(source: DataSource, share: float, entropy: Sequence[int], key: str) -> tuple[DataSource, DataSource]:

@@ -4,20 +4,8 @@ import numpy as np
 import pytest
 
 from runner.config.schema import DatasetConfig
-from runner.data import selection
-from runner.data.base import ArraySource, ArraySpec, FullDataset
 from runner.data.loading import load
 from runner.errors import ConfigError
-
-
-def test_examples_whose_labels_are_withheld_are_rejected() -> None:
-    label = np.array([0, 1, -1], np.int32)
-    train = ArraySource({"label": label}, {"label": ArraySpec((), "int32", names=("ant", "bee"))})
-    full = FullDataset("insects", "", {"train": train}, "", "a test")
-    keys = {"name": "tfds", "test": "train[:1]"}
-    assert selection.make_dataset(full, DatasetConfig(train="train[:2]", **keys), 0).train.size == 2  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="labels are withheld"):
-        selection.make_dataset(full, DatasetConfig(**keys), 0)  # type: ignore[arg-type]
 
 
 def test_digits_enlarged_past_memory_are_rejected_before_they_are_made() -> None:

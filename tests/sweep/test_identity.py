@@ -37,10 +37,8 @@ def test_a_key_counts_that_decides_what_a_run_computes(key: str, counts: bool) -
     [
         RunConfig(model=ModelConfig("own_parts.build")),
         RunConfig(dataset=DatasetConfig(name="custom", target="own_parts.load")),
-        RunConfig(dataset=DatasetConfig(builder="own_parts.Builder")),
         RunConfig(dataset=DatasetConfig(augment=[AugmentConfig(target="own_parts.turn")])),
         RunConfig(dataset=DatasetConfig(name="mixture", parts=[{"name": "custom", "_target_": "own_parts.load"}])),
-        RunConfig(dataset=DatasetConfig(name="mixture", parts=[{"name": "tfds", "builder": "own_parts.Builder"}])),
         RunConfig(task=TaskConfig("custom", options={"target": "own_parts.loss", "maximize": [], "units": 1})),
         RunConfig(task=TaskConfig("custom", options={"target": "ours.loss", "maximize": ["own_parts.gain"]})),
     ],

@@ -39,7 +39,7 @@ from runner.data.encode import (
     specs_as_bytes,
 )
 from runner.data.ragged import Sequences, padded
-from runner.data.sources.keras_data import as_arrays, doubt, way_in
+from runner.data.sources.keras_data import as_arrays, doubt
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import import_path
 
@@ -94,7 +94,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
             _KEY,
             config.target,
             problem=f"must return {_FORMS}, not {_describe_kind(returned)}",
-            fix=way_in(returned),
+            fix="read streams and loaders to their end there (docs/own_dataset.md)",
         )
     where = dict.fromkeys(contents, config.target)
     if len(contents) > 1:

@@ -26,18 +26,6 @@ def as_arrays(returned: object, where: str) -> object:
     return _split(returned, where)
 
 
-def way_in(returned: object) -> str:
-    """Returns how to return a value that can't be read."""
-    if hasattr(returned, "dataset") and hasattr(returned, "batch_size"):
-        return "return the dataset of that loader, without batches"
-    if hasattr(returned, "__iter__") and not hasattr(returned, "__getitem__"):
-        return (
-            "read it to its end there and return arrays by name, or write a class with __len__ and __getitem__ "
-            "(docs/own_dataset.md)"
-        )
-    return "change its return value"
-
-
 def _split(content: Any, where: str) -> object:
     if _is_pair(content):
         return _named(content, where)

@@ -6,7 +6,6 @@ the mesh is set up.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -16,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import Encoding, FullDataset, in_memory
+from runner.data.base import DataSource, Encoding, FullDataset, in_memory
 from runner.data.selection import RAM_BYTES
 from runner.data.sources import stored, text
 from runner.data.sources.prepared import META, data_dir, load_or_write, report_progress
 from runner.errors import ConfigError, DataError, invalid, listed
-from runner.host import import_path
 
 # This excludes community names such as `namespace:name`, for which TFDS would download and import code.
 _NAME = re.compile(r"\w+(/[\w.+-]+)?(:\d+\.\d+\.\d+)?")
@@ -42,8 +40,8 @@ class _Prepared:
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
     """Loads a builder's data; TFDS downloads and prepares it first if necessary."""
-    name = config.builder or config.name
-    folder, content = _prepared(config, name)
+    name = config.name
+    folder, content = _prepared(config)
     source = f"TFDS {content.name} {content.version}"
     files = {split: [folder / f"{split}.arrow"] for split in content.splits}
     if config.tokenizer is not None:
@@ -51,30 +49,30 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         return text.encode_corpus(corpus, config, encoding)
     selected = replace(config, features=config.features or content.supervised or None)
     data = stored.load_files(files, selected, encoding or Encoding(), name, source)
-    splits = {split: in_memory(rows, RAM_BYTES, _BATCH) for split, rows in data.splits.items()}
+    splits = {split: _in_memory(rows) for split, rows in data.splits.items()}
     return replace(data, version=content.version, splits=splits)
 
 
-def _prepared(config: DatasetConfig, name: str) -> tuple[Path, _Prepared]:
+def _in_memory(rows: DataSource) -> DataSource:
+    try:
+        return in_memory(rows, RAM_BYTES, _BATCH)
+    except DataError:
+        # Such as labels that are withheld. It is an error of a run that selects this split.
+        return rows
+
+
+def _prepared(config: DatasetConfig) -> tuple[Path, _Prepared]:
     """Returns the folder of a builder's Arrow files, which are written if they do not exist."""
-    root = data_dir(config)
-    own_root = root
-    folder_name = name.replace("/", "-").replace(":", "-")
-    if config.builder is not None:
-        # The version of a user's builder may stay the same while the code changes.
-        source = import_path.source_of(config.builder)
-        code = hashlib.sha256(source.read_bytes() if source else b"").hexdigest()[:12]
-        own_root = root / ".own_builders" / code
-        folder_name += f"-{code}"
-    elif not _NAME.fullmatch(config.name):
+    if not _NAME.fullmatch(config.name):
         raise invalid(
             "dataset.name",
             config.name,
             problem="must be a builder that TFDS ships, such as cifar10, emnist/letters or mnist:3.0.1, or digits",
             fix="try dataset.name=mnist",
         )
-    folder = root / ".arrow" / folder_name
-    content = load_or_write(folder, ("arrow",), _read, lambda partial: _prepare(config, own_root, partial), name)
+    root = data_dir(config)
+    folder = root / ".arrow" / config.name.replace("/", "-").replace(":", "-")
+    content = load_or_write(folder, ("arrow",), _read, lambda partial: _prepare(config, root, partial), config.name)
     return folder, content
 
 
@@ -87,14 +85,14 @@ def _read(folder: Path) -> _Prepared | None:
 
 def _prepare(config: DatasetConfig, root: Path, into: Path) -> None:
     """Lets TFDS prepare the data in a child process, which writes it into a folder."""
-    name = config.builder or config.name
+    name = config.name
     report_progress(f"{name}: preparing with TFDS")
-    # A user's own builder is imported from where this process would import it; accelerators belong to the run.
+    # Accelerators belong to the run.
     paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
     result = subprocess.run(
         [sys.executable, "-m", "runner.data.sources.tfds_prepare"],
         env={**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"},
-        input=json.dumps([config.name, config.builder, config.download, str(root), str(into)]),
+        input=json.dumps([config.name, config.download, str(root), str(into)]),
         capture_output=True,
         text=True,
         errors="replace",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -29,33 +28,27 @@ _BATCH = 256
 _NESTED = (Mapping, tfds.features.FeaturesDict)
 
 
-def _builder(name: str, path: str | None, root: str) -> tfds.core.DatasetBuilder:
-    if path is not None:
-        module, _, class_name = path.rpartition(".")
-        builder_class = getattr(import_module(module), class_name)
-        if not (isinstance(builder_class, type) and issubclass(builder_class, tfds.core.DatasetBuilder)):
-            problem = "must be a TFDS builder class"
-            raise invalid(
-                "dataset.builder", path, problem=problem, fix="derive it from tfds.core.GeneratorBasedBuilder"
-            )
-        return builder_class(data_dir=root, file_format=_FORMAT)
+def _builder(name: str, root: str) -> tfds.core.DatasetBuilder:
     known = tfds.list_builders(with_community_datasets=False)
     short, _, config = name.partition(":")[0].partition("/")
     if short in known and config:
         known = [f"{short}/{other}" for other in tfds.builder_cls(short).builder_configs]
         short = f"{short}/{config}"
-    if short not in known:
-        fix = did_you_mean(short, known, "see https://www.tensorflow.org/datasets/catalog")
-        raise invalid("dataset.name", short, problem="unknown TFDS builder", fix=fix)
     try:
-        return tfds.builder(name, data_dir=root, file_format=_FORMAT)
+        if short in known:
+            return tfds.builder(name, data_dir=root, file_format=_FORMAT)
+        # Not one that TFDS ships, but its files may be there; no code is imported for it.
+        return tfds.core.read_only_builder.builder_from_files(name, data_dir=root, file_format=_FORMAT)
     except tfds.core.registered.DatasetNotFoundError as error:
+        if short not in known:
+            fix = did_you_mean(short, known, "see https://www.tensorflow.org/datasets/catalog")
+            raise invalid("dataset.name", short, problem="unknown TFDS builder", fix=fix) from error
         raise invalid("dataset.name", name, problem=describe(error), fix=f"try dataset.name={short}") from error
 
 
-def prepare(name: str, path: str | None, download: bool, root: str, into: str) -> None:
-    """Prepares the data of a builder that TFDS ships, or of the user's at a path, and writes it into a folder."""
-    builder = _builder(name, path, root)
+def prepare(name: str, download: bool, root: str, into: str) -> None:
+    """Prepares the data of a builder, unless it is prepared, and writes it into a folder."""
+    builder = _builder(name, root)
     if not builder.is_prepared():
         if not download:
             raise DataError("dataset.download=false forbids the download")
@@ -74,7 +67,8 @@ def prepare(name: str, path: str | None, download: bool, root: str, into: str) -
         "name": builder.info.full_name.rpartition("/")[0],
         "version": str(builder.version),
         "splits": list(builder.info.splits),
-        "supervised": list(_names(builder.info.supervised_keys)),
+        # Features may be nested in these in any way. Then all are read.
+        "supervised": [key for key in builder.info.supervised_keys or () if isinstance(key, str)],
         "texts": [name for name, feature in features.items() if isinstance(feature, tfds.features.Text)],
     }
     # Last: a folder that has this file is complete.
@@ -87,17 +81,6 @@ def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
             yield from _flat(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
-
-
-def _names(keys: object) -> Iterator[str]:
-    """Yields the supervised features, which may be nested in any way."""
-    if isinstance(keys, str):
-        yield keys
-    elif isinstance(keys, Mapping):
-        yield from _names(list(keys.values()))
-    elif isinstance(keys, Sequence):
-        for entry in keys:
-            yield from _names(entry)
 
 
 def _as_stored(features: Mapping[str, object]) -> dict[str, object]:

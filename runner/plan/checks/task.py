@@ -134,7 +134,7 @@ def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
     return invalid(
         "task",
         task.name,
-        problem=f"needs sequences of tokens, but {dataset.builder or f'dataset={dataset.name}'} has none",
+        problem=f"needs sequences of tokens, but dataset={dataset.name} has none",
         fix=f"set {tokenize}dataset=text, dataset=shakespeare or dataset=pydoc",
     )
 

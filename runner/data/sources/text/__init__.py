@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from runner.config.schema_data import APART, DatasetConfig
@@ -23,8 +22,7 @@ from runner.data.digest import of_files
 from runner.data.packing import PackedSequences, no_label_counts
 from runner.data.sources import split_files
 from runner.data.sources.text import files, store, tokenizer
-from runner.data.sources.text.files import Piece
-from runner.data.sources.text.split import Boundary, find_boundary, split_pieces
+from runner.data.sources.text.split import find_boundary, split_pieces
 from runner.data.sources.text.store import Pieces, StoredTokens
 from runner.data.vocabulary import EncodingError, Vocabulary
 from runner.errors import ConfigError, DataError, invalid
@@ -65,10 +63,10 @@ def folder(config: DatasetConfig) -> Path:
 
 def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
     """Encodes a text if it is not encoded yet, and cuts it into sequences."""
-    encoder = _Encoder(corpus)
+    content = _digest(corpus)
     vocabulary = _vocabulary(config, encoding)
     try:
-        stored = store.tokens(folder(config), encoder.content, vocabulary, encoder.pieces)
+        stored = store.tokens(folder(config), content, vocabulary, lambda: _pieces(corpus, content))
     except EncodingError as error:
         raise _unsuitable_tokenizer(config, f"can't encode the text ({error})") from error
     _check_not_empty(corpus, config, stored)
@@ -77,7 +75,7 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
     apart = (config.documents or APART) == APART
     splits = {}
     sizes = {}
-    for split in encoder.splits:
+    for split in dict.fromkeys((*corpus.splits, "test")):
         if split in stored:
             splits[split] = _sequences(corpus, split, stored[split], length, apart=apart)
             sizes[split] = stored[split].size
@@ -85,7 +83,7 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
     if "test" not in corpus.splits:
         about = {"test": "the last tenth of the text", "train": "what comes before the test"}
     # The digest covers everything that decides the tokens of an example, so another length is other data.
-    identity = json.dumps([encoder.content, vocabulary.sha256, length, apart])
+    identity = json.dumps([content, vocabulary.sha256, length, apart])
     return FullDataset(
         name=corpus.name,
         version=corpus.version,
@@ -110,43 +108,25 @@ def _check_not_empty(corpus: Corpus, config: DatasetConfig, stored: Mapping[str,
         raise DataError(f"{corpus.source}: there is no text{where}; check dataset.path and the files")
 
 
-class _Encoder:
-    """Reads a corpus to find the test split, and to encode.
+def _digest(corpus: Corpus) -> str:
+    return hashlib.sha256(f"{corpus.column} {of_files(corpus.splits)}".encode()).hexdigest()
 
-    The result is stored under the digest of the content. So it raises if a file has changed since the digest.
+
+def _pieces(corpus: Corpus, content: str) -> Pieces:
+    """Yields the pieces of every split, which are stored under the digest of their content.
+
+    Raises:
+      DataError: a file has changed since then.
     """
-
-    def __init__(self, corpus: Corpus) -> None:
-        self._corpus = corpus
-        self.content = self._digest()
-
-    def _digest(self) -> str:
-        return hashlib.sha256(f"{self._corpus.column} {of_files(self._corpus.splits)}".encode()).hexdigest()
-
-    @property
-    def splits(self) -> list[str]:
-        names = list(self._corpus.splits)
-        if "test" not in names:
-            names.append("test")
-        return names
-
-    @cached_property
-    def _boundary(self) -> Boundary:
-        """The start of test within train, if the files have no test."""
-        return find_boundary(self._read("train"))
-
-    def _read(self, split: str) -> Iterator[Piece]:
-        return files.pieces(self._corpus.splits[split], self._corpus.column)
-
-    def pieces(self) -> Pieces:
-        for split in self._corpus.splits:
-            if split == "train" and "test" not in self._corpus.splits:
-                yield from split_pieces(self._read(split), self._boundary)
-            else:
-                for text, ends_document in self._read(split):
-                    yield split, text, ends_document
-        if self._digest() != self.content:
-            raise DataError(f"{self._corpus.source}: a file was changed while it was read; start again")
+    for split, paths in corpus.splits.items():
+        if split == "train" and "test" not in corpus.splits:
+            boundary = find_boundary(files.pieces(paths, corpus.column))
+            yield from split_pieces(files.pieces(paths, corpus.column), boundary)
+        else:
+            for text, ends_document in files.pieces(paths, corpus.column):
+                yield split, text, ends_document
+    if _digest(corpus) != content:
+        raise DataError(f"{corpus.source}: a file was changed while it was read; start again")
 
 
 def _vocabulary(config: DatasetConfig, encoding: Encoding | None) -> Vocabulary:
