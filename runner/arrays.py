@@ -333,7 +333,6 @@ def head_losses(
     bias: Tensor | None,
     label: Tensor,
     weight: Tensor,
-    cap: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns `token_losses` of the logits `hidden @ head + bias`, all of which are computed at once.
 
@@ -345,12 +344,9 @@ def head_losses(
       label: int32 (B, T).
       weight: float32 (B, T), to which the gradients of the nats are proportional. Not used here, but by an engine that
         computes the gradients together with the losses.
-      cap: (), soft cap of the logits, cap * tanh(logits / cap); None: none.
     """
     del weight
     logits = ops.matmul(hidden, head)
     if bias is not None:
         logits = logits + bias
-    if cap is not None:
-        logits = cap * ops.tanh(logits / cap)
     return token_losses(ops, logits, label)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 
+from runner.config.compose import composed_with
 from runner.config.convert import as_typed
 from runner.config.schema import AUTO, CheckpointConfig
-from runner.config.typed import composed_with
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.host.paths import outputs_dir

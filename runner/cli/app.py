@@ -32,8 +32,14 @@ from runner.cluster import lifecycle as processes
 from runner.cluster import place, restarts
 from runner.cluster.team import ProcessError
 from runner.cluster.team import current as current_team
-from runner.config.compose import application, compose_command, context, each_composed, hydra_main
-from runner.config.hydra_node import say_replaced
+from runner.config.compose import (
+    application,
+    compose_command,
+    context,
+    each_composed,
+    hydra_main,
+    say_replaced,
+)
 from runner.config.schema import RunConfig
 from runner.config.search_path import NAME_FLAG, PRIMARY
 from runner.errors import (

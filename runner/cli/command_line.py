@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from runner.checkpoint.arguments import KEYS, MULTIRUN
-from runner.config import free_keys, hydra_keys, short_keys, texts
+from runner.config import hydra_keys, short_keys, texts
 from runner.config.search_path import FLAG, NAME_FLAG, folders
 from runner.errors import ConfigError, did_you_mean
 from runner.host.commands import command_module
@@ -54,7 +54,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
             raise ConfigError(f"'{short(text)}': has no key; write key=value")
         if key.startswith(("hydra.", "hydra/")):
             hydra_keys.check(text, override, multirun=any(flag in MULTIRUN for flag in flags))
-    return [*flags, *free_keys.arranged(overrides)]
+    return [*flags, *short_keys.arranged(overrides)]
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

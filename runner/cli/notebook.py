@@ -25,7 +25,7 @@ from runner.cli.messages import one_line
 from runner.cli.resolvers import register_resolvers
 from runner.cluster.launch import LAUNCHER_VARIABLE
 from runner.config.compose import compose as compose_config
-from runner.config.hydra_node import without_hydra
+from runner.config.compose import without_hydra
 from runner.config.schema import RunConfig
 from runner.engine.registry import keras_package
 from runner.errors import EXIT_REFUSED, ConfigError, DataError, EngineError, TrackingError, invalid

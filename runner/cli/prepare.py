@@ -18,9 +18,9 @@ from runner.cluster import launch, outputs, restarts
 from runner.cluster import lifecycle as processes
 from runner.cluster.team import current
 from runner.config import short_keys
+from runner.config.compose import directory, without_hydra
 from runner.config.convert import flatten, resolved
-from runner.config.durations import seconds_of
-from runner.config.hydra_node import directory, without_hydra
+from runner.config.fields import seconds_of
 from runner.config.schema import AUTO, RunConfig
 from runner.config.schema_hydra import subfolder_problem
 from runner.engine import devices, registry
@@ -87,7 +87,7 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> Prepared:
         problem = "is for runner.verify, runner.evaluate, runner.generate and runner.export"
         raise invalid("run", config.run, problem=problem, fix=f"set resume={config.run} to continue training that run")
     checks_hardware.check_command(config, module)
-    short_keys.check_read(typed, command_module(""), config)
+    short_keys.check_read(typed, command_module(""), config.tracking, config.trainer)
     if module != _DATA_MODULE:
         checks_task.check(config)
     subdir = composed.hydra.output_subdir

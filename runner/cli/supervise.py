@@ -13,8 +13,7 @@ from types import FrameType
 
 from runner.checkpoint.arguments import value_of
 from runner.cluster import restarts
-from runner.config.durations import seconds_of
-from runner.config.fields import duration_problem
+from runner.config.fields import duration_problem, seconds_of
 from runner.config.schema import AUTO, ClusterConfig
 from runner.errors import EXIT_REFUSED
 from runner.host.signals import SIGNALS

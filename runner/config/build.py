@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from runner.config.values import default_or_example, fix_of
+from runner.config.values import assignment, default_or_example, fix_of
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
 
 Typed = TypeVar("Typed")
@@ -33,6 +33,14 @@ class _MisfitError(ValueError):
         self.key = key
         self.value = value
         self.kind = kind
+
+    def as_error(self, fix: str) -> ConfigError:
+        """Returns the error for a user."""
+        problem = f"must be {type_in_words(self.kind)}"
+        if self.kind is str and not isinstance(self.value, Mapping | list):
+            problem = "must be a string, but YAML reads it as another type, so its text is lost"
+            fix = "put the text in quotes"
+        return invalid(self.key, self.value, problem=problem, fix=fix)
 
 
 def build(kind: type[Typed], content: Mapping[str, object], key: str, *, strict: bool = False) -> Typed:
@@ -60,6 +68,14 @@ def build(kind: type[Typed], content: Mapping[str, object], key: str, *, strict:
         if name not in values and spec.default is MISSING and spec.default_factory is MISSING:
             raise ConfigError(f"{key}.{name} is required; write {name}: {shown(default_or_example(spec))}")
     return kind(**values)
+
+
+def check_type(kind: Any, value: object, key: str) -> None:
+    """Checks that a plain value has a type, as annotations name it. Raises ConfigError if not."""
+    try:
+        _converted(kind, value, key, strict=True)
+    except _MisfitError as misfit:
+        raise misfit.as_error(assignment(misfit.key, _EXAMPLES[_origin(misfit.kind)])) from misfit
 
 
 def fields_of(kind: type) -> dict[str, Field[Any]]:
@@ -100,34 +116,37 @@ def _converted(kind: Any, value: object, key: str, *, strict: bool) -> Any:
         if not isinstance(value, Mapping):
             raise _no_keys(kind, value, key, is_optional=is_optional)
         return build(kind, value, key, strict=strict)
-    origin = get_origin(kind) or kind
+    origin = _origin(kind)
     inner = get_args(kind)
-    if origin in (list, tuple) and isinstance(value, list | tuple):
+    if origin is list and isinstance(value, list | tuple):
         entries = []
         for index, entry in enumerate(value):
             entries.append(_converted(inner[0], entry, f"{key}[{index}]", strict=strict))
-        return origin(entries)
+        return tuple(entries) if get_origin(kind) is tuple else entries
     if origin is dict and isinstance(value, Mapping):
         by_name = {}
         for name, entry in value.items():
-            by_name[str(name)] = _converted(inner[1], entry, f"{key}.{name}", strict=strict)
+            if not isinstance(name, str):
+                raise _MisfitError(f"{key}.{name}", entry, str)
+            by_name[name] = _converted(inner[1], entry, f"{key}.{name}", strict=strict)
         return by_name
     try:
-        return exactly(origin, value) if strict else _scalar(origin, value)
+        return _exactly(origin, value) if strict else _scalar(origin, value)
     except (ValueError, OverflowError) as error:
         raise _MisfitError(key, value, kind) from error
 
 
-def exactly(kind: type[Typed], value: object) -> Typed:
-    """Returns a bool, int, float or str that has its type already, as values of JSON have; an integer may be a float.
+def _origin(kind: Any) -> Any:
+    """Returns the class of a type, such as `list` of `list[int]` and of `Sequence[int]`."""
+    origin = get_origin(kind) or kind
+    return {Sequence: list, Mapping: dict, tuple: list}.get(origin, origin)
 
-    Raises:
-      ValueError: the value has another type.
-      OverflowError: it is an integer that no float can represent.
-    """
+
+def _exactly(kind: object, value: object) -> object:
+    """Returns a scalar that has its type already, as values of JSON have; an integer may be a float."""
     if isinstance(value, str) != (kind is str) or isinstance(value, bool) != (kind is bool):
         raise ValueError(value)
-    return cast("Typed", _scalar(kind, value))
+    return _scalar(kind, value)
 
 
 def _scalar(kind: object, value: object) -> object:
@@ -146,8 +165,9 @@ def _scalar(kind: object, value: object) -> object:
         return int(value)  # type: ignore[call-overload]
     if kind is float and (isinstance(value, str) or is_number):
         return float(value)  # type: ignore[arg-type]
-    if kind is str and isinstance(value, str | int | float):
-        return str(value)
+    # YAML has read numbers and booleans, and their texts are lost.
+    if kind is str and isinstance(value, str):
+        return value
     raise ValueError(value)
 
 
@@ -168,8 +188,8 @@ def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> Con
     fix = fix_of(None, spec, field_key, misfit.key)
     # A field without a default or an example gets an example of its type.
     if default_or_example(spec) is None and misfit.key == field_key:
-        fix = f"set {field_key}={_EXAMPLES[get_origin(misfit.kind) or misfit.kind]}"
-    return invalid(misfit.key, misfit.value, problem=f"must be {type_in_words(misfit.kind)}", fix=fix)
+        fix = f"set {field_key}={_EXAMPLES[_origin(misfit.kind)]}"
+    return misfit.as_error(fix)
 
 
 def _no_keys(kind: type, value: object, key: str, *, is_optional: bool) -> ConfigError:
@@ -191,9 +211,9 @@ def _no_keys(kind: type, value: object, key: str, *, is_optional: bool) -> Confi
 def type_in_words(kind: Any) -> str:
     """Returns a type in words, as `a list of integers`, for error messages and the reference."""
     inner = get_args(kind)
-    if get_origin(kind) is dict:
+    if _origin(kind) is dict:
         return f"a mapping from names to {_plural(inner[1])}"
-    if get_origin(kind) in (list, tuple):
+    if _origin(kind) is list:
         return f"a list of {_plural(inner[0])}"
     return _SINGULAR.get(kind, "any value")
 
@@ -201,7 +221,7 @@ def type_in_words(kind: Any) -> str:
 def _plural(kind: Any) -> str:
     if get_origin(kind) in (Union, types.UnionType):
         return f"{_plural(_without_none(kind))} or null"
-    if get_origin(kind) in (list, tuple):
+    if _origin(kind) is list:
         return f"lists of {_plural(get_args(kind)[0])}"
     if is_dataclass(kind):
         return "mappings"

@@ -6,8 +6,12 @@ Hydra application does. Whatever else needs a config uses `compose`, and within 
 
 from __future__ import annotations
 
+import copy
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import hydra
 from hydra._internal.callbacks import Callbacks
@@ -18,12 +22,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import HydraContext, RunMode
 from hydra.version import VersionBase
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.config import texts
 from runner.config.convert import as_typed
-from runner.config.search_path import KEY, PRIMARY
-from runner.host import paths
+from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY, named_folder, portable, replaced
+from runner.errors import invalid
+from runner.host import paths, session
 
 # The release whose defaults Hydra keeps to: since 1.2 it does not change the current directory.
 _VERSION_BASE = "1.3"
@@ -152,6 +157,57 @@ def compose_job(loader: ConfigLoader, multirun: DictConfig, overrides: Sequence[
 def _search_path_overrides() -> list[str]:
     typed = as_typed(HydraConfig.get().overrides.hydra)
     return [override for override in typed if override.startswith(f"{KEY}=")]
+
+
+def composed_with() -> list[str]:
+    """Returns the arguments that a config was composed with, beside overrides, with folders as seen from the
+    current one.
+    """
+    hydra = HydraConfig.get()
+    arguments = []
+    named = named_folder(session.current().arguments)
+    if named is not None:
+        arguments.append(f"{FLAG}={portable(str(named))}")
+    # The recorded command must find the same options again.
+    name = str(hydra.job.config_name)
+    if name != PRIMARY:
+        arguments.append(f"{NAME_FLAG}={name}")
+    for override in as_typed(hydra.overrides.hydra):
+        if override.startswith(f"{KEY}="):
+            arguments.append(portable(override))
+    return arguments
+
+
+def command(module: str) -> str:
+    """Returns the command line of a module, as `runner.verify`, in one text, as a shell takes it."""
+    return shlex.join(["python", "-m", module, *composed_with(), *as_typed(HydraConfig.get().overrides.task)])
+
+
+def without_hydra(composed: DictConfig) -> DictConfig:
+    """Returns a copy without Hydra's own part."""
+    config = copy.deepcopy(composed)
+    # Hydra's own part is read-only, and the config a struct, whose keys can't be deleted.
+    with read_write(config), open_dict(config):
+        del config["hydra"]
+    return config
+
+
+def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
+    """Returns the absolute path of a folder that Hydra writes into, relative to `base` or the current directory.
+
+    Raises:
+      ConfigError: the key has no path.
+    """
+    value = OmegaConf.select(composed, key)
+    if value is None or not str(value).strip():
+        raise invalid(key, value, problem="must be the path of a folder", fix="remove it to use the default")
+    return (base or Path.cwd()) / str(value)
+
+
+def say_replaced(composed: DictConfig) -> None:
+    """Prints which of the user's options replace built-in ones: the next error may be about one of these."""
+    for line in replaced(composed):
+        print(f"note: {line}", file=sys.stderr, flush=True)
 
 
 @contextmanager

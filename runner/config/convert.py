@@ -10,8 +10,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from runner.config import options, texts
-from runner.config.build import build, fields_of, unknown_key
+from runner.config import options
+from runner.config.build import build, check_type, fields_of, unknown_key
 from runner.config.schema import RunConfig, TrackingConfig
 from runner.config.values import leaves
 from runner.errors import ConfigError, did_you_mean, invalid
@@ -45,11 +45,8 @@ def typed_config(composed: DictConfig) -> RunConfig:
             value = composed.get(key)
         except InterpolationResolutionError as error:
             raise _unresolved(key, error) from error
-        if not OmegaConf.is_interpolation(composed, key):
-            texts.check(key, value)
-        content[key] = None
-        if value is not None:
-            content[key] = str(value)
+        check_type(str | None, value, key)
+        content[key] = value
     return RunConfig(**content)
 
 
@@ -98,7 +95,6 @@ def convert_group(name: str, composed: DictConfig) -> Any:
     try:
         raw = OmegaConf.to_container(node)
         _check_missing(raw, f"{name}.")
-        texts.check(name, raw)
         content = _plain(node)
     except InterpolationResolutionError as error:
         raise _unresolved(str(error.full_key or name), error) from error

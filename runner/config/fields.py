@@ -30,6 +30,7 @@ _LITERAL = re.compile(r"(?:[\w/.-]|\\\W)*")
 
 # Seconds, minutes, hours or days.
 _DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)[smhd]", re.ASCII)
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 # Names of arrays, which may be those of a file's columns in any language.
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
@@ -56,6 +57,21 @@ def fix_for(problem: str, otherwise: str) -> str:
 
 # Returns what is wrong with a value, as a full clause; a `Problem` has a fix of its own. None: the value is valid.
 Test = Callable[[Any], str | None]
+
+
+def valid_if(is_valid: Callable[[Any], object], problem: str) -> Test:
+    """Returns a test of values with one problem."""
+
+    def test(value: Any) -> str | None:
+        if is_valid(value):
+            return None
+        return problem
+
+    return test
+
+
+# A string, list or mapping that has entries.
+NOT_EMPTY = valid_if(len, "must not be empty")
 # With these, a field that may be null gets an optional type, and any other field a plain one.
 Integer = TypeVar("Integer", int, int | None)
 Number = TypeVar("Number", float, float | None)
@@ -197,7 +213,8 @@ def choice(default: Value, *choices: object, example: object = None) -> Value:
 
 def text(default: Text, *, example: str) -> Text:
     """Declares a string that is not blank."""
-    declared: Text = _declare(default, Constraint(test=blank_problem, rule="not empty", example=example))
+    test = valid_if(str.strip, "must not be empty")
+    declared: Text = _declare(default, Constraint(test=test, rule="not empty", example=example))
     return declared
 
 
@@ -259,19 +276,21 @@ def checked(
     return _declare(default, constraint)
 
 
-def blank_problem(value: str) -> str | None:
-    """Returns what is wrong with a string that has no visible character, or None."""
-    if value.strip():
-        return None
-    return "must not be empty"
-
-
 def duration_problem(value: str) -> str | None:
     """Returns what is wrong with a duration such as `1h`, or None."""
     match = _DURATION.fullmatch(value)
     if match is None or float(match[1]) <= 0.0:
         return "must be a number above 0 with a unit, s, m, h or d"
     return None
+
+
+def seconds_of(duration: str) -> float:
+    """Returns the seconds of a valid duration.
+
+    >>> seconds_of("1.5h")
+    5400.0
+    """
+    return float(duration[:-1]) * _UNIT_S[duration[-1]]
 
 
 def path_problem(value: str) -> str | None:
@@ -322,10 +341,3 @@ def pattern_problem(value: str) -> str | None:
     except re.error as error:
         return f"must be a regular expression ({error})"
     return None
-
-
-def empty_problem(value: Sequence[object]) -> str | None:
-    """Returns what is wrong with a list or mapping without entries, or None."""
-    if value:
-        return None
-    return "must not be empty"

@@ -243,6 +243,31 @@ def output_tasks(config: TaskConfig) -> dict[str, TaskConfig]:
     return tasks
 
 
+def import_paths(
+    model: ModelConfig, optimizer: OptimizerConfig, dataset: DatasetConfig, task: TaskConfig
+) -> list[str]:
+    """Returns the import paths of the user's code in a config, which runs in the program's own process.
+
+    They are those of the model builder, optimizer, data source, augmentation, loss, metrics and schedule.
+    """
+    paths = [model.target, optimizer.target, optimizer.schedule.target, dataset.target]
+    # The parts of a mixture are mappings as typed. They have no augmentation of their own.
+    for part in dataset.parts:
+        paths.append(part.get(_TARGET) or "")
+    paths += [step.target for step in dataset.augment]
+    # A task with a function of the user has only functions as its other strings.
+    for judging in (task, *output_tasks(task).values()):
+        if "target" not in judging.options:
+            continue
+        for value in judging.options.values():
+            if isinstance(value, str):
+                paths.append(value)
+            elif isinstance(value, list):
+                paths += value
+    # Built-in parts have an empty path, or one of this package.
+    return [path for path in paths if path and not path.startswith("runner.")]
+
+
 # Arguments of Keras's optimizers that are the run's own here, the same for every optimizer -> what to do.
 _OWN_FORMS = {
     "clipnorm": "set optimizer.clip.norm",

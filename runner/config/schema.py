@@ -12,20 +12,20 @@ from typing import Any
 
 from runner.config.fields import (
     IDENTIFIER,
+    NOT_EMPTY,
     checked,
     choice,
     duration_problem,
-    empty_problem,
     file_path,
     integer,
     number,
     pattern,
     pattern_problem,
     text,
+    valid_if,
 )
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.config.schema_hardware import HardwareConfig
-from runner.config.schema_replay import ReplayConfig
 from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
 from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
@@ -57,20 +57,11 @@ MOST_CPU_DEVICES = 256
 _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _axis_size_problem(size: int) -> str | None:
-    """Returns what is wrong with the size of a mesh axis, or None."""
-    if size >= 1 or size == REST:
-        return None
-    return f"must be at least 1, or {REST} for all remaining devices"
-
-
-def _address_problem(value: str) -> str | None:
-    """Returns what is wrong with a `host:port`, or None."""
+def _is_address(value: str) -> bool:
+    """Returns whether a string is `host:port`."""
     host, _, port = value.rpartition(":")
     is_port = re.fullmatch("[0-9]+", port) is not None and 0 < int(port) < 65_536
-    if host and is_port:
-        return None
-    return "must be host:port"
+    return bool(host) and is_port
 
 
 def _name_problem(value: str) -> str | None:
@@ -132,7 +123,9 @@ class MeshConfig:
 
     axes: dict[str, int] = checked(
         {},
-        test=_axis_size_problem,
+        test=valid_if(
+            lambda size: size >= 1 or size == REST, f"must be at least 1, or {REST} for all remaining devices"
+        ),
         rule="at least 1, or -1",
         example={"batch": 8},
         key_pattern=_AXIS_NAME,
@@ -167,7 +160,9 @@ class ClusterConfig:
     # A choice: far more than any run needs, so that only typing mistakes are rejected.
     processes: int | None = integer(None, at_least=1, at_most=4096, example=2)
     index: int | None = integer(None, at_least=0)
-    coordinator: str | None = checked(None, test=_address_problem, rule="host:port", example="10.0.0.1:29400")
+    coordinator: str | None = checked(
+        None, test=valid_if(_is_address, "must be host:port"), rule="host:port", example="10.0.0.1:29400"
+    )
     interface: str | None = None
     # A choice: 1e6 seconds are eleven days, longer than anyone means to wait.
     timeout: float = number(600.0, at_least=1.0, at_most=1e6, unit="seconds")
@@ -227,12 +222,6 @@ class LayoutConfig:
     inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, key_pattern=IDENTIFIER)
 
 
-def _patterns_problem(patterns: list[str]) -> str | None:
-    if patterns:
-        return None
-    return "must have at least one pattern, or be null to train all variables"
-
-
 @dataclass(frozen=True)
 class ModelConfig:
     """A model builder and its keyword arguments.
@@ -249,7 +238,7 @@ class ModelConfig:
     trainable: list[str] | None = checked(
         None,
         test=pattern_problem,
-        whole=_patterns_problem,
+        whole=valid_if(len, "must have at least one pattern, or be null to train all variables"),
         rule="regular expressions",
         example=[".*/kernel"],
     )
@@ -487,14 +476,31 @@ class GenerateConfig:
       seed: of the draws; null: `trainer.seed`.
     """
 
-    prompt: str | None = checked(None, test=empty_problem, rule="not empty", example="Once upon a time")
-    prompts: list[str] = checked([], test=empty_problem, rule="none of them empty", example=["Once", "Twice"])
+    prompt: str | None = checked(None, test=NOT_EMPTY, rule="not empty", example="Once upon a time")
+    prompts: list[str] = checked([], test=NOT_EMPTY, rule="none of them empty", example=["Once", "Twice"])
     tokens: int | None = integer(None, at_least=1, example=256)
     temperature: float = number(1.0, above=0.0)
     top_k: int | None = integer(None, at_least=1, example=40)
     top_p: float | None = number(None, above=0.0, at_most=1.0, example=0.95)
     greedy: bool = False
     seed: int | None = integer(None, at_least=0, example=0)
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The step of a recorded run that `runner.verify run=<run id>` computes again, and what it records of it.
+
+    Attributes:
+      step: training step of the run, counted from 1. On a command line, `step=` is short for `replay.step=`.
+      against: another run: finds the first step at which the two part. `against=` is short for `replay.against=`.
+      start: step of the checkpoint to start from; 0: the beginning of the run; null: the nearest one before the step.
+      states: record a digest of every variable at the start and after each step.
+    """
+
+    step: int | None = integer(None, at_least=1, example=100)
+    against: str | None = None
+    start: int | None = integer(None, at_least=0, example=0)
+    states: bool = False
 
 
 @dataclass(frozen=True)

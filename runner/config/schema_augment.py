@@ -5,17 +5,11 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 from typing import ClassVar
 
-from runner.config.fields import choice, entries, integer, number
+from runner.config.fields import choice, entries, integer, number, valid_if
 
 _SIDES = ("height", "width")
 _RANGE = ("smallest", "largest")
-
-
-def _range_problem(limits: tuple[float, ...]) -> str | None:
-    """Returns what is wrong with a [smallest, largest] range, or None."""
-    if list(limits) == sorted(limits):
-        return None
-    return "must be [smallest, largest], in this order"
+_ASCENDING = valid_if(lambda limits: list(limits) == sorted(limits), "must be [smallest, largest], in this order")
 
 
 @dataclass(frozen=True)
@@ -89,10 +83,10 @@ class RandomResizedCrop(StepOptions):
     size: list[int] = entries(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
     # The paper's ranges.
     scale: tuple[float, float] = entries(
-        (0.08, 1.0), entry_names=_RANGE, above=0.0, at_most=1.0, whole=_range_problem, example=[0.08, 1.0]
+        (0.08, 1.0), entry_names=_RANGE, above=0.0, at_most=1.0, whole=_ASCENDING, example=[0.08, 1.0]
     )
     ratio: tuple[float, float] = entries(
-        (3 / 4, 4 / 3), entry_names=_RANGE, above=0.0, whole=_range_problem, example=[0.75, 1.33]
+        (3 / 4, 4 / 3), entry_names=_RANGE, above=0.0, whole=_ASCENDING, example=[0.75, 1.33]
     )
     # The usual 224 of 256 pixels.
     center: float = number(0.875, above=0.0, at_most=1.0)

@@ -7,14 +7,15 @@ from typing import Any
 
 from runner.config.fields import (
     IDENTIFIER,
+    NOT_EMPTY,
     checked,
     choice,
-    empty_problem,
     entries,
     file_path,
     integer,
     number,
     text,
+    valid_if,
 )
 
 DOCUMENTS = APART, JOINED = ("apart", "joined")
@@ -46,19 +47,15 @@ class AugmentConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def _standardize_problem(value: object) -> str | None:
-    """Returns what is wrong with `dataset.standardize`, or None."""
+def _is_standardize(value: object) -> bool:
+    """Returns whether a value is a flag, or a list of names of arrays."""
     are_names = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
-    if isinstance(value, bool) or are_names:
-        return None
-    return "must be true, false or a list of array names"
+    return isinstance(value, bool) or are_names
 
 
-def _parts_problem(value: object) -> str | None:
-    """Returns what is wrong with the form of `dataset.parts`, or None."""
-    if isinstance(value, list) and all(isinstance(part, dict) and "name" in part for part in value):
-        return None
-    return "must be a list of mappings, each with a name and the keys of that dataset"
+def _are_parts(value: object) -> bool:
+    """Returns whether a value has the form of `dataset.parts`."""
+    return isinstance(value, list) and all(isinstance(part, dict) and "name" in part for part in value)
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class DatasetConfig:
     path: str | None = file_path(None, example="my_data")
     target: str = ""
     options: dict[str, Any] = field(default_factory=dict)
-    features: list[str] | None = checked(None, whole=empty_problem, rule="", example=["image", "label"])
+    features: list[str] | None = checked(None, whole=NOT_EMPTY, rule="", example=["image", "label"])
     batch_size: int = integer(128, at_least=1)
     eval_batch_size: int | None = integer(None, at_least=1, example=1000)
     train: str = "train"
@@ -123,7 +120,12 @@ class DatasetConfig:
     test: str | None = "test"
     # With 1 nothing would be left to train on.
     holdout: float = number(0.0, at_least=0.0, below=1.0, example=0.1)
-    standardize: Any = checked(False, whole=_standardize_problem, rule="boolean, or list of names", example=True)
+    standardize: Any = checked(
+        False,
+        whole=valid_if(_is_standardize, "must be true, false or a list of array names"),
+        rule="boolean, or list of names",
+        example=True,
+    )
     pad: dict[str, float] | None = checked(None, rule="", example={"tokens": 0}, key_pattern=IDENTIFIER)
     pad_length: int | None = integer(None, at_least=1, at_most=_LONGEST_SEQUENCE, unit="steps", example=128)
     shuffle: bool = True
@@ -141,7 +143,7 @@ class DatasetConfig:
     workers: int | None = integer(None, at_least=0)
     parts: list[dict[str, Any]] = checked(
         [],
-        whole=_parts_problem,
+        whole=valid_if(_are_parts, "must be a list of mappings, each with a name and the keys of that dataset"),
         rule="each with `name` and the keys of that dataset",
         example=[{"name": "arrays", "path": "a.npz", "weight": 0.7}, {"name": "arrays", "path": "b.npz"}],
     )

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.config.fields import checked, choice, entries, integer, number, text
+from runner.config.fields import checked, choice, entries, integer, number, text, valid_if
 
 # The name of the option that plans for this machine's devices.
 HERE = "here"
 
 # Names of dtypes whose rates differ between devices.
 _DTYPE = re.compile(r"float32|bfloat16")
-
-
-def _rate_problem(rate: float) -> str | None:
-    """Returns what is wrong with the rate of one dtype, or None."""
-    if rate > 0:
-        return None
-    return "must be above 0"
-
-
-def _range_problem(shares: Sequence[float]) -> str | None:
-    """Returns what is wrong with a range of shares, or None."""
-    if list(shares) == sorted(shares):
-        return None
-    return "must have the smaller share first"
 
 
 @dataclass(frozen=True)
@@ -52,7 +37,11 @@ class HardwareConfig:
     kind: str | None = choice(None, "cpu", "gpu", "tpu", example="gpu")
     memory_gib: float | None = number(None, above=0.0, unit="GiB", example=80.0)
     peak_tflops: dict[str, float] = checked(
-        {}, test=_rate_problem, rule="above 0", example={"bfloat16": 989.4}, key_pattern=_DTYPE
+        {},
+        test=valid_if(lambda rate: rate > 0, "must be above 0"),
+        rule="above 0",
+        example={"bfloat16": 989.4},
+        key_pattern=_DTYPE,
     )
     memory_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=3350.0)
     link_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=450.0)
@@ -64,7 +53,7 @@ class HardwareConfig:
         entry_names=("slowest", "fastest"),
         above=0.0,
         at_most=1.0,
-        whole=_range_problem,
+        whole=valid_if(lambda shares: shares == sorted(shares), "must have the smaller share first"),
         rule="ascending",
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from runner.config.fields import Constraint, Problem, checked, integer, is_root, number
+from runner.config.fields import Constraint, Problem, checked, integer, is_root, number, valid_if
 
 
 def _is_text(value: object) -> bool:
@@ -15,12 +15,13 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and bool(str(value).strip())
 
 
+_NOT_ROOT = valid_if(lambda path: not is_root(str(path)), "must not be the root of the file system")
+
+
 def _folder_problem(value: object) -> str | None:
     if not _is_text(value):
         return "must be the path of a folder"
-    if is_root(str(value)):
-        return "must not be the root of the file system"
-    return None
+    return _NOT_ROOT(value)
 
 
 def subfolder_problem(value: object) -> str | None:
@@ -32,34 +33,15 @@ def subfolder_problem(value: object) -> str | None:
     return "must be a folder's name inside the run's folder, or null"
 
 
-def _mode_problem(value: object) -> str | None:
-    if value in ("RUN", "MULTIRUN"):
-        return None
-    return "must be RUN or MULTIRUN"
+def _are_loggers(value: object) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return isinstance(value, bool) or all(map(_is_text, names))
 
 
-def _verbose_problem(value: object) -> str | None:
-    if isinstance(value, list):
-        is_valid = all(isinstance(name, str) and name for name in value)
-    else:
-        is_valid = isinstance(value, bool) or _is_text(value)
-    if is_valid:
-        return None
-    return "must be true, false, or names of loggers"
-
-
-def _name_problem(value: object) -> str | None:
-    if _is_text(value):
-        return None
-    return "must be a name"
-
-
-def _flag_problem(value: object) -> str | None:
+def _is_flag(value: object) -> bool:
     # Hydra resolves an interpolation only after this check.
     is_interpolation = isinstance(value, str) and "${" in value
-    if isinstance(value, bool) or is_interpolation:
-        return None
-    return "must be true or false"
+    return isinstance(value, bool) or is_interpolation
 
 
 def _searchpath_problem(value: object) -> str | None:
@@ -76,8 +58,8 @@ def _is_config_source(value: object) -> bool:
     if not isinstance(value, str):
         return False
     # Hydra only warns of a folder that does not exist, so it is checked here.
-    scheme, separator, path = value.partition("://")
-    return bool(separator) and (scheme == "pkg" or (scheme == "file" and Path(path).is_dir()))
+    scheme, _, path = value.partition("://")
+    return scheme == "pkg" or (scheme == "file" and Path(path).is_dir())
 
 
 HYDRA_KEYS: Mapping[str, Constraint] = {
@@ -85,18 +67,16 @@ HYDRA_KEYS: Mapping[str, Constraint] = {
     "hydra.sweep.dir": Constraint(whole=_folder_problem, example="outputs/mine"),
     "hydra.sweep.subdir": Constraint(whole=_folder_problem, example="'${hydra.job.num}'"),
     "hydra.output_subdir": Constraint(whole=subfolder_problem, example=".hydra"),
-    "hydra.mode": Constraint(whole=_mode_problem, example="MULTIRUN"),
-    "hydra.verbose": Constraint(whole=_verbose_problem, example=True),
-    "hydra.job.name": Constraint(whole=_name_problem, example="mine"),
-    "hydra.job.chdir": Constraint(whole=_flag_problem, example=False),
+    "hydra.mode": Constraint(
+        whole=valid_if(("RUN", "MULTIRUN").__contains__, "must be RUN or MULTIRUN"), example="MULTIRUN"
+    ),
+    "hydra.verbose": Constraint(
+        whole=valid_if(_are_loggers, "must be true, false, or names of loggers"), example=True
+    ),
+    "hydra.job.name": Constraint(whole=valid_if(_is_text, "must be a name"), example="mine"),
+    "hydra.job.chdir": Constraint(whole=valid_if(_is_flag, "must be true or false"), example=False),
     "hydra.searchpath": Constraint(whole=_searchpath_problem),
 }
-
-
-def _database_problem(value: str) -> str | None:
-    if "://" in value:
-        return None
-    return "must be the URI of a database"
 
 
 @dataclass(frozen=True)
@@ -137,6 +117,11 @@ class SearchSweeper:
 
     params: dict[str, Any] = field(default_factory=dict)
     n_trials: int = integer(20, at_least=1)
-    storage: str = checked("", test=_database_problem, rule="URI", example="sqlite:///search.db")
+    storage: str = checked(
+        "",
+        test=valid_if(lambda uri: "://" in uri, "must be the URI of a database"),
+        rule="URI",
+        example="sqlite:///search.db",
+    )
     seed: int = integer(1337, at_least=0)
     startup_trials: int = integer(5, at_least=0)

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import IDENTIFIER, Problem, checked, empty_problem, integer, number
+from runner.config.fields import IDENTIFIER, NOT_EMPTY, Problem, checked, integer, number, valid_if
 from runner.errors import shown
 
-
-def _scale_problem(value: object) -> str | None:
-    """Returns what is wrong with `task.scale_images`, or None."""
-    return None if value == "auto" or isinstance(value, bool) else "must be auto, true or false"
+_SCALE = valid_if(lambda value: value == "auto" or isinstance(value, bool), "must be auto, true or false")
+_MAPPING = valid_if(lambda value: isinstance(value, dict), "must be a mapping from options to values")
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class TaskConfig:
 
     Attributes:
       name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model`,
-        `sequence_to_sequence`, `several`, `custom` or `step`.
+        `several`, `custom` or `step`.
       target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
         and `y`.
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
@@ -40,13 +38,20 @@ class TaskConfig:
     inputs: list[str] | None = None
     example_weight: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    scale_images: Any = checked("auto", whole=_scale_problem, rule="auto, true or false", example="auto")
+    scale_images: Any = checked(
+        "auto",
+        whole=_SCALE,
+        rule="auto, true or false",
+        example="auto",
+    )
 
 
 def _classes_problem(classes: object) -> str | None:
     """Returns what is wrong with a number of classes, or with their names, or None."""
     if not isinstance(classes, list):
         return _count_problem(classes)
+    if not all(isinstance(name, str | int) for name in classes):
+        return Problem("names must be strings or integers", fix="put them in quotes")
     if len(set(map(str, classes))) < len(classes):
         return Problem("names must be unique", fix="rename or remove one of them")
     return _count_problem(len(classes))
@@ -58,13 +63,6 @@ def _count_problem(count: object) -> str | None:
     if is_count:
         return None
     return "must be at least 2, or a list of at least 2 names"
-
-
-def _name_problem(value: object) -> str | None:
-    """Returns what is wrong with the name of a class, or None."""
-    if isinstance(value, str | int):
-        return None
-    return "must be the name of a class"
 
 
 def _class_weights_problem(weights: object) -> str | None:
@@ -108,136 +106,102 @@ def _metrics_problem(metrics: object) -> str | None:
     return None
 
 
-def _mapping_problem(options: object) -> str | None:
-    """Returns what is wrong with the options of a loss, or None; their names and values are checked with the task."""
-    if isinstance(options, dict):
-        return None
-    return "must be a mapping from options to values"
+@dataclass(frozen=True)
+class KerasChoices:
+    """What tasks take of Keras.
 
+    Attributes:
+      from_logits: the model returns logits; false: it ends in a softmax or a sigmoid and returns probabilities.
+      loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
+      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
+      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
+    """
 
-_OPTIONS_RULE = "mapping from options to values"
-_METRICS_RULE = "list of Keras metrics, or mapping from them to options"
+    from_logits: bool = True
+    loss: str | None = None
+    loss_options: Any = checked(
+        None,
+        whole=_MAPPING,
+        rule="mapping from options to values",
+        example={"gamma": 2.0},
+    )
+    metrics: Any = checked(
+        None, whole=_metrics_problem, rule="list of Keras metrics, or mapping from them to options", example=["AUC"]
+    )
 
 
 @dataclass(frozen=True)
-class ClassificationOptions:
+class WeightedClasses(KerasChoices):
+    """Classes whose losses have weights.
+
+    Attributes:
+      class_weights: weight of the loss per class: a list in label order, class name -> weight (others 1), or
+        `balanced`: labels / (classes * labels of the class) in the train split. null: none.
+    """
+
+    class_weights: Any = checked(
+        None,
+        whole=_class_weights_problem,
+        rule="balanced, a list of numbers, or a mapping from names to numbers",
+        example="balanced",
+    )
+
+
+@dataclass(frozen=True)
+class ClassificationOptions(WeightedClasses):
     """One class per example, with softmax cross-entropy.
 
     Attributes:
       label_smoothing: fraction of each label that is spread over all classes.
-      class_weights: weight of the loss per class: a list in label order, class name -> weight (others 1), or
-        `balanced`: examples / (classes * examples of the class) in the train split. null: none.
       classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
-      from_logits: the model returns logits; false: it ends in a softmax and returns probabilities.
-      loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
-      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
-      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
     # With 1, every class would have the same probability whatever the label is.
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
-    class_weights: Any = checked(
-        None,
-        whole=_class_weights_problem,
-        rule="balanced, a list of numbers, or a mapping from names to numbers",
-        example="balanced",
-    )
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
-    from_logits: bool = True
-    loss: str | None = None
-    loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
-class BinaryOptions:
+class BinaryOptions(WeightedClasses):
     """One of two classes per example, with one logit and sigmoid cross-entropy.
 
     Attributes:
-      positive: name of the class whose probability the model returns; null: the second of the dataset, or 1.
       threshold: probability above which an example is predicted to be positive.
       label_smoothing: fraction of each label that is moved to 0.5.
-      class_weights: weight of the loss per class: [weight of 0, weight of 1], class name -> weight (others 1), or
-        `balanced`: examples / (2 * examples of the class) in the train split. null: none.
-      from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
-      loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
-      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
-      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
-    positive: Any = checked(None, whole=_name_problem, rule="string or integer", example="yes")
     threshold: float = number(0.5, above=0.0, below=1.0)
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
-    class_weights: Any = checked(
-        None,
-        whole=_class_weights_problem,
-        rule="balanced, a list of numbers, or a mapping from names to numbers",
-        example="balanced",
-    )
-    from_logits: bool = True
-    loss: str | None = None
-    loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
-class PositionsOptions:
+class PositionsOptions(ClassificationOptions):
     """One class per pixel, time step or token (semantic segmentation, tagging), with softmax cross-entropy.
 
     Attributes:
-      classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
       ignore_index: label that is not counted, neither in the loss nor in a metric, such as 255 or -1; null: none.
       label_weight: array with the weight of each label, 0 for padding; null: none.
-      class_weights: weight of the loss per class: a list in label order, class name -> weight (others 1), or
-        `balanced`: labels / (classes * labels of the class) in the train split. null: none.
-      label_smoothing: fraction of each label that is spread over all classes.
-      from_logits: the model returns logits; false: it ends in a softmax and returns probabilities.
-      loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
-      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
-      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
-    classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
     ignore_index: int | None = integer(None, example=255)
     label_weight: str | None = None
-    class_weights: Any = checked(
-        None,
-        whole=_class_weights_problem,
-        rule="balanced, a list of numbers, or a mapping from names to numbers",
-        example="balanced",
-    )
-    label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
-    from_logits: bool = True
-    loss: str | None = None
-    loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
-class MultilabelOptions:
-    """Any number of labels per example (multi-label classification).
-
-    The loss is sigmoid cross-entropy.
+class MultilabelOptions(KerasChoices):
+    """Any number of labels per example (multi-label classification), with sigmoid cross-entropy.
 
     Attributes:
       threshold: probability above which a label is predicted.
       label_smoothing: fraction of each label that is moved to 0.5.
-      from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
-      loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
-      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
-      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
     threshold: float = number(0.5, above=0.0, below=1.0)
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
-    from_logits: bool = True
-    loss: str | None = None
-    loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
-class RegressionOptions:
+class RegressionOptions(KerasChoices):
     """One or more numbers per example.
 
     Attributes:
@@ -245,16 +209,12 @@ class RegressionOptions:
       delta: huber loss: error above which the loss grows linearly.
       standardize: train on (target - mean) / standard deviation of the train split; metrics use the original units.
       from_logits: a cross-entropy takes logits; false: probabilities, as in Keras.
-      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
-      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
     loss: str = "mean_squared_error"
     delta: float = number(1.0, above=0.0)
     standardize: bool = False
     from_logits: bool = False
-    loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
-    metrics: Any = checked(None, whole=_metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
@@ -270,7 +230,7 @@ class SampleOptions:
       temperature: sampling temperature, by which logits are divided; 0: greedy only.
     """
 
-    prompt: str | None = checked(None, test=empty_problem, rule="not empty", example="Once upon a time")
+    prompt: str | None = checked(None, test=NOT_EMPTY, rule="not empty", example="Once upon a time")
     tokens: int | None = integer(None, at_least=1, example=256)
     temperature: float = number(0.8, at_least=0.0)
 
@@ -289,21 +249,6 @@ class LanguageModelOptions:
     vocabulary: int | None = integer(None, at_least=1, example=256)
     label_weight: str | None = None
     sample: SampleOptions | None = field(default_factory=SampleOptions)
-
-
-@dataclass(frozen=True)
-class SequenceToSequenceOptions:
-    """The next token of a target sequence, given a source sequence, with softmax cross-entropy over a vocabulary.
-
-    Attributes:
-      vocabulary: size of the target's vocabulary; null: as many tokens as the train split has numbers.
-      padding: token that is not counted, neither in the loss nor in a metric; null: all tokens are counted.
-      label_smoothing: fraction of each label that is spread over the vocabulary.
-    """
-
-    vocabulary: int | None = integer(None, at_least=1, example=256)
-    padding: int | None = integer(0, example=0)
-    label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
 
 
 @dataclass(frozen=True)
@@ -409,7 +354,6 @@ OPTIONS: dict[str, type[Any]] = {
     "positions": PositionsOptions,
     "regression": RegressionOptions,
     "language_model": LanguageModelOptions,
-    "sequence_to_sequence": SequenceToSequenceOptions,
     "several": SeveralOptions,
     "custom": CustomOptions,
     "step": StepOptions,

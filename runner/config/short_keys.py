@@ -1,11 +1,11 @@
-"""Typed keys: those that a command ignores, and those that it accepts beside the key itself, such as `step=`."""
+"""Overrides as typed: keys that a command ignores, short names such as `step=`, and mappings with any keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from runner.config.schema import RunConfig
+from runner.config.schema import TrackingConfig, TrainerConfig
 from runner.errors import invalid
 
 
@@ -32,11 +32,13 @@ _OF_COMMAND = {
     "generate": "runner.generate",
     "replay": "runner.verify",
 }
+# Mappings whose keys the user chooses. In Hydra's config a key that is not there yet would be a mistake.
+_FREE_MAPPINGS = ("mesh.axes", "layout.inputs", "tracking.tags")
 # Keys of `tracking` that only a record has.
 _OF_RECORDS = ("experiment", "run_name", "tags")
 
 
-def check_read(arguments: Sequence[str], module: str, config: RunConfig) -> None:
+def check_read(arguments: Sequence[str], module: str, tracking: TrackingConfig, trainer: TrainerConfig) -> None:
     """Checks that no key is typed that this command, as `runner.generate`, ignores.
 
     A preset and a recorded run may have any.
@@ -51,10 +53,10 @@ def check_read(arguments: Sequence[str], module: str, config: RunConfig) -> None
         if module and dot and not module.startswith(owner):
             fix = f"remove {name}, or run python -m {owner}"
             raise invalid(name, value, problem=f"only python -m {owner} reads it", fix=fix)
-        if group == "tracking" and key.startswith(_OF_RECORDS) and config.tracking.name == "none":
+        if group == "tracking" and key.startswith(_OF_RECORDS) and tracking.name == "none":
             problem = "has no effect with tracking=none, which records nothing"
             raise invalid(name, value, problem=problem, fix=f"remove {name} or tracking=none")
-        if dot and group == "verify" and module == "runner" and not config.trainer.verify_first:
+        if dot and group == "verify" and module == "runner" and not trainer.verify_first:
             problem = "a run reads it with trainer.verify_first=true only"
             fix = f"set trainer.verify_first=true, remove {name}, or run python -m runner.verify"
             raise invalid(name, value, problem=problem, fix=fix)
@@ -79,3 +81,20 @@ def typed_argument(text: str, module: str) -> str:
         problem = f"only python -m {short.module} has this key"
         raise invalid(name, value, problem=problem, fix=short.elsewhere)
     return text.replace(name, short.key, 1)
+
+
+def arranged(overrides: Sequence[str]) -> Iterator[str]:
+    """Lets a command line name the axes of a mesh and the tags of a run freely.
+
+    Yields:
+      `mesh.axes={...}` as overrides that replace the axes, `mesh.axes.model=2` as one that sets or adds an axis.
+    """
+    for text in overrides:
+        mapping = next((key for key in _FREE_MAPPINGS if text.startswith((f"{key}={{", f"{key}."))), None)
+        if mapping is None:
+            yield text
+        elif text.startswith(f"{mapping}."):
+            yield f"++{text}"
+        else:
+            yield f"~{mapping}"
+            yield f"+{text}"

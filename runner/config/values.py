@@ -130,17 +130,10 @@ def _problem_of_float(value: float, constraint: Constraint) -> str | None:
     is_lost = not math.isfinite(rounded) or (value != 0 and rounded == 0)
     if is_within and not is_lost:
         return None
-    # A bound that the typed value itself violates needs no remark on rounding.
     note = ""
     if constraint.is_within(value) and rounded != value:
         note = f", but float32 rounds this value to {rounded:g}"
-    if not is_within:
-        return f"must be {bounds}{note}"
-    magnitudes = f"from {_SMALLEST:.2g} to {_LARGEST:.2g}"
-    if not bounds:
-        return f"must be 0 or have a magnitude {magnitudes}{note}"
-    # The value is within the bounds as typed and as rounded: they alone would not say what is wrong.
-    return f"must be {bounds}, and 0 or of a magnitude {magnitudes}{note}"
+    return f"must be {bounds or 'a finite number'}{note}"
 
 
 def check_value(key: str, value: object, constraint: Constraint) -> None:
@@ -169,7 +162,7 @@ def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
 
 
 def _fix(value: object, constraint: Constraint, example: object, key: str) -> str:
-    otherwise = _assignment(key, shown(example))
+    otherwise = assignment(key, shown(example))
     if constraint.is_optional and constraint.example is None:
         otherwise = f"remove {key}"
     elif example is None:
@@ -181,7 +174,7 @@ def _fix(value: object, constraint: Constraint, example: object, key: str) -> st
     return otherwise
 
 
-def _assignment(key: str, text: str) -> str:
+def assignment(key: str, text: str) -> str:
     """Returns a fix that gives a key a text, though an override can set no entry of a list, nor a key in one."""
     if key.endswith("]"):
         return f"write {text} there"
@@ -227,7 +220,7 @@ def check_name(key: str, value: str, known: Iterable[str]) -> None:
             key,
             value,
             problem=f"must be one of {listed(names)}",
-            fix=did_you_mean(value, names, _assignment(key, names[0])),
+            fix=did_you_mean(value, names, assignment(key, names[0])),
         )
 
 
@@ -240,7 +233,7 @@ def check_finite(content: Mapping[str, object], key: str) -> None:
     for name, value in leaves(content, f"{key}."):
         if isinstance(value, float) and not math.isfinite(value):
             raise invalid(
-                name, value, problem="must be a finite number", fix=_assignment(name, "0.0 or another number")
+                name, value, problem="must be a finite number", fix=assignment(name, "0.0 or another number")
             )
 
 

@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner import layout
-from runner.config.import_paths import import_paths
+from runner.config.options import import_paths
 from runner.config.schema import RunConfig
 from runner.engine.optim import transformation
 from runner.errors import invalid
@@ -181,7 +181,7 @@ def prepare(config: RunConfig) -> None:
     """
     _prepare_imports(config)
     _prepare_environment(config)
-    if not import_paths(config):
+    if not import_paths(config.model, config.optimizer, config.dataset, config.task):
         return
     load(config)
     with _remembering_environment():
@@ -201,7 +201,8 @@ def prepare_alone(config: RunConfig) -> None:
 
 
 def _prepare_imports(config: RunConfig) -> None:
-    user_packages = {path.partition(".")[0] for path in import_paths(config)}
+    paths = import_paths(config.model, config.optimizer, config.dataset, config.task)
+    user_packages = {path.partition(".")[0] for path in paths}
     engine_libraries: set[str] = set()
     for entry in ENGINES.values():
         engine_libraries.update(entry.libraries)

@@ -5,14 +5,13 @@ Legend of the shape suffixes: B batch, T tokens, S tokens attended to, H heads, 
 
 from __future__ import annotations
 
-import importlib
 import math
 from typing import Any
 
 import numpy as np
 
 from runner.data.base import Array
-from runner.model import scope, windows
+from runner.model import scope
 from runner.model.portable import Tensor
 
 # Added to the score of a token that may not be attended to: its weight is then exactly 0 in float32.
@@ -72,8 +71,6 @@ def attend(
     v_bsgk: Tensor,
     segments_bt: Tensor | None,
     *,
-    window: int | None = None,
-    cap: float | None = None,
     on_jax: bool,
 ) -> Tensor:
     """Returns softmax(q k^T / sqrt(K)) v, (B, T, H, K).
@@ -82,108 +79,18 @@ def attend(
 
     Args:
       segments_bt: document of each token; None: each row is one document.
-      window: the last tokens that a token attends to, itself included; None: all of them.
-      cap: soft cap of the scores, see `soft_capped`; None: none. JAX's attention has none, nor do fused kernels, so
-        operations of its own compute it.
     """
-    if window is not None and window >= int(q_bthk.shape[1]):
-        window = None
     if not on_jax:
-        return _attend_dtensor(ops, q_bthk, k_bsgk, v_bsgk, segments_bt, window, cap)
-    if window is None and cap is None:
-        mask = None
-        if segments_bt is not None:
-            mask = _same_document(ops, segments_bt, segments_bt)
-        return ops.dot_product_attention(q_bthk, k_bsgk, v_bsgk, mask=mask, is_causal=True)
-    return _attend_masked(ops, q_bthk, k_bsgk, v_bsgk, segments_bt, window, cap)
+        return _attend_dtensor(ops, q_bthk, k_bsgk, v_bsgk, segments_bt)
+    mask = None
+    if segments_bt is not None:
+        same_document_bts = ops.equal(ops.expand_dims(segments_bt, 2), ops.expand_dims(segments_bt, 1))
+        mask = ops.expand_dims(same_document_bts, 1)
+    return ops.dot_product_attention(q_bthk, k_bsgk, v_bsgk, mask=mask, is_causal=True)
 
 
-def soft_capped(ops: Any, x: Tensor, cap: float) -> Tensor:
-    """Returns cap * tanh(x / cap), between -cap and cap: Gemma 2 (arXiv:2408.00118)."""
-    return cap * ops.tanh(x / cap)
-
-
-def attend_capped(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, mask_b1ts: Tensor, cap: float) -> Tensor:
-    """Returns the attended values (B, T, H, K) by softly capped scores, with Keras on JAX.
-
-    As in JAX's attention, scores and softmax are float32 at least. The mask broadcasts to bool (B, 1, T, S).
-    """
-    # Imported by name: the DTensor engines may run without JAX.
-    jnp = importlib.import_module("jax.numpy")
-    examples, tokens, heads, size = q_bthk.shape
-    groups = int(k_bsgk.shape[2])
-    # Heads of one group are n.
-    q_btgnk = ops.reshape(q_bthk, (examples, tokens, groups, heads // groups, size))
-    dtype = jnp.promote_types(q_bthk.dtype, jnp.float32)
-    scores = jnp.einsum("btgnk,bsgk->bgnts", q_btgnk, k_bsgk, preferred_element_type=dtype)
-    scores = soft_capped(ops, scores / math.sqrt(size), cap)
-    scores = ops.where(ops.expand_dims(mask_b1ts, 1), scores, _MASKED_SCORE)
-    weights = ops.cast(ops.softmax(scores), v_bsgk.dtype)
-    attended = ops.einsum("bgnts,bsgk->btgnk", weights, v_bsgk)
-    return ops.reshape(attended, (examples, tokens, heads, size))
-
-
-def _same_document(ops: Any, queries_bt: Tensor, keys_bs: Tensor) -> Tensor:
-    """Returns bool (B, 1, T, S) of the documents of queries and keys."""
-    same_document_bts = ops.equal(ops.expand_dims(queries_bt, 2), ops.expand_dims(keys_bs, 1))
-    return ops.expand_dims(same_document_bts, 1)
-
-
-def _attend_masked(
-    ops: Any,
-    q_bthk: Tensor,
-    k_bsgk: Tensor,
-    v_bsgk: Tensor,
-    segments_bt: Tensor | None,
-    window: int | None,
-    cap: float | None,
-) -> Tensor:
-    """Returns (B, T, H, K) with Keras on JAX, of a window or with capped scores.
-
-    With a window it is computed chunk by chunk, so that keys outside of all windows are left out. If a mesh splits the
-    tokens, a chunk would be on some of the devices only: all keys are compared then.
-    """
-    tokens = int(q_bthk.shape[1])
-    chunks = [windows.Chunk(0, tokens, 0)]
-    if window is not None and not scope.tokens_are_split():
-        chunks = windows.chunks(tokens, window)
-    attended = []
-    for start, stop, first_key in chunks:
-        query_t1 = ops.expand_dims(ops.arange(start, stop), 1)
-        key_1s = ops.expand_dims(ops.arange(first_key, stop), 0)
-        is_seen_ts = ops.less_equal(key_1s, query_t1)
-        if window is not None:
-            is_seen_ts = ops.logical_and(is_seen_ts, ops.greater(key_1s, query_t1 - window))
-        mask = ops.expand_dims(is_seen_ts, (0, 1))
-        if segments_bt is not None:
-            same_document = _same_document(ops, segments_bt[:, start:stop], segments_bt[:, first_key:stop])
-            mask = ops.logical_and(mask, same_document)
-        q = q_bthk[:, start:stop]
-        k = k_bsgk[:, first_key:stop]
-        v = v_bsgk[:, first_key:stop]
-        if cap is None:
-            # With a mask, fused attention of GPUs takes even numbers of queries and of keys.
-            is_even = (stop - start) % 2 == 0 and (stop - first_key) % 2 == 0
-            flash = None if is_even else False
-            attended.append(ops.dot_product_attention(q, k, v, mask=mask, flash_attention=flash))
-        else:
-            attended.append(attend_capped(ops, q, k, v, mask, cap))
-    return ops.concatenate(attended, axis=1)
-
-
-def _attend_dtensor(
-    ops: Any,
-    q_bthk: Tensor,
-    k_bsgk: Tensor,
-    v_bsgk: Tensor,
-    segments_bt: Tensor | None,
-    window: int | None,
-    cap: float | None,
-) -> Tensor:
-    """Returns (B, T, H, K) by operations that DTensor can shard.
-
-    The tokens may be sharded too. All keys are compared, also those outside of a window.
-    """
+def _attend_dtensor(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments_bt: Tensor | None) -> Tensor:
+    """Returns (B, T, H, K) by operations that DTensor can shard; the tokens may be sharded too."""
     batch = scope.batch_axis()
     tokens = int(q_bthk.shape[1])
     # Each query attends to the keys and values of all tokens, so these are gathered; their heads stay sharded.
@@ -196,11 +103,7 @@ def _attend_dtensor(
         v = _repeated(ops, v, heads // groups)
     scale = 1.0 / math.sqrt(int(q_bthk.shape[-1]))
     scores = ops.einsum("bqhk,bshk->bhqs", q_bthk * scale, k)
-    if cap is not None:
-        scores = soft_capped(ops, scores, cap)
     unseen_tokens = np.triu(np.full((tokens, tokens), _MASKED_SCORE, np.float32), 1)
-    if window is not None:
-        unseen_tokens += np.tril(np.full((tokens, tokens), _MASKED_SCORE, np.float32), -window)
     scores = scores + _constant(ops, unseen_tokens, scores)
     if segments_bt is not None:
         gathered_bs = scope.lay(segments_bt, [batch, None])

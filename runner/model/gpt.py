@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.data.base import ArraySpec
 from runner.model import inputs as model_inputs
@@ -19,9 +19,7 @@ from runner.model.portable import bind
 from runner.model.scanned import Blocks
 from runner.model.sizes import Remat, Sizes
 from runner.model.transformer import Block, Head, PositionEmbedding, TokenEmbedding, make_norm
-
-if TYPE_CHECKING:
-    from runner.task.base import OutputSpec
+from runner.task.base import OutputSpec
 
 SEGMENTS = "segments"
 POSITIONS = "positions"
@@ -51,14 +49,6 @@ def build(
     offloaded: Sequence[str] = (),
     scan: bool | None = None,
     fused_head: bool | None = None,
-    window: int | None = None,
-    global_every: int | None = None,
-    local_wavelength: float | None = None,
-    attention_cap: float | None = None,
-    logits_cap: float | None = None,
-    post_norm: bool = False,
-    query_key_norm: bool = False,
-    scaled_embeddings: bool = False,
     experts: int | None = None,
     experts_per_token: int = 2,
     router_loss: float | None = None,
@@ -67,8 +57,8 @@ def build(
 
     `conf/model/gpt.yaml` has every option with its meaning, and `Sizes` has those of the blocks. With null,
     `key_value_heads` is `heads`, `head_dim` is dim / heads, `feedforward` is 4 * dim or with a gate 8/3 * dim rounded
-    up to a multiple of 64, `max_length` is the row's tokens, `local_wavelength` is `wavelength`, `scan` is true from
-    32 blocks on and `fused_head` is true, both with Keras on JAX only.
+    up to a multiple of 64, `max_length` is the row's tokens, `scan` is true from 32 blocks on and `fused_head` is
+    true, both with Keras on JAX only.
 
     The inputs are token ids (T,), integers, and optionally `segments` (T,), the document of each token within its row.
     A token attends to the earlier ones of its own document. With segments there may be `positions` (T,), the position
@@ -77,7 +67,7 @@ def build(
 
     Returns:
       A model: int32 (batch, T) -> float32 logits (batch, T, vocabulary), or
-      {"hidden": (batch, T, dim), "head": (dim, vocabulary)} and with a cap of the logits {"head_cap": ()}.
+      {"hidden": (batch, T, dim), "head": (dim, vocabulary)}.
 
     Raises:
       ValueError: sizes that do not divide each other, other inputs, or an unknown choice.
@@ -94,9 +84,7 @@ def build(
     sizes = _sizes(options)
     taken = model_inputs.make(keras, inputs)
     tokens, segments, token_positions = _tensors(taken, tokens_name)
-    embedding = bind(TokenEmbedding, keras)(
-        outputs.units, dim, gives_table=tied, scaled=scaled_embeddings, name="token_embedding"
-    )
+    embedding = bind(TokenEmbedding, keras)(outputs.units, dim, gives_table=tied, name="token_embedding")
     embedded = embedding(tokens)
     x = embedded
     # The table is an argument of a tied head, so that its gradient flows through both uses.
@@ -111,11 +99,10 @@ def build(
         x = bind(Blocks, keras)(sizes, name="blocks")(x, **segments)
     else:
         for index in range(depth):
-            block = bind(Block, keras)(sizes, is_local=sizes.is_local(index), name=f"block_{index}")
-            x = block(x, **segments)
+            x = bind(Block, keras)(sizes, name=f"block_{index}")(x, **segments)
     x = make_norm(keras, sizes, "norm")(x)
     is_fused = on_jax if fused_head is None else fused_head
-    head = bind(Head, keras)(outputs.units, tied=tied, fused=is_fused, cap=logits_cap, name="head")
+    head = bind(Head, keras)(outputs.units, tied=tied, fused=is_fused, name="head")
     return keras.Model(taken, head(x, *head_arguments), name="gpt")
 
 
@@ -125,7 +112,7 @@ def _sizes(options: Mapping[str, Any]) -> Sizes:
     own["feedforward"] = options["feedforward"] or default_feedforward(options["dim"], options["activation"])
     own["remat"] = Remat(options["remat"], tuple(options["saved"]), tuple(options["offloaded"]))
     own["rotary"] = options["wavelength"] if options["positions"] == "rotary" else None
-    return Sizes(**own, local_rotary=options["local_wavelength"])
+    return Sizes(**own)
 
 
 def _tensors(taken: Any, tokens_name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:

@@ -11,7 +11,6 @@ from runner.config.schema_data import DatasetConfig
 from runner.config.values import check_value
 from runner.data import checks_text
 from runner.errors import invalid
-from runner.model import windows
 
 TARGET = "runner.model.gpt.build"
 
@@ -51,11 +50,6 @@ CONSTRAINTS: Mapping[str, Constraint] = {
     "wavelength": Constraint(above=0.0, example=10000.0),
     "epsilon": Constraint(above=0.0, example=1e-5),
     "dropout": Constraint(at_least=0.0, below=1.0, example=0.1),
-    "window": _SIZE,
-    "global_every": Constraint(at_least=2),
-    "local_wavelength": Constraint(above=0.0, example=10000.0),
-    "attention_cap": Constraint(above=0.0, example=50.0),
-    "logits_cap": Constraint(above=0.0, example=30.0),
     "experts": Constraint(at_least=2),
     # The weight of a single expert is 1 whatever the router says, so the router would learn nothing.
     "experts_per_token": Constraint(at_least=2),
@@ -88,9 +82,6 @@ def check_options(options: Mapping[str, Any], *, on_jax: bool) -> None:
 def _check_effects(options: Mapping[str, Any]) -> None:
     """Checks that no option is set that others leave without effect."""
     for name, is_idle, needed in (
-        ("global_every", options["window"] is None, "model.window=4096"),
-        ("local_wavelength", options["window"] is None, "model.window=4096"),
-        ("local_wavelength", options["positions"] != "rotary", "model.positions=rotary"),
         ("router_loss", options["experts"] is None, "model.experts=8"),
         ("experts_per_token", options["experts"] is None, "model.experts=8"),
         ("saved", options["remat"] != NAMES, f"model.remat={NAMES}"),
@@ -174,13 +165,6 @@ def recomputed_share(options: Mapping[str, Any]) -> float:
         kept = {*options["saved"], *options["offloaded"]}
     repeated = sum(width for name, width in widths.items() if name not in kept)
     return repeated / (sum(widths.values()) + hidden)
-
-
-def attention_shares(model: ModelConfig, tokens: int) -> dict[str, float]:
-    """Returns `windows.shares` of the model's options; of another builder, or without a window, it is empty."""
-    if model.target != TARGET or model.options.get("window") is None:
-        return {}
-    return windows.shares(model.options, tokens)
 
 
 def used_experts(model: ModelConfig) -> float:

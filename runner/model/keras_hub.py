@@ -18,11 +18,10 @@ from runner.host.late import late
 from runner.model import stored
 from runner.model.hub import heads, options, presets
 from runner.model.hub import inputs as hub_inputs
+from runner.task.base import OutputSpec
 
 if TYPE_CHECKING:
     import keras_hub
-
-    from runner.task.base import OutputSpec
 else:
     keras_hub = late("keras_hub")
 

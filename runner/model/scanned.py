@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from runner.model.portable import PortableLayer, Tensor, bind
@@ -17,9 +16,6 @@ from runner.model.transformer import DROPOUTS, Block, dropout_masks
 
 # Names of variables of norms that are initialized to 1; all others except kernels are initialized to 0.
 _INITIALLY_ONE = ("gamma", "scale")
-
-# (tokens, slices of stacked arrays) -> (tokens, another output).
-Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
 class Blocks(PortableLayer):
@@ -41,15 +37,13 @@ class Blocks(PortableLayer):
 
     def build(self, input_shape: Any) -> None:
         """Creates the stacked variables, under the keys that a block has."""
-        blocks = self._blocks_without_values(tuple(input_shape))
-        block = blocks[0]
+        block_class: Any = bind(Block, self.keras)
+        make = functools.partial(block_class, self.sizes, name=self.name)
+        block = _built_without_values(make, tuple(input_shape))
         # In the order of `_variables`.
         stacks: list[Any] = []
         self.attention_norm = self._stacked(block.attention_norm, stacks)
         self.feedforward_norm = self._stacked(block.feedforward_norm, stacks)
-        if self.sizes.post_norm:
-            self.attention_post_norm = self._stacked(block.attention_post_norm, stacks)
-            self.feedforward_post_norm = self._stacked(block.feedforward_post_norm, stacks)
         attention_variables = {}
         for part, layer in block.attention.items():
             if layer.weights:
@@ -57,23 +51,10 @@ class Blocks(PortableLayer):
         self.attention = attention_variables
         self.feedforward = {part: self._stacked(layer, stacks) for part, layer in block.feedforward.items()}
         self.experts = {part: self._stacked(layer, stacks) for part, layer in block.experts.items()}
-        # A function hides the blocks from Keras, which would otherwise track their variables as this layer's own; they
+        # A function hides the block from Keras, which would otherwise track its variables as this layer's own; they
         # have no values.
-        self.blocks_and_stacks: Callable[[], tuple[list[Any], list[Any]]] = lambda: (blocks, stacks)
+        self.block_and_stacks: Callable[[], tuple[Any, list[Any]]] = lambda: (block, stacks)
         super().build(input_shape)
-
-    def _blocks_without_values(self, shape: tuple[int | None, ...]) -> list[Any]:
-        """Returns a block per index of a period: one of each kind, local and global."""
-        by_kind: dict[bool, Any] = {}
-        blocks = []
-        for index in range(self.sizes.period):
-            kind = self.sizes.is_local(index)
-            if kind not in by_kind:
-                block_class: Any = bind(Block, self.keras)
-                make = functools.partial(block_class, self.sizes, is_local=kind, name=self.name)
-                by_kind[kind] = _built_without_values(make, shape)
-            blocks.append(by_kind[kind])
-        return blocks
 
     def _stacked(self, layer: Any, stacks: list[Any]) -> dict[str, Any]:
         prefix = layer.name.removeprefix(f"{self.name}.").replace(".", "_")
@@ -97,7 +78,7 @@ class Blocks(PortableLayer):
 
     def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
         """Returns the tokens after all blocks."""
-        blocks, stacks = self.blocks_and_stacks()
+        block, stacks = self.block_and_stacks()
         sizes = self.sizes
         ops = self.ops
         stacked_values = [ops.convert_to_tensor(stacked) for stacked in stacks]
@@ -106,7 +87,7 @@ class Blocks(PortableLayer):
         if masks:
             stacked_masks = ops.reshape(ops.stack(masks), (sizes.depth, len(DROPOUTS), *x_btd.shape))
 
-        def step(block: Any, x: Tensor, slices: tuple[list[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
+        def step(x: Tensor, slices: tuple[list[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
             values, block_masks = slices
             masks = []
             if block_masks is not None:
@@ -115,50 +96,15 @@ class Blocks(PortableLayer):
                 after: tuple[Tensor, Tensor | None] = block.call_with_masks(x, segments, masks)
             return after
 
-        # Only in a scan of single blocks does the loop itself keep XLA from joining what is computed twice.
-        is_scanned = len(blocks) == 1
-        steps = [sizes.remat.applied(functools.partial(step, block), scanned=is_scanned) for block in blocks]
-        after, router_losses = self._computed(steps, x_btd, (stacked_values, stacked_masks))
+        scanned = sizes.remat.applied(step, scanned=True)
+        after, router_losses = ops.scan(scanned, x_btd, (stacked_values, stacked_masks))
         if training and router_losses is not None:
             self.add_loss(ops.sum(router_losses))
         return after
 
-    def _computed(self, steps: Sequence[Step], x_btd: Tensor, stacked: Any) -> tuple[Tensor, Any]:
-        """Returns the tokens after all blocks, and the blocks' other outputs, stacked (depth, ...).
-
-        Local and global blocks are of different programs, so a step of the scan computes a whole period of them. What
-        is left of the depth follows the scan.
-        """
-        ops = self.ops
-        period = len(steps)
-        if period == 1:
-            result: tuple[Tensor, Any] = ops.scan(steps[0], x_btd, stacked)
-            return result
-        # `keras.tree` takes None for a leaf.
-        tree = importlib.import_module("jax").tree
-        periods = self.sizes.depth // period
-        in_scan = periods * period
-
-        def compute_period(x: Tensor, slices: Any) -> tuple[Tensor, Any]:
-            outputs = []
-            for index, step in enumerate(steps):
-                x, output = step(x, tree.map(operator.itemgetter(index), slices))
-                outputs.append(output)
-            return x, tree.map(lambda *arrays: ops.stack(arrays), *outputs)
-
-        by_period = tree.map(lambda a: ops.reshape(a[:in_scan], (periods, period, *a.shape[1:])), stacked)
-        x_btd, outputs = ops.scan(compute_period, x_btd, by_period)
-        outputs = tree.map(lambda a: ops.reshape(a, (in_scan, *a.shape[2:])), outputs)
-        for index in range(in_scan, self.sizes.depth):
-            x_btd, output = steps[index - in_scan](x_btd, tree.map(operator.itemgetter(index), stacked))
-            outputs = tree.map(lambda a, last: ops.concatenate([a, last[None]]), outputs, output)
-        return x_btd, outputs
-
 
 def _variables(block: Any) -> list[Any]:
     layers = [block.attention_norm, block.feedforward_norm]
-    if block.sizes.post_norm:
-        layers += [block.attention_post_norm, block.feedforward_post_norm]
     layers += [*block.attention.values(), *block.feedforward.values(), *block.experts.values()]
     found = []
     for layer in layers:

@@ -46,9 +46,6 @@ class Scope:
 # The entered scopes, the current one last, each with the number of masks drawn per layer name.
 _stack: list[tuple[Scope, Counter[str]]] = []
 
-# Whether a mesh splits the tokens of an example, by the contexts entered, with JAX.
-_splits_tokens: list[bool] = []
-
 
 @contextmanager
 def enter(scope: Scope) -> Iterator[None]:
@@ -58,21 +55,6 @@ def enter(scope: Scope) -> Iterator[None]:
         yield
     finally:
         _stack.pop()
-
-
-@contextmanager
-def splitting_tokens(is_split: bool) -> Iterator[None]:
-    """Tells layers whether a mesh splits the tokens of an example, while the context lasts."""
-    _splits_tokens.append(is_split)
-    try:
-        yield
-    finally:
-        _splits_tokens.pop()
-
-
-def tokens_are_split() -> bool:
-    """Returns whether a mesh splits the tokens of an example, with JAX."""
-    return bool(_splits_tokens) and _splits_tokens[-1]
 
 
 def current() -> Scope | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from runner.model import windows
 from runner.model.gpt_options import GATED, NAMES
 from runner.model.portable import Tensor
 
@@ -79,7 +78,6 @@ class Sizes:
       depth: number of blocks. The projections that end a branch are initialized smaller, by the square root of the
         number of branches, so that the residual stream keeps its variance (Radford et al., 2019).
       rotary: RoPE base (theta); None: the blocks add no positions.
-      local_rotary: RoPE base of local blocks; None: `rotary`.
     """
 
     dim: int
@@ -95,26 +93,9 @@ class Sizes:
     epsilon: float
     remat: Remat
     head_dim: int | None = None
-    window: int | None = None
-    global_every: int | None = None
-    local_rotary: float | None = None
-    attention_cap: float | None = None
-    post_norm: bool = False
-    query_key_norm: bool = False
     experts: int | None = None
     experts_per_token: int = 2
     router_loss: float | None = None
-
-    def is_local(self, index: int) -> bool:
-        """Returns whether a block attends to the tokens of a window only."""
-        return windows.is_local(index, self.window, self.global_every)
-
-    @property
-    def period(self) -> int:
-        """Number of blocks after which local and global ones repeat."""
-        if self.window is None or self.global_every is None or self.global_every > self.depth:
-            return 1
-        return self.global_every
 
     @property
     def head_width(self) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
+from runner.config.build import check_type
 from runner.config.schema import ModelConfig
 from runner.errors import invalid
 from runner.host import import_path
@@ -15,10 +15,6 @@ from runner.host import import_path
 _DATA_ARGUMENTS = ("keras", "inputs", "outputs", "input_shape", "num_classes", "tokens")
 LAYOUTS = "layouts"
 _KEY = "model._target_"
-
-_SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
-# Beginnings of annotations of lists, which end with `]`.
-_LIST_PREFIXES = ("list[", "Sequence[", "tuple[")
 
 
 def check(config: ModelConfig) -> None:
@@ -30,15 +26,13 @@ def check(config: ModelConfig) -> None:
         raise invalid(_KEY, config.target, problem="is a function of Python's own, which builds no model", fix=fix)
     if is_own(config):
         check_options(config)
+        _check_values(config)
 
 
 def check_options(config: ModelConfig) -> None:
     """Imports the builder and checks that it takes the options of the config. Raises ConfigError if not."""
     builder = load(config.target)
     import_path.check_options("model", config.target, builder, config.options, (*_DATA_ARGUMENTS, LAYOUTS))
-    for name, parameter in import_path.parameters(builder).items():
-        if name in config.options and parameter.annotation is not parameter.empty:
-            _check_type(name, config.options[name], inspect.formatannotation(parameter.annotation).strip("'"))
 
 
 def takes_layouts(config: ModelConfig) -> bool:
@@ -46,44 +40,15 @@ def takes_layouts(config: ModelConfig) -> bool:
     return not is_own(config) or LAYOUTS in import_path.parameters(load(config.target))
 
 
-def _check_type(name: str, value: Any, annotation: str) -> None:
-    is_known = True
-    is_match = False
-    is_sizes = False
-    for part in annotation.split("|"):
-        kind = part.strip()
-        if kind != "None" and _element(kind) not in _SCALARS:
-            is_known = False
-            continue
-        if _matches(value, kind):
-            is_match = True
-            is_sizes |= isinstance(value, list) and _element(kind) == "int"
-    if is_known and not is_match:
-        raise invalid(
-            f"model.{name}", value, problem=f"must be of type {annotation}", fix=f"set model.{name} to such a value"
-        )
-    # A list of integers is a list of sizes in every builder, and no layer has a size below 1.
-    if is_sizes and any(number < 1 for number in value):
-        raise invalid(f"model.{name}", value, problem="sizes must be at least 1", fix=f"set model.{name}=[128]")
-
-
-def _element(kind: str) -> str:
-    for prefix in _LIST_PREFIXES:
-        if kind.startswith(prefix) and kind.endswith("]"):
-            return kind[len(prefix) : -1].removesuffix(", ...")
-    return kind
-
-
-def _matches(value: Any, kind: str) -> bool:
-    if kind == "None":
-        return value is None
-    element = _element(kind)
-    if element != kind:
-        return isinstance(value, list) and all(_matches(item, element) for item in value)
-    # To Python True is an integer, but no option means it.
-    if isinstance(value, bool) and kind != "bool":
-        return False
-    return isinstance(value, _SCALARS[kind])
+def _check_values(config: ModelConfig) -> None:
+    """Checks the types of the options of a builder of this package, and that no layer has a size below 1."""
+    kinds = get_type_hints(load(config.target))
+    for name, value in config.options.items():
+        if name in kinds:
+            check_type(kinds[name], value, f"model.{name}")
+        # A list of integers is a list of sizes in every builder.
+        if isinstance(value, list) and any(isinstance(size, int) and size < 1 for size in value):
+            raise invalid(f"model.{name}", value, problem="sizes must be at least 1", fix=f"set model.{name}=[128]")
 
 
 def is_own(config: ModelConfig) -> bool:

@@ -25,17 +25,10 @@ DROPOUTS = ("attention_dropout", "feedforward_dropout")
 
 
 class TokenEmbedding(PortableLayer):
-    """Embeds token ids (B, T) as (B, T, D).
+    """Embeds token ids (B, T) as (B, T, D); it can also return the table (V, D), for tied embeddings."""
 
-    With `scaled` the vectors are multiplied by sqrt(D), as in Gemma. It can also return the table (V, D), for tied
-    embeddings.
-    """
-
-    def __init__(
-        self, vocabulary: int, dim: int, *, gives_table: bool = False, scaled: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, vocabulary: int, dim: int, *, gives_table: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.scaled = scaled
         self.vocabulary = vocabulary
         self.dim = dim
         self.gives_table = gives_table
@@ -56,8 +49,6 @@ class TokenEmbedding(PortableLayer):
         """Returns the vectors, or the vectors and the table if `gives_table`."""
         table = self.ops.convert_to_tensor(self.embeddings)
         x_btd = self.ops.cast(self.ops.take(table, tokens, axis=0), self.compute_dtype)
-        if self.scaled:
-            x_btd = x_btd * self.ops.cast(math.sqrt(self.dim), x_btd.dtype)
         if not self.gives_table:
             return x_btd
         return x_btd, self.ops.cast(table, self.compute_dtype)
@@ -114,18 +105,11 @@ class RMSNorm(PortableLayer):
 
 
 class Mix(PortableLayer):
-    """Causal attention of each head, within the same document.
+    """Causal attention of each head, within the same document: softmax(q k^T / sqrt(K)) v over the earlier tokens."""
 
-    The output is softmax(q k^T / sqrt(K)) v over the earlier tokens, or over the last ones of a window.
-    """
-
-    def __init__(
-        self, rotary: float | None, window: int | None = None, cap: float | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, rotary: float | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.rotary = rotary
-        self.window = window
-        self.cap = cap
 
     def call(self, inputs: Sequence[Tensor], segments: Tensor = None) -> Tensor:
         """Returns the attended values (B, T, H, K).
@@ -139,27 +123,20 @@ class Mix(PortableLayer):
             rotation = attention.rotation(int(q.shape[1]), int(q.shape[3]), self.rotary)
             q = attention.rotated(self.ops, q, rotation, on_jax=self.on_jax)
             k = attention.rotated(self.ops, k, rotation, on_jax=self.on_jax)
-        return attention.attend(self.ops, q, k, v, segments, window=self.window, cap=self.cap, on_jax=self.on_jax)
+        return attention.attend(self.ops, q, k, v, segments, on_jax=self.on_jax)
 
 
 class Block(PortableLayer):
     """One pre-norm block: x + attention(norm(x)), then x + feedforward(norm(x)).
 
-    With `post_norm` each branch ends in another norm, as in Gemma 2 (arXiv:2408.00118).
-
     The parts of both branches are held in dicts: the paths of variables contain the keys, and `output` can't be an
     attribute, since Keras layers have a property of that name.
     """
 
-    def __init__(self, sizes: Sizes, *, is_local: bool = False, **kwargs: Any) -> None:
+    def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         keras = self.keras
         name = self.name
-        rotary = sizes.rotary
-        window = None
-        if is_local:
-            rotary = sizes.local_rotary or sizes.rotary
-            window = sizes.window
         # A block has two branches, so the model adds up 2 * depth of them.
         residual_scale = 1.0 / math.sqrt(2 * sizes.depth)
         dropout = keras.layers.Dropout
@@ -169,15 +146,9 @@ class Block(PortableLayer):
             "query": _to_heads(keras, sizes, f"{name}.attention.query", sizes.heads),
             "key": _to_heads(keras, sizes, f"{name}.attention.key", sizes.key_value_heads),
             "value": _to_heads(keras, sizes, f"{name}.attention.value", sizes.key_value_heads),
-            "mix": bind(Mix, keras)(rotary, window, sizes.attention_cap, name=f"{name}.attention.mix"),
+            "mix": bind(Mix, keras)(sizes.rotary, name=f"{name}.attention.mix"),
             "output": _from_heads(keras, sizes, f"{name}.attention.output", residual_scale),
         }
-        if sizes.query_key_norm:
-            self.attention["query_norm"] = make_norm(keras, sizes, f"{name}.attention.query_norm")
-            self.attention["key_norm"] = make_norm(keras, sizes, f"{name}.attention.key_norm")
-        if sizes.post_norm:
-            self.attention_post_norm = make_norm(keras, sizes, f"{name}.attention_post_norm")
-            self.feedforward_post_norm = make_norm(keras, sizes, f"{name}.feedforward_post_norm")
         self.attention_dropout = dropout(sizes.dropout, name=f"{name}.attention_dropout")
         self.feedforward_norm = make_norm(keras, sizes, f"{name}.feedforward_norm")
         # Of the two, one is empty.
@@ -204,12 +175,6 @@ class Block(PortableLayer):
         tokens = (None, length, sizes.dim)
         self.attention_norm.build(tokens)
         self.feedforward_norm.build(tokens)
-        if sizes.post_norm:
-            self.attention_post_norm.build(tokens)
-            self.feedforward_post_norm.build(tokens)
-        if sizes.query_key_norm:
-            self.attention["query_norm"].build((None, length, sizes.heads, sizes.head_width))
-            self.attention["key_norm"].build((None, length, sizes.key_value_heads, sizes.head_width))
         for part in ("query", "key", "value"):
             self.attention[part].build(tokens)
         self.attention["output"].build((None, length, sizes.heads, sizes.head_width))
@@ -254,11 +219,6 @@ class Block(PortableLayer):
         second = functools.partial(self._drop, feedforward_mask)
         return self._branches(x_btd, segments, first, second)
 
-    def _normalized_heads(self, q_bthk: Tensor, k_btgk: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.sizes.query_key_norm:
-            return q_bthk, k_btgk
-        return self.attention["query_norm"](q_bthk), self.attention["key_norm"](k_btgk)
-
     def _drop(self, mask: Tensor, x_btd: Tensor) -> Tensor:
         return self.ops.where(mask, x_btd / (1.0 - self.sizes.dropout), self.ops.zeros_like(x_btd))
 
@@ -285,22 +245,13 @@ class Block(PortableLayer):
         q = self.sizes.remat.named("query", q)
         k = self.sizes.remat.named("key", k)
         v = self.sizes.remat.named("value", v)
-        q, k = self._normalized_heads(q, k)
         attended = self.sizes.remat.named("attended", self.attention["mix"]([q, k, v], segments=segments))
-        output = self.sizes.remat.named("attention_output", self.attention["output"](attended))
-        if self.sizes.post_norm:
-            output = self.attention_post_norm(output)
-        return output
+        return self.sizes.remat.named("attention_output", self.attention["output"](attended))
 
     def _feedforward_branch(self, x_btd: Tensor) -> tuple[Tensor, Tensor | None]:
-        router_loss = None
         if self.sizes.experts is None:
-            output = self._feedforward_output(x_btd)
-        else:
-            output, router_loss = self._mixture_output(x_btd)
-        if self.sizes.post_norm:
-            output = self.feedforward_post_norm(output)
-        return output, router_loss
+            return self._feedforward_output(x_btd), None
+        return self._mixture_output(x_btd)
 
     def _feedforward_output(self, x_btd: Tensor) -> Tensor:
         """Returns the output of the hidden units.
@@ -336,13 +287,11 @@ class Head(PortableLayer):
     """Maps tokens (B, T, D) to logits (B, T, V).
 
     With `tied` it is called with the embedding table (V, D) and has no kernel of its own. With `fused` it returns the
-    tokens and the kernel (D, V) instead of the logits, so that the loss can compute them in chunks. With `cap` the
-    logits are softly capped, by the loss if it computes them.
+    tokens and the kernel (D, V) instead of the logits, so that the loss can compute them in chunks.
     """
 
-    def __init__(self, vocabulary: int, *, tied: bool, fused: bool, cap: float | None = None, **kwargs: Any) -> None:
+    def __init__(self, vocabulary: int, *, tied: bool, fused: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.cap = cap
         self.vocabulary = vocabulary
         self.tied = tied
         self.fused = fused
@@ -355,20 +304,13 @@ class Head(PortableLayer):
         super().build(input_shape)
 
     def call(self, x_btd: Tensor, table: Tensor = None) -> Any:
-        """Returns the logits; if `fused` {"hidden": (B, T, D), "head": (D, V)}, and with a cap "head_cap": ()."""
+        """Returns the logits; if `fused` {"hidden": (B, T, D), "head": (D, V)}."""
         if self.fused:
             head = self.ops.transpose(table, (1, 0)) if self.tied else self.ops.convert_to_tensor(self.kernel)
-            factors = {"hidden": x_btd, "head": head}
-            if self.cap is not None:
-                factors["head_cap"] = self.ops.convert_to_tensor(self.cap, "float32")
-            return factors
+            return {"hidden": x_btd, "head": head}
         if self.tied:
-            logits = self.ops.einsum("btd,vd->btv", x_btd, table)
-        else:
-            logits = self.ops.einsum("btd,dv->btv", x_btd, self.kernel)
-        if self.cap is not None:
-            logits = attention.soft_capped(self.ops, logits, self.cap)
-        return logits
+            return self.ops.einsum("btd,vd->btv", x_btd, table)
+        return self.ops.einsum("btd,dv->btv", x_btd, self.kernel)
 
 
 def make_norm(keras: ModuleType, sizes: Sizes, name: str) -> Any:

@@ -51,8 +51,6 @@ class PlacedModel:
         scan stacks.
       tokens: tokens per row and the axis that shards them; None if no axis does.
       row_tokens: tokens per row, sharded or not; None if rows have none.
-      attended: layer that holds attention -> the share of its products of queries and keys that is computed, if it is
-        not all of them.
     """
 
     placements: Mapping[str, Placement]
@@ -65,7 +63,6 @@ class PlacedModel:
     experts: Collection[str] = ()
     tokens: tuple[int, str] | None = None
     row_tokens: int | None = None
-    attended: Mapping[str, float] = field(default_factory=dict)
     _ends: dict[str, dict[str, LayerOutput]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @functools.cached_property
@@ -306,7 +303,7 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
 def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
     """Returns the spec of a layer's output: the last dims are sharded as its kernel's, the others as its input's."""
     if not output.shape:
-        # A number, such as the soft cap of a head.
+        # A number, such as a loss that a layer returns.
         return ()
 
     def ends(candidate: LayerOutput) -> bool:
@@ -490,8 +487,7 @@ def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[
     examples = output.shape[0]
     one_product = _MULTIPLY_ADD * examples * heads * queries * keys * size
     # Two products (scores, values), each once forward and twice backward.
-    all_products = depth * 2 * 3 * one_product // devices
-    return round(all_products * model.attended.get(output.layer, 1.0))
+    return depth * 2 * 3 * one_product // devices
 
 
 def _query_kernel(kind: str, kernels: Sequence[Placement]) -> Placement | None:

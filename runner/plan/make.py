@@ -270,11 +270,6 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
     # With `master` and with `bfloat16` layers use trained weights in bfloat16.
     if config.engine.state != "float32":
         width |= dict.fromkeys(engine.trainable, _BFLOAT16)
-    split = {axis for spec in inputs.values() for axis in spec[1:] if axis is not None}
-    attended: dict[str, float] = {}
-    # Of local attention, all products are computed by DTensor, and where a mesh splits the tokens.
-    if registry.has_keras_3(config.engine.name) and all(config.mesh.axes[axis] == 1 for axis in split):
-        attended = gpt_options.attention_shares(config.model, data.task.tokens or _row_tokens(data) or 0)
     return estimate.PlacedModel(
         placements=engine.placements,
         trained=set(engine.trainable),
@@ -286,7 +281,6 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
         experts=experts,
         tokens=_sharded_tokens(config.layout.sequence, config.mesh.axes, data),
         row_tokens=_row_tokens(data),
-        attended=attended,
     )
 
 

@@ -47,7 +47,6 @@ def step_flops(
     tokens: int,
     length: int,
     vocabulary: int,
-    attended: float = 1.0,
     used_experts: float = 1.0,
 ) -> float:
     """Returns the FLOPs of a step's forward and backward pass on all devices, without recomputation.
@@ -62,7 +61,6 @@ def step_flops(
       tokens: per step.
       length: of a row, T.
       vocabulary: its size, V.
-      attended: share of the products of attention that windows leave, see `runner.model.windows`.
       used_experts: share of a mixture's experts that a token uses. The others are computed for nothing.
     """
     roles = transformers.read(map_values(tuple, shapes)).roles
@@ -94,7 +92,7 @@ def step_flops(
     for path, size in sizes.items():
         if _QUERY.search(path):
             attention_units += size // _input_features(shapes[path], roles.get(path))
-    return tokens * (per_token + _ATTENTION * attended * length * attention_units)
+    return tokens * (per_token + _ATTENTION * length * attention_units)
 
 
 def _is_head(path: str, shape: Sequence[int], role: Role | None, vocabulary: int) -> bool:

@@ -15,13 +15,14 @@ from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.data.vocabulary import Vocabulary
-from runner.errors import ConfigError
 from runner.task.metrics import LOSS_NAME
 
 # Computes `Task.next_logits`, float32 (B, V), of a batch's arrays (B, ...).
 Ask = Callable[[Batch], Array]
 # The float32 outputs of a model: one tensor (B, ...), or several by name or in a sequence.
 Outputs = Any
+# Shapes of a model's outputs by name, the batch dim first; of a single output any name.
+Shapes = Mapping[str, Sequence[int | None]]
 # A cell of a table; None: unknown.
 Cell = str | float | int | None
 # Column names, and rows.
@@ -306,21 +307,8 @@ class Task(ABC):
         """Returns the metrics except `loss`, in the order of `directions`."""
 
     @abstractmethod
-    def check(self, shape: Sequence[int | None]) -> None:
-        """Checks the output of a model. Raises ConfigError if the loss can't be computed from it."""
-
-    def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
-        """Checks the outputs of a model that has several; a task that needs a number of units takes a single output.
-
-        Raises:
-          ConfigError: the loss can't be computed from them.
-        """
-        if self.outputs.units is not None:
-            listed = ", ".join(str(list(shape)) for shape in shapes.values())
-            raise ConfigError(
-                f"model._target_: the model has {len(shapes)} outputs of shapes {listed}, but the task takes one; "
-                "set task=several, which gives each output a task of its own, or return a single output"
-            )
+    def check(self, shapes: Shapes) -> None:
+        """Checks the outputs of a model. Raises ConfigError if the loss can't be computed from them."""
 
     def check_split(self, source: DataSource, split: str) -> None:
         """Checks the targets of a split if they can be read without computing every example."""
@@ -349,14 +337,9 @@ class Task(ABC):
         del ops
         return named_outputs(outputs)
 
-    def warnings(self, outputs: Array) -> list[str]:
+    def warnings(self, evaluation: Evaluation) -> list[str]:
         """Returns warnings about the outputs of an untrained model."""
-        del outputs
-        return []
-
-    def named_warnings(self, outputs: Mapping[str, Array]) -> list[str]:
-        """Returns warnings about the outputs of an untrained model that has several."""
-        del outputs
+        del evaluation
         return []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from runner.data.base import Array, ArraySpec, DataSource
 from runner.errors import invalid
 from runner.host.late import late
 from runner.task import classes, keras_metrics, losses, probabilities
-from runner.task.base import Cell, Evaluation, OutputSpec, Report, TaskData
+from runner.task.base import Cell, Evaluation, OutputSpec, Report, Shapes, TaskData
 from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE
 from runner.task.supervised import (
@@ -221,9 +221,9 @@ class Classification(Supervised):
         accuracy = float(right.sum()) / max(float(examples.sum()), 1.0)
         return {"accuracy": accuracy, **self._keras_metrics.results(totals)}
 
-    def check(self, shape: Sequence[int | None]) -> None:
+    def check(self, shapes: Shapes) -> None:
         """Checks that a model has one logit per class."""
-        check_output(shape, (len(self.class_names),), "one logit per class of the dataset")
+        check_output(shapes, (len(self.class_names),), "one logit per class of the dataset")
 
     def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
         """Returns the probabilities (B, C) and the most probable class (B,); and the logits (B, C)."""
@@ -231,9 +231,9 @@ class Classification(Supervised):
             return {"probabilities": outputs, "class": ops.argmax(outputs, -1)}
         return {"logits": outputs, "probabilities": ops.softmax(outputs), "class": ops.argmax(outputs, -1)}
 
-    def warnings(self, outputs: Array) -> list[str]:
+    def warnings(self, evaluation: Evaluation) -> list[str]:
         """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        return probabilities.softmax_warnings(outputs, from_logits=self._options.from_logits)
+        return probabilities.softmax_warnings(evaluation.outputs, from_logits=self._options.from_logits)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the classes, the confusion matrix, and the errors that the model was most certain of."""

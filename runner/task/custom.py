@@ -12,7 +12,7 @@ from runner.config.schema_task import CustomOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.errors import ConfigError, describe, invalid
 from runner.host import import_path
-from runner.task.base import LOSS, OutputSpec, TaskData, model_dtype
+from runner.task.base import LOSS, OutputSpec, Shapes, TaskData, model_dtype
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import Supervised, counted
 
@@ -163,8 +163,5 @@ class Custom(Supervised):
         examples = max(float(totals["examples"]), 1.0)
         return {name: float(totals[name]) / examples for name in self._functions}
 
-    def check(self, shape: Sequence[int | None]) -> None:
-        """Accepts any output: whether it fits is known when the loss is traced."""
-
-    def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
-        """Accepts any outputs, such as the hidden layer and the head for `ops.head_losses`."""
+    def check(self, shapes: Shapes) -> None:
+        """Accepts any outputs: whether they fit is known when the loss is traced."""

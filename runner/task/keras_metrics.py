@@ -18,7 +18,6 @@ from runner import arrays
 from runner.arrays import Arrays, Tensor
 from runner.data.base import Array
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
-from runner.task import losses
 from runner.task.metrics import LOSS_NAME, MAXIMIZE, MINIMIZE
 
 KEY = "task.metrics"
@@ -198,13 +197,8 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str) -> Requested:
     """Returns a metric of its name and options; see `requested`. Keras checks the options that it takes."""
     fitting = [name for name, known in KINDS.items() if targets in known.targets]
     if kind not in fitting:
-        # Keras's short names and functions are other spellings of a class.
-        plain = losses.SHORT.get(kind, kind).replace("_", "").lower()
-        spelled = {name.lower(): name for name in KINDS}.get(plain, kind)
         problem = "does not fit the targets of the task" if kind in KINDS else "is not a Keras metric that runs have"
-        fix = (
-            f"did you mean {spelled}?" if spelled != kind else did_you_mean(kind, fitting, "see keras.io/api/metrics.")
-        )
+        fix = did_you_mean(kind, fitting, "see keras.io/api/metrics.")
         raise invalid(KEY, kind, problem=problem, fix=f"{fix} The task has {listed(fitting)}")
     for option in _SET_BY_TASK:
         if option in content:

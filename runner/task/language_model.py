@@ -13,18 +13,17 @@ from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskC
 from runner.data.base import WEIGHT, Array, ArraySpec, DataSource
 from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS
 from runner.errors import ConfigError, invalid
-from runner.task import generation
-from runner.task.base import LOSS, Ask, Outputs, OutputSpec, TaskData
+from runner.task import classes, generation
+from runner.task.base import LOSS, Ask, Outputs, OutputSpec, Shapes, TaskData
 from runner.task.generation import Sampling, encode_prompt
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.per_position import PerPosition, perplexity, without_roles
+from runner.task.per_position import PerPosition, without_roles
 from runner.task.supervised import is_real
 
 # Names of the outputs of a model that leaves the logits to the loss.
 HIDDEN = "hidden"
 HEAD = "head"
 HEAD_BIAS = "head_bias"
-HEAD_CAP = "head_cap"
 # Names of the sums of `LanguageModel._summed` and `totals`.
 _ENTROPY = "entropy"
 _RIGHT = "right"
@@ -33,6 +32,8 @@ _BYTES = "bytes"
 
 # Examples whose tokens are checked where a source can't return an array as a whole: few, since each may be decoded.
 _FIRST_EXAMPLES = 8
+# Nats per token above which a perplexity is not computed: float64 overflows at the exponential of 710.
+_MOST_NATS = 700.0
 # Prompts that are continued at once: it bounds the memory of many prompts.
 _ROWS = 32
 
@@ -41,9 +42,8 @@ class LanguageModel(PerPosition):
     """The next token of each token, from arrays (B, T): tokens, their labels, and perhaps weights of the labels.
 
     A model returns logits (B, T, V); or the last hidden layer (B, T, D) as `hidden` and the kernel (D, V) of its head
-    as `head`, perhaps with `head_bias` (V,) and `head_cap` (), a soft cap of the logits. The loss then computes the
-    logits in chunks, if the engine can, and they are never all in memory. Means are over the counted tokens of a step,
-    whatever examples these are in.
+    as `head`, perhaps with `head_bias` (V,). The loss then computes the logits in chunks, if the engine can, and they
+    are never all in memory. Means are over the counted tokens of a step, whatever examples these are in.
 
     Shapes: B examples, T tokens each, D features, V tokens of the vocabulary.
 
@@ -93,14 +93,6 @@ class LanguageModel(PerPosition):
             problem += f"is {spec.dtype} and its shape {list(spec.shape)}"
             fix = "set dataset=text or dataset=shakespeare, or task=classification for one class per example"
             raise invalid("task.target", label, problem=problem, fix=fix)
-        for name in self.input_names:
-            # An input may have more dims after that of the tokens.
-            shape = self.arrays[name].shape
-            if shape[:1] != spec.shape:
-                problem = (
-                    f"must have {spec.shape[0]} numbers per example, as {label} has, but its shape is {list(shape)}"
-                )
-                raise invalid("task.inputs", name, problem=problem, fix="name another array")
         return label
 
     def _vocabulary_size(self, constants: Mapping[str, Sequence[float]]) -> int:
@@ -132,22 +124,11 @@ class LanguageModel(PerPosition):
         # A dataset with a vocabulary was encoded with it.
         if self.vocabulary is not None:
             return
-        first: Mapping[str, Array] = {}
-        for key, name in (("inputs", self.input_names[0]), ("target", self.label)):
-            tokens = source.column(name)
-            if tokens is None:
-                # A source that makes each example as it is read.
-                first = first or source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))
-                tokens = first[name]
-            low = int(tokens.min(initial=0))
-            high = int(tokens.max(initial=0))
-            if np.dtype(tokens.dtype).kind in "iu" and (low < 0 or high >= self.units):
-                wrong = low if low < 0 else high
-                problem = f"tokens must be from 0 to {self.units - 1}, but the {split} split has {wrong}"
-                fix = "store token numbers that start at 0"
-                if low >= 0:
-                    fix = f"set task.vocabulary={high + 1} or more, or task=positions for a class per token (tags)"
-                raise invalid(f"task.{key}", name, problem=problem, fix=fix)
+        tokens = source.column(self.label)
+        if tokens is None:
+            # A source that makes each example as it is read.
+            tokens = source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))[self.label]
+        classes.check_range(tokens, self.units, self.label, split, _fix_of_token)
 
     def _encode_prompt(self, sample: SampleOptions, key: str) -> Array | None:
         """Returns the tokens that samples start with; None: there is no vocabulary to read and write text with."""
@@ -250,7 +231,7 @@ class LanguageModel(PerPosition):
         bias = outputs.get(HEAD_BIAS)
         if bias is not None:
             logits_bv = logits_bv + ops.cast(bias, "float32")
-        return _capped(ops, logits_bv, outputs)
+        return logits_bv
 
     def labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns int32 (B, T), the next tokens."""
@@ -284,10 +265,7 @@ class LanguageModel(PerPosition):
             weights_bt = counts_bt * ops.expand_dims(self._example_weights(ops, batch), -1)
         if isinstance(outputs, Mapping):
             head_bias = outputs.get(HEAD_BIAS)
-            head_cap = outputs.get(HEAD_CAP)
-            nats_bt, right_bt = ops.head_losses(
-                outputs[HIDDEN], outputs[HEAD], head_bias, label_bt, weights_bt, cap=head_cap
-            )
+            nats_bt, right_bt = ops.head_losses(outputs[HIDDEN], outputs[HEAD], head_bias, label_bt, weights_bt)
         else:
             nats_bt, right_bt = token_losses(ops, outputs, label_bt)
 
@@ -336,29 +314,28 @@ class LanguageModel(PerPosition):
         # A split without counted tokens or bytes has metrics of 0, not a division by 0.
         tokens = float(totals[_COUNTED]) or 1.0
         nats = float(totals[_ENTROPY])
-        metrics = {"perplexity": perplexity(nats / tokens)}
+        metrics = {"perplexity": math.exp(min(nats / tokens, _MOST_NATS))}
         if _BYTES in totals:
             metrics["bits_per_byte"] = nats / math.log(2.0) / (float(totals[_BYTES]) or 1.0)
         metrics["accuracy"] = float(totals[_RIGHT]) / tokens
         return metrics
 
-    def check(self, shape: Sequence[int | None]) -> None:
-        """Checks that a model has one logit per token of the vocabulary, for each token."""
-        if len(shape) != 3 or shape[1] not in (None, self.tokens) or shape[2] != self.units:
-            raise ConfigError(
-                f"model._target_: the model's output has shape {list(shape)}, but the task needs "
-                f"[batch, {self.tokens}, {self.units}] (one logit per token of the vocabulary, for each token); use a "
-                "model of sequences, such as model=gpt"
-            )
-
-    def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
-        """Checks that a model of several outputs has `hidden`, `head` and perhaps `head_bias` and `head_cap`."""
+    def check(self, shapes: Shapes) -> None:
+        """Checks that a model has logits of each token, or `hidden`, `head` and perhaps `head_bias`."""
+        if len(shapes) == 1:
+            (shape,) = shapes.values()
+            if len(shape) != 3 or shape[1] not in (None, self.tokens) or shape[2] != self.units:
+                raise ConfigError(
+                    f"model._target_: the model's output has shape {list(shape)}, but the task needs "
+                    f"[batch, {self.tokens}, {self.units}] (one logit per token of the vocabulary, for each token); "
+                    "use a model of sequences, such as model=gpt"
+                )
+            return
         hidden = tuple(shapes.get(HIDDEN, ()))
         head = tuple(shapes.get(HEAD, ()))
         bias = tuple(shapes.get(HEAD_BIAS, ()))
-        has_names = {HIDDEN, HEAD} <= set(shapes) <= {HIDDEN, HEAD, HEAD_BIAS, HEAD_CAP}
+        has_names = {HIDDEN, HEAD} <= set(shapes) <= {HIDDEN, HEAD, HEAD_BIAS}
         has_shapes = len(hidden) == 3 and head == (hidden[2], self.units) and bias in ((), (self.units,))
-        has_shapes = has_shapes and tuple(shapes.get(HEAD_CAP, ())) == ()
         if has_names and has_shapes:
             return
         listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
@@ -375,7 +352,13 @@ class LanguageModel(PerPosition):
         logits = ops.matmul(outputs[HIDDEN], outputs[HEAD])
         if outputs.get(HEAD_BIAS) is not None:
             logits = logits + outputs[HEAD_BIAS]
-        return {"logits": _capped(ops, logits, outputs)}
+        return {"logits": logits}
+
+
+def _fix_of_token(token: int) -> str:
+    if token < 0:
+        return "store token numbers that start at 0"
+    return f"set task.vocabulary={token + 1} or more, or task=positions for a class per token (tags)"
 
 
 def _default_inputs(config: TaskConfig, arrays: Mapping[str, ArraySpec], label_weight: str | None) -> list[str]:
@@ -384,10 +367,3 @@ def _default_inputs(config: TaskConfig, arrays: Mapping[str, ArraySpec], label_w
     if SEGMENTS not in arrays:
         return [TOKENS]
     return [name for name in (TOKENS, SEGMENTS, POSITIONS) if name in arrays]
-
-
-def _capped(ops: Arrays, logits: Tensor, outputs: Mapping[str, Tensor]) -> Tensor:
-    cap = outputs.get(HEAD_CAP)
-    if cap is None:
-        return logits
-    return cap * ops.tanh(logits / cap)

@@ -62,24 +62,10 @@ OF_EXAMPLES = ("dice", "tversky")
 SHIFT_INVARIANT = (*OF_EVERY_ENGINE, "log_cosh")
 # Losses whose targets are probabilities, or 0 and 1, and whose outputs are probabilities.
 OF_PROBABILITIES = (*WITH_LOGITS, "categorical_generalized_cross_entropy", "kl_divergence", "dice", "tversky")
-# Keras's short names.
-SHORT = {
-    "mse": "mean_squared_error",
-    "mae": "mean_absolute_error",
-    "mape": "mean_absolute_percentage_error",
-    "msle": "mean_squared_logarithmic_error",
-    "kld": "kl_divergence",
-    "bce": "binary_crossentropy",
-}
 
 
 def check(name: str) -> None:
-    """Checks the name of a loss. Raises ConfigError if not."""
-    plain = name.replace("_", "").lower()
-    for known in NAMES:
-        if name != known and (plain == known.replace("_", "") or SHORT.get(plain) == known):
-            problem = "losses are called by the names of Keras's functions"
-            raise invalid(KEY, name, problem=problem, fix=f"set {KEY}={known}")
+    """Checks the name of a loss, that of Keras's function. Raises ConfigError if not."""
     check_name(KEY, name, NAMES)
 
 

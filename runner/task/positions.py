@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runner.arrays import Arrays, Tensor
+from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import PositionsOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, Batch, DataSource
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.task import classes, keras_metrics, losses, probabilities
-from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, TaskData
+from runner.task.base import Evaluation, OutputSpec, Report, Shapes, Table, TaskData
 from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE
 from runner.task.per_position import PerPosition, spatial_shape, without_roles
-from runner.task.supervised import ratio, read_columns
+from runner.task.supervised import as_counts, is_real, only_shape, ratio, read_columns, shares
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -52,6 +52,8 @@ class Positions(PerPosition):
 
     own_metrics = dict.fromkeys(("accuracy", "mean_iou", "f1_macro"), MAXIMIZE)
     compares = keras_metrics.CLASSES
+    # The chosen loss of probabilities, if it has one number per example, not one per position.
+    _loss_of_examples: losses.Loss | None = None
 
     @classmethod
     def check_options(cls, options: PositionsOptions) -> None:
@@ -67,8 +69,6 @@ class Positions(PerPosition):
         if config.inputs is None:
             config = replace(config, inputs=without_roles(config, data.arrays, options.label_weight))
         super().__init__(config, options, data)
-        self._skips_labels = options.ignore_index is not None
-        self._label_smoothing = options.label_smoothing
         self.label = self._check_target(data.arrays)
         self.positions = spatial_shape(data.arrays[self.label])
         self.find_label_weight(options.label_weight, data.arrays)
@@ -139,25 +139,86 @@ class Positions(PerPosition):
         """Returns int32 (B, *P)."""
         return ops.cast(self._without_channel(ops, batch[self.label]), "int32")
 
-    def is_counted(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor | None:
-        """Returns whether a label is not `task.ignore_index`; None: there is no such label."""
-        if self._options.ignore_index is None:
-            return None
-        return ops.not_equal(self.labels(ops, batch), self._options.ignore_index)
+    @property
+    def weighs_arrays(self) -> bool:
+        """Whether `weights` reads other arrays than `weight`, which marks padding."""
+        return self._label_weight is not None or self._options.ignore_index is not None
 
-    def is_counted_on_host(self, batch: Batch) -> Array | None:
-        """Returns what `is_counted` does."""
+    def _counts_on_host(self, batch: Batch, shape: tuple[int, ...]) -> Array:
+        counts = super()._counts_on_host(batch, shape)
         if self._options.ignore_index is None:
-            return None
-        labels = np.asarray(batch[self.label])
-        labels = labels.reshape(*np.shape(batch["weight"]), *self.positions)
-        return np.asarray(labels.astype(np.int32) != self._options.ignore_index)
+            return counts
+        labels = np.asarray(batch[self.label]).reshape(shape).astype(np.int32)
+        is_counted = labels != self._options.ignore_index
+        return np.where(is_counted, counts, np.float32(0.0))
 
     def logits(self, ops: Arrays, outputs: Tensor) -> Tensor:
         """Returns the logits (B, *P, C) of a model's outputs."""
         if self._options.from_logits:
             return outputs
         return ops.log(probabilities.clipped(ops, outputs))
+
+    def counts(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, *P), the weight of each label; 0 for padding and for what is not counted."""
+        label = self.labels(ops, batch)
+        counts = ops.cast(ops.ones_like(label), "float32")
+        if self._options.ignore_index is not None:
+            counts = ops.cast(ops.not_equal(label, self._options.ignore_index), "float32")
+        if self._label_weight is not None:
+            weight = ops.cast(self._without_channel(ops, batch[self._label_weight]), "float32")
+            counts = counts * weight
+        return ops.where(is_real(ops, batch, len(counts.shape)), counts, ops.zeros_like(counts))
+
+    def _summed(self, ops: Arrays, values: Tensor, counts: Tensor) -> Tensor:
+        """Returns the sums (B,) of values (B, *P) times their counts (B, *P)."""
+        # Selected, not only multiplied by 0: the values of padding may be NaN.
+        selected = ops.where(ops.greater(counts, 0.0), values, ops.zeros_like(values))
+        return ops.sum(selected * counts, axis=tuple(range(1, len(self.positions) + 1)))
+
+    def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns each example's loss (B,), cross-entropy in nats, summed over its counted positions and weighted."""
+        if self._loss is not None:
+            return self._weighted(ops, self._chosen_loss(ops, self._loss, outputs, batch), batch)
+        logits = self.logits(ops, outputs)
+        label = self.labels(ops, batch)
+        nats, _ = token_losses(ops, logits, label)
+        smoothing = self._options.label_smoothing
+        if smoothing:
+            # The cross-entropy of the uniform distribution.
+            uniform = ops.logsumexp(logits) - ops.mean(logits, axis=-1)
+            nats = (1.0 - smoothing) * nats + smoothing * uniform
+        if self._class_weights is not None:
+            one_hot = ops.one_hot(label, len(self._class_weights))
+            nats = nats * ops.sum(one_hot * self._class_weights, axis=-1)
+        return self._weighted(ops, self._summed(ops, nats, self.counts(ops, batch)), batch)
+
+    def _chosen_loss(self, ops: Arrays, loss: losses.Loss, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns each example's loss (B,) of a Keras loss, summed over its counted positions."""
+        label = self.labels(ops, batch)
+        counts = self.counts(ops, batch)
+        classes = int(outputs.shape[-1])
+        one_hot = ops.one_hot(label, classes)
+        target = one_hot * (1.0 - self._options.label_smoothing) + self._options.label_smoothing / classes
+        if self._loss_of_examples is not None:
+            # What is not counted is neither in the target nor in the output. The mean of a step is over the positions.
+            is_counted = ops.expand_dims(ops.cast(ops.greater(counts, 0.0), "float32"), -1)
+            share = self.predictions(ops, outputs)["probabilities"] * is_counted
+            return self._loss_of_examples(ops, target * is_counted, share) * self.counted_terms(ops, batch)
+        terms = loss(ops, target, outputs)
+        if len(terms.shape) > len(counts.shape):
+            terms = ops.mean(terms, axis=-1)
+        if self._class_weights is not None:
+            terms = terms * ops.sum(one_hot * self._class_weights, axis=-1)
+        return self._summed(ops, terms, counts)
+
+    def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the number of counted positions of each example that are predicted correctly."""
+        _, right = token_losses(ops, self.logits(ops, outputs), self.labels(ops, batch))
+        return {"accuracy": self._summed(ops, right, self.counts(ops, batch))}
+
+    def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the sums over a batch's examples: float64 adds them exactly, however many positions there are."""
+        return {name: values.sum(0) for name, values in totals.items()}
 
     def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the confusion matrix of each example (B, C, C), whose rows are labels; with many classes its sums.
@@ -212,8 +273,9 @@ class Positions(PerPosition):
         }
         return {**metrics, **self._keras_metrics.results(totals)}
 
-    def check(self, shape: Sequence[int | None]) -> None:
+    def check(self, shapes: Shapes) -> None:
         """Checks that a model has one logit per class for each position."""
+        shape = only_shape(shapes)
         expected = (*self.positions, len(self.class_names))
         fits = len(shape) == len(expected) + 1
         # The dims of the positions may be unknown, as of a fully convolutional model.
@@ -233,16 +295,16 @@ class Positions(PerPosition):
             return {"probabilities": outputs, "class": predicted}
         return {"logits": outputs, "probabilities": ops.softmax(outputs), "class": predicted}
 
-    def warnings(self, outputs: Array) -> list[str]:
+    def warnings(self, evaluation: Evaluation) -> list[str]:
         """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        return probabilities.softmax_warnings(outputs, from_logits=self._options.from_logits)
+        return probabilities.softmax_warnings(evaluation.outputs, from_logits=self._options.from_logits)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the classes, a picture of their scores or confusion, and predictions of some images."""
         right, labels, predicted = _by_class(evaluation.totals)
         files: dict[str, Callable[[Path], None]] = {}
         if _CONFUSION in evaluation.totals:
-            matrix = np.rint(evaluation.totals[_CONFUSION]).astype(np.int64)
+            matrix = as_counts(evaluation.totals[_CONFUSION])
             files["confusion.png"] = partial(
                 pictures.confusion, matrix=matrix, class_names=self.class_names, split=split, unit="positions"
             )
@@ -287,15 +349,14 @@ def _f1(right: Array, labels: Array, predicted: Array) -> Array:
 
 
 def _class_table(names: Sequence[str], right: Array, labels: Array, predicted: Array) -> Table:
-    iou_of_classes = _iou(right, labels, predicted)
-    f1 = _f1(right, labels, predicted)
-    rows: list[tuple[Cell, ...]] = []
-    for index, name in enumerate(names):
-        row: list[Cell] = [name]
-        occurs = labels[index] + predicted[index] > 0
-        row += [float(iou_of_classes[index]), float(f1[index])] if occurs else [None, None]
-        row.append(float(right[index] / predicted[index]) if predicted[index] else None)
-        row.append(float(right[index] / labels[index]) if labels[index] else None)
-        row += [round(float(labels[index])), round(float(predicted[index]))]
-        rows.append(tuple(row))
-    return ("class", "iou", "f1 (dice)", "precision", "recall", "labels", "predicted"), rows
+    columns = (
+        names,
+        shares(right, labels + predicted - right),
+        shares(2.0 * right, labels + predicted),
+        shares(right, predicted),
+        shares(right, labels),
+        as_counts(labels).tolist(),
+        as_counts(predicted).tolist(),
+    )
+    head = ("class", "iou", "f1 (dice)", "precision", "recall", "labels", "predicted")
+    return head, list(zip(*columns, strict=True))

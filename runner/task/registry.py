@@ -68,8 +68,8 @@ class TaskEntry:
 
 TASKS: dict[str, TaskEntry] = {
     "classification": TaskEntry(f"{_FOLDER}.classification.Classification"),
-    "multilabel": TaskEntry(f"{_FOLDER}.multilabel.Multilabel"),
-    "binary": TaskEntry(f"{_FOLDER}.binary.Binary"),
+    "multilabel": TaskEntry(f"{_FOLDER}.sigmoids.Multilabel"),
+    "binary": TaskEntry(f"{_FOLDER}.sigmoids.Binary"),
     "positions": TaskEntry(
         f"{_FOLDER}.positions.Positions",
         predicts="any",
@@ -85,12 +85,6 @@ TASKS: dict[str, TaskEntry] = {
         samples_text=True,
         counts_tokens=True,
         judges_outputs=False,
-    ),
-    "sequence_to_sequence": TaskEntry(
-        f"{_FOLDER}.sequence_to_sequence.SequenceToSequence",
-        predicts="any",
-        counts_tokens=True,
-        counting_options=("padding",),
     ),
     "several": TaskEntry(f"{_FOLDER}.several.Several", predicts="any", judges_outputs=False, has_outputs=True),
     "custom": TaskEntry(f"{_FOLDER}.custom.Custom", predicts="any"),

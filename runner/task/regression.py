@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from runner.data.base import Array, DataSource
 from runner.errors import invalid
 from runner.host.late import late
 from runner.task import keras_metrics, losses
-from runner.task.base import BRIGHTEST, Cell, Evaluation, OutputSpec, Report, Table, TaskData, is_bytes
+from runner.task.base import BRIGHTEST, Cell, Evaluation, OutputSpec, Report, Shapes, Table, TaskData, is_bytes
 from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import (
@@ -260,9 +260,9 @@ class Regression(Supervised):
         r2_of_constant = np.where(squared > 0, 0.0, 1.0)
         return np.where(varies, r2, r2_of_constant)
 
-    def check(self, shape: Sequence[int | None]) -> None:
+    def check(self, shapes: Shapes) -> None:
         """Checks that a model's output has the target's shape."""
-        check_output(shape, self._shape, "the shape of the target")
+        check_output(shapes, self._shape, "the shape of the target")
 
     def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
         """Returns the prediction (B, ..., K) in the target's own units."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,18 @@ from runner.config.schema_task import SeveralOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, DataSource, Value
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.task import registry
-from runner.task.base import LOSS, Evaluation, Outputs, OutputSpec, Report, Table, Task, TaskData, named_outputs
+from runner.task.base import (
+    LOSS,
+    Evaluation,
+    Outputs,
+    OutputSpec,
+    Report,
+    Shapes,
+    Table,
+    Task,
+    TaskData,
+    named_outputs,
+)
 from runner.task.metrics import MINIMIZE
 from runner.task.supervised import counted
 
@@ -266,16 +277,15 @@ class Several(Task):
                 metrics[_metric(name, key)] = value
         return metrics
 
-    def check(self, shape: Sequence[int | None]) -> None:
-        """Rejects a model with a single output."""
-        raise ConfigError(
-            f"model._target_: the model has one output, {list(shape)}, but the task has {', '.join(self.tasks)}; "
-            "return a dict of outputs with these names"
-        )
-
-    def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
+    def check(self, shapes: Shapes) -> None:
         """Checks that a model has the outputs of the config, each as its task needs it."""
         names = ", ".join(self.tasks)
+        if len(shapes) == 1:
+            (shape,) = shapes.values()
+            raise ConfigError(
+                f"model._target_: the model has one output, {list(shape)}, but the task has {names}; return a dict of "
+                "outputs with these names"
+            )
         if all(name.isdigit() for name in shapes):
             raise ConfigError(
                 f"model._target_: the model's {len(shapes)} outputs have no names, but the task has {names}; return a "
@@ -287,7 +297,7 @@ class Several(Task):
                 fix = did_you_mean(name, shapes, "rename the output of the model, or of the task")
                 raise invalid("task.outputs", f"[{', '.join(self.tasks)}]", problem=problem, fix=fix)
             with _named(name):
-                task.check(shapes[name])
+                task.check({name: shapes[name]})
         for name in shapes:
             if name not in self.tasks:
                 raise ConfigError(
@@ -311,12 +321,13 @@ class Several(Task):
                 answers[name if len(own) == 1 else _metric(name, key)] = value
         return answers
 
-    def named_warnings(self, outputs: Mapping[str, Array]) -> list[str]:
+    def warnings(self, evaluation: Evaluation) -> list[str]:
         """Returns the warnings of each output's task."""
-        warnings = []
+        found = []
         for name, task in self.tasks.items():
-            warnings += [_of_output(warning, name) for warning in task.warnings(outputs[name])]
-        return warnings
+            own = task.warnings(self._evaluation_of(name, evaluation))
+            found += [_of_output(warning, name) for warning in own]
+        return found
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns the files and tables of each output's task, with the output's name before theirs."""

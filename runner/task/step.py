@@ -6,7 +6,7 @@ dataset's arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from runner.arrays import Arrays, Tensor
@@ -14,7 +14,7 @@ from runner.config.schema_task import StepOptions, TaskConfig
 from runner.data.base import Array
 from runner.errors import invalid
 from runner.host import import_path
-from runner.task.base import LOSS, TaskData
+from runner.task.base import LOSS, Shapes, TaskData
 from runner.task.custom import output_spec
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import Supervised
@@ -94,8 +94,5 @@ class StepTask(Supervised):
         examples = max(float(totals[EXAMPLES]), 1.0)
         return {name: float(totals[name]) / examples for name in self.directions if name != LOSS}
 
-    def check(self, shape: Sequence[int | None]) -> None:
-        """Accepts any output: the user's class reads it."""
-
-    def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
+    def check(self, shapes: Shapes) -> None:
         """Accepts any outputs: the user's class reads them."""

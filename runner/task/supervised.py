@@ -12,7 +12,7 @@ from runner.config.schema_task import TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource
 from runner.errors import ConfigError, did_you_mean, invalid, listed
 from runner.task import keras_metrics, losses
-from runner.task.base import LOSS, Cell, Table, Task, TaskData
+from runner.task.base import LOSS, Cell, Shapes, Table, Task, TaskData
 from runner.task.metrics import MINIMIZE
 
 # Examples that are read at a time from a source without whole columns: more would need memory for images that are
@@ -143,8 +143,20 @@ class Supervised(Task):
         return loss_b if weight_b is None else loss_b * weight_b
 
 
-def check_output(shape: Sequence[int | None], expected: Sequence[int], meaning: str) -> None:
-    """Checks the shape of a model's output, the batch dim first. Raises ConfigError if not."""
+def only_shape(shapes: Shapes) -> Sequence[int | None]:
+    """Returns the shape of a model's only output. Raises ConfigError if it has several."""
+    if len(shapes) > 1:
+        found = ", ".join(str(list(shape)) for shape in shapes.values())
+        raise ConfigError(
+            f"model._target_: the model has {len(shapes)} outputs of shapes {found}, but the task takes one; set "
+            "task=several, which gives each output a task of its own, or return a single output"
+        )
+    return next(iter(shapes.values()))
+
+
+def check_output(shapes: Shapes, expected: Sequence[int], meaning: str) -> None:
+    """Checks that a model has one output of a shape, without the batch dim. Raises ConfigError if not."""
+    shape = only_shape(shapes)
     if tuple(shape[1:]) != tuple(expected):
         sizes = ", ".join(map(str, expected))
         kind = "size" if len(expected) == 1 else "shape"
@@ -188,14 +200,18 @@ def ratio(part: Array, whole: Array) -> Array:
     return np.asarray(np.where(whole > 0, part, 0.0) / np.where(whole > 0, whole, 1.0))
 
 
+def shares(part: Array, whole: Array) -> list[Cell]:
+    """Returns part / whole as cells of a table, None where the whole is 0."""
+    cells: list[Cell] = []
+    for numerator, denominator in zip(part, whole, strict=True):
+        cells.append(float(numerator / denominator) if denominator else None)
+    return cells
+
+
 def class_table(names: Sequence[str], right: Array, examples: Array, predicted: Array) -> Table:
-    """Returns the precision and recall of each class, of counts (C,); None if it has no predictions or no examples."""
-    rows: list[tuple[Cell, ...]] = []
-    for name, hits, count, chosen in zip(names, right, examples, predicted, strict=True):
-        precision = float(hits / chosen) if chosen else None
-        recall = float(hits / count) if count else None
-        rows.append((name, precision, recall, int(count), int(chosen)))
-    return ("class", "precision", "recall", "examples", "predicted"), rows
+    """Returns the precision and recall of each class, of counts (C,)."""
+    columns = (names, shares(right, predicted), shares(right, examples), examples.tolist(), predicted.tolist())
+    return ("class", "precision", "recall", "examples", "predicted"), list(zip(*columns, strict=True))
 
 
 def read_columns(source: DataSource, names: Sequence[str], count: int | None = None) -> dict[str, Array]:

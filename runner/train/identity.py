@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from runner.config.import_paths import import_paths
+from runner.config.options import import_paths
 from runner.config.schema import RunConfig
 from runner.engine import registry
 from runner.host import import_path, paths
@@ -44,7 +44,7 @@ def code_version(config: RunConfig) -> str:
     A commit would not do: a working tree may have changed since, and an installed package has none.
     """
     digest = hashlib.sha256(_package_digest().encode())
-    for path in import_paths(config):
+    for path in import_paths(config.model, config.optimizer, config.dataset, config.task):
         digest.update(_source(path))
     return digest.hexdigest()[:_DIGEST_CHARACTERS]
 

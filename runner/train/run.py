@@ -19,7 +19,7 @@ from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import Saver, take_state
 from runner.cluster.lifecycle import AgreedStop, finish_together
 from runner.cluster.team import current
-from runner.config import typed
+from runner.config import compose
 from runner.config.convert import resolved
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data import loading, workers
@@ -35,7 +35,7 @@ from runner.host.outputs import warn as warn_of_disk
 from runner.host.signals import heard
 from runner.host.stores.urls import Place
 from runner.layout import mesh
-from runner.model import gpt_options, windows
+from runner.model import gpt_options
 from runner.plan import exhausted, rows, tokens
 from runner.plan.checks import warnings
 from runner.plan.checks.trainer import with_metrics, with_plateau_metric
@@ -364,9 +364,7 @@ def _engine_warnings(
         evaluation = engine.evaluate(batches, keep_outputs=True)
     if not task.own_step:
         found += warnings.of_rates(config.optimizer, total)
-    if evaluation.named_outputs:
-        return found + task.named_warnings(evaluation.named_outputs)
-    return found + task.warnings(evaluation.outputs)
+    return found + task.warnings(evaluation)
 
 
 def model_flops(model: ModelConfig, batch_size: int, engine: Engine, task: Task) -> float:
@@ -375,11 +373,8 @@ def model_flops(model: ModelConfig, batch_size: int, engine: Engine, task: Task)
     if not task.tokens or units is None:
         return 0.0
     shapes = {path: placement.shape for path, placement in engine.placements.items()}
-    attended = gpt_options.attention_shares(model, task.tokens).get(windows.SCANNED, 1.0)
     used_experts = gpt_options.used_experts(model)
-    return tokens.step_flops(
-        shapes, set(engine.trainable), batch_size * task.tokens, task.tokens, units, attended, used_experts
-    )
+    return tokens.step_flops(shapes, set(engine.trainable), batch_size * task.tokens, task.tokens, units, used_experts)
 
 
 def _log_inputs(tracker: Tracker, data: Dataset, folder: Path, *, overfits: bool) -> None:
@@ -401,7 +396,7 @@ def _tracker(config: RunConfig, content: Mapping[str, object], run_id: str | Non
     trackers: list[Tracker] = []
 
     def open_on_first() -> str | None:
-        trackers.append(open_run(config, content, typed.command("runner"), resume_run_id=run_id))
+        trackers.append(open_run(config, content, compose.command("runner"), resume_run_id=run_id))
         return trackers[0].run_id
 
     tracked_id = current().broadcast("the tracked run", open_on_first)

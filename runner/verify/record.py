@@ -22,7 +22,7 @@ from runner.cluster.team import (
     Team,
     current,
 )
-from runner.config import typed
+from runner.config import compose
 from runner.config.convert import resolved
 from runner.config.schema import EngineConfig, MeshConfig, RunConfig, VerifyConfig
 from runner.data import loading
@@ -78,7 +78,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     with heard():
         registry.prepare_alone(config)
         data = loading.load(config.dataset, config.trainer.seed, task=config.task)
-        command = typed.command("runner.verify")
+        command = compose.command("runner.verify")
         team = current()
         # Process 0 alone records; a plain `Tracker` drops what it gets.
         opened = open_run(config, content, command, "verify-") if team.is_first else Tracker()

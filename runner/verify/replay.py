@@ -26,8 +26,7 @@ from runner.checkpoint.saver import Saver
 from runner.cluster.lifecycle import AgreedStop
 from runner.cluster.team import current
 from runner.config.convert import flatten, resolved
-from runner.config.schema import ProfileConfig, RunConfig
-from runner.config.schema_replay import ReplayConfig
+from runner.config.schema import ProfileConfig, ReplayConfig, RunConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data import workers
 from runner.data.base import Array, Dataset

@@ -102,7 +102,7 @@ ROWS: list[tuple[str, ...]] = [
     ("task=segmentation  dataset.image_size=[32,48]", "needs the class numbers of its masks"),
     ("task.metrics=[AUCC]", "task.metrics=AUCC: is not a Keras metric that runs have; did you mean AUC?"),
     ("task.metrics=[Hinge]", "task.metrics=Hinge", "does not fit the targets of the task"),
-    ("task=binary  task.metrics=[{AUC:{curve:PR}}]", "task.metrics=AUC: there is a metric auc already"),
+    ("task=binary  task.metrics=[Recall]", "task.metrics=Recall: there is a metric recall already"),
     ("task.metrics=[AUC]", "task.metrics=[AUC]: is Keras 3's, which engine=keras_dtensor", "set engine=jax"),
     ("task=regression  task.loss=mse", "task.loss=mse", "set task.loss=mean_squared_error"),
     ("task=several", "task.outputs={}", "needs at least two outputs", "set task.outputs={age:{name:regression}"),

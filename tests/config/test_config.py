@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hypothesis import given
-from hypothesis import strategies as st
 from omegaconf import DictConfig
 
 from runner.config import schema, schema_hydra, search_path
 from runner.config.build import fields_of
-from runner.config.convert import flatten, resolved
+from runner.config.convert import resolved
 from runner.config.options import arranged
 from runner.host import paths
 from runner.layout.axes import batch_axis
@@ -226,29 +224,6 @@ def test_interpolations_are_resolved() -> None:
     # A thousand rows of 2,048 tokens would need more memory than a training step.
     rows = convert(composed("dataset=synthetic", "dataset.batch_size=32", "task=language_model", "model=gpt")).dataset
     assert rows.eval_batch_size == 32
-
-
-keys = st.text("abc", min_size=1, max_size=3)
-nested = st.recursive(
-    st.integers() | st.none(), lambda inner: st.dictionaries(keys, inner, min_size=1, max_size=3), max_leaves=8
-)
-
-
-@given(st.dictionaries(keys, nested, max_size=3))
-def test_flatten_loses_no_leaf(content: dict[str, Any]) -> None:
-    def at(path: str) -> Any:
-        node: Any = content
-        for part in path.split("."):
-            node = node[part]
-        return node
-
-    def leaves(node: Any) -> int:
-        return sum(leaves(each) for each in node.values()) if isinstance(node, dict) else 1
-
-    if content:
-        flat = list(flatten(content))
-        assert len(flat) == len(dict(flat)) == leaves(content)
-        assert all(at(path) == value for path, value in flat)
 
 
 @pytest.mark.parametrize(

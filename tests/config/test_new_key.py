@@ -65,17 +65,6 @@ def test_an_invalid_value_of_a_new_key_is_named_with_a_fix(
     assert str(error.value) == message
 
 
-def test_valid_values_of_a_new_key_pass(extended: Any) -> None:
-    config = build(extended, {"warm_batches": "8", "pace": None, "share": 0.25}, "trainer")
-    values.check(config, "trainer")
-    assert (config.warm_batches, config.pace, config.share) == (8, None, 0.25)
-
-
-def test_a_misspelled_new_key_is_suggested(extended: Any) -> None:
-    with pytest.raises(ConfigError, match=r"did you mean warm_batches\?"):
-        build(extended, {"warm_batch": 1}, "trainer")
-
-
 def test_the_reference_has_a_row_for_each_new_key(extended: Any) -> None:
     rows = {key: (kind, meaning) for key, kind, meaning in reference.described(extended)}
     assert rows["warm_batches"] == ("integer, from 1 to 8 batches", "batches before the first timed one.")

@@ -13,7 +13,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config import search_path, typed
+from runner.config import search_path
+from runner.config.compose import command, composed_with
 from runner.host import paths, session
 
 
@@ -137,5 +138,5 @@ def test_a_recorded_command_line_has_its_folder_of_options(tmp_path: Path, monke
     monkeypatch.setattr(HydraConfig, "get", lambda: made)
     monkeypatch.chdir(tmp_path)
     with session.opened("runner", ["--config-dir", "options", "experiment=mine"]), paths.project():
-        assert typed.composed_with() == ["--config-dir=options"]
-        assert typed.command("runner") == "python -m runner --config-dir=options experiment=mine"
+        assert composed_with() == ["--config-dir=options"]
+        assert command("runner") == "python -m runner --config-dir=options experiment=mine"

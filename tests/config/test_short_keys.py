@@ -4,8 +4,7 @@ import pytest
 
 from runner.cli import command_line
 from runner.cli.command_line import arranged
-from runner.config.schema import RunConfig, TrackingConfig
-from runner.config.schema_trainer import TrainerConfig
+from runner.config.schema import RunConfig, TrackingConfig, TrainerConfig
 from runner.config.short_keys import check_read
 from runner.errors import ConfigError
 
@@ -45,11 +44,12 @@ def test_a_command_has_its_own_short_keys_and_rejects_those_of_others(
 def test_a_typed_key_that_the_command_ignores_is_rejected(typed: str, said: str) -> None:
     config = RunConfig(tracking=TrackingConfig(name="none"))
     with pytest.raises(ConfigError, match=said):
-        check_read(["mesh=single", typed], "runner", config)
+        check_read(["mesh=single", typed], "runner", config.tracking, config.trainer)
     reader = said.rpartition("python -m ")[2].partition(" ")[0].partition(";")[0]
-    verifies = RunConfig(trainer=TrainerConfig(verify_first=True))
-    check_read([typed, "tracking.experiment=a"], reader if "only python" in said else "runner", verifies)
+    command = reader if "only python" in said else "runner"
+    verifies = TrainerConfig(verify_first=True)
+    check_read([typed, "tracking.experiment=a"], command, TrackingConfig(), verifies)
     # A user's program may call any command.
-    check_read(["evaluate.split=train", "verify.steps=3"], "", config)
+    check_read(["evaluate.split=train", "verify.steps=3"], "", config.tracking, config.trainer)
     # Hydra's own groups and options are not keys of a command.
-    check_read(["evaluate=default", "tracking=none", "hydra.run.dir=a"], "runner", config)
+    check_read(["evaluate=default", "tracking=none", "hydra.run.dir=a"], "runner", config.tracking, config.trainer)

@@ -50,21 +50,12 @@ def test_a_run_may_be_called_null() -> None:
     [
         ("name=null", "name=null"),
         ("name='null'", "name='null'"),
-        ("tracking.tags={a: 1.10, b: null, c: x}", "tracking.tags={a: '1.10', b: 'null', c: x}"),
         ("tracking.run_name=1.10,2.20,a", "tracking.run_name='1.10','2.20',a"),
-        ("tracking.run_name=choice(1.10,a)", "tracking.run_name=choice('1.10',a)"),
         ("tracking.run_name=range(1,4)", "tracking.run_name=range(1,4)"),
-        ("dataset.features=[1.10, a]", "dataset.features=['1.10', a]"),
-        ("dataset.parts=[{path: 1.10, weight: 1.5}]", "dataset.parts=[{path: '1.10', weight: 1.5}]"),
-        ("dataset.standardize=[1.10, a]", "dataset.standardize=['1.10', a]"),
+        ("dataset.features=[1.10, a]", "dataset.features=[1.10, a]"),
         ("dataset.standardize=true", "dataset.standardize=true"),
-        ("task.classes=[1.10,2.20]", "task.classes=['1.10','2.20']"),
         ("task.classes=10", "task.classes=10"),
-        ("task.outputs={a: {classes: [7.0, true]}}", "task.outputs={a: {classes: ['7.0', 'true']}}"),
-        ("task.positive=1.10", "task.positive='1.10'"),
         ("task.sample.prompt=1.50", "task.sample.prompt='1.50'"),
-        ("layout.rules=[{match: 1.1, spec: [null, a]}]", "layout.rules=[{match: '1.1', spec: [null, a]}]"),
-        ("optimizer.groups=[{match: 1.1, rate: 0.5}]", "optimizer.groups=[{match: '1.1', rate: 0.5}]"),
         ("hydra.run.dir=2025.10", "hydra.run.dir='2025.10'"),
         ("model.width=1.5", "model.width=1.5"),
         ("trainer.epochs=1_0", "trainer.epochs=1_0"),
@@ -83,7 +74,8 @@ def test_texts_alone_are_quoted_and_once_only(typed: str, expected: str) -> None
         ("tracking: {run_name: 1.10}", "tracking.run_name=1.1: must be a string, but YAML reads it"),
         ("tracking: {run_name: 0x10}", "tracking.run_name=16: must be a string"),
         ("tracking: {tags: {note: true}}", "tracking.tags.note=true: must be a string"),
-        ("task: {classes: [1.10, b]}", "task.classes[0]=1.1: must be a string"),
+        ("task: {classes: [1.10, b]}", "task.classes=[1.1,b]: names must be strings or integers"),
+        ("dataset: {features: [1.10, b]}", "dataset.features[0]=1.1: must be a string"),
         ("name: 83e2010", "name=inf: must be a string"),
         ("tracking: {tags: {1.10: x}}", "tracking.tags.1.1=x: must be a string"),
     ],
@@ -94,9 +86,4 @@ def test_a_text_that_yaml_reads_as_a_number_is_rejected(text: str, said: str) ->
     with pytest.raises(ConfigError) as error:
         convert(OmegaConf.merge(made, OmegaConf.create(text)))
     assert said in str(error.value)
-    assert "put the text in quotes" in str(error.value)
-
-
-def test_an_interpolation_of_a_number_is_a_text() -> None:
-    config = convert(compose(["tracking.run_name=${optimizer.learning_rate}", "optimizer.learning_rate=0.25"]))
-    assert config.tracking.run_name == "0.25"
+    assert str(error.value).endswith("in quotes")

@@ -108,10 +108,12 @@ def listed(option: Path) -> Iterator[tuple[str, str, str]]:
 
 def attributes(kind: type) -> dict[str, str]:
     """Returns what a dataclass's docstring says of each field."""
-    text = inspect.getdoc(kind) or ""
-    body = text.partition("Attributes:\n")[2]
-    entries = re.findall(r"^  (\w+): (.*?)(?=^  \w+:|\Z)", body, flags=re.M | re.S)
-    return {name: " ".join(says.split()) for name, says in entries}
+    said = {}
+    for base in reversed(kind.__mro__):
+        body = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
+        entries = re.findall(r"^  (\w+): (.*?)(?=^  \w+:|\Z)", body, flags=re.M | re.S)
+        said |= {name: " ".join(says.split()) for name, says in entries}
+    return said
 
 
 def described(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:

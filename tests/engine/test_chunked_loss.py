@@ -40,20 +40,6 @@ for name, signs in json.loads(sys.argv[1]).items():
     pairs = zip(jax.grad(whole, (0, 1))(hidden, head), jax.grad(parts, (0, 1))(hidden, head))
     found[name] = [[float(np.abs(a - b).max()), float(np.abs(a).max())] for a, b in pairs]
 
-cap = jnp.float32(0.8)  # most logits are above it, so that it bends them
-hidden, head = jnp.asarray(rng.normal(size=(B, T, D))), jnp.asarray(rng.normal(size=(D, V)))
-direct = lambda *of: jnp.sum(
-    arrays.token_losses(ops, cap * jnp.tanh(jnp.matmul(*of) / cap), label)[0] * weight)
-in_parts = lambda *of: jnp.sum(
-    chunked(ops, WHOLE, *of, None, label, weight, most_bytes=B * V * 4, cap=cap)[0] * weight)
-in_one = lambda *of: jnp.sum(arrays.head_losses(ops, *of, None, label, weight, cap)[0] * weight)
-found["capped"] = []
-for function in (in_parts, in_one):
-    value, gradients = jax.value_and_grad(function, (0, 1))(hidden, head)
-    expected, exact = jax.value_and_grad(direct, (0, 1))(hidden, head)
-    pairs = [(value, expected), *zip(gradients, exact)]
-    found["capped"] += [[float(np.abs(a - b).max()), float(np.abs(b).max())] for a, b in pairs]
-
 hidden = jnp.asarray(rng.normal(size=(B, T, D)), jnp.bfloat16)
 head = jnp.asarray(9 * rng.normal(size=(D, V)), jnp.bfloat16)
 exact = arrays.head_losses(ops, hidden.astype("float32"), head.astype("float32"), None, label, weight)[0]
@@ -82,15 +68,6 @@ found["turns"] = sorted({int(turns) for turns in re.findall(r"length=(\\d+)", st
 print(json.dumps(found))
 """
 found = answers(PROGRAM, SIGNS)
-
-
-@pytest.mark.nightly
-def test_a_soft_cap_bends_losses_and_gradients_of_chunks_as_of_the_whole(found: Any) -> None:
-    assert len(found["capped"]) == 6
-    for apart, largest in found["capped"]:
-        # Gradients are differences of terms near 1, each with a few roundings of 1.2e-7; measured up to 4.3e-7.
-        assert apart <= 2e-6
-        assert largest > 0.02
 
 
 @pytest.mark.parametrize("signs", SIGNS)

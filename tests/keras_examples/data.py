@@ -50,7 +50,10 @@ def sentences(length: int = 24, vocabulary: int = 32) -> dict[str, Arrays]:
 
 
 def pairs(length: int = 10, vocabulary: int = 24) -> dict[str, Arrays]:
-    """Source sequences and their reversals, from a start token (1) to an end token (2), padded with 0."""
+    """Source sequences and their reversals from a start token (1), each with the next token, to an end token (2).
+
+    Rows are padded with 0, which has no weight.
+    """
     rng = np.random.default_rng(4)
     source = rng.integers(3, vocabulary, (COUNT, length)).astype("int32")
     target = np.zeros((COUNT, length + 3), "int32")
@@ -59,7 +62,9 @@ def pairs(length: int = 10, vocabulary: int = 24) -> dict[str, Arrays]:
         source[row, words:] = 0
         target[row, 1 : words + 1] = source[row, :words][::-1]
         target[row, words + 1] = 2
-    return by_split({"source": source, "target": target})
+    label = target[:, 1:]
+    weight = (label > 0).astype("float32")
+    return by_split({"source": source, "target": target[:, :-1], "label": label, "label_weight": weight})
 
 
 def series(classes: int = 2, length: int = 32, channels: int = 1) -> dict[str, Arrays]:

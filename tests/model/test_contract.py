@@ -1,6 +1,6 @@
 """What Keras's `fit` does around a step, a run does too, or refuses by name, on both engines.
 
-That it does the same is in `tests/parity` and `tests/models_of_keras`.
+That it does the same is in `tests/parity`.
 """
 
 from __future__ import annotations

@@ -13,23 +13,20 @@ from tests.golden.runs import GPT, TOKENS
 
 LLAMA = ("model.positions=rotary", "model.norm=rms", "model.activation=swiglu", "model.bias=false")
 GROUPED = (*LLAMA, "model.key_value_heads=2")
-LOCAL = (*GROUPED, "model.window=5", "model.global_every=2", "model.local_wavelength=100.0", "model.depth=3")
-CAPPED = ("model.attention_cap=2.0", "model.logits_cap=3.0", "model.tied=true", "model.post_norm=true")
 MIXTURE = (*LLAMA, "model.experts=4", "model.router_loss=0.5")
 NAMES = ("model.remat=names", "model.saved=[query,attended,up]", "model.dropout=0.1")
-DOTS = ("model.remat=dots_saveable", "model.scan=true")
+TIED = ("model.tied=true", "model.remat=dots_saveable", "model.scan=true")
 # Queries over one axis, keys and values over another, as layout=auto proposes where the first can't split both.
 TWO_AXES = ("mesh.axes={batch:1,model:4,small:2}", "layout=auto", *GROUPED)
 TOKENS_AND_HEADS = ("mesh.axes={batch:2,model:2,sequence:2}", "layout=megatron", "layout.sequence=sequence")
 CASES = {
     "names": ("engine=jax", "mesh=batch2_model4", "layout=fsdp_megatron", *GROUPED, *NAMES),
-    "scan": ("engine=jax", *TOKENS_AND_HEADS, *LOCAL, "model.scan=true", "model.remat=full"),
-    "capped": ("engine=jax", "mesh=batch4_sequence2", "layout=fsdp", "layout.sequence=sequence", *CAPPED, *DOTS),
+    "scan": ("engine=jax", *TOKENS_AND_HEADS, *GROUPED, "model.scan=true", "model.remat=full"),
+    "tied": ("engine=jax", "mesh=batch4_sequence2", "layout=fsdp", "layout.sequence=sequence", *TIED),
     "mixture": ("engine=jax", "mesh.axes={batch:2,model:2,experts:2}", "layout=megatron", *MIXTURE, "model.scan=true"),
     "two axes": ("engine=jax", *TWO_AXES),
     "two axes on DTensor": TWO_AXES,
-    "local on DTensor": ("mesh=batch4_model2", "layout=megatron", *LOCAL),
-    "capped on DTensor": (*TOKENS_AND_HEADS, *CAPPED),
+    "tied on DTensor": (*TOKENS_AND_HEADS, "model.tied=true"),
     "mixture on DTensor": ("mesh=batch8", "layout=fsdp", *MIXTURE),
 }
 

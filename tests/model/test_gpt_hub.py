@@ -1,4 +1,4 @@
-"""With the weights of KerasHub's GPT-2, Llama 3, Mistral, Mixtral, Gemma 2 and 3, `model=gpt` gives their logits."""
+"""With the weights of KerasHub's GPT-2, Llama 3 and Mixtral, `model=gpt` gives their logits."""
 
 from __future__ import annotations
 

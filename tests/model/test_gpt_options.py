@@ -53,13 +53,6 @@ def test_the_preset_passes_on_both_engines(engine: str) -> None:
         ),
         ({"remat": "full"}, "keras_dtensor", "model.remat=full: needs Keras on JAX"),
         ({"scan": True}, "keras_dtensor", "model.scan=true: needs Keras on JAX"),
-        ({"global_every": 2}, "jax", "model.global_every=2: has no effect without model.window; set model.window="),
-        (
-            {"window": 8, "local_wavelength": 100.0},
-            "keras_dtensor",
-            "without model.positions; set model.positions=",
-        ),
-        ({"attention_cap": 0.0}, "jax", "model.attention_cap=0.0: must be above 0; set model.attention_cap=50.0"),
         ({"experts": 1}, "jax", "model.experts=1: must be at least 2"),
         ({"router_loss": 0.02}, "jax", "model.router_loss=0.02: has no effect without model.experts; set model.expe"),
         ({**EXPERTS, "experts_per_token": 5}, "jax", "must be at most model.experts=4; set it to 4 or less"),

@@ -35,7 +35,7 @@ REFUSED = [
         {"engine": "keras_dtensor", "backbone": "GPT2Backbone", **GPT2},
         "engine=keras_dtensor: does not train models of Keras 3, which",
     ),
-    ({"backbone": "GPT2Backbone", **GPT2, "lora_rank": 0}, "model.lora_rank=0: must be an integer of at least 1"),
+    ({"backbone": "GPT2Backbone", **GPT2, "lora_rank": 0}, "model.lora_rank=0: must be at least 1"),
     ({}, "model.backbone: a class or a preset is required"),
     ({"backbone": "GPT2Backbone", "preset": "somewhere"}, "the two exclude each other"),
     ({"preset": "not/here"}, "model.preset=not/here: there is no such folder; set it to a folder that"),

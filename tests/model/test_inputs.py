@@ -1,4 +1,4 @@
-"""Networks of several inputs: what they make of each, and that one image builds what it always did."""
+"""Networks of several inputs: what they make of each."""
 
 from __future__ import annotations
 
@@ -45,11 +45,6 @@ for name in (*mlps, "convnet.build", "resnet.build", "vit.build"):
     model = build(keras=keras, inputs=inputs, num_classes=5, **options)
     outputs = np.asarray(model(arrays))
     found[name] = [list(outputs.shape), shapes(model)]
-    both = ({"image": image}, (8, 8, 1))
-    alone, shape = (build(keras=keras, inputs=given, num_classes=5, **options) for given in both)
-    for one in (alone, shape):
-        one(arrays["image"])
-    found[f"{name} alone"] = [[layer.name for layer in one.layers] + shapes(one) for one in (alone, shape)]
 mlp = importlib.import_module("runner.model.mlp")
 model = mlp.functional(keras=keras, inputs=inputs, num_classes=5)
 vector = keras.Model(model.inputs if sys.argv[1] == "tf_keras" else model.input, model.get_layer("joined").output)
@@ -88,23 +83,12 @@ def test_every_network_accepts_all_inputs(built: dict[str, dict[str, Any]], kera
         "resnet": [64 + beside, 5],
         "vit": [64 + beside, 5],
     }
-    names = [name for name in built[keras] if "." in name and not name.endswith("alone")]
+    names = [name for name in built[keras] if "." in name]
     assert len(names) == 7
     for name in names:
         outputs, shapes = built[keras][name]
         assert outputs == [2, 5]
         assert wanted[name.split(".")[0]] in shapes, name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("keras", LIBRARIES)
-def test_one_image_builds_the_same_network_by_name_and_by_its_shape(
-    built: dict[str, dict[str, Any]], keras: str
-) -> None:
-    for name in [name for name in built[keras] if name.endswith("alone")]:
-        by_name, by_shape = ([one for one in each if "input" not in str(one)] for each in built[keras][name])
-        assert by_name == by_shape
-        assert any(isinstance(one, list) for one in by_name)
 
 
 @pytest.mark.slow

@@ -79,7 +79,10 @@ def metrics_of_classes(keras: Any) -> Program:
 BINARY = {"auc auc_pr precision recall": EVALUATED}
 
 
-@row("metrics_of_two_classes", data.two_classes, "task=binary task.from_logits=false", meant=BINARY)
+AREAS = "task=binary task.from_logits=false task.metrics=[AUC,{AUC:{curve:PR,name:auc_pr}}]"
+
+
+@row("metrics_of_two_classes", data.two_classes, AREAS, meant=BINARY)
 def metrics_of_two_classes(keras: Any) -> Program:
     metrics = keras.metrics
     areas = [metrics.AUC(name="auc"), metrics.AUC(curve="PR", name="auc_pr")]

@@ -360,15 +360,6 @@ def test_a_table_that_gives_logits_is_a_product() -> None:
 
 
 def test_a_number_among_a_heads_outputs_is_split_by_no_axis() -> None:
-    # The soft cap of `model.logits_cap`.
     output = LayerOutput("x", "Head", (), "float32", (LayerInput("first", (4, 8, 16)),))
     model = of_tokens({"batch": 2, "sequence": 4}, "sequence", kernel=(16, 32))
     assert estimate.output_spec(model, output) == ()
-
-
-def test_local_attention_computes_its_share_of_the_products() -> None:
-    heads = tuple(LayerInput("first", (4, 8, 2, 8)) for _ in range(3))
-    output = LayerOutput("mix", "Mix", (4, 8, 2, 8), "float32", heads)
-    model = of_tokens({"batch": 2, "sequence": 4}, None)
-    everything = estimate.flops(model, output)
-    assert estimate.flops(replace(model, attended={"mix": 0.75}), output) == 0.75 * everything > 0

@@ -35,7 +35,6 @@ MIXTRAL = [
 LOGITS = ["mesh=batch4_model2", "layout=fsdp_megatron", "dataset.sequence_length=512", "task.vocabulary=32768"]
 CASES = {
     "gpt": [*GPT, "mesh=batch8"],
-    "gpt-windows": [*GPT, "mesh=batch8", "model.window=16", "model.global_every=2", "dataset.sequence_length=256"],
     "gpt-sequence": [*GPT, "mesh=batch2_sequence4", "layout=sequence"],
     "gpt-megatron": [*GPT, "mesh=batch2_model4", "layout=megatron"],
     "gpt-experts": [

@@ -73,7 +73,7 @@ def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
 
 
 def make() -> dict[str, Case]:
-    return _classification() | _binary() | _multilabel() | _positions() | _regression() | _sequences()
+    return _classification() | _binary() | _multilabel() | _positions() | _regression()
 
 
 def _classification() -> dict[str, Case]:
@@ -150,16 +150,12 @@ def _binary() -> dict[str, Case]:
     chances = (1.0 / (1.0 + np.exp(-np.clip(logits.astype(np.float64), -2.0, 2.0)))).astype(np.float32)
     target = label[:, None].astype(np.float32)
     by_class = np.where(label > 0, 3.0, 0.5).astype(np.float32)
-    words = {"x": specs["x"], "label": ArraySpec((), "int32", (), ("no", "yes"))}
     loss, as_logits = "BinaryCrossentropy", {"from_logits": True}
     unweighted = {name: specs[name] for name in ("x", "label")}
     weighted = config("binary", example_weight="own", class_weights=[0.5, 3.0])
-    positive = config("binary", positive="no", class_weights={"no": 2.0})
-    flipped = np.where(label > 0, 1.0, 2.0).astype(np.float32)
     return {
         "binary": Case(config("binary"), unweighted, batch, outputs, loss, as_logits, target),
         "binary weighted": Case(weighted, specs, batch, outputs, loss, as_logits, target, own * by_class),
-        "binary words": Case(positive, words, batch, outputs, loss, as_logits, 1.0 - target, flipped),
         "binary probabilities": Case(
             config("binary", from_logits=False), unweighted, batch, _padded(chances), loss, {}, target
         ),
@@ -285,37 +281,3 @@ def _regression() -> dict[str, Case]:
             libraries=("jax.numpy",) if name == "tversky" else ("tensorflow", "jax.numpy"),
         )
     return found
-
-
-def _sequences() -> dict[str, Case]:
-    rng = np.random.default_rng(7)
-    source = rng.integers(1, 9, (REAL, 4)).astype(np.int32)
-    target = rng.integers(1, CLASSES, (REAL, 6)).astype(np.int32)
-    target[::3, 4:] = 0
-    logits = rng.normal(scale=3.0, size=(REAL, 6, CLASSES)).astype(np.float32)
-    batch, outputs = padded({"source": source, "target": target}, logits)
-    specs = {"source": ArraySpec((4,), "int32"), "target": ArraySpec((6,), "int32")}
-    # Keras is given the shifted target and all outputs; the last one has no label.
-    following = np.concatenate([target[:, 1:], np.zeros((REAL, 1), np.int32)], 1)
-    counted = (following != 0).astype(np.float32)
-    as_logits = {"from_logits": True}
-    one_hot = np.eye(CLASSES, dtype=np.float32)[following]
-    sparse, dense = "SparseCategoricalCrossentropy", "CategoricalCrossentropy"
-    kind = "sequence_to_sequence"
-    made = {
-        "sequences": Case(
-            config(kind, vocabulary=CLASSES), specs, batch, outputs, sparse, as_logits, following, counted
-        ),
-        "sequences smoothed": Case(
-            config(kind, vocabulary=CLASSES, label_smoothing=0.2),
-            specs,
-            batch,
-            outputs,
-            dense,
-            as_logits | {"label_smoothing": 0.2},
-            one_hot,
-            counted,
-        ),
-    }
-    # Keras's mean with weights is over all positions.
-    return {name: replace(case, terms=float(counted.size)) for name, case in made.items()}

@@ -109,17 +109,6 @@ def test_scores_of_two_classes_are_scikit_learns(batch_size: int) -> None:
         assert found[name] == pytest.approx(score, rel=1e-12), name
 
 
-@pytest.mark.parametrize("batch_size", ODD_BATCHES)
-def test_areas_are_scikit_learns_where_thresholds_separate_all_examples(batch_size: int) -> None:
-    rng = np.random.default_rng(0)
-    labels = (rng.random(333) < 0.3).astype(np.int32)
-    # Probabilities in the middle between neighboring thresholds, each used several times.
-    chances = (rng.integers(0, 99, 333) + 99 * labels * (rng.random(333) < 0.5) + 0.5) / 199
-    logits = np.log(chances / (1 - chances)).astype(np.float32)[:, None]
-    found = evaluated(binary(labels), {"label": labels}, logits, batch_size).metrics
-    assert found["auc"] == pytest.approx(sklearn.roc_auc_score(labels, chances), rel=1e-12)
-
-
 def positions(shape: Sequence[int], **options: object) -> Task:
     specs = SPECS | {"label": ArraySpec(tuple(shape), "uint8", (), tuple("abcde"))}
     return make_task(cases.config("positions", **options), specs)
@@ -263,7 +252,6 @@ def test_balanced_class_weights_are_scikit_learns_and_are_kept() -> None:
     "config",
     [
         *map(cases.config, ("classification", "binary", "multilabel", "positions", "regression")),
-        cases.config("sequence_to_sequence", vocabulary=9),
     ],
 )
 def test_metrics_are_known_from_the_config_alone(config: TaskConfig) -> None:
@@ -272,7 +260,6 @@ def test_metrics_are_known_from_the_config_alone(config: TaskConfig) -> None:
         "binary": ArraySpec((), "int32"),
         "multilabel": ArraySpec((3,), "int32"),
         "positions": ArraySpec((3,), "int32", (), tuple("abc")),
-        "sequence_to_sequence": ArraySpec((3,), "int32"),
         "regression": ArraySpec((), "float32"),
     }
     task = make_task(config, SPECS | {"y": targets[config.name]})
@@ -291,24 +278,3 @@ def test_metrics_and_predictions_of_logits_are_those_of_their_probabilities() ->
     assert found["mae"] == pytest.approx(np.abs(chances - y).mean(), rel=1e-6)
     assert found["r2"] == pytest.approx(sklearn.r2_score(y, chances), rel=1e-5)
     np.testing.assert_allclose(task.predictions(OPS, outputs)["prediction"], chances, rtol=1e-5)
-
-
-@pytest.mark.parametrize("batch_size", ODD_BATCHES)
-def test_sequences_are_scored_over_the_tokens_that_follow_and_are_no_padding(batch_size: int) -> None:
-    rng = np.random.default_rng(0)
-    target = rng.integers(1, 6, (50, 7)).astype(np.int32)
-    target[::2, 5:] = 0
-    logits = rng.normal(size=(50, 7, 6)).astype(np.float32)
-    specs = {"x": ArraySpec((1,), "int32"), "y": ArraySpec((7,), "int32")}
-    task = make_task(cases.config("sequence_to_sequence", vocabulary=6), specs)
-    assert task.input_names == ("x", "y")
-    found = evaluated(task, {"x": target[:, :1], "y": target}, logits, batch_size).metrics
-    counted = target[:, 1:] != 0
-    true = target[:, 1:][counted]
-    outputs = logits[:, :-1][counted].astype(np.float64)
-    chances = np.exp(outputs) / np.exp(outputs).sum(-1, keepdims=True)
-    assert found["accuracy"] == pytest.approx(sklearn.accuracy_score(true, outputs.argmax(-1)), rel=1e-12)
-    nats = sklearn.log_loss(true, chances, labels=range(6))
-    assert found["perplexity"] == pytest.approx(np.exp(nats), rel=1e-5)
-    batch = {"x": target[:, :1], "y": target, WEIGHT: np.ones(50, np.float32)}
-    np.testing.assert_array_equal(task.weights(batch), counted.sum(1))

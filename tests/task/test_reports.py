@@ -176,7 +176,7 @@ def test_the_tables_of_two_classes_have_scikit_learns_numbers(tmp_path: Path) ->
     assert [row[2] for row in rows] == pytest.approx(list(recall))
     assert [row[3] for row in rows] == list(support)
     shown = pictures(report, tmp_path)
-    assert sorted(shown) == ["confusion.png", "curves_at_thresholds.png"]
+    assert sorted(shown) == ["confusion.png"]
     for pixels in shown.values():
         assert pixels[..., :3].std() > 0.05  # something is drawn
 

@@ -31,7 +31,7 @@ def pairs(keras, inputs, outputs):
     source = keras.layers.Embedding(16, 8, name="source_table")(tokens["source"])
     source = keras.layers.GlobalAveragePooling1D(name="pool")(source)
     source = keras.layers.Reshape((1, 8), name="shape")(source)
-    target = keras.layers.Embedding(16, 8, name="target_table")(tokens["y"])
+    target = keras.layers.Embedding(16, 8, name="target_table")(tokens["target"])
     hidden = keras.layers.Dense(16, "tanh", name="hidden")(target + source)
     return keras.Model(tokens, keras.layers.Dense(outputs.units, name="head")(hidden))
 
@@ -49,7 +49,7 @@ KINDS = {
     "binary": ["task=binary", "task.class_weights=[0.5,2.0]", "model=mlp", "model.hidden=[16]"],
     "positions": ["task=positions", "task.ignore_index=-1", "model._target_=nets.steps"],
     "segmentation": ["task=segmentation", "task.ignore_index=255", "model._target_=nets.pixels"],
-    "sequences": ["task=sequence_to_sequence", "model._target_=nets.pairs"],
+    "sequences": ["task=language_model", "task.vocabulary=16", "model._target_=nets.pairs"],
     "crossentropy": ["task=regression", "task.loss=binary_crossentropy", "task.from_logits=true", "model=mlp"],
     "several": [
         "task=several",
@@ -76,7 +76,12 @@ def written(folder: Path, kind: str) -> None:
         "binary": {"x": x, "y": (x.sum(1) > 1).astype(np.int32)},
         "positions": {"x": sequences, "y": tags},
         "segmentation": {"image": rng.integers(0, 255, (200, 8, 8, 3)).astype(np.uint8), "y": mask},
-        "sequences": {"source": tokens[:, ::-1].copy(), "y": tokens},
+        "sequences": {
+            "source": tokens[:, ::-1].copy(),
+            "target": tokens[:, :-1],
+            "y": tokens[:, 1:],
+            "label_weight": (tokens[:, 1:] > 0).astype(np.float32),
+        },
         "crossentropy": {"x": x, "y": (x > 0).astype(np.float32)},
         "several": {
             "left": x[:, :4],

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.config.durations import seconds_of
-from runner.config.fields import duration_problem
+from runner.config.fields import duration_problem, seconds_of
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import folders
 from runner.host.stores import urls

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from runner.checkpoint.arguments import key_of
 from runner.config import texts, values
 from runner.config.build import build, fields_of
+from runner.config.compose import directory
 from runner.config.convert import as_typed, convert_group
-from runner.config.hydra_node import directory
 from runner.config.names import short_keys
 from runner.config.schema import SweepConfig, TrackingConfig
 from runner.config.schema_hydra import GridSweeper, ProcessLauncher, SearchSweeper

@@ -16,9 +16,8 @@ from runner.cli.sweep.jobs import Job, Outcome
 from runner.cli.sweep.parent import Parent, open_parent
 from runner.cli.sweep.settings import DIR, Settings
 from runner.config import texts
-from runner.config.compose import compose_job
+from runner.config.compose import compose_job, directory
 from runner.config.convert import resolved
-from runner.config.hydra_node import directory
 from runner.errors import ConfigError
 from runner.host import folders, session, signals
 from runner.host.quoting import quoted, unquoted

@@ -230,7 +230,7 @@ def check_model(model: keras.Model, config: ModelConfig, data: DataSpec, *, pads
     # JAX makes float32 of float64, except where a verification allows float64.
     contract.check(model, private.all_layers(model), keras.Model, config, ("float32", "float64"))
     _check_layers(model, config, pads=pads)
-    _check_outputs(_output_shapes(model, config, data), data)
+    data.task.check(_output_shapes(model, config, data))
 
 
 def _check_layers(model: keras.Model, config: ModelConfig, *, pads: bool) -> None:
@@ -276,14 +276,6 @@ def _output_shapes(model: keras.Model, config: ModelConfig, data: DataSpec) -> d
     for number, output in enumerate(jax.tree.leaves(outputs)):
         shapes[str(number)] = (None, *output.shape[1:])
     return shapes
-
-
-def _check_outputs(shapes: Mapping[str, Shape], data: DataSpec) -> None:
-    if len(shapes) == 1:
-        (shape,) = shapes.values()
-        data.task.check(shape)
-    else:
-        data.task.check_named(shapes)
 
 
 def reason(error: Exception) -> str:

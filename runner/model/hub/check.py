@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
+from runner.config.fields import Constraint
 from runner.config.schema import DatasetConfig, ModelConfig
+from runner.config.values import check_value
 from runner.data import checks_text
 from runner.errors import ConfigError, invalid
 from runner.model.hub import options, presets
@@ -34,18 +36,7 @@ def check(config: ModelConfig, dataset: DatasetConfig, engine: str, keras_3_engi
         problem = "it needs keras_hub, which is not installed"
         raise invalid("model", "keras_hub", problem=problem, fix="pip install -e '.[hub]'")
     own = config.options
-    for key in ("preset", "backbone", "task"):
-        value = own.get(key)
-        if value is not None and (not isinstance(value, str) or not value):
-            raise invalid(
-                f"model.{key}", value, problem="must be a string or null", fix="set it to a name, or remove it"
-            )
-    rank = own.get("lora_rank")
-    if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 1):
-        problem = "must be an integer of at least 1, or null"
-        raise invalid("model.lora_rank", rank, problem=problem, fix="set model.lora_rank=8")
-    if not isinstance(own.get("fused_head", False), bool):
-        raise invalid("model.fused_head", own["fused_head"], problem="must be true or false", fix="remove it")
+    check_value("model.lora_rank", own.get("lora_rank"), Constraint(at_least=1, example=8))
     _check_source(own.get("backbone"), own.get("preset"))
     _check_keys(config)
     if own.get("preset") is not None and checks_text.is_text(dataset):
@@ -67,8 +58,6 @@ def _check_source(backbone: str | None, preset: str | None) -> None:
 
 def _check_keys(config: ModelConfig) -> None:
     further = config.options.get("config") or {}
-    if not isinstance(further, Mapping):
-        raise invalid("model.config", further, problem="must be a mapping", fix="write model.config={key: value}")
     for key, value in further.items():
         if key in config.options and key not in _BUILDER_OPTIONS:
             problem = f"the key is set twice, model.{key} is {config.options[key]}"

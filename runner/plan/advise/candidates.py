@@ -66,7 +66,7 @@ class Candidate:
     def overrides(self) -> list[str]:
         """Returns the candidate as on a command line."""
         axes = ",".join(f"{name}:{size}" for name, size in self.axes)
-        # The axes of the option are replaced by those of the second override, see `runner.config.free_keys`.
+        # The axes of the option are replaced by those of the second override, see `runner.config.short_keys`.
         words = [MESH, f"mesh.axes={{{axes}}}", f"layout={self.layout}"]
         if self.sequence:
             words.append(f"layout.sequence={SEQUENCE}")

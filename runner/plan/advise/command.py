@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from rich.text import Text
 
 from runner.checkpoint.arguments import key_of
-from runner.config import typed
+from runner.config import compose
 from runner.config.convert import as_typed, choices
 from runner.config.schema import HardwareConfig, RunConfig
 from runner.data import loading
@@ -91,7 +91,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     devices = config.advise.devices
     assert devices is not None
     overrides = kept(as_typed(HydraConfig.get().overrides.task))
-    children = compiled.Children(tuple(typed.composed_with()), overrides)
+    children = compiled.Children(tuple(compose.composed_with()), overrides)
     compiler = depth.settled(config).plan.compiler
     options = config.model.options
     own = candidates.Candidate(
@@ -248,7 +248,7 @@ def _report(
         lines.append(f"warning: {network}")
     lines.append(f"found in {advice.seconds:.0f} s, with figures from {_depths(entries)}")
     training = [*for_training(overrides), *_changing(best.candidate, start, overrides)]
-    command = _with_setting(best, shlex.join(["python", "-m", "runner", *typed.composed_with(), *training]))
+    command = _with_setting(best, shlex.join(["python", "-m", "runner", *compose.composed_with(), *training]))
     with required(folder):
         (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
         notes = "- " + "\n- ".join(line.strip() for line in lines)

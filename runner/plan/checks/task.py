@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.config.options import output_tasks, task_options
+from runner.config.options import output_tasks
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
@@ -51,8 +51,6 @@ def check(config: RunConfig) -> None:
     may_have_tokens = registry.entry(dataset).tokens == "maybe"
     if not is_text and not may_have_tokens:
         raise _no_tokens(dataset, task)
-    if is_text and entry.samples_text:
-        _check_sample(dataset, task)
 
 
 def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
@@ -137,16 +135,3 @@ def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
         problem=f"needs sequences of tokens, but dataset={dataset.name} has none",
         fix=f"set {tokenize}dataset=text, dataset=shakespeare or dataset=pydoc",
     )
-
-
-def _check_sample(dataset: DatasetConfig, task: TaskConfig) -> None:
-    """Checks that a sampled text fits into a row together with its prompt."""
-    sample = task_options(task).sample
-    length = dataset.sequence_length or checks_text.LENGTH
-    if sample is not None and sample.tokens is not None and sample.tokens >= length:
-        raise invalid(
-            "task.sample.tokens",
-            sample.tokens,
-            problem=f"must be below dataset.sequence_length={length}, as a row has the prompt too",
-            fix=f"set task.sample.tokens={length // 2}",
-        )

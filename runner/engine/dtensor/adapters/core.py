@@ -54,7 +54,7 @@ class CoreAdapter:
         # Names first: two layers of one name would be one variable in what follows.
         check_paths(self.variables(model), self._config)
         # A batch of one example is enough for the shape of the outputs.
-        self._data.task.check(self.layer_outputs(1)[-1].shape)
+        self._data.task.check({"outputs": self.layer_outputs(1)[-1].shape})
         if not target.is_own(self._config):
             check_kept(model, self.variables(model), self._config, self._data, self._seed, pads=pads)
 

@@ -85,12 +85,12 @@ class KerasAdapter:
         task = self._data.task
         shape = getattr(model, "output_shape", None)
         if isinstance(shape, Mapping):
-            task.check_named({str(name): tuple(one_shape) for name, one_shape in shape.items()})
+            task.check({str(name): tuple(one_shape) for name, one_shape in shape.items()})
         elif isinstance(shape, tuple) and not any(isinstance(size, tuple) for size in shape):
             # A tuple of tuples has the shapes of several outputs, a tuple of sizes that of one.
-            task.check(shape)
+            task.check({"outputs": shape})
         elif isinstance(shape, list | tuple):
-            task.check_named({str(number): tuple(one_shape) for number, one_shape in enumerate(shape)})
+            task.check({str(number): tuple(one_shape) for number, one_shape in enumerate(shape)})
 
     def whole(self, model: tf_keras.Model) -> set[str]:
         """Returns the paths of variables that layers need whole, however they are stored."""

@@ -68,7 +68,6 @@ def chunked(
     label: jax.Array,
     weight: jax.Array,
     most_bytes: int | None = None,
-    cap: jax.Array | None = None,
 ) -> Pair:
     """Returns what `arrays.head_losses` does: each token's nats and hits, float32 (B, T).
 
@@ -82,7 +81,6 @@ def chunked(
       label: int32 (B, T).
       weight: float32 (B, T), 0 for tokens that count for nothing.
       most_bytes: of a chunk's logits on one device; None: see `MOST_BYTES`.
-      cap: (), soft cap of the logits; None: none.
     """
     (examples, tokens, features), vocabulary = hidden.shape, head.shape[-1]
     p = parts.examples
@@ -95,8 +93,6 @@ def chunked(
         logits = _wide_product(hidden, head.astype(hidden.dtype))
         if bias is not None:
             logits = logits + bias.astype(logits.dtype)
-        if cap is not None:
-            logits = cap * jnp.tanh(logits / cap)
         return arrays.token_losses(ops, logits, label)
 
     def cut(x_bt: jax.Array) -> jax.Array:
@@ -118,7 +114,7 @@ def chunked(
     else:
         bias_v = bias.astype(jnp.float32)
     bias_psv = parts.constrain(jnp.broadcast_to(bias_v, (p, s, vocabulary)), 0)
-    nats, hits = _losses(ops, cut(hidden), head_psdv, bias_psv, cut(label), cut(lax.stop_gradient(weight)), cap)
+    nats, hits = _losses(ops, cut(hidden), head_psdv, bias_psv, cut(label), cut(lax.stop_gradient(weight)))
     return joined(nats), joined(lax.stop_gradient(hits))
 
 
@@ -166,44 +162,21 @@ def _logits(x_psnd: jax.Array, head_psdv: jax.Array, bias_psv: jax.Array) -> jax
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _losses(
-    ops: Arrays,
-    x: jax.Array,
-    head: jax.Array,
-    bias: jax.Array,
-    label: jax.Array,
-    weight: jax.Array,
-    cap: jax.Array | None,
-) -> Pair:
+def _losses(ops: Arrays, x: jax.Array, head: jax.Array, bias: jax.Array, label: jax.Array, weight: jax.Array) -> Pair:
     """Returns nats and hits (C, P, S, N), of tokens (C, P, S, N, D)."""
     del weight
 
     def body(_: None, chunk: Pair) -> tuple[None, Pair]:
         x_psnd, label_psn = chunk
-        logits, _slope = _capped(_logits(x_psnd, head, bias), cap)
-        return None, arrays.token_losses(ops, logits, label_psn)
+        return None, arrays.token_losses(ops, _logits(x_psnd, head, bias), label_psn)
 
     _, nats_and_hits = lax.scan(body, None, (x, label))
     result: Pair = nats_and_hits
     return result
 
 
-def _capped(logits: jax.Array, cap: jax.Array | None) -> tuple[jax.Array, jax.Array | float]:
-    """Returns softly capped logits, and their slope in those without a cap."""
-    if cap is None:
-        return logits, 1.0
-    share = jnp.tanh(logits / cap)
-    return cap * share, 1.0 - jnp.square(share)
-
-
 def _forward(
-    ops: Arrays,
-    x: jax.Array,
-    head: jax.Array,
-    bias: jax.Array,
-    label: jax.Array,
-    weight: jax.Array,
-    cap: jax.Array | None,
+    ops: Arrays, x: jax.Array, head: jax.Array, bias: jax.Array, label: jax.Array, weight: jax.Array
 ) -> tuple[Pair, tuple[jax.Array, ...]]:
     """Returns `_losses`, and for the backward pass the gradients for a factor of 1, with the weights."""
     dtype = jnp.promote_types(x.dtype, jnp.float32)
@@ -211,14 +184,14 @@ def _forward(
 
     def body(sums: Pair, chunk: tuple[jax.Array, ...]) -> tuple[Pair, tuple[jax.Array, ...]]:
         x, label, weight = chunk
-        logits, slope_of_cap = _capped(_logits(x, head, bias), cap)
+        logits = _logits(x, head, bias)
         nats, hits = arrays.token_losses(ops, logits, label)
         is_label = label[..., None] == token_numbers_v
         label_logit = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
         # softmax(logits) - is_label. The softmax is exp(logit - logsumexp), and the losses have the logsumexp already:
         # nats = logsumexp - the label's logit.
         slope = (jnp.exp(logits - (label_logit + nats)[..., None]) - is_label) * weight[..., None].astype(dtype)
-        slope = (slope * slope_of_cap).astype(x.dtype)
+        slope = slope.astype(x.dtype)
         of_x = jnp.einsum("psnv,psdv->psnd", slope, head, preferred_element_type=dtype).astype(x.dtype)
         of_head = jnp.einsum("psnd,psnv->psdv", x, slope, preferred_element_type=dtype)
         of_bias = jnp.sum(slope, axis=2, dtype=dtype)
@@ -244,7 +217,7 @@ def _backward(ops: Arrays, residuals: tuple[jax.Array, ...], gradients: Pair) ->
     # If no token counts, high is -inf and low is inf.
     factor = jnp.where(high < low, 0.0, factor)
     of_x, of_head, of_bias = ((array * factor).astype(array.dtype) for array in (of_x, of_head, of_bias))
-    return of_x, of_head, of_bias, None, None, None
+    return of_x, of_head, of_bias, None, None
 
 
 _losses.defvjp(_forward, _backward)

@@ -11,7 +11,6 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.engine.jax import private
-from runner.model import scope
 
 # Bytes of a number that cuDNN's kernel takes.
 _HALF_PRECISION_BYTES = 2
@@ -27,7 +26,7 @@ def fused_where_alike(
     values alike; it rejects anything else while XLA compiles ("Query, key and value should have same sharding"), too
     late for another form of attention. XLA may choose different shardings for the three if kernels are sharded twice,
     as by fsdp_megatron: in 16 bits they are therefore constrained to one. A call that passes `flash_attention` itself
-    keeps its value. Local attention is told whether the tokens are split.
+    keeps its value.
     """
     batch_axes = _batch_axes(examples)
     other_sizes = []
@@ -46,7 +45,7 @@ def fused_where_alike(
 
         return attention
 
-    with private.attention_replaced(replaced), scope.splitting_tokens(splits_tokens):
+    with private.attention_replaced(replaced):
         yield
 
 

@@ -1,1 +1,0 @@
-"""Models as users have them, verified with both engines."""
