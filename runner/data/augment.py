@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
 
 from runner.config.schema_augment import STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
@@ -104,26 +103,11 @@ class Augmented(ExampleSource):
         return arrays
 
 
-class _PhiloxKey(ISeedSequence):
-    """A Philox key without further hashing.
-
-    `Philox(key=...)` would give the same numbers, but first reads entropy from the system and then ignores it, which
-    costs time for every example.
-    """
-
-    def __init__(self, *words: int) -> None:
-        self._words = words
-
-    def generate_state(self, n_words: int, dtype: type = np.uint64) -> Array:  # type: ignore[override]
-        del n_words
-        return np.array(self._words, dtype)
-
-
 def example_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
     """Returns the random number generator of one example in one epoch, independent of all others."""
     # The epoch has the upper 32 bits and the row the lower ones, so no two examples have the same key.
-    key = _PhiloxKey(seed & _UINT64_MASK, (epoch << 32 | row) & _UINT64_MASK)
-    return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type]
+    key = [seed & _UINT64_MASK, (epoch << 32 | row) & _UINT64_MASK]
+    return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64)))
 
 
 def augmented(

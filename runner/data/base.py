@@ -221,9 +221,9 @@ class Encoding:
     def to_json(self) -> dict[str, Any]:
         """Returns plain values for the record of a run."""
         content: dict[str, Any] = {
-            "categories": _as_lists(self.categories),
-            "mean": _as_lists(self.mean),
-            "deviation": _as_lists(self.deviation),
+            "categories": dict(self.categories),
+            "mean": dict(self.mean),
+            "deviation": dict(self.deviation),
         }
         if self.vocabulary is not None:
             content["vocabulary"] = self.vocabulary.to_json()
@@ -244,10 +244,6 @@ class Encoding:
             vocabulary=vocabulary,
             lengths=dict(content.get("lengths", {})),
         )
-
-
-def _as_lists(values: Mapping[str, Sequence[object]]) -> dict[str, list[object]]:
-    return {name: list(entries) for name, entries in values.items()}
 
 
 def _as_tuples(values: Mapping[str, Sequence[Any]], kind: Callable[[Any], Value]) -> dict[str, tuple[Value, ...]]:

@@ -1,19 +1,31 @@
-"""Sequences of different lengths that user code returns, as one array padded at their end."""
+"""Sequences of different lengths, padded at their end to one length."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from runner.data.base import Array
-from runner.data.encode import Column
+from runner.data.base import Array, ArraySpec, Rows
+from runner.data.encode import Column, infer_spec, numeric_array
 from runner.errors import DataError, describe, did_you_mean, invalid
 
 _KEY = "dataset.pad"
-# One array (t, ...) per example, each with its own t.
-Sequences = list[Array]
+# Steps of sequences that are all empty: nothing shows their shape and dtype.
+NO_STEPS = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Sequences: the `steps` (S, ...) of all, one after the other, and the number of steps of each, int64 (N,)."""
+
+    steps: Array
+    lengths: Rows
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
 
 def check_names(pad: Collection[str], names: Collection[str]) -> None:
@@ -39,8 +51,8 @@ def is_ragged(value: object) -> bool:
 
 
 def read(value: Any, place: str) -> Sequences:
-    """Returns a user's list or object array, which has one sequence of numbers per example."""
-    sequences: Sequences = []
+    """Reads a user's list or object array, which has one sequence of numbers per example."""
+    sequences: list[Array] = []
     for row, entry in enumerate(value):
         try:
             sequence = np.asarray(entry)
@@ -55,10 +67,11 @@ def read(value: Any, place: str) -> Sequences:
                 "per example"
             )
         sequences.append(sequence)
-    shapes = {sequence.shape[1:] for sequence in sequences if len(sequence)}
-    if len(shapes) > 1:
+    with_steps = [sequence for sequence in sequences if len(sequence)]
+    if len({sequence.shape[1:] for sequence in with_steps}) > 1:
         raise DataError(f"{place}: sequences may differ in their length only; give all steps one shape")
-    return sequences
+    steps = np.concatenate(with_steps) if with_steps else NO_STEPS
+    return Sequences(steps, np.array(list(map(len, sequences)), np.int64))
 
 
 def padded(
@@ -71,51 +84,58 @@ def padded(
 
     T is that of the recorded run, else `length`, else that of the longest sequence of the column in any split.
     """
-    lengths: dict[str, int] = {}
-    for name in pad:
-        steps = [len(sequence) for columns in splits.values() for sequence in _sequences(columns, name)]
-        lengths[name] = recorded.get(name) or length or max([1, *steps])
     arrays: dict[str, dict[str, Column]] = {}
     for split, columns in splits.items():
-        arrays[split] = {}
-        for name, column in columns.items():
-            if isinstance(column, list):
-                place = f"{_KEY}, {name} of split {split}"
-                arrays[split][name] = _as_array(column, lengths[name], pad[name], place)
-            else:
-                arrays[split][name] = column
+        arrays[split] = {name: column for name, column in columns.items() if not isinstance(column, Sequences)}
+    lengths: dict[str, int] = {}
+    for name, value in pad.items():
+        numbers = {}
+        longest = {}
+        for split, columns in splits.items():
+            column = columns[name]
+            assert isinstance(column, Sequences), "`check_names` has found it, and `read` has read it"
+            place = f"{_KEY}, {name} of split {split}"
+            numbers[split] = Sequences(numeric_array(f"{place}, all steps in order", column.steps), column.lengths)
+            longest[place] = int(column.lengths.max(initial=0))
+        steps = [sequences.steps for sequences in numbers.values()]
+        spec = padded_spec(longest, steps, value, recorded.get(name) or length)
+        lengths[name] = spec.shape[0]
+        for split, sequences in numbers.items():
+            arrays[split][name] = as_array(sequences, spec, value)
     return arrays, lengths
 
 
-def _sequences(columns: Mapping[str, Column | Sequences], name: str) -> Sequences:
-    column = columns.get(name)
-    return column if isinstance(column, list) else []
+def padded_spec(longest: Mapping[str, int], steps: Collection[Array], value: float, length: int | None) -> ArraySpec:
+    """Returns the spec of sequences that are padded to `length`, or to the longest, with a value.
 
-
-def _as_array(sequences: Sequences, length: int, value: float, place: str) -> Array:
-    """Returns sequences as one array (N, T, ...), padded at their end."""
-    for row, sequence in enumerate(sequences):
-        if len(sequence) > length:
+    `longest` is the number of steps of the longest sequence by place. `steps` are some of each place, if it has any.
+    """
+    length = length or max(1, *longest.values())
+    for place, count in longest.items():
+        if count > length:
             raise DataError(
-                f"{place}: example {row} has {len(sequence)} steps, more than {length}; shorten it, or train with "
-                f"dataset.pad_length={max(map(len, sequences))}"
+                f"{place}: a sequence has {count} steps, more than {length}; shorten it, or train with "
+                f"dataset.pad_length={count}"
             )
-    with_steps = [sequence for sequence in sequences if len(sequence)]
-    step = with_steps[0].shape[1:] if with_steps else ()
-    dtype = padded_dtype([sequence.dtype for sequence in with_steps], value, place)
-    array = np.full((len(sequences), length, *step), value, dtype)
-    for row, sequence in enumerate(sequences):
-        if len(sequence):
-            array[row, : len(sequence)] = sequence
-    return array
-
-
-def padded_dtype(dtypes: Collection[np.dtype], value: float, place: str) -> np.dtype:
-    """Returns the dtype of sequences and their padding: float32, or int64, because small types may not have -1."""
+    known = [array for array in steps if len(array)]
+    where = next(iter(longest))
+    if len({array.shape[1:] for array in known}) > 1:
+        raise DataError(f"{where}: the steps of all splits need one shape")
     # Of sequences without steps, the value of padding decides.
-    is_float = np.result_type(*dtypes).kind == "f" if dtypes else not float(value).is_integer()
-    if is_float:
-        return np.dtype(np.float32)
-    if not float(value).is_integer():
-        raise DataError(f"{place}: integers can't be padded with {value:g}; pad them with an integer")
-    return np.dtype(np.int64)
+    is_float = not float(value).is_integer()
+    if known:
+        is_float = np.result_type(*known).kind == "f"
+    if not is_float and not float(value).is_integer():
+        raise DataError(f"{where}: integers can't be padded with {value:g}; pad them with an integer")
+    shape = known[0].shape[1:] if known else ()
+    # Not a smaller type, which may not have -1.
+    return infer_spec(np.empty((0, length, *shape), np.float32 if is_float else np.int32))
+
+
+def as_array(sequences: Sequences, spec: ArraySpec, value: float) -> Array:
+    """Returns sequences as one array (N, T, ...), padded at their end."""
+    array = np.full((len(sequences), *spec.shape), value, spec.dtype)
+    if len(sequences.steps):
+        # In the order of the rows, as the steps are.
+        array[np.arange(spec.shape[0]) < sequences.lengths[:, None]] = sequences.steps
+    return array

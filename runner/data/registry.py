@@ -55,6 +55,7 @@ class SourceEntry:
 
 _TEXT = ("tokenizer", "end_token", "sequence_length", "documents")
 _TABLE = ("path", "features", "standardize", "pad", "pad_length")
+_IMAGES = ("image_size", "channels")
 SOURCES: dict[str, SourceEntry] = {
     "arrays": SourceEntry(
         f"{_FOLDER}.arrays", _TABLE, tokens="maybe", is_users_data=True, check=partial(check_path, TABLES)
@@ -69,7 +70,7 @@ SOURCES: dict[str, SourceEntry] = {
     "digits": SourceEntry(f"{_FOLDER}.digits", ("image_size",)),
     "image_folder": SourceEntry(
         f"{_FOLDER}.image_folder",
-        ("path", "image_size", "channels"),
+        ("path", *_IMAGES),
         is_users_data=True,
         check=partial(check_path, IMAGES),
     ),
@@ -80,14 +81,14 @@ SOURCES: dict[str, SourceEntry] = {
     ),
     "parquet": SourceEntry(
         f"{_FOLDER}.stored",
-        (*_TABLE, "image_size", "channels"),
+        (*_TABLE, *_IMAGES),
         tokens="maybe",
         is_users_data=True,
         check=partial(check_path, PARQUET),
     ),
     "huggingface": SourceEntry(
         f"{_FOLDER}.stored",
-        (*_TABLE, "image_size", "channels"),
+        (*_TABLE, *_IMAGES),
         tokens="maybe",
         is_users_data=True,
         check=partial(check_path, HUGGINGFACE),

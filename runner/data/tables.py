@@ -13,6 +13,7 @@ import pyarrow.csv
 
 from runner.data.base import Array
 from runner.data.encode import Column, by_clean_name, cleaned, is_number, missing_value, string_column
+from runner.data.ragged import NO_STEPS, Sequences
 from runner.errors import DataError, did_you_mean, in_one_line, invalid, listed
 
 # The types of a .csv's columns are those of its first block. It has the whole file, up to half of PyArrow's limit.
@@ -157,12 +158,8 @@ def _vectors(place: str, column: pa.ChunkedArray) -> Array:
     return values
 
 
-def sequences(place: str, column: pa.ChunkedArray) -> tuple[Array, Array]:
-    """Returns lists of numbers of different lengths, one after the other (S, ...), and the steps of each, int64 (N,).
-
-    The entries of a list may be lists of one length. If no list has a step, the result is (0,), whatever the shape and
-    dtype of steps elsewhere.
-    """
+def sequences(place: str, column: pa.ChunkedArray) -> Sequences:
+    """Reads lists of numbers of different lengths, whose entries may be lists of one length."""
     if column.null_count:
         rows = np.flatnonzero(column.is_null().to_numpy())
         raise missing_value(place, int(rows[0]))
@@ -172,11 +169,11 @@ def sequences(place: str, column: pa.ChunkedArray) -> tuple[Array, Array]:
     flat = pc.list_flatten(column)
     if not len(flat):
         # Nothing shows what a step is: the type may be null, and the length of inner lists is unknown.
-        return np.zeros(0, np.float32), lengths
+        return Sequences(NO_STEPS, lengths)
     steps = convert_column(f"{place}, all steps in order", flat)
     if not isinstance(steps, np.ndarray):
         raise DataError(f"{place} has lists of strings, but dataset.pad is for numbers; encode them first")
-    return steps, lengths
+    return Sequences(steps, lengths)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -93,12 +93,7 @@ class Vocabulary:
     @cached_property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
         """The smallest dtype that represents every token."""
-        largest = self.size - 1
-        if largest <= np.iinfo(np.uint8).max:
-            return np.dtype(np.uint8)
-        if largest <= np.iinfo(np.uint16).max:
-            return np.dtype(np.uint16)
-        return np.dtype(np.uint32)
+        return np.min_scalar_type(self.size - 1)
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Returns the tokens (n,) of a text, without an end token."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,6 @@ from runner.data import checks, registry
 from runner.data.base import Dataset
 from runner.data.loading import load
 from runner.errors import ConfigError
-from tests import forks
 from tests.data.conftest import ROOT
 
 NAME = "quadrants"
@@ -38,51 +35,15 @@ def load(config, encoding=None):
     return FullDataset("quadrants", "1", splits, digest(arrays.items()), "computed")
 """
 
-# Its YAML file.
-YAML = """
-name: quadrants
-batch_size: 8
-train: train
-test: test
-"""
-
-# Its registry entry, and a command that has it.
-COMMAND = """
-import sys
-from importlib import import_module
-
-from runner.data import registry
-
-registry.SOURCES["quadrants"] = registry.SourceEntry("quadrants", is_users_data=True)
-import_module("runner.cli.entry").main(sys.argv.pop(1))
-"""
-
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{NAME}.py").write_text(MODULE)
-    config_dir = tmp_path / "conf" / "dataset"
-    config_dir.mkdir(parents=True)
-    (config_dir / f"{NAME}.yaml").write_text(YAML)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(registry.SOURCES, NAME, registry.SourceEntry(NAME, is_users_data=True))
-    return tmp_path
 
 
-def run(folder: Path, module: str, *overrides: str) -> str:
-    fixed = ["--config-dir", "conf", f"dataset={NAME}", f"hydra.run.dir={folder / 'run'}", "tracking=none"]
-    process = forks.run(
-        [sys.executable, "-c", COMMAND, module, *fixed, *overrides],
-        library=forks.TENSORFLOW,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{folder}"},
-    )
-    assert process.returncode == 0, process.stderr[-2000:]
-    return process.stdout
-
-
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("source")
 def test_a_new_source_is_loaded_with_its_splits_holdout_and_standardization() -> None:
     dataset: Dataset = load(DatasetConfig(name=NAME))
     assert (dataset.train.size, dataset.test.size) == (40, 12)
@@ -93,12 +54,6 @@ def test_a_new_source_is_loaded_with_its_splits_holdout_and_standardization() ->
     assert (part.train.size, part.validation.size) == (16, 4)
     mean = part.train.read(np.arange(16))["point"].mean(0)
     np.testing.assert_allclose(mean, 0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_new_source_is_trained_on(folder: Path) -> None:
-    output = run(folder, "runner.cli.train", "trainer.epochs=1", "trainer.progress=lines", "mesh=batch8")
-    assert "eval/accuracy" in output
 
 
 @pytest.mark.parametrize("name", registry.SOURCES)

@@ -118,31 +118,6 @@ def test_a_random_crop_is_of_the_original_image() -> None:
     assert source.original(0)["image"].shape == (40, 30, 3)  # type: ignore[attr-defined]
 
 
-def column(name: str, *values: object, **options: object) -> None:
-    pq.write_table(pa.table({name: pa.array(values, **options)}), "a.parquet", row_group_size=2)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("values_", "problem"),
-    [
-        ((1.0, 2.0, 3.0, None), "a.parquet, row 4, x is missing"),
-        ((1.0, 2.0, 3.0, float("nan")), "a.parquet, row 4, x is missing (NaN)"),
-        ((1, 2, 3, 2**40), "a.parquet, row 4, x has integers outside the int32 range"),
-        ((["a"], ["b"], ["c"]), "a.parquet, x has lists of string"),
-        (([1], [2], [3, 4], [5, 6]), "a.parquet, row 3, x: shape [2] per example, but [1] in other rows"),
-        (("a", "1"), "a.parquet, x has the string 'a', but other rows are numbers"),
-        ((b"ab", b"cd"), "a.parquet, x: row 1 is not a readable image (unknown image format)"),
-        (tuple(f"text {row}" for row in range(40)), "40 distinct strings in 40 rows and looks like free text"),
-    ],
-)
-def test_values_that_no_array_can_represent_are_errors(values_: tuple[object, ...], problem: str) -> None:
-    column("x", *values_)
-    with pytest.raises(DataError) as error:
-        read("a.parquet", standardize=False).train.read(np.arange(len(values_)))
-    assert problem in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize("name", ["parquet", "arrays"])
 def test_a_row_group_whose_sequences_are_all_empty_is_padded(name: str) -> None:
     nested = pa.array([[], [], [[1.0, 2.0, 3.0]], []], pa.list_(pa.list_(pa.float32())))

@@ -91,7 +91,7 @@ def test_an_empty_sequence_does_not_make_integers_floats() -> None:
     empty_first = ragged.read([[], [2**24 + 1, 2]], "x")
     of_vectors = ragged.read([[], np.ones((2, 3)), np.zeros((0, 3))], "y")
     all_empty = ragged.read([[], []], "x")
-    splits = {"train": {"x": empty_first, "y": of_vectors}, "test": {"x": all_empty}}
+    splits = {"train": {"x": empty_first, "y": of_vectors}, "test": {"x": all_empty, "y": all_empty}}
     arrays_, _ = ragged.padded(splits, {"x": 0, "y": 0.5}, None, {})
     x = arrays_["train"]["x"]
     assert isinstance(x, np.ndarray)
@@ -114,7 +114,7 @@ def test_lists_of_lists_of_different_lengths_are_looked_at_by_their_length_only(
 def test_a_recorded_run_keeps_its_length() -> None:
     recorded = Encoding.from_json(json.loads(json.dumps(opened(options={"longest": 8}).encoding.to_json())))
     assert opened(encoding=recorded).specs["tokens"].shape == (8,)
-    with pytest.raises(DataError, match=r"tokens of split test: example 0 has 9 steps, more than 8; .*pad_length=9"):
+    with pytest.raises(DataError, match=r"tokens of split test: a sequence has 9 steps, more than 8; .*pad_length=9"):
         opened(encoding=recorded, options={"longest": 9})
 
 
@@ -141,7 +141,7 @@ def test_padded_arrays_are_not_standardized_because_padding_would_count() -> Non
             DataError,
             "integers can't be padded with 0.5",
         ),
-        ("load", {"pad_length": 4}, DataError, "example 2 has 5 steps, more than 4; shorten it, or train"),
+        ("load", {"pad_length": 4}, DataError, "a sequence has 5 steps, more than 4; shorten it, or train"),
         ("mixed", {"pad": {"x": 0}, "test": "train"}, DataError, "may differ in their length only"),
         ("words", {"pad": {"x": 0}, "test": "train"}, DataError, "example 0 is not a sequence of numbers"),
         ("vectors", {"pad": {"x": 0, "label": 0}, "test": "train"}, DataError, "label: example 0 is not a sequence"),

@@ -29,24 +29,21 @@ def as_arrays(returned: object, where: str) -> object:
 def _split(content: Any, where: str) -> object:
     if _is_pair(content):
         return _named(content, where)
-    if _has_base(content, "PyDataset", "keras") or _has_base(content, "Sequence", "keras", "tf_keras", "tensorflow"):
+    is_keras = _has_base(content, "PyDataset", "keras") or _has_base(
+        content, "Sequence", "keras", "tf_keras", "tensorflow"
+    )
+    is_tensorflow = _has_base(content, "DatasetV2", "tensorflow")
+    if is_keras or is_tensorflow:
         try:
             # Those of Keras 3 may have `num_batches` in place of a length, and no end.
-            count = content.num_batches if hasattr(type(content), "num_batches") else len(content)
-        except Exception as error:  # of the user's code
-            raise DataError(f"{where}: its number of batches can't be read: {describe(error)}") from error
-        if count is None:
-            raise DataError(f"{where} is a dataset without an end; give it __len__, or return arrays by name")
-        return _joined((content[number] for number in range(count)), where)
-    if _has_base(content, "DatasetV2", "tensorflow"):
-        try:
-            len(content)
-        except TypeError as error:
+            count = range(content.num_batches if hasattr(type(content), "num_batches") else len(content))
+        # The user's code may raise errors of any type.
+        except Exception as error:
             raise DataError(
-                f"{where} is a tf.data.Dataset without a known length; end it with .take(n) and "
-                ".apply(tf.data.experimental.assert_cardinality(n)), or return arrays by name"
+                f"{where}: its number of batches is unknown ({describe(error)}); give it an end (a tf.data.Dataset by "
+                ".take(n) and tf.data.experimental.assert_cardinality(n)), or return arrays by name"
             ) from error
-        return _joined(content.as_numpy_iterator(), where)
+        return _joined(content.as_numpy_iterator() if is_tensorflow else map(content.__getitem__, count), where)
     first, last = _rows_at_ends(content)
     if last and (last < first or getattr(content, "batch_size", None) == first):
         batches = [content[number] for number in range(len(content))]

@@ -26,11 +26,11 @@ from runner.data.encode import (
     categories_of,
     category_numbers,
     common_spec,
-    infer_spec,
     missing_value,
     numeric_array,
 )
 from runner.data.image_files import ImageDecoder, decoder_of
+from runner.data.ragged import Sequences
 from runner.data.sources import arrow_files
 from runner.data.sources.arrow_files import SplitTable, open_table
 from runner.data.tables import check_same_columns, convert_column, select, sequences
@@ -76,17 +76,13 @@ class Columns:
     def padded(self, name: str, where: str, column: pa.ChunkedArray) -> Array:
         """Returns sequences (N, T, ...), padded at their end."""
         spec = self.specs[name]
-        steps, lengths = sequences(where, column)
-        padded = np.full((len(lengths), *spec.shape), self.padding[name], spec.dtype)
-        if len(steps):
-            array = numeric_array(where, steps)
-            if array.shape[1:] != spec.shape[1:]:
-                raise DataError(
-                    f"{where}: shape {list(array.shape[1:])} per step, but {list(spec.shape[1:])} in other rows"
-                )
-            # In the order of the rows, as the steps are.
-            padded[np.arange(spec.shape[0]) < lengths[:, None]] = array
-        return padded
+        read = sequences(where, column)
+        steps = numeric_array(where, read.steps)
+        if len(steps) and steps.shape[1:] != spec.shape[1:]:
+            raise DataError(
+                f"{where}: shape {list(steps.shape[1:])} per step, but {list(spec.shape[1:])} in other rows"
+            )
+        return ragged.as_array(Sequences(steps, read.lengths), spec, self.padding[name])
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,29 +306,18 @@ def _sequence_spec(
 ) -> ArraySpec:
     """Returns the spec of a column of lists of different lengths."""
     assert config.pad is not None
-    dtypes = []
-    step: tuple[int, ...] = ()
-    longest = 1
+    longest = {}
+    steps = []
     for place, piece in pieces.items():
         # Of one row, because it also checks that these are lists.
         sequences(place, piece.slice(0, 1))
         lengths = pc.list_value_length(piece).to_numpy()
-        longest = max(longest, int(lengths.max()))
+        longest[place] = int(lengths.max())
         with_steps = np.flatnonzero(lengths)
         if len(with_steps):
-            steps, _ = sequences(place, piece.slice(int(with_steps[0]), 1))
-            array = numeric_array(place, steps)
-            step = array.shape[1:]
-            dtypes.append(array.dtype)
-    where = next(iter(pieces))
-    length = encoding.lengths.get(name) or config.pad_length or longest
-    if longest > length:
-        raise DataError(
-            f"{where}: a row has {longest} steps, more than {length}; shorten it, or train with "
-            f"dataset.pad_length={longest}"
-        )
-    dtype = ragged.padded_dtype(dtypes, config.pad[name], where)
-    return infer_spec(np.empty((0, length, *step), np.float32 if dtype.kind == "f" else np.int32))
+            first = sequences(place, piece.slice(int(with_steps[0]), 1))
+            steps.append(numeric_array(place, first.steps))
+    return ragged.padded_spec(longest, steps, config.pad[name], encoding.lengths.get(name) or config.pad_length)
 
 
 def _is_image(kind: pa.DataType) -> bool:
