@@ -23,11 +23,11 @@ from typing import Any
 from PIL import Image
 
 from runner.cli.runs.records import find_run
+from runner.cluster.launch import free_port
 from runner.config.schema import TrackingConfig
 from runner.host.paths import project_root
-from runner.tracking.location import default_uri, free_port
-from runner.tracking.store import Store
-from runner.tracking.sweeps import find, open_tracking
+from runner.tracking.location import default_uri
+from runner.tracking.store import Store, find_sweep, open_tracking
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -41,7 +41,7 @@ _VIEW = "workflowType=machine_learning"
 @contextmanager
 def served(uri: str, folder: Path) -> Iterator[str]:
     """Runs `mlflow ui` on a store; yields its address."""
-    port = free_port(5100)
+    port = free_port()
     settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--port", str(port), "--workers", "1"]
     with (folder / "ui.log").open("wb") as log:
@@ -121,7 +121,7 @@ def take_sweep(page: Any, store: Store, reference: str, address: str, out: Path)
       address: of the MLflow UI.
       out: folder of the pictures.
     """
-    parent = find(store, reference)
+    parent = find_sweep(store, reference)
     experiment = parent.info.experiment_id
     wanted = f"tags.mlflow.parentRunId = '{parent.info.run_id}'"
     children = store.client.search_runs([experiment], wanted, order_by=["attributes.start_time ASC"])

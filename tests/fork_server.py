@@ -51,12 +51,12 @@ def preload(library: str) -> None:
     """Imports a library as the product does, and what runs import beside it; the other library stays away."""
     from runner.engine import registry
     from runner.host import libraries
-    from runner.tracking import mlflow_import
+    from runner.tracking import library
 
     for name in _BESIDE[:1]:
         importlib.import_module(name)
     importlib.import_module("mlflow")
-    mlflow_import.quiet()
+    library.quiet()
     for name in _BESIDE[1:]:
         if importlib.util.find_spec(name.split(".")[0]) is not None:
             importlib.import_module(name)

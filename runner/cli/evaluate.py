@@ -92,8 +92,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             files.append(path)
             console.print_lines([f"sample of {_SAMPLE}:", *samples.shown(text)])
         place = place_of(config.dataset, saved, split)
-        store.log_metrics(saved.checkpoint.step, report.logged(place))
-        store.log_artifacts(files, f"evaluate/{place}/step-{saved.checkpoint.step:09d}")
+        step = saved.checkpoint.step
+        store.add(step, report.logged(place), files, f"evaluate/{place}/step-{step:09d}")
     console.print_lines([f"files: {folder}", *store.describe()])
 
 

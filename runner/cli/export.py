@@ -214,9 +214,8 @@ def _record(store: Attachment, step: int, target: Path, compared: Mapping[str, M
     for name, difference in next(iter(compared.values())).items():
         if not difference.exact and not difference.drawn:
             metrics[f"export/{name}_difference"] = difference.largest
-    if metrics:
-        store.log_metrics(step, metrics)
-    store.log_artifacts([path for path in (target / folders.RECORD, target / TOKENIZER) if path.is_file()], "export")
+    files = [path for path in (target / folders.RECORD, target / TOKENIZER) if path.is_file()]
+    store.add(step, metrics, files, "export")
 
 
 class WeightsInUse(Mapping[str, Array]):

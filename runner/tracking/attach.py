@@ -1,11 +1,11 @@
-"""Adds figures, files and models to a run that has ended, at once; its status and times don't change."""
+"""Adds metrics, files and models to a run that has ended, at once; its status and times don't change."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,8 @@ from runner.errors import TrackingError
 from runner.host import stages
 from runner.host.late import late
 from runner.host.paths import project_root
+from runner.tracking.library import reason
 from runner.tracking.location import shown, tracking_uri, ui_lines
-from runner.tracking.reason import reason
 from runner.tracking.records import clean_key
 
 if TYPE_CHECKING:
@@ -25,51 +25,48 @@ else:
     stores = late("runner.tracking.store")
 
 
+@dataclass(frozen=True)
 class Attachment:
-    """Adds to one run; without a store it records nothing (`tracking=none`, or the run was not tracked).
+    """A run; without a store nothing is recorded (`tracking=none`, or the run was not tracked).
 
     Its methods raise TrackingError if the store fails.
     """
 
-    def __init__(self, store: Store | None = None, run_id: str = "") -> None:
-        self._store = store
-        self._run_id = run_id
+    store: Store | None = None
+    run_id: str = ""
 
-    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Stores a point of each metric; an infinite value as NaN."""
-        if self._store is not None:
-            with self._as_tracking_error():
-                for key, value in values.items():
-                    stored = value if math.isfinite(value) else math.nan
-                    self._store.client.log_metric(self._run_id, clean_key(key), stored, step=step)
-
-    def log_artifacts(self, paths: Sequence[Path], folder: str) -> None:
-        """Uploads files into a folder of the run's artifacts."""
-        if self._store is not None:
-            with self._as_tracking_error():
-                for path in paths:
-                    self._store.client.log_artifact(self._run_id, str(path), folder)
+    def add(self, step: int, metrics: Mapping[str, float], files: Sequence[Path], folder: str) -> None:
+        """Stores a point of each metric, an infinite one as NaN, and uploads files into a folder of the artifacts."""
+        if self.store is None:
+            return
+        client = self.store.client
+        with self._adding():
+            for key, value in metrics.items():
+                stored = value if math.isfinite(value) else math.nan
+                client.log_metric(self.run_id, clean_key(key), stored, step=step)
+            for path in files:
+                client.log_artifact(self.run_id, str(path), folder)
 
     def log_model(self, save: Callable[[Store, str], str]) -> str | None:
         """Stores a model by `save(store, run id)`, and returns its URI; None if nothing is recorded."""
-        if self._store is None:
+        if self.store is None:
             return None
-        with self._as_tracking_error():
-            return save(self._store, self._run_id)
+        with self._adding():
+            return save(self.store, self.run_id)
 
     def describe(self) -> list[str]:
         """Returns lines with links to the run."""
-        if self._store is None:
+        if self.store is None:
             return []
-        return ui_lines(self._store.uri, self._store.experiment_id, self._run_id)
+        return ui_lines(self.store.uri, self.store.experiment_id, self.run_id)
 
     @contextmanager
-    def _as_tracking_error(self) -> Iterator[None]:
+    def _adding(self) -> Iterator[None]:
         try:
             yield
         # MLflow, SQLAlchemy, requests and drivers share no base class.
         except Exception as error:
-            raise TrackingError(f"could not add to run {self._run_id}: {reason(error)}") from error
+            raise TrackingError(f"could not add to run {self.run_id}: {reason(error)}") from error
 
 
 def attach(config: TrackingConfig, run_id: str | None) -> Attachment:

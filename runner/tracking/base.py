@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,23 @@ if TYPE_CHECKING:
 
 # MLflow's names of how a run ends.
 Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """The record of a new or resumed run.
+
+    Attributes:
+      name: run name.
+      params: flat, dotted key to value, such as `dataset.batch_size: 128`: those that the run's page lists.
+      tags: the run's tags, without those that every run gets.
+      parent_run_id: the run that it is nested in.
+    """
+
+    name: str
+    params: Mapping[str, object] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    parent_run_id: str | None = None
 
 
 class Tracker:
@@ -44,7 +62,6 @@ class Tracker:
         """Queues a point of each metric, with the time of the call and the number of training steps done.
 
         An infinite value is stored as NaN, because the store replaces it by the largest float, which ruins a chart.
-        The tag `runner.nonfinite.<metric>` then says which value was the first, and at which step.
         """
 
     def set_tags(self, tags: Mapping[str, str]) -> None:

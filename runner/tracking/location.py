@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import re
 import shlex
@@ -12,20 +11,17 @@ import socket
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from runner.config.schema import TrackingConfig
-from runner.errors import ConfigError, invalid
+from runner.errors import invalid
 from runner.host.secrets import TRACKING, reveal, without_userinfo
 from runner.host.secrets import shown as shown  # exported: messages show a location without its secrets
 
 VARIABLE = "MLFLOW_TRACKING_URI"
 _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 _FORMS = "sqlite:///<file>, http(s)://<server>, or a database such as postgresql+psycopg://<user>@<host>/<name>"
-# The kinds of databases with the driver that SQLAlchemy takes if a URI names none.
-_DATABASES = {"postgresql": "psycopg", "mysql": "mysqldb", "mssql": "pyodbc"}
-# The modules of drivers that have another name.
-_MODULES = {"mysqldb": "MySQLdb", "mysqlconnector": "mysql"}
+_DATABASES = ("postgresql", "mysql", "mssql")
 _SQLITE = "sqlite:///"
 _SQLITE_WITH_DRIVER = "sqlite+pysqlite:///"
 # In a URI these begin a query or a quoted character, or look like a secret, which is masked.
@@ -34,9 +30,7 @@ _SPECIAL_CHARACTERS = re.compile(r"[?%#&;*]")
 _UI_ENVIRONMENT = "MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false "
 # Without it MLflow 3 opens its GenAI view.
 _WORKFLOW = "workflowType=machine_learning"
-# Ports that are tried for a UI: `mlflow ui`'s default and those after it. If all are in use, the default is named.
-_FIRST_PORT = 5000
-_PORTS_TRIED = 100
+_UI_PORT = 5000
 
 
 def default_uri(root: Path) -> str:
@@ -103,7 +97,7 @@ def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
     if is_http(uri):
         server = without_userinfo(uri).rstrip("/")
     else:
-        port = free_port()
+        port = _free_port()
         server = f"http://127.0.0.1:{port}"
         lines.append(f"view with: {_ui_command(uri, port)}")
     all_runs = f"{server}/#/experiments/{experiment_id}/runs"
@@ -112,18 +106,16 @@ def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
     return lines
 
 
-def free_port(first: int = _FIRST_PORT) -> int:
-    """Returns the first port from `first` on that no process listens on."""
-    for port in range(first, first + _PORTS_TRIED):
-        with socket.socket() as probe:
-            # Else a port whose connections were closed a minute ago would seem to be in use.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    return first
+def _free_port() -> int:
+    """Returns the default port of `mlflow ui`, or another one if a process listens there."""
+    with socket.socket() as probe:
+        # Else a port whose connections were closed a minute ago would seem to be in use.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", _UI_PORT))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _ui_command(uri: str, port: int) -> str:
@@ -141,7 +133,7 @@ def check(config: TrackingConfig) -> None:
     """Rejects a tracking URI, of the config or environment, that MLflow can't use.
 
     Raises:
-      ConfigError: its form or its scheme is invalid, or a database's driver is not installed.
+      ConfigError: its form or its scheme is invalid.
     """
     if config.name == "none":
         return
@@ -156,34 +148,18 @@ def _check(key: str, uri: str) -> None:
     scheme, _, rest = uri.partition("://")
     kind, _, driver = scheme.partition("+")
     plugins = {"databricks", *(entry_point.name for entry_point in entry_points(group="mlflow.tracking_store"))}
-    if uri == "databricks" or (rest and scheme in plugins):
+    is_known = scheme in ("http", "https") or kind in _DATABASES or scheme in plugins
+    if uri == "databricks" or (rest and is_known):
         return
-    if not rest or scheme == "file":
-        # `C:\\runs`, `./runs` and `host:5000` have no scheme.
-        if os.environ.get(_FILE_STORE, "").lower() not in ("true", "1") or not uri.strip():
-            raise _invalid(key, uri, f"needs a scheme, or {_FILE_STORE}=true for a folder of files")
-    elif kind == "sqlite":
+    problem = f"unknown scheme '{scheme}'"
+    if kind == "sqlite" and rest:
         # The usual driver is named in the URI of a path with special characters.
-        if driver not in ("", "pysqlite") or not rest.startswith("/") or sqlite_path(uri) is None:
-            raise _invalid(key, uri, "must be sqlite:/// and a file")
-    elif kind in _DATABASES:
-        name = driver or _DATABASES[kind]
-        if importlib.util.find_spec(_MODULES.get(name, name)) is None:
-            fix = f"install it, or write {kind}+<driver>://"
-            raise invalid(key, shown(uri), problem=f"its driver {name} is not installed", fix=fix)
-    elif scheme not in ("http", "https"):
-        raise _invalid(key, uri, f"unknown scheme '{scheme}'")
-    elif not _is_server(uri):
-        raise _invalid(key, uri, "needs a server and a port from 1 to 65535, as http://host:5000")
-
-
-def _is_server(uri: str) -> bool:
-    try:
-        parts = urlsplit(uri)
-        return bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", uri)
-    except ValueError:
-        return False
-
-
-def _invalid(key: str, uri: str, problem: str) -> ConfigError:
-    return invalid(key, shown(uri) or "''", problem=problem, fix=f"write {_FORMS}")
+        if driver in ("", "pysqlite") and rest.startswith("/") and sqlite_path(uri) is not None:
+            return
+        problem = "must be sqlite:/// and a file"
+    elif not rest or scheme == "file":
+        # `C:\\runs`, `./runs` and `host:5000` have no scheme.
+        if uri.strip() and os.environ.get(_FILE_STORE, "").lower() in ("true", "1"):
+            return
+        problem = f"needs a scheme, or {_FILE_STORE}=true for a folder of files"
+    raise invalid(key, shown(uri) or "''", problem=problem, fix=f"write {_FORMS}")

@@ -25,7 +25,8 @@ _START_FIELD = 19
 
 def identity() -> dict[str, str]:
     """Returns the tags by which another process sees whether this one still runs."""
-    boot = f"{_text(Path('/proc/sys/kernel/random/boot_id'))}/{_namespace()}/{_start_time(os.getpid())}"
+    namespace = _link("/proc/self/ns/pid")
+    boot = f"{_text(Path('/proc/sys/kernel/random/boot_id'))}/{namespace}/{_start_time(os.getpid())}"
     return {HOST: platform.node(), PID: str(os.getpid()), BOOT: boot, MACHINE: _machine_id()}
 
 
@@ -71,10 +72,6 @@ def _machine_id() -> str:
     if text in ("", "uninitialized"):
         return ""
     return hashlib.sha256(f"runner:{text}".encode()).hexdigest()[:16]
-
-
-def _namespace() -> str:
-    return _link("/proc/self/ns/pid")
 
 
 def _start_time(pid: int) -> str:

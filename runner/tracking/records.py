@@ -12,8 +12,6 @@ from typing import NamedTuple
 KEY_LIMIT = 250
 PARAM_LIMIT = 6000
 TAG_LIMIT = 8000
-# Room at the end of a key for a number that makes it unique, as `_12345`.
-_SUFFIX_LENGTH = 6
 
 
 class Point(NamedTuple):
@@ -86,17 +84,8 @@ def clean_key(key: str) -> str:
 
 
 def clean_params(params: Mapping[str, object]) -> dict[str, str]:
-    """Returns params as MLflow stores them; keys that became equal get a number."""
-    cleaned: dict[str, str] = {}
-    for key, value in params.items():
-        base = clean_key(key)
-        name = base
-        count = 2
-        while name in cleaned:
-            name = f"{base[: KEY_LIMIT - _SUFFIX_LENGTH]}_{count}"
-            count += 1
-        cleaned[name] = cut(as_text(value), PARAM_LIMIT)
-    return cleaned
+    """Returns params as MLflow stores them; of keys that became equal the last one counts."""
+    return {clean_key(key): cut(as_text(value), PARAM_LIMIT) for key, value in params.items()}
 
 
 def as_text(value: object) -> str:

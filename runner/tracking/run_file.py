@@ -94,10 +94,7 @@ class Unsent:
 def is_unsent(path: Path) -> bool:
     """Returns whether a file does not end with the mark; False if it can't be read."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - len(_SENT)))
-            return file.read() != _SENT
+        return not path.read_bytes().endswith(_SENT)
     except OSError:
         return False
 
@@ -113,14 +110,15 @@ def opened(path: Path) -> Iterator[Unsent]:
     """
     lock = _locked(path)
     try:
-        yield _parsed(path)
+        yield parsed(path)
         append_whole(path, _SENT)
     finally:
         if lock is not None:
             os.close(lock)
 
 
-def _parsed(path: Path) -> Unsent:
+def parsed(path: Path) -> Unsent:
+    """Returns what a file has unsent; raises ValueError if it is not a file of a run's records."""
     head: dict[str, str] = {}
     records: list[Record] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,22 +1,30 @@
-"""Stores records in MLflow, each of them once."""
+"""Stores records in MLflow, each of them once: as they come, and after an outage from the runs' files."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset as MlflowDataset
-from mlflow.entities import DatasetInput, InputTag, Metric
+from mlflow.entities import DatasetInput, InputTag, Metric, Run
 from mlflow.exceptions import MlflowException
 
-from runner.tracking import page
-from runner.tracking.hidden import tag_key
-from runner.tracking.reason import http_code
+from runner.errors import TrackingError
+from runner.host.lock import HeldError
+from runner.tracking import page, run_file
+from runner.tracking.library import http_code, reason
+from runner.tracking.location import fingerprint
+from runner.tracking.process import BOOT, PID
 from runner.tracking.records import TAG_LIMIT, Artifact, Dataset, Ending, Point, Record, Tag, cut
+from runner.tracking.run_file import Unsent
+from runner.tracking.store import Store
+from runner.tracking.tags import tag_key, tags_of
 
+# The tag with the folder of a run's latest process.
+FOLDER = "runner.folder"
 # MLflow rejects a `log_batch` of more points.
 POINTS_PER_CALL = 1000
 # With these codes MLflow itself rejects a record. A proxy in front of it may answer with the same words (404 while the
@@ -28,14 +36,17 @@ _BAD_ROWS = ("IntegrityError", "DataError")
 
 
 class MlflowWriter:
-    """Writes records to one run; see `runner.tracking.writer`."""
+    """Writes records to one run."""
 
     def __init__(self, client: MlflowClient, run_id: str) -> None:
         self._client = client
         self._run_id = run_id
 
-    def write(self, records: Sequence[Record], *, is_retry: bool) -> None:
-        """Stores points only, or one record of another kind; on a retry, only what the run does not have."""
+    def write(self, records: Sequence[Record], *, is_retry: bool = False) -> None:
+        """Stores at most `POINTS_PER_CALL` points, or one record of another kind.
+
+        On a retry, points that the run has are left out. Other records are there once, however often they are stored.
+        """
         points = [record for record in records if isinstance(record, Point)]
         if points:
             assert len(points) == len(records)
@@ -49,7 +60,9 @@ class MlflowWriter:
         if isinstance(record, Tag):
             self._write_tag(record)
         elif isinstance(record, Dataset):
-            self._write_dataset(record, is_retry=is_retry)
+            entity = MlflowDataset(record.name, record.digest, *_dataset_source(record.source))
+            context = InputTag("mlflow.data.context", record.context)
+            self._client.log_inputs(self._run_id, [DatasetInput(entity, [context])])
         elif isinstance(record, Artifact):
             if not Path(record.path).is_file():
                 # A ValueError, because an OSError would mean that the store can't be written and is worth a retry.
@@ -59,6 +72,13 @@ class MlflowWriter:
             assert isinstance(record, Ending)
             self._client.set_terminated(self._run_id, record.status, record.end_time)
 
+    def _write_tag(self, tag: Tag) -> None:
+        text = tag.value
+        if tag.key == page.TAG:
+            # A person may have added to the description since it was last written.
+            text = page.merged(text, self._client.get_run(self._run_id).data.tags.get(page.TAG))
+        self._client.set_tag(self._run_id, tag_key(tag.key), cut(text, TAG_LIMIT))
+
     def missing(self, points: Sequence[Point], *, by_step: bool = False) -> list[Point]:
         """Returns the points that the run does not have, in order and without duplicates.
 
@@ -66,7 +86,7 @@ class MlflowWriter:
         read, so pass many points in one call.
         """
         known = set()
-        for key in dict.fromkeys(point.key for point in points):
+        for key in {point.key for point in points}:
             for metric in self._client.get_metric_history(self._run_id, key):
                 stored = Point(metric.key, metric.value, metric.timestamp, metric.step)
                 known.add(_identity(stored, by_step=by_step))
@@ -77,36 +97,6 @@ class MlflowWriter:
                 known.add(identity)
                 missing.append(point)
         return missing
-
-    def _write_tag(self, tag: Tag) -> None:
-        text = tag.value
-        if tag.key == page.TAG:
-            # A person may have added to the description since it was last written.
-            text = page.merged(text, self._client.get_run(self._run_id).data.tags.get(page.TAG))
-        self._client.set_tag(self._run_id, tag_key(tag.key), cut(text, TAG_LIMIT))
-
-    def _write_dataset(self, dataset: Dataset, *, is_retry: bool) -> None:
-        if is_retry:
-            inputs = self._client.get_run(self._run_id).inputs.dataset_inputs
-            if (dataset.name, dataset.digest) in {(one.dataset.name, one.dataset.digest) for one in inputs}:
-                return
-        entity = MlflowDataset(dataset.name, dataset.digest, *_dataset_source(dataset.source))
-        context = InputTag("mlflow.data.context", dataset.context)
-        self._client.log_inputs(self._run_id, [DatasetInput(entity, [context])])
-
-
-def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Yields the records in order, in batches that `MlflowWriter.write` accepts."""
-    batch: list[Record] = []
-    for record in records:
-        is_batch_of_points = bool(batch) and isinstance(batch[0], Point)
-        joins = isinstance(record, Point) and is_batch_of_points and len(batch) < POINTS_PER_CALL
-        if batch and not joins:
-            yield batch
-            batch = []
-        batch.append(record)
-    if batch:
-        yield batch
 
 
 def is_retryable(error: Exception) -> bool:
@@ -134,3 +124,94 @@ def _dataset_source(source: str) -> tuple[str, str]:
     if Path(source).is_absolute():
         return "local", json.dumps({"uri": source})
     return "code", json.dumps({"tags": {"source": source}})
+
+
+class _OtherStoreError(Exception):
+    """Keeps a file from being marked."""
+
+
+def sync(store: Store, path: Path, warn: Callable[[str], None]) -> int | None:
+    """Sends what a run's file has and the store lacks, with a line to `warn`.
+
+    Returns:
+      How many records were sent; None if the file is another store's, or its process still runs.
+
+    Raises:
+      TrackingError: the store can't be reached, or rejects records; the file is not marked as sent.
+      OSError: the file can't be read or marked, or another user can write to it.
+      ValueError: it is not a file of a run's records.
+    """
+    try:
+        with run_file.opened(path) as unsent:
+            if unsent.head["store"] != fingerprint(store.uri):
+                raise _OtherStoreError
+            sent = _send(store, unsent, path)
+    except (HeldError, _OtherStoreError):
+        return None
+    if sent:
+        warn(f"stored {sent:,} records of run {unsent.head['run_id']} that its process could not send")
+    return sent
+
+
+def sync_run(store: Store, run: Run, warn: Callable[[str], None]) -> None:
+    """Sends what the latest process of a run could not send, if its file is on this machine; a failure is a line."""
+    folder = tags_of(run.data.tags).get(FOLDER)
+    if not folder:
+        return
+    path = run_file.path_of(Path(folder), run.info.run_id)
+    if not run_file.is_unsent(path):
+        return
+    try:
+        sync(store, path, warn)
+    except (TrackingError, OSError, ValueError) as error:
+        warn(f"could not send {path}: {reason(error)}")
+
+
+def _send(store: Store, unsent: Unsent, path: Path) -> int:
+    writer = MlflowWriter(store.client, unsent.head["run_id"])
+    sent = 0
+    rejected = 0
+    why = ""
+    try:
+        batches = _missing(store, writer, unsent)
+    except Exception as error:
+        raise TrackingError(f"could not send {path}: {reason(error)}") from error
+    for batch in batches:
+        try:
+            _check_artifact(batch[0], path.parent)
+            writer.write(batch)
+            sent += len(batch)
+        # MLflow, SQLAlchemy, requests and drivers share no base class.
+        except Exception as error:
+            if is_retryable(error):
+                raise TrackingError(f"could not send {path}: {reason(error)}; try again later") from error
+            rejected += len(batch)
+            why = why or reason(error)
+    if rejected:
+        raise TrackingError(f"{rejected:,} records of {path} were rejected: {why}")
+    return sent
+
+
+def _missing(store: Store, writer: MlflowWriter, unsent: Unsent) -> list[Sequence[Record]]:
+    """Returns the records that the run lacks, in batches; other records than points may be stored again."""
+    tags = tags_of(store.client.get_run(unsent.head["run_id"]).data.tags)
+    # If another process has continued the run, its tags and its status count, and it has trained some steps again.
+    is_continued = any(tags.get(key) != unsent.head.get(key) for key in (PID, BOOT))
+    points: list[Point] = []
+    others: list[Record] = []
+    for record in unsent.records:
+        if isinstance(record, Point):
+            points.append(record)
+        elif not is_continued:
+            others.append(record)
+    missing = writer.missing(points, by_step=is_continued)
+    batches: list[Sequence[Record]] = [
+        missing[start : start + POINTS_PER_CALL] for start in range(0, len(missing), POINTS_PER_CALL)
+    ]
+    return batches + [[record] for record in others]
+
+
+def _check_artifact(record: Record, folder: Path) -> None:
+    """Rejects a file from outside the run's folder: a copied folder must not make us upload a private file."""
+    if isinstance(record, Artifact) and not Path(record.path).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{record.path} is not in {folder}")

@@ -1,63 +1,35 @@
-"""Creates a run in an open store, or resumes one."""
+"""Creates a run in an open store, or resumes one; marks runs whose process is gone."""
 
 from __future__ import annotations
 
 import getpass
+import platform
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from itertools import starmap
 from pathlib import Path
 
-from mlflow import MlflowClient
 from mlflow.entities import Param
 
 from runner.errors import TrackingError
 from runner.host import session
-from runner.tracking import process
-from runner.tracking.dead_runs import NOTE
-from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
+from runner.tracking import page, process
+from runner.tracking.base import RunSpec
+from runner.tracking.library import reason, warn
 from runner.tracking.location import shown
-from runner.tracking.mlflow_import import warn
-from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, clean_params, cut
-from runner.tracking.store import Store
-from runner.tracking.sync import send_of_run
+from runner.tracking.send import sync_run
+from runner.tracking.store import Store, search
+from runner.tracking.tags import tag_key, tags_of
 
 # MLflow rejects a `log_batch` of more params.
 _PARAMS_PER_CALL = 100
 _PARENT_TAG = "mlflow.parentRunId"
 _RESUMED = "resumed."
 _RUN_NAME = "tracking.run_name"
+_NOTE = "runner.note"
 # A file system that hangs must not keep a run from starting: the tag of git is only information.
 _GIT_TIMEOUT_S = 5
-
-
-@dataclass(frozen=True)
-class RunSpec:
-    """The record of a new or resumed run.
-
-    Attributes:
-      name: run name.
-      params: the config, flat.
-      tags: the run's tags, without those that every run gets.
-      parent_run_id: the run that it is nested in.
-      listed: the params that its page lists; null: all.
-    """
-
-    name: str
-    params: Mapping[str, object]
-    tags: Mapping[str, str]
-    parent_run_id: str | None
-    listed: Mapping[str, object] | None = None
-
-    def stored(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns the params to store, and the tag with the whole config unless they are all of it."""
-        params = clean_params(self.params)
-        whole = None if self.listed is None else packed(params)
-        if self.listed is None or whole is None:
-            return params, {}
-        return clean_params(self.listed), {PARAMS: whole}
 
 
 def create(store: Store, spec: RunSpec, root: Path) -> str:
@@ -65,16 +37,17 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
 
     The commit of git in the project's folder `root` is among its tags.
     """
-    params, whole_config = spec.stored()
     tags = {**_source_tags(root), **spec.tags, **process.identity()}
     if spec.parent_run_id:
         tags[_PARENT_TAG] = spec.parent_run_id
-    tags |= whole_config
     try:
         # The tags are part of the call, so a run never exists without the identity of its process.
         run = store.client.create_run(store.experiment_id, tags=_stored_tags(tags), run_name=spec.name)
         run_id = str(run.info.run_id)
-        _log_params(store.client, run_id, params)
+        params = list(starmap(Param, clean_params(spec.params).items()))
+        for start in range(0, len(params), _PARAMS_PER_CALL):
+            batch = params[start : start + _PARAMS_PER_CALL]
+            store.client.log_batch(run_id, params=batch, synchronous=True)
     except Exception as error:
         raise _failed(store, "a run", error) from error
     return run_id
@@ -94,23 +67,21 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
     params = clean_params(spec.params)
     try:
         run = client.get_run(run_id)
-        send_of_run(store, run, warn)
+        sync_run(store, run, warn)
         tags = tags_of(run.data.tags)
-        recorded = params_of(run.data.params, tags)
-        changed = {f"{_RESUMED}{key}": value for key, value in params.items() if recorded.get(key, value) != value}
+        recorded = run.data.params
+        changed = {f"{_RESUMED}{key}": value for key, value in params.items() if recorded.get(key) != value}
         client.update_run(run_id, status="RUNNING")
         # Compared with the last start: a run that was renamed in MLflow keeps that name.
         last_name = tags.get(f"{_RESUMED}{_RUN_NAME}", recorded.get(_RUN_NAME))
-        if _RUN_NAME in params and params[_RUN_NAME] != last_name:
+        if params.get(_RUN_NAME, last_name) != last_name:
             client.update_run(run_id, name=spec.name)
         new_tags = _stored_tags({**spec.tags, **process.identity(), **changed})
         for key, value in new_tags.items():
             client.set_tag(run_id, key, value)
         for key in run.data.tags:
-            if key == NOTE or (key.startswith(_RESUMED) and key not in new_tags):
+            if key == _NOTE or (key.startswith(_RESUMED) and key not in new_tags):
                 client.delete_tag(run_id, key)
-        listed, _ = spec.stored()
-        _log_params(client, run_id, {key: value for key, value in listed.items() if key not in run.data.params})
     except Exception as error:
         raise _failed(store, f"run {run_id}", error) from error
     return str(run.info.experiment_id)
@@ -121,12 +92,6 @@ def _failed(store: Store, what: str, error: Exception) -> TrackingError:
         f"tracking.uri={shown(store.uri)} can't record {what}: {reason(error)}; "
         "fix the cause, or use tracking.uri=<another store> or tracking=none"
     )
-
-
-def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, str]) -> None:
-    entities = list(starmap(Param, params.items()))
-    for start in range(0, len(entities), _PARAMS_PER_CALL):
-        client.log_batch(run_id, params=entities[start : start + _PARAMS_PER_CALL], synchronous=True)
 
 
 def _stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
@@ -145,16 +110,39 @@ def _source_tags(root: Path) -> dict[str, str]:
         user = "unknown"
     tags = {"mlflow.source.name": source, "mlflow.source.type": "LOCAL", "mlflow.user": user}
     if (root / ".git").exists():
+        command = ["git", "rev-parse", "HEAD"]
         try:
-            result = subprocess.run(
-                ["git", "rev-parse", "HEAD"],
-                cwd=root,
-                capture_output=True,
-                text=True,
-                timeout=_GIT_TIMEOUT_S,
-                check=True,
+            commit = subprocess.check_output(
+                command, cwd=root, text=True, stderr=subprocess.DEVNULL, timeout=_GIT_TIMEOUT_S
             )
-            tags["mlflow.source.git.commit"] = result.stdout.strip()
+            tags["mlflow.source.git.commit"] = commit.strip()
         except (OSError, subprocess.SubprocessError):
             pass  # no git, or no commit yet
     return tags
+
+
+def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
+    """Marks runs of this machine as KILLED at their last point if their process is gone, in any active experiment."""
+    client = store.client
+    for found in search(store, None, "attributes.status = 'RUNNING'"):
+        if not process.is_gone(tags_of(found.data.tags)):
+            continue
+        # What it could not store may include its true status.
+        sync_run(store, found, warn)
+        run = client.get_run(found.info.run_id)
+        if run.info.status != "RUNNING":
+            continue
+        run_id = run.info.run_id
+        pid = tags_of(run.data.tags)[process.PID]
+        why = f"process {pid} on {platform.node()} ended without recording a status"
+        client.set_tag(run_id, _NOTE, why)
+        description = page.killed(run.data.tags.get(page.TAG), why)
+        if description is not None:
+            client.set_tag(run_id, page.TAG, description)
+        # The last point of each metric, which `run.data.metrics` has without its time. No history is read.
+        times = [point.timestamp for point in run.data.to_proto().metrics]
+        # Last, so that a run whose other changes fail is marked at the next start.
+        client.set_terminated(run_id, "KILLED", max([run.info.start_time, *times]))
+        warn(
+            f"run {run.info.run_name} ({run_id}) had the status RUNNING, but its process is gone; changed it to KILLED"
+        )

@@ -1,10 +1,10 @@
-"""Opens a tracking store: probes it, creates it once, and finds the experiment; searches its runs."""
+"""Opens a tracking store: probes it, creates it once, and finds the experiment; finds runs and sweeps."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +13,14 @@ from mlflow import MlflowClient
 from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
 
-from runner.errors import TrackingError
+from runner.config.schema import TrackingConfig
+from runner.errors import ConfigError, TrackingError
 from runner.host.lock import locked
+from runner.host.paths import project_root
 from runner.host.signals import current
-from runner.tracking.location import VARIABLE, shown, sqlite_path
-from runner.tracking.mlflow_import import quiet, warn
+from runner.tracking.library import NOT_MLFLOW, quiet
+from runner.tracking.location import VARIABLE, shown, sqlite_path, tracking_uri
 from runner.tracking.probe import create_tables, probe, unusable, unusable_by
-from runner.tracking.reason import NOT_MLFLOW
 
 # MLflow's UI shows it in the list of experiments. Which view opens is up to the address, in MLflow 3.17.
 _KIND_TAG = "mlflow.experimentKind"
@@ -28,6 +29,11 @@ _TRAINING = "custom_model_development"
 _ARTIFACTS = "mlartifacts"
 # Runs per request: MLflow's own default.
 _PAGE_SIZE = 1000
+# The newest run, by this name in place of an id.
+LATEST = "latest"
+KIND_TAG = "runner.kind"
+# Sweeps that an error lists.
+_SUGGESTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def open_store(uri: str, experiment: str) -> Store:
     path = sqlite_path(uri)
     try:
         probe(uri)
-        with _exclusive(uri):
+        with nullcontext() if path is None else _exclusive(path):
             if path is not None:
                 create_tables(path)
             client = MlflowClient(tracking_uri=uri)
@@ -76,39 +82,21 @@ def open_store(uri: str, experiment: str) -> Store:
     # MLflow, SQLAlchemy, requests and drivers share no base class.
     except Exception as error:
         raise unusable_by(uri, error) from error
-    if path is not None:
-        _check_artifacts(path.parent / _ARTIFACTS, opened)
     return Store(client, uri, str(opened.experiment_id))
 
 
-def experiment_ids(client: MlflowClient) -> dict[str, str]:
-    """Returns the id of every active experiment, by name."""
-    return {experiment.name: experiment.experiment_id for experiment in client.search_experiments()}
-
-
-def search(store: Store, experiments: Sequence[str] | None, filter_string: str) -> list[Run]:
-    """Returns every run of some experiments (ids; None: every active one) that matches a filter, newest first."""
-    ids = list(experiment_ids(store.client).values()) if experiments is None else list(experiments)
-    runs: list[Run] = []
-    token = None
-    while ids:
-        page = store.client.search_runs(ids, filter_string, max_results=_PAGE_SIZE, page_token=token)
-        runs += page
-        token = page.token
-        if not token:
-            break
-    return runs
+def open_tracking(config: TrackingConfig) -> Store:
+    """Opens the store that the `tracking` group names; raises TrackingError."""
+    return open_store(tracking_uri(config.uri, project_root()), config.experiment)
 
 
 @contextmanager
-def _exclusive(uri: str) -> Iterator[None]:
-    """Keeps this user's other processes from creating the same store meanwhile."""
-    path = sqlite_path(uri)
-    with ExitStack() as stack:
-        if path is not None:
-            stack.enter_context(locked(path.with_name(path.name + ".lock")))
-            # A file whose tables are only half made can't be opened again, so a signal has to wait.
-            stack.enter_context(current().deferring())
+def _exclusive(path: Path) -> Iterator[None]:
+    """Keeps this user's other processes from creating the same SQLite file meanwhile.
+
+    A file whose tables are only half made can't be opened again, so a signal has to wait.
+    """
+    with locked(path.with_name(path.name + ".lock")), current().deferring():
         yield
 
 
@@ -139,12 +127,48 @@ def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
         return experiment
 
 
-def _check_artifacts(here: Path, experiment: Experiment) -> None:
-    """Warns if the project was moved or copied: MLflow stores the absolute path of an experiment's artifacts."""
-    recorded = str(experiment.artifact_location)
-    # In a folder of another name they are stored elsewhere on purpose.
-    if here.is_dir() and recorded.endswith(f"/{_ARTIFACTS}") and recorded not in (here.as_uri(), str(here)):
-        warn(
-            f"artifacts of experiment {experiment.name} are stored in {recorded}, not in {here} (was the project "
-            "moved or copied?); set tracking.experiment=<new name> for new runs"
-        )
+def search(store: Store, experiments: Sequence[str] | None, filter_string: str) -> list[Run]:
+    """Returns every run of some experiments (ids; None: every active one) that matches a filter, newest first."""
+    if experiments is None:
+        experiments = [experiment.experiment_id for experiment in store.client.search_experiments()]
+    runs: list[Run] = []
+    token = None
+    while experiments:
+        page = store.client.search_runs(list(experiments), filter_string, max_results=_PAGE_SIZE, page_token=token)
+        runs += page
+        token = page.token
+        if not token:
+            break
+    return runs
+
+
+def named(text: str, names: Mapping[str, str]) -> str:
+    """Returns the id of the run that a text names, given run ids and names, newest first.
+
+    A complete id comes before a name, of which the newest run counts, and a name before the start of an id.
+
+    Raises:
+      LookupError: no run matches, or several ids have this start; its text says which.
+    """
+    by_start = [run_id for run_id in names if text and run_id.startswith(text)]
+    if text in by_start:
+        return text
+    for run_id, name in names.items():
+        if name == text:
+            return run_id
+    if len(by_start) == 1:
+        return by_start[0]
+    raise LookupError("several run ids start with this" if by_start else "no run has this id or name")
+
+
+def find_sweep(store: Store, which: str, experiments: Sequence[str] | None = None) -> Run:
+    """Finds the newest sweep of a run id, the start of one, a run name, or `latest`; raises ConfigError.
+
+    It searches the experiments of these ids; None: all of them.
+    """
+    runs = search(store, experiments, f"tags.`{KIND_TAG}` = 'sweep'")
+    for run in runs:
+        if which == LATEST or run.info.run_id.startswith(which) or run.info.run_name == which:
+            return run
+    latest = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in runs[:_SUGGESTIONS])
+    raise ConfigError(f"sweep {which}: no such sweep in this store; the latest are: {latest or 'none yet'}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,17 +17,13 @@ from runner.config.schema import TrackingConfig
 from runner.errors import Interrupted, TrackingError
 from runner.host.signals import current
 from runner.tracking import page, start
-from runner.tracking.base import Status, Tracker
-from runner.tracking.dead_runs import mark_dead_runs
+from runner.tracking.base import RunSpec, Status, Tracker
+from runner.tracking.library import reason, warn
 from runner.tracking.location import tracking_uri, ui_lines
-from runner.tracking.mlflow_import import warn
-from runner.tracking.reason import reason
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
 from runner.tracking.run_file import RunFile, sync_command
-from runner.tracking.send import MlflowWriter, is_retryable
-from runner.tracking.start import RunSpec
+from runner.tracking.send import FOLDER, MlflowWriter, is_retryable
 from runner.tracking.store import Store, open_store
-from runner.tracking.sync import FOLDER
 from runner.tracking.writer import AsyncWriter
 
 # The status is tried so often if the store has just accepted everything else; it may fail for a moment.
@@ -41,7 +37,7 @@ _DIGEST_LENGTH = 36
 
 
 class MlflowTracker(Tracker):
-    """Records one run through a background thread; see `Tracker`."""
+    """Records one run through a background thread; see `Tracker` for its methods."""
 
     run_id: str
 
@@ -59,7 +55,6 @@ class MlflowTracker(Tracker):
         self._monitor: SystemMetricsMonitor | None = None
         # Metric name -> the key that MLflow accepts.
         self._keys: dict[str, str] = {}
-        self._nonfinite: set[str] = set()
         # Status in the description that was queued last; empty: `show_page` was not called.
         self._described_status = ""
         self._is_finished = False
@@ -68,47 +63,41 @@ class MlflowTracker(Tracker):
         atexit.register(self.finish, "FAILED")
 
     def watch_machine(self) -> None:
-        """Records the use of this machine; see `Tracker`."""
+        """See `Tracker`."""
         # A resumed run's points follow those of its earlier processes.
         self._monitor = SystemMetricsMonitor(self.run_id, resume_logging=True, tracking_uri=self._store.uri)
         self._monitor.start()
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Queues a point of each metric; see `Tracker`."""
+        """See `Tracker`."""
         now = _now_ms()
         self.page.log(values)
-        self._writer.add([self._point(name, float(value), now, int(step)) for name, value in values.items()])
-
-    def _point(self, name: str, value: float, now: int, step: int) -> Point:
-        key = self._keys.get(name)
-        if key is None:
-            key = clean_key(name)
-            self._keys[name] = key
-        if math.isinf(value):
-            if key not in self._nonfinite:
-                self._nonfinite.add(key)
-                self._writer.add([Tag(f"runner.nonfinite.{key}", f"{value} at step {step}, stored as NaN")])
-            value = math.nan
-        return Point(key, value, now, step)
+        points: list[Record] = []
+        for name, value in values.items():
+            if name not in self._keys:
+                self._keys[name] = clean_key(name)
+            stored = math.nan if math.isinf(value) else float(value)
+            points.append(Point(self._keys[name], stored, now, int(step)))
+        self._writer.add(points)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Queues tags of the run."""
+        """See `Tracker`."""
         self.page.tag(tags)
         self._writer.add([Tag(key, str(value)) for key, value in tags.items()])
 
     def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
-        """Queues a dataset input; see `Tracker`."""
+        """See `Tracker`."""
         self._writer.add([Dataset(name, digest[:_DIGEST_LENGTH], source, context)])
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
-        """Queues a file for upload; see `Tracker`."""
+        """See `Tracker`."""
         if not path.is_file():
             warn(f"could not record {path}: there is no such file")
             return
         self._writer.add([Artifact(str(path.absolute()), folder or "")])
 
     def log_model(self, save: Callable[[Store, str], object]) -> None:
-        """Stores a model at once; see `Tracker`."""
+        """See `Tracker`."""
         # MLflow shows the model with the metrics of its step, which must be stored first.
         self.flush(self._finish_timeout_s)
         try:
@@ -118,7 +107,7 @@ class MlflowTracker(Tracker):
             warn(f"could not log the model: {reason(error)}")
 
     def logged(self) -> dict[str, dict[int, float]]:
-        """Returns the stored points; see `Tracker`."""
+        """See `Tracker`."""
         client = self._store.client
         points = {}
         try:
@@ -130,15 +119,15 @@ class MlflowTracker(Tracker):
         return points
 
     def flush(self, timeout_s: float) -> bool:
-        """Waits until everything queued is stored; see `Tracker`."""
+        """See `Tracker`."""
         return self._writer.flush(timeout_s)
 
     def describe(self) -> list[str]:
-        """Returns links to the run, and what could not be stored."""
+        """See `Tracker`."""
         return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id), *self._notes]
 
     def show_page(self) -> None:
-        """Queues the description; see `Tracker`."""
+        """See `Tracker`."""
         self._writer.add([self._description("RUNNING")])
 
     def _description(self, status: str) -> Tag:
@@ -171,11 +160,7 @@ class MlflowTracker(Tracker):
             # Another signal must not lose what is recorded here.
             with current().deferring():
                 is_kept = self._end(status, self._writer.abandon(), attempts=_STATUS_ATTEMPTS if is_drained else 1)
-                if any(isinstance(record, Ending) for record in self._writer.rejected):
-                    self.lost = (
-                        f"the store rejects it; if it was deleted: `mlflow runs restore --run-id {self.run_id}`"
-                    )
-        return is_kept and not self.lost
+        return is_kept
 
     def _end(self, status: Status, remaining: list[Record], *, attempts: int) -> bool:
         """Records the status, in the store if it has all points; returns whether nothing is lost."""
@@ -185,11 +170,11 @@ class MlflowTracker(Tracker):
             status = "FAILED"
         ending = Ending(status, _now_ms())
         self._writer.file(ending)
-        is_stored = False
+        is_complete = False
         # If the wait for a killed run was cut short, the store may well respond.
         if has_all_points or status == "KILLED":
-            is_stored = self._store_ending(ending, attempts) and has_all_points
-        is_complete = is_stored and not remaining and not self._writer.rejected
+            is_stored = self._store_ending(ending, attempts)
+            is_complete = is_stored and has_all_points and not remaining and not self._writer.rejected
         self._file.close(sent=is_complete)
         if is_complete:
             return True
@@ -201,21 +186,24 @@ class MlflowTracker(Tracker):
             note += f", but in {self._file.path}; to store them: {sync_command(self._file.path.parent)}"
         self._notes.append(note)
         warn(note)
-        return not self._writer.unfiled
+        return not self._writer.unfiled and not self.lost
 
     def _store_ending(self, ending: Ending, attempts: int) -> bool:
         if self._described_status not in ("", ending.status):
             # The status itself says it too, so a failure is not a loss.
-            with contextlib.suppress(Exception):
-                self._run_writer.write([self._description(ending.status)], is_retry=False)
+            with suppress(Exception):
+                self._run_writer.write([self._description(ending.status)])
         for attempt in range(attempts):
             time.sleep(_STATUS_RETRY_DELAY_S * attempt)
             try:
-                self._run_writer.write([ending], is_retry=False)
+                self._run_writer.write([ending])
                 return True
             except Exception as error:
                 if not is_retryable(error):
                     self._writer.rejected.append(ending)
+                    self.lost = (
+                        f"the store rejects it; if it was deleted: `mlflow runs restore --run-id {self.run_id}`"
+                    )
                     break
         return False
 
@@ -223,16 +211,15 @@ class MlflowTracker(Tracker):
 def start_run(
     config: TrackingConfig,
     spec: RunSpec,
-    *,
-    root: Path,
     folder: Path,
+    root: Path,
     resume_run_id: str | None,
     finish_timeout_s: float,
 ) -> Tracker:
     """Starts or resumes a run; see `runner.tracking.open_tracker`."""
     store = open_store(tracking_uri(config.uri, root), config.experiment)
     try:
-        mark_dead_runs(store, warn)
+        start.mark_dead_runs(store, warn)
     # Housekeeping must not keep a run from starting.
     except Exception as error:
         warn(f"could not look for dead runs: {reason(error)}")

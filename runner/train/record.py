@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -24,7 +24,7 @@ from runner.host.terminal import incomplete
 from runner.layout import mesh
 from runner.task import metrics
 from runner.task.registry import metric_directions
-from runner.tracking import Status, Tracker, member, open_tracker
+from runner.tracking import RunSpec, Status, Tracker, member, open_tracker
 from runner.tracking.page import ENDED as ENDED
 from runner.train import identity
 
@@ -78,7 +78,7 @@ def with_config(content: dict[str, object]) -> Path:
 def open_run(
     config: RunConfig, content: Mapping[str, object], command: str, prefix: str = "", resume_run_id: str | None = None
 ) -> Tracker:
-    """Starts a tracked run with the config as its params; `content` is the same resolved.
+    """Starts a tracked run with `listed_params` of the config; `content` is the same resolved.
 
     A run whose name has a prefix is not a training run. `resume_run_id` is the run to continue; None: a new run.
     """
@@ -89,23 +89,16 @@ def open_run(
         if group not in identity.GROUPS_OF_COMMANDS:
             tags[f"runner.{group}"] = option
     tags[metrics.TAG] = json.dumps(metric_directions(config.task))
-    name = prefix + (config.name or _name(config.task.name, config.dataset.batch_size, options, typed_keys))
-    parent_run_id = None
+    spec = RunSpec(
+        prefix + (config.name or _name(config.task.name, config.dataset.batch_size, options, typed_keys)),
+        listed_params(content, options, typed_keys),
+        tags,
+    )
     sweep = member.membership()
     if sweep is not None:
-        name = sweep.name
-        tags |= sweep.tags()
-        parent_run_id = sweep.parent_run_id
-    tracker = open_tracker(
-        config.tracking,
-        run_name=name,
-        params=dict(flatten(content)) | {"run.command": command},
-        tags=tags,
-        listed=listed_params(content, options, typed_keys),
-        resume_run_id=resume_run_id,
-        parent_run_id=parent_run_id,
-        folder=Path(HydraConfig.get().runtime.output_dir),
-    )
+        spec = replace(spec, name=sweep.name, tags=tags | sweep.tags(), parent_run_id=sweep.parent_run_id)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    tracker = open_tracker(config.tracking, spec, folder, resume_run_id=resume_run_id)
     page = tracker.page
     page.command = command
     count = mesh.size(config.mesh.axes)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from runner.tracking.hidden import params_of, tags_of
 from tests import forks
 from tests.stores import store_in
 
@@ -82,9 +81,7 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert found.info.status == "FINISHED"
     assert found.data.params["dataset.batch_size"] == "64"
     assert found.data.params["mesh"] == "batch=2"
-    whole = params_of(found.data.params, tags_of(found.data.tags))
-    assert whole["run.command"].startswith("python -m runner dataset=digits")
-    assert whole["optimizer.epsilon"] not in ("", None)
+    assert "`python -m runner dataset=digits" in found.data.tags["mlflow.note.content"]
     assert "optimizer.epsilon" not in found.data.params, "the page lists what matters; config.yaml has all"
     assert len(found.data.params) <= 22
     shown = [tag for tag in found.data.tags if not tag.startswith("mlflow.")]
@@ -101,7 +98,6 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert found.outputs.model_outputs, "the model was logged"
     assert summary(tmp_path)["eval_examples"] == 360
     assert done.stdout.splitlines()[0] == "mesh batch=2 on 2 virtual CPU devices"
-    assert whole["mesh.device"] == "cpu", "what auto became"
     assert found.info.run_id in done.stdout
     assert "leaves out 29 of 1,437" in done.stdout
     lines = done.stdout.splitlines() + done.stderr.splitlines()

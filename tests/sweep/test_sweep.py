@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runner.tracking.hidden import tags_of
+from runner.tracking.tags import tags_of
 from tests import forks, proc
 from tests.stores import store_in
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.config.schema import TrackingConfig
-from runner.tracking import Tracker, open_tracker, run_file
+from runner.tracking import RunSpec, Tracker, open_tracker, run_file
 from runner.tracking.location import sqlite_path
 from tests.stores import store_in
 
@@ -37,18 +37,17 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
         *,
         params: Mapping[str, object] | None = None,
         run_name: str = "a run",
+        parent_run_id: str | None = None,
         finish_timeout_s: float = 30.0,
-        **more: str,
+        resume_run_id: str | None = None,
     ) -> Tracker:
         tracker = open_tracker(
             TrackingConfig(uri=uri, experiment="tests"),
-            run_name=run_name,
-            params=params or {},
-            tags={"purpose": "test"},
+            RunSpec(run_name, params or {}, {"purpose": "test"}, parent_run_id),
+            folder,
+            resume_run_id=resume_run_id,
             root=tmp_path,
-            folder=folder,
             finish_timeout_s=finish_timeout_s,
-            **more,
         )
         opened.append(tracker)
         return tracker
@@ -67,7 +66,7 @@ def unsent(tmp_path: Path) -> Unsent:
         path = run_file.path_of(tmp_path / "run", tracker.run_id)
         if not run_file.is_unsent(path):
             return None
-        return [type(record).__name__.lower() for record in run_file._parsed(path).records]
+        return [type(record).__name__.lower() for record in run_file.parsed(path).records]
 
     return read
 

@@ -1,4 +1,3 @@
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -6,8 +5,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from runner.tracking import default_uri
-from runner.tracking.location import absolute, free_port, shown, sqlite_path, sqlite_uri, ui_lines
+from runner.tracking.location import absolute, default_uri, shown, sqlite_path, sqlite_uri, ui_lines
 
 
 def test_the_default_is_an_absolute_sqlite_file_in_outputs(tmp_path):
@@ -73,14 +71,6 @@ def test_the_printed_command_starts_one_worker_and_no_jobs():
     assert serve.endswith("--workers 1")
     port = serve.split("--port ")[1].split()[0]
     assert page.startswith(f"run: http://127.0.0.1:{port}/#/")
-
-
-def test_the_ui_command_names_a_port_that_is_free():
-    first = free_port(20000)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", first))
-        taken.listen()
-        assert free_port(first) > first
 
 
 def test_importing_the_package_imports_no_mlflow():

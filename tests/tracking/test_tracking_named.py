@@ -6,8 +6,7 @@ import pytest
 
 from runner.cli.runs.records import find_run
 from runner.errors import ConfigError
-from runner.tracking.named import named
-from runner.tracking.store import open_store
+from runner.tracking.store import named, open_store
 
 NAMES = {"ab1": "x", "ab2": "x", "c12": "ab1", "d": "c"}
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
 from runner.tracking import page
-from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
 from runner.tracking.page import Page, merged
+from runner.tracking.tags import tag_key, tags_of
 from runner.train.record import listed_params
 
 
@@ -60,36 +59,10 @@ def test_the_description_follows_the_run_from_its_start_to_its_end(opener: Any, 
     assert "eval/loss **0.5**" in told
 
 
-@pytest.mark.parametrize("key", ["runner.pid", "runner.boot", "runner.sweep.job", "varied.dataset.batch_size", PARAMS])
+@pytest.mark.parametrize("key", ["runner.pid", "runner.boot", "runner.sweep.job", "varied.dataset.batch_size"])
 def test_bookkeeping_is_stored_where_the_page_lists_nothing_and_read_by_its_own_name(key: str) -> None:
     assert tag_key(key) == f"mlflow.{key}"
     assert tags_of({tag_key(key): "x"}) == {key: "x"}
-
-
-def test_the_whole_config_is_read_back_from_one_tag_or_from_the_params() -> None:
-    params = {f"group.key_{index}": str(index) for index in range(300)}
-    text = packed(params)
-    assert text is not None
-    assert params_of({"group.key_1": "1"}, {PARAMS: text}) == params
-    assert params_of(params, {}) == params
-    assert params_of(params, {PARAMS: "no such thing"}) == params
-    assert packed({"rules": json.dumps([hash(str(index)) for index in range(5000)])}) is None, "longer than a tag"
-
-
-def test_a_run_lists_the_chosen_params_and_keeps_all(opener: Any, uri: str) -> None:
-    whole = {"dataset.batch_size": 64, "optimizer.epsilon": 1e-7}
-    tracker = opener(uri, params=whole, listed={"model": "mlp", "dataset.batch_size": 64})
-    tracker.finish("FINISHED")
-    run = MlflowClient(uri).get_run(tracker.run_id)
-    assert run.data.params == {"model": "mlp", "dataset.batch_size": "64"}
-    assert params_of(run.data.params, tags_of(run.data.tags)) == {
-        "dataset.batch_size": "64", "optimizer.epsilon": "1e-07"
-    }  # fmt: skip
-    again = opener(
-        uri, params=whole | {"optimizer.epsilon": 1e-3}, listed={"model": "mlp"}, resume_run_id=run.info.run_id
-    )
-    again.finish("FINISHED")
-    assert MlflowClient(uri).get_run(tracker.run_id).data.tags["resumed.optimizer.epsilon"] == "0.001"
 
 
 def test_listed_are_options_keys_that_matter_and_what_was_typed() -> None:

@@ -68,7 +68,7 @@ def test_what_cannot_be_seen_counts_as_there(child, change):
     [("id", "id", True), (None, "id", False), ("", "", False), ("other", "id", False)],
 )
 def test_a_process_of_another_boot_is_gone_if_the_machine_is_this_one(monkeypatch, recorded, here, is_known):
-    monkeypatch.setattr(process, "_namespace", lambda: process._INITIAL_PID_NAMESPACE)
+    monkeypatch.setattr(process, "_link", lambda _path: process._INITIAL_PID_NAMESPACE)
     monkeypatch.setattr(process, "_machine_id", lambda: here)
     tags = {HOST: platform.node(), PID: "5", BOOT: f"another/{process._INITIAL_PID_NAMESPACE}/5"}
     assert is_gone(tags if recorded is None else {**tags, MACHINE: recorded}) is is_known

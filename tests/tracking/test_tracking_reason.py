@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from runner.tracking.reason import reason
+from runner.tracking.library import reason
 
 _HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"
 _RESET = struct.pack("ii", 1, 0)

@@ -14,7 +14,6 @@ from runner.tracking.records import (
     from_json,
     to_json,
 )
-from runner.tracking.send import batches
 
 
 @pytest.mark.parametrize(
@@ -54,10 +53,6 @@ def test_characters_that_mlflow_refuses_become_underscores(key, stored):
     assert clean_key(key) == stored
 
 
-def test_keys_that_become_equal_stay_apart():
-    assert clean_params({"a[b": 1, "a=b": 2, "a]b": 3}) == {"a_b": "1", "a_b_2": "2", "a_b_3": "3"}
-
-
 def test_params_are_written_as_they_would_be_typed():
     params = {
         "none": None,
@@ -83,11 +78,3 @@ def test_a_long_param_is_cut_with_a_mark():
     value = clean_params({"long": "x" * 7000})["long"]
     assert len(value) == PARAM_LIMIT
     assert value.endswith(" ... [cut, 7000 characters]")
-
-
-def test_groups_keep_the_order_and_a_call_takes_a_thousand_points():
-    points = [Point("a", 0.0, 0, step) for step in range(2500)]
-    records = [*points[:1200], Tag("x", "y"), *points[1200:]]
-    parts = list(batches(records))
-    assert [len(part) for part in parts] == [1000, 200, 1, 1000, 300]
-    assert [record for part in parts for record in part] == records

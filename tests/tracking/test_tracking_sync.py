@@ -14,10 +14,11 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from runner.errors import TrackingError
 from runner.host.lock import HeldError
-from runner.tracking import Status, Tracker, dead_runs, run_file, sync
+from runner.tracking import Status, Tracker, process, run_file, send
 from runner.tracking.records import Artifact, Ending, Point, Record, Tag
 from runner.tracking.run_file import RunFile
 from runner.tracking.send import is_retryable
+from runner.tracking.start import mark_dead_runs
 from runner.tracking.store import Store, open_store
 from runner.train.record import recorded
 from tests.tracking.conftest import Opener, Unsent
@@ -42,9 +43,9 @@ def left_by_a_dead_process(store: Store, folder: Path, records: list[Record]) ->
     file = RunFile(folder, run, store.uri)
     file.append(records)
     file.close(sent=False)
-    for key in (sync.PID, sync.BOOT):
+    for key in (process.PID, process.BOOT):
         store.client.set_tag(run, f"mlflow.{key}", file._head[key])
-    store.client.set_tag(run, f"mlflow.{sync.FOLDER}", str(folder))
+    store.client.set_tag(run, f"mlflow.{send.FOLDER}", str(folder))
     return file.path
 
 
@@ -116,9 +117,9 @@ def test_a_line_that_its_writer_did_not_end_costs_no_other(tmp_path: Path) -> No
     more: list[Record] = [Point("loss", 9.0, 7, 9)]
     second = RunFile(tmp_path, "a", "sqlite:////x.db")
     second.append(more)
-    assert run_file._parsed(second.path).records == [*POINTS, *more]
+    assert run_file.parsed(second.path).records == [*POINTS, *more]
     second.close(sent=True)
-    assert run_file._parsed(second.path).records == []
+    assert run_file.parsed(second.path).records == []
     assert not run_file.is_unsent(second.path)
 
 
@@ -127,7 +128,7 @@ def test_a_file_that_others_can_write_is_not_sent(store: Store, tmp_path: Path, 
     path = left_by_a_dead_process(store, tmp_path, POINTS)
     path.chmod(mode)
     with pytest.raises(PermissionError, match="others can write to it"):
-        sync.send(store, path, print)
+        send.sync(store, path, print)
 
 
 def test_a_copied_folder_uploads_no_private_file(store: Store, tmp_path: Path) -> None:
@@ -139,14 +140,14 @@ def test_a_copied_folder_uploads_no_private_file(store: Store, tmp_path: Path) -
     names = ("secret", "run/link", "run/../secret", "run/curves.png")
     path = left_by_a_dead_process(store, folder, [Artifact(f"{tmp_path}/{name}", "") for name in names])
     with pytest.raises(TrackingError, match=r"3 records of .* were rejected: .*secret is not in"):
-        sync.send(store, path, print)
+        send.sync(store, path, print)
     assert [item.path for item in store.client.list_artifacts(run_of(path))] == ["curves.png"]
 
 
 def test_a_dead_runs_own_status_counts(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = left_by_a_dead_process(store, tmp_path, [Tag("note", "late"), Ending("FINISHED", 9)])
-    monkeypatch.setattr(dead_runs, "is_gone", lambda _tags: True)
-    dead_runs.mark_dead_runs(store, lambda _line: None)
+    monkeypatch.setattr(process, "is_gone", lambda _tags: True)
+    mark_dead_runs(store, lambda _line: None)
     run = store.client.get_run(run_of(path))
     assert (run.info.status, run.data.tags["note"]) == ("FINISHED", "late")
 
@@ -156,9 +157,9 @@ def test_a_run_that_another_process_has_continued_gets_only_points_of_other_step
 ) -> None:
     path = left_by_a_dead_process(store, tmp_path, [*POINTS, Tag("note", "late"), Ending("FAILED", 9)])
     run = run_of(path)
-    store.client.set_tag(run, f"mlflow.{sync.PID}", "another")
+    store.client.set_tag(run, f"mlflow.{process.PID}", "another")
     store.client.log_batch(run, [Metric("loss", 0.5, 99, 4)])
-    assert sync.send(store, path, print) == 4
+    assert send.sync(store, path, print) == 4
     assert rows("loss") == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0), (4, 0.5)]
     after = store.client.get_run(run)
     assert (after.info.status, "note" in after.data.tags) == ("RUNNING", False)
@@ -168,7 +169,7 @@ def test_a_file_of_another_store_is_left_alone(store: Store, tmp_path: Path) -> 
     file = RunFile(tmp_path, "a", "http://another")
     file.append(POINTS)
     file.close(sent=False)
-    assert sync.send(store, file.path, print) is None
+    assert send.sync(store, file.path, print) is None
     assert run_file.is_unsent(file.path)
 
 
@@ -187,8 +188,8 @@ def test_what_a_failed_attempt_stored_is_not_sent_again(
 
     monkeypatch.setattr(MlflowClient, "log_batch", answers_too_late)
     with pytest.raises(TrackingError, match="try again later"):
-        sync.send(store, path, print)
-    assert sync.send(store, path, print) == 500
+        send.sync(store, path, print)
+    assert send.sync(store, path, print) == 500
     assert rows("loss") == [(step, step / 8) for step in range(2500)]
 
 

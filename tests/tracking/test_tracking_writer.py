@@ -18,7 +18,7 @@ class Store:
         self.kept, self.calls, self.threads = [], [], set()
         self.error, self.stores_first = None, False
 
-    def write(self, records, *, is_retry):
+    def write(self, records, *, is_retry=False):
         self.calls.append((len(records), is_retry))
         self.threads.add(threading.get_ident())
         if self.error is None or self.stores_first:
@@ -141,7 +141,7 @@ def test_a_store_that_hangs_holds_neither_the_caller_nor_the_file(file):
     writer.add(_points(5, 8))
     assert not writer.flush(0.1)
     assert writer.abandon(0.1) == _points(0, 8)
-    assert run_file._parsed(file.path).records == _points(0, 8)
+    assert run_file.parsed(file.path).records == _points(0, 8)
     release.set()
 
 
@@ -167,10 +167,9 @@ def test_a_store_that_comes_and_goes_all_day_fills_no_log(writer, store, said):
     for step in range(40):
         store.error = OSError("Connection refused")
         writer.add(_points(step, step + 1))
-        while not writer._points.is_failing:
+        while writer._failed is None:
             time.sleep(0.001)
         store.error = None
-        writer._points.retry_at = 0.0
         assert writer.flush(10)
     assert store.kept == _points(0, 40)
     assert len(said) < 20
@@ -188,5 +187,5 @@ def test_points_that_the_memory_does_not_hold_are_in_the_file(store, file, said,
         time.sleep(0.01)
     kept = writer.abandon()
     assert len(kept) + writer.unsent_points == 4000
-    assert run_file._parsed(file.path).records == _points(0, 4000)
+    assert run_file.parsed(file.path).records == _points(0, 4000)
     assert sum("the rest is only in a file" in line for line in said) == 1

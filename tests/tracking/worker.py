@@ -7,18 +7,12 @@ import sys
 from pathlib import Path
 
 from runner.config.schema import TrackingConfig
-from runner.tracking import open_tracker
+from runner.tracking import RunSpec, open_tracker
 
 
 def main(uri: str, root: str, end: str) -> None:
-    tracker = open_tracker(
-        TrackingConfig(uri=uri, experiment="tests"),
-        run_name=end,
-        params={"a": 1},
-        tags={},
-        root=Path(root),
-        folder=Path(root),
-    )
+    config = TrackingConfig(uri=uri, experiment="tests")
+    tracker = open_tracker(config, RunSpec(end, {"a": 1}), Path(root), root=Path(root))
     for step in range(10):
         tracker.log_metrics(step, {"loss": float(step)})
     if end == "die":

@@ -20,11 +20,9 @@ from runner.config.schema import CheckpointConfig, TrackingConfig
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError
 from runner.host.paths import outputs_dir, project_root
 from runner.host.tables import size as size_text
-from runner.tracking import run_file
-from runner.tracking import sync as sync_runs
+from runner.tracking import run_file, send
 from runner.tracking.location import shown, sqlite_path, tracking_uri
-from runner.tracking.store import Store
-from runner.tracking.sweeps import find, open_tracking
+from runner.tracking.store import Store, find_sweep, open_tracking
 
 _NO_STORE = "none"
 _PARENT_TAG = "mlflow.parentRunId"
@@ -139,7 +137,7 @@ def _compare(store: Store | None, request: Request) -> int:
     """Compares the runs that match; where neither runs nor a sweep are named, only the newest."""
     records: list[RunRecord] = []
     if store is not None:
-        parent = find(store, request.sweep, []).info.run_id if request.sweep else None
+        parent = find_sweep(store, request.sweep).info.run_id if request.sweep else None
         for run in _selected(store, request):
             if run.record is not None and parent in (None, run.record.tags.get(_PARENT_TAG)):
                 records.insert(0, run.record)
@@ -229,7 +227,7 @@ def _sync(store: Store | None, folder: str | None) -> int:
     code = EXIT_DONE
     for path in unsent:
         try:
-            if sync_runs.send(store, path, print) is None:
+            if send.sync(store, path, print) is None:
                 print(f"skipped: {path} (its process still runs, or its store is another one: set uri=<its store>)")
         except (TrackingError, OSError, ValueError) as error:
             print(f"error: {error}", file=sys.stderr)

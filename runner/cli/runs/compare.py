@@ -19,7 +19,7 @@ _SEED = "trainer.seed"
 _BATCH_SIZE = "dataset.batch_size"
 _GROUPS = ("engine", "mesh", "layout", "model", "optimizer", "dataset", "task")
 # Params that differ between runs of the same experiment.
-_NOT_COMPARED = ("run.command", "tracking.", "sweep.", "trainer.progress", "cluster.restart")
+_NOT_COMPARED = ("tracking.", "sweep.", "trainer.progress", "cluster.restart")
 _SPEED = ("throughput/examples_per_second", "throughput/step_ms")
 Groups = Mapping[tuple[str, ...], Sequence[RunRecord]]
 

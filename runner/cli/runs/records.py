@@ -13,10 +13,8 @@ from mlflow.entities import Run
 
 from runner.errors import invalid
 from runner.task import metrics
-from runner.tracking.hidden import params_of, tags_of
-from runner.tracking.named import LATEST, named
-from runner.tracking.store import Store, search
-from runner.tracking.sweeps import KIND_TAG
+from runner.tracking.store import KIND_TAG, LATEST, Store, named, search
+from runner.tracking.tags import tags_of
 
 _SPLITS = ("train", "eval", "test")
 _STEP_MS = "step_ms"
@@ -28,7 +26,7 @@ _SUGGESTIONS = 3
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run, without an id if it was not tracked: the resolved config as params, the last value of each metric."""
+    """A run, without an id if it was not tracked: the params of its page, the last value of each metric."""
 
     run_id: str
     name: str
@@ -40,14 +38,13 @@ class RunRecord:
 
 def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
-    tags = tags_of(run.data.tags)
     return RunRecord(
         run_id=run.info.run_id,
         name=run.info.run_name or run.info.run_id[:8],
         status=run.info.status,
-        params=params_of(run.data.params, tags),
+        params=run.data.params,
         metrics={name: recorded(value) for name, value in run.data.metrics.items()},
-        tags=tags,
+        tags=tags_of(run.data.tags),
     )
 
 
@@ -92,7 +89,7 @@ def find_run(store: Store, which: str) -> Run:
 
 
 def pick(which: str, names: Mapping[str, str]) -> str:
-    """Returns the id that a text names among runs, newest first; see `runner.tracking.named`.
+    """Returns the id that a text names among runs, newest first; see `runner.tracking.store.named`.
 
     Raises:
       ConfigError: there is none, or an id's start matches several.

@@ -13,15 +13,13 @@ from mlflow.entities import Run
 from runner.cli.sweep.settings import Settings
 from runner.host.paths import project_root
 from runner.tracking import page, start
-from runner.tracking.base import Status
-from runner.tracking.dead_runs import mark_dead_runs
-from runner.tracking.hidden import tag_key
+from runner.tracking.base import RunSpec, Status
+from runner.tracking.library import reason, warn
 from runner.tracking.location import ui_lines
-from runner.tracking.mlflow_import import warn
-from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, cut
-from runner.tracking.store import Store, search
-from runner.tracking.sweeps import KIND_TAG, find, open_tracking
+from runner.tracking.start import mark_dead_runs
+from runner.tracking.store import KIND_TAG, Store, find_sweep, open_tracking, search
+from runner.tracking.tags import tag_key
 
 _FOLDER = "sweep"  # of its artifacts
 
@@ -87,14 +85,14 @@ def open_parent(settings: Settings, arguments: Sequence[str]) -> Parent:
     with contextlib.suppress(Exception):  # housekeeping must not stop a sweep
         mark_dead_runs(store, warn)
     params = {key.lstrip("+"): values for key, values in settings.varied.items()}
-    spec = start.RunSpec(settings.name, params, {KIND_TAG: "sweep", **settings.tracking.tags}, None)
+    spec = RunSpec(settings.name, params, {KIND_TAG: "sweep", **settings.tracking.tags})
     command = shlex.join(["python", "-m", settings.module, *arguments])
     if settings.group.resume is None:
         description = page.merged(page.Page(command=command).markdown("RUNNING").strip(), None)
         described = replace(spec, tags={page.TAG: description, **spec.tags})
         run_id = start.create(store, described, project_root())
     else:
-        run_id = find(store, settings.group.resume, [store.experiment_id]).info.run_id
+        run_id = find_sweep(store, settings.group.resume, [store.experiment_id]).info.run_id
         # Without params: those of the first start can't be changed.
         start.resume(store, run_id, replace(spec, params={}))
     return Parent(store, run_id, command)

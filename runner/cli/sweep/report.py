@@ -20,10 +20,9 @@ from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.task import metrics
 from runner.tracking.base import Status
-from runner.tracking.hidden import tags_of
+from runner.tracking.library import reason, warn
 from runner.tracking.member import Values, values_of, varied_tags
-from runner.tracking.mlflow_import import warn
-from runner.tracking.reason import reason
+from runner.tracking.tags import tags_of
 
 # A resumed sweep runs these again: they may end well this time. A refused job would end as before.
 _RESUMABLE = {"killed", "failed", "timeout", "not run"}

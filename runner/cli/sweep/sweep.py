@@ -23,8 +23,8 @@ from runner.host import folders, session, signals
 from runner.host.quoting import quoted, unquoted
 from runner.host.stores.urls import Place
 from runner.plan.checks.composed import convert
-from runner.tracking.hidden import tags_of
 from runner.tracking.member import Values, values_of, varied_tags
+from runner.tracking.tags import tags_of
 
 _SUBDIR = "hydra.sweep.subdir"
 _SWEEP_PREFIXES = ("sweep.", "sweep/", "hydra.", "hydra/")  # of overrides that concern the sweep, not its jobs

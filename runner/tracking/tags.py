@@ -1,20 +1,15 @@
-"""Tags that a run's page does not list: bookkeeping, and the whole config.
+"""Names of tags: MLflow's UI lists no tag whose name begins with `mlflow.`.
 
-MLflow's UI lists no tag whose name begins with `mlflow.`. Bookkeeping is stored under such names, so that the page
-lists only tags that a person reads.
+Bookkeeping is stored under such names, so that a run's page lists only tags that a person reads.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections.abc import Mapping
 
-from runner.tracking.records import TAG_LIMIT, clean_key
+from runner.tracking.records import clean_key
 
 _PREFIX = "mlflow."
-PARAMS = "runner.params"
 _BOOKKEEPING = frozenset(
     {
         "runner.host",
@@ -22,7 +17,6 @@ _BOOKKEEPING = frozenset(
         "runner.boot",
         "runner.machine",
         "runner.folder",
-        PARAMS,
         "runner.metrics",
         "runner.checkpoints",
         # The params of the page say these where they matter.
@@ -59,19 +53,3 @@ def tags_of(stored: Mapping[str, str]) -> dict[str, str]:
             key = key.removeprefix(_PREFIX)
         tags[key] = value
     return tags
-
-
-def packed(params: Mapping[str, str]) -> str | None:
-    """Returns a whole config as the value of one tag; None if it is too long for one."""
-    text = base64.b64encode(zlib.compress(json.dumps(params).encode(), 9)).decode()
-    return text if len(text) <= TAG_LIMIT else None
-
-
-def params_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
-    """Returns a run's whole config, flat, as text: from its tag, else the params that its page lists."""
-    try:
-        content = json.loads(zlib.decompress(base64.b64decode(tags.get(PARAMS, ""), validate=True)))
-        return {str(key): str(value) for key, value in content.items()}
-    except (ValueError, AttributeError, zlib.error, RecursionError):
-        # There is no tag, or somebody changed it: the params of the page are better than none.
-        return dict(params)
