@@ -25,9 +25,6 @@ DOCUMENTS = APART, JOINED = ("apart", "joined")
 MOST_TOKENS = 1 << 24
 _LONGEST_SEQUENCE = 1 << 20
 
-# Tokens that every byte vocabulary begins with.
-SINGLE_BYTES = 256
-
 
 @dataclass(frozen=True)
 class AugmentConfig:
@@ -64,7 +61,7 @@ class DatasetConfig:
 
     Attributes:
       name: `arrays`, `parquet`, `huggingface`, `image_folder`, `text`, `custom`, `mixture`, `digits` (scikit-learn's),
-        `shakespeare`, `pydoc`, or the name of a TFDS builder.
+        `pydoc`, or the name of a TFDS builder.
       path: arrays, parquet, huggingface, image_folder, text: file or folder, for arrays, parquet and text also a glob;
         relative to the current directory.
       target: custom: `_target_` in YAML; import path of a callable that returns the data.
@@ -96,7 +93,7 @@ class DatasetConfig:
         `joined` (one running text).
       data_dir: folder of prepared data; null: for TFDS $TFDS_DATA_DIR, else ~/tensorflow_datasets; for text a folder
         in your cache directory.
-      download: TFDS, mnist, fashion_mnist, shakespeare: download missing data (false: only prepared data is used).
+      download: TFDS, mnist, fashion_mnist: download missing data (false: only prepared data is used).
       image_size: [height, width] to resize images to; null: unchanged.
       channels: image_folder, parquet, huggingface: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if the first image
         is gray, else 3.

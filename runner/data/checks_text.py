@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from runner.config.fields import fix_for, path_problem
-from runner.config.schema_data import SINGLE_BYTES, DatasetConfig
+from runner.config.schema_data import DatasetConfig
 from runner.config.values import changed
 from runner.data import registry
 from runner.errors import did_you_mean, invalid
@@ -27,14 +27,6 @@ def is_text(config: DatasetConfig) -> bool:
     """Returns whether the examples of a dataset are sequences of tokens."""
     tokens = registry.entry(config).tokens
     return tokens == "always" or (tokens == "tokenizer" and config.tokenizer is not None)
-
-
-def bytes_vocabulary(config: DatasetConfig) -> int | None:
-    """Returns the vocabulary size of a byte tokenizer; None if only the tokenizer knows its size."""
-    if config.tokenizer not in (None, BYTES):
-        return None
-    has_end_token = config.end_token is not None
-    return SINGLE_BYTES + has_end_token
 
 
 def check(config: DatasetConfig, *, recorded: bool = False) -> None:

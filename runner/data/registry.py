@@ -94,7 +94,6 @@ SOURCES: dict[str, SourceEntry] = {
         check=partial(check_path, HUGGINGFACE),
     ),
     "pydoc": SourceEntry(f"{_FOLDER}.pydoc", _TEXT, tokens="always"),
-    "shakespeare": SourceEntry(f"{_FOLDER}.shakespeare", _TEXT, tokens="always"),
     "text": SourceEntry(
         f"{_FOLDER}.text",
         ("path", "column", *_TEXT),

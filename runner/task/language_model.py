@@ -91,7 +91,7 @@ class LanguageModel(PerPosition):
                 "must have the number of the next token of each token, shape [tokens] per example, but its dtype "
             )
             problem += f"is {spec.dtype} and its shape {list(spec.shape)}"
-            fix = "set dataset=text or dataset=shakespeare, or task=classification for one class per example"
+            fix = "set dataset=text or dataset=pydoc, or task=classification for one class per example"
             raise invalid("task.target", label, problem=problem, fix=fix)
         return label
 

@@ -83,7 +83,7 @@ def test_invalid_keys_of_text_are_named(keys: dict[str, object], words: list[str
         TEXT | {"path": "."},
         TEXT | {"end_token": "end"},
         TEXT | {"tokenizer": "given.json", "documents": "joined"},
-        {"name": "shakespeare", "tokenizer": "bytes", "documents": "joined"},
+        {"name": "pydoc", "tokenizer": "bytes", "documents": "joined"},
         {"name": "imdb_reviews", "tokenizer": "bytes", "features": ["text"], "sequence_length": 8},
     ],
 )

@@ -61,7 +61,6 @@ NEEDS = {
     "dataset/mixture": ["dataset.parts=[{name: arrays, path: own.csv}, {name: arrays, path: own.csv, weight: 2}]"],
     "dataset/parquet": ["dataset.path=own.parquet"],
     "dataset/pydoc": ["task=language_model", "model=gpt"],
-    "dataset/shakespeare": ["task=language_model", "model=gpt"],
     "dataset/text": ["dataset.path=words.txt", "task=language_model", "model=gpt"],
     "task/language_model": ["dataset=pydoc", "model=gpt"],
     "task/custom": ["task._target_=own_code.loss"],

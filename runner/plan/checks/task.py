@@ -39,7 +39,7 @@ def check(config: RunConfig) -> None:
     if config.model.target == gpt_options.TARGET and entry.predicts == "example":
         fix = "set task=language_model"
         if not is_text:
-            fix += " and dataset=text, dataset=shakespeare or dataset=pydoc"
+            fix += " and dataset=text or dataset=pydoc"
         raise invalid(
             "task",
             task.name,
@@ -133,5 +133,5 @@ def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
         "task",
         task.name,
         problem=f"needs sequences of tokens, but dataset={dataset.name} has none",
-        fix=f"set {tokenize}dataset=text, dataset=shakespeare or dataset=pydoc",
+        fix=f"set {tokenize}dataset=text or dataset=pydoc",
     )

@@ -1,4 +1,4 @@
-"""Text as tokens: a user's files, Shakespeare, Python's reference, TFDS texts.
+"""Text as tokens: a user's files, Python's reference, TFDS texts.
 
 Documents are encoded once, as a stream, into memory-mapped files of tokens: neither the text nor its tokens need to
 fit into memory. A document is a .txt file, a line of a .jsonl file or a row of a .parquet or .arrow file. Documents
