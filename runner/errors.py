@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 # Exit codes of every command.
 EXIT_DONE = 0
@@ -42,14 +42,6 @@ class EngineError(RuntimeError):
 
 class UnsavedError(EngineError):
     """A run whose state could not be saved; its results are recorded."""
-
-
-class OutOfMemoryError(EngineError):
-    """Too little memory for a run; `details` are lines that explain it, printed below the message."""
-
-    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.details = tuple(details)
 
 
 class NotFiniteError(EngineError):

@@ -51,7 +51,6 @@ from runner.errors import (
     EngineError,
     Interrupted,
     NotFiniteError,
-    OutOfMemoryError,
     PassingError,
     TrackingError,
     cut,
@@ -216,9 +215,6 @@ def _report(error: Exception, arguments: Sequence[str], *, with_traceback: bool)
     if processes.failed(line, own=code == EXIT_REFUSED):
         # Cut last, and once for all errors, so that no part of a password is left of a value that is cut within it.
         print(f"error: {cut(secrets.scrub(line))}", file=sys.stderr)
-        if isinstance(error, OutOfMemoryError):
-            for detail in error.details:
-                print(secrets.scrub(detail), file=sys.stderr)
     return code
 
 

@@ -425,14 +425,12 @@ class PlanConfig:
       compiler: what the figures come from: `arithmetic` (shapes alone, within seconds), `cpu` (the step compiled for
         virtual CPU devices), `target` (the step compiled by the compiler of `hardware`, which need not be here), or
         `auto`: `cpu` for this machine's devices, else `target` if its compiler is installed, else `arithmetic`.
-      price: price of one device per hour, for the cost of a million tokens; null: no cost.
       bandwidth_gb_s: bandwidth between neighboring devices in GB/s per device; null: default for the device type.
       network_gb_s: bandwidth between processes in GB/s per device; null: default for the device type.
       gflops: throughput of one device in GFLOP/s; null: default for the device type.
     """
 
     compiler: str = choice("auto", "auto", "arithmetic", "cpu", "target")
-    price: float | None = number(None, above=0.0, unit="per hour", example=2.5)
     bandwidth_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=25.0)
     network_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=10.0)
     gflops: float | None = number(None, above=0.0, unit="GFLOP/s", example=60_000.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from runner.engine.base import ProgramCost
 from runner.plan import limits
@@ -152,19 +152,6 @@ class MemoryPart:
 
 
 @dataclass(frozen=True)
-class Change:
-    """A change of the config that makes a run fit, itself planned by arithmetic.
-
-    Attributes:
-      override: as on the command line.
-      peak_bytes: of one device with it.
-    """
-
-    override: str
-    peak_bytes: int
-
-
-@dataclass(frozen=True)
 class Forecast:
     """What a run needs of the hardware that it is planned for. Ranges are (fastest, slowest).
 
@@ -182,8 +169,6 @@ class Forecast:
       bound: what takes longest: `compute`, `memory` or `links`.
       examples: of a step.
       tokens: of a step; 0: the task counts none.
-      price: of one device per hour; 0: not known.
-      changes: smallest changes that fit, if the run does not.
       host_bytes: of one device's activations that are offloaded to host memory.
       memory_share: `capacity_bytes` is this share of a device's memory, which JAX reserves; 0: it reserves none.
       is_transformer: whether the model is one, whose memory is never estimated much too large.
@@ -203,25 +188,12 @@ class Forecast:
     bound: str
     examples: int
     tokens: int
-    price: float = 0.0
-    changes: tuple[Change, ...] = ()
     host_bytes: int = 0
     memory_share: float = 0.0
     is_transformer: bool = False
     mixture: str = ""
     undivided: str = ""
     split_axes: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Forecast:
-        """Returns the forecast of a plan.json of this version."""
-        # JSON has lists where the dataclasses have tuples.
-        fields = dict(content)
-        fields["memory"] = tuple(MemoryPart(**part) for part in content["memory"])
-        fields["changes"] = tuple(Change(**change) for change in content["changes"])
-        for name in ("compute_seconds", "step_seconds"):
-            fields[name] = tuple(content[name])
-        return cls(**fields)
 
     @property
     def peak_bytes(self) -> int:
@@ -248,11 +220,13 @@ class Forecast:
         is_far_too_large = self.is_transformer and self.peak_bytes > _MOST_OVERESTIMATED * self.capacity_bytes
         return MAY_FIT if self.state_fits and not is_far_too_large else TOO_LARGE
 
-    def setting(self, peak_bytes: int) -> str:
-        """Returns what a command that needs so much memory has to set for JAX; empty: nothing."""
-        if not self.memory_share or peak_bytes * self.memory_share <= limits.DEFAULT * self.capacity_bytes:
+    @property
+    def setting(self) -> str:
+        """Returns what the command has to set so that JAX reserves as much memory; empty: nothing."""
+        needs_more = self.peak_bytes * self.memory_share > limits.DEFAULT * self.capacity_bytes
+        if not needs_more or self.memory_share <= limits.DEFAULT:
             return ""
-        return limits.setting(self.memory_share)
+        return f"{limits.VARIABLE}={self.memory_share:g}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hydra.core.hydra_config import HydraConfig
 
 from runner.config.convert import choices
 from runner.config.schema import HardwareConfig, RunConfig
@@ -14,9 +13,9 @@ from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.base import Engine, HostBatches
 from runner.host import stages
-from runner.plan import changes, depth
+from runner.plan import depth
 from runner.plan.base import Plan
-from runner.plan.make import make_plan, memory_parts
+from runner.plan.make import make_plan
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 
@@ -70,13 +69,7 @@ def _plan_elsewhere(config: RunConfig) -> Plan:
     engine.build()
     if config.plan.compiler == depth.TARGET:
         compile_step(engine, spec, config.dataset.batch_size, 1)
-    plan = plan_engine(config, engine, spec, total_steps)
-    verdict = plan.forecast
-    if verdict is None or verdict.fits:
-        return plan
-    overrides = list(HydraConfig.get().overrides.task)
-    found = changes.smallest(config, spec, verdict, memory_parts(config, engine, spec), overrides)
-    return replace(plan, forecast=replace(verdict, changes=found))
+    return plan_engine(config, engine, spec, total_steps)
 
 
 def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> None:

@@ -92,7 +92,6 @@ def forecast(
         bound=max(parts_of_step, key=lambda name: parts_of_step[name]),
         examples=examples,
         tokens=tokens,
-        price=plan.price or 0.0,
         memory_share=share,
         is_transformer=is_transformer,
     )

@@ -1,10 +1,20 @@
-"""The memory of a device that a program can use. JAX reserves a share of a GPU's memory when it starts."""
+"""The memory that a program can use: of an accelerator, of this machine, and the error when there is no more."""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from runner.errors import invalid
+import psutil
+
+from runner.config.schema import MeshConfig
+from runner.errors import EngineError, invalid
+from runner.layout import mesh
+
+logger = logging.getLogger(__name__)
 
 VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 # What JAX reserves of a GPU's memory unless `VARIABLE` says otherwise, and what it can be told to reserve: the rest is
@@ -12,6 +22,11 @@ VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 DEFAULT = 0.75
 LARGEST = 0.95
 _GPU = "gpu"
+# Types of errors of libraries, and what their messages contain. XLA's status is RESOURCE_EXHAUSTED; TensorFlow raises
+# a type of its own, whose message a distributed call may wrap in another error.
+_TYPES = ("ResourceExhaustedError", "MemoryError")
+_MESSAGES = ("RESOURCE_EXHAUSTED", "OOM when allocating", "Out of memory allocating", "std::bad_alloc")
+_AMOUNT = re.compile(r"allocat\w*(?: of)?(?: tensor of)? ([\d.]+ ?(?:bytes|[KMGT]i?B))", re.IGNORECASE)
 
 
 def share(kind: str | None, needed_bytes: int, memory_bytes: int) -> float:
@@ -27,12 +42,8 @@ def share(kind: str | None, needed_bytes: int, memory_bytes: int) -> float:
     if kind != _GPU:
         return 0.0
     stated = os.environ.get(VARIABLE)
-    if stated:
-        return _parsed(stated)
-    return DEFAULT if needed_bytes <= DEFAULT * memory_bytes else LARGEST
-
-
-def _parsed(stated: str) -> float:
+    if not stated:
+        return DEFAULT if needed_bytes <= DEFAULT * memory_bytes else LARGEST
     try:
         value = float(stated)
     except ValueError:
@@ -42,6 +53,41 @@ def _parsed(stated: str) -> float:
     return value
 
 
-def setting(share: float) -> str:
-    """Returns what a command has to set so that JAX reserves a share; empty: JAX does so by itself."""
-    return f"{VARIABLE}={share:g}" if share > DEFAULT else ""
+def host_bytes() -> int:
+    """Returns the memory of this machine, which the virtual CPU devices of its processes share."""
+    return int(psutil.virtual_memory().total)
+
+
+@contextmanager
+def explained(config: MeshConfig) -> Iterator[None]:
+    """Turns an out-of-memory error of the body into an `EngineError` of one line."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        logger.exception("the run is out of memory")
+        kind = mesh.device_kind(config)
+        where = f"a {kind.upper()} device of the mesh"
+        # Python's own error is of the host's memory, whatever the mesh has.
+        if kind == "cpu" or isinstance(error, MemoryError):
+            where = "this machine"
+        line = f"out of memory (OOM) on {where}"
+        amount = _AMOUNT.search(str(error))
+        if amount is not None:
+            line += f": could not allocate {amount[1]}"
+        fix = "lower dataset.batch_size, or see what takes it with python -m runner.plan and docs/memory.md"
+        raise EngineError(f"{line}; {fix}") from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether an error, or one of its causes, says that memory is exhausted."""
+    seen = []
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        seen.append(current)
+        text = str(current)
+        if type(current).__name__ in _TYPES or any(message in text for message in _MESSAGES):
+            return True
+        current = current.__cause__ or current.__context__
+    return False

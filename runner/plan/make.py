@@ -12,7 +12,7 @@ import numpy as np
 from runner import layout
 from runner.cluster import checks as checks_cluster
 from runner.cluster import place
-from runner.config.schema import HardwareConfig, MeshConfig, ModelConfig, PlanConfig, RunConfig
+from runner.config.schema import HardwareConfig, MeshConfig, PlanConfig, RunConfig
 from runner.engine import registry
 from runner.engine.base import (
     Collective,
@@ -32,7 +32,6 @@ from runner.plan import communication, communication_dtensor, estimate, forecast
 from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.checks import warnings as config_warnings
 from runner.plan.rates import hardware_rates, rates, traffic, unpriced_network
-from runner.plan.tokens import step_flops
 from runner.task.base import DataSpec
 
 # Bytes per number.
@@ -132,7 +131,7 @@ def make_plan(
         verdict = replace(
             verdict,
             host_bytes=accounts.host_bytes(model, engine),
-            mixture=_mixture(config.model, model, data),
+            mixture=_mixture(model),
             undivided=split.reason if split else "",
             split_axes=split.axes if split else {},
         )
@@ -247,15 +246,6 @@ class _Accounts:
         return memory.saved_bytes(model, engine.saved_activations(offloaded=True), self._examples)
 
 
-def memory_parts(config: RunConfig, engine: Engine, data: DataSpec) -> tuple[MemoryPart, ...]:
-    """Returns one device's memory at a step's peak by kind, by arithmetic; none if what the forward pass keeps is
-    unknown.
-    """
-    if not isinstance(engine, TracesForward):
-        return ()
-    return _Accounts(config).memory(placed_model(config, engine, data), engine)
-
-
 def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.PlacedModel:
     """Returns the model's variables and layers on the mesh, from which memory and FLOPs are estimated."""
     variables = engine.variables()
@@ -284,7 +274,7 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
     )
 
 
-def _mixture(config: ModelConfig, model: estimate.PlacedModel, data: DataSpec) -> str:
+def _mixture(model: estimate.PlacedModel) -> str:
     """Returns what a mixture computes more than its tokens use, in words; empty: it is none."""
     experts = 0
     for path, role in model.structure.roles.items():
@@ -292,18 +282,7 @@ def _mixture(config: ModelConfig, model: estimate.PlacedModel, data: DataSpec) -
             experts = max(experts, model.placements[path].shape[role.experts])
     if not experts:
         return ""
-    line = f"all {experts} experts are computed for every token"
-    options = config.options
-    # gpt's option, and that of KerasHub's mixtures, which have defaults of their own.
-    per_token = options.get("experts_per_token", options.get("top_k"))
-    if not isinstance(per_token, int):
-        return f"{line}, those that it does not use too"
-    shapes = shapes_of(model.placements)
-    length = _row_tokens(data) or 1
-    vocabulary = data.task.outputs.units or 0
-    all_flops = step_flops(shapes, model.trained, length, length, vocabulary)
-    used_flops = step_flops(shapes, model.trained, length, length, vocabulary, used_experts=per_token / experts)
-    return f"{line}: {all_flops / used_flops:.1f} times the FLOPs of the {per_token} that it uses"
+    return f"all {experts} experts are computed for every token, those that it does not use too"
 
 
 def _row_tokens(data: DataSpec) -> int | None:

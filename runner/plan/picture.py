@@ -10,7 +10,7 @@ from pathlib import Path
 from runner import figures
 from runner.host.tables import broken, size
 from runner.layout import mesh
-from runner.plan import host_memory, rows
+from runner.plan import limits, rows
 from runner.plan.base import Plan, VariablePlan
 from runner.plan.forecast import LINK_EFFICIENCY
 
@@ -92,7 +92,7 @@ def capacity_bytes(plan: Plan) -> int:
         return plan.forecast.capacity_bytes
     if plan.rates.device != "cpu":
         return 0
-    return host_memory.of_virtual_device(mesh.size(dict(plan.axes)), plan.machines)
+    return limits.host_bytes() * plan.machines // mesh.size(dict(plan.axes))
 
 
 def timeline(plan: Plan) -> figures.Bars:

@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from runner.host.tables import size
 from runner.layout import mesh
 from runner.layout.rules import alike_once
-from runner.plan import host_memory, known_errors
+from runner.plan import known_errors, limits
 from runner.plan.base import ARITHMETIC, MAY_FIT, Plan, Traffic, VariablePlan
 
 # Layers listed by the bytes of their outputs: enough to see which kind of layer is the largest.
 _LARGEST = 3
 # Equal variables of fewer blocks are shown one by one.
 _FEWEST_ALIKE = 3
-_MILLION = 1e6
-_SECONDS_PER_HOUR = 3600.0
 WHOLE = "replicated"
 # Source of the memory of a plan for other hardware.
 _DEPTHS = {ARITHMETIC: "estimated from shapes", "target": "compiled by its own compiler"}
@@ -159,9 +157,10 @@ def verdict(plan: Plan) -> list[str]:
     if forecast.capacity_bytes:
         margin = forecast.capacity_bytes - forecast.peak_bytes
         word = "free" if forecast.fits else "too much"
+        setting = f" with {forecast.setting}" if forecast.setting else ""
         capacity = size(forecast.capacity_bytes)
         line = f"{forecast.verdict}: {peak} of {capacity} per device of hardware={forecast.hardware}"
-        line += f"{_with(forecast.setting(forecast.peak_bytes))}, {size(abs(margin))} {word}"
+        line += f"{setting}, {size(abs(margin))} {word}"
     lines = []
     if forecast.undivided:
         fix = "use another number of devices"
@@ -173,9 +172,9 @@ def verdict(plan: Plan) -> list[str]:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
     if forecast.host_bytes:
         lines.append(f"  offloaded to host memory: {size(forecast.host_bytes)} of activations per device")
-    for change in forecast.changes:
-        needs = _with(forecast.setting(change.peak_bytes))
-        lines.append(f"  to fit: {change.override}{needs}, {size(change.peak_bytes)} per device (arithmetic)")
+    if not forecast.fits:
+        devices = mesh.size(dict(plan.axes))
+        lines.append(f"  to fit: see docs/memory.md, or what python -m runner.advise devices={devices} finds")
     fastest, slowest = forecast.step_seconds
     step = f"step time: {duration(fastest)} to {duration(slowest)}, bound by {forecast.bound}"
     step += f" (compute {duration(forecast.compute_seconds[0])} to {duration(forecast.compute_seconds[1])}"
@@ -187,22 +186,11 @@ def verdict(plan: Plan) -> list[str]:
         fast = forecast.tokens / fastest
         rate = f"tokens per second: {slow:,.0f} to {fast:,.0f}, "
         rate += f"per device {slow / devices:,.0f} to {fast / devices:,.0f}"
-        if forecast.price:
-            # Of all devices, for a million tokens.
-            hourly = forecast.price * devices
-            cheap = hourly * _MILLION / (fast * _SECONDS_PER_HOUR)
-            dear = hourly * _MILLION / (slow * _SECONDS_PER_HOUR)
-            rate += f"; cost per million tokens: {cheap:.3g} to {dear:.3g}"
         lines.append(rate)
     if forecast.mixture:
-        figures = "step time and cost" if forecast.tokens and forecast.price else "step time"
-        lines.append(f"  {forecast.mixture}; the {figures} above include that")
+        lines.append(f"  {forecast.mixture}; the step time above includes that")
     lines.append(known_errors.line(forecast.depth, forecast.hardware))
     return lines
-
-
-def _with(setting: str) -> str:
-    return f" with {setting}" if setting else ""
 
 
 def memory(plan: Plan) -> Rows:
@@ -317,7 +305,7 @@ def in_a_line(plan: Plan) -> str:
         # The virtual devices of a machine's processes share its memory.
         devices = mesh.size(dict(plan.axes)) // plan.machines
         needed = devices * (state + activations)
-        memory = host_memory.total()
+        memory = limits.host_bytes()
         verdict = "does not fit"
         if needed < memory:
             verdict = "fits"

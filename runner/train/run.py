@@ -36,7 +36,8 @@ from runner.host.signals import heard
 from runner.host.stores.urls import Place
 from runner.layout import mesh
 from runner.model import gpt_options
-from runner.plan import exhausted, rows, tokens
+from runner.plan import limits, rows, tokens
+from runner.plan.base import Plan
 from runner.plan.checks import warnings
 from runner.plan.checks.trainer import with_metrics, with_plateau_metric
 from runner.plan.command import compile_step, plan_engine
@@ -129,20 +130,19 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 run_id = None if begun is None else begun.tracking_id
             profile.check(trainer, length)
             spec = DataSpec(task.arrays, task)
-            attempt = exhausted.Attempt(config, spec, list(HydraConfig.get().overrides.task))
 
             def verified() -> Verdict | None:
                 return verify(config, data, folder) if trainer.verify_first else None
 
-            def built() -> tuple[Engine, feed.Splits]:
+            def built() -> tuple[Engine, Plan | None, feed.Splits]:
                 """Builds the engine, and prints the warnings that need it; records nothing."""
-                engine = _engine(config, data, spec, previous, attempt, folder, say)
+                engine, plan = _engine(config, data, spec, previous, folder, say)
                 splits = feed.splits(config, data, task, readers, cached=engine.caches)
-                for warning in _engine_warnings(config, engine, splits, attempt, length.total):
+                for warning in _engine_warnings(config, engine, splits, plan, length.total):
                     warn(warning)
                 for line in lines.data_lines(trainer, config.dataset, splits, data, length):
                     say(line)
-                return engine, splits
+                return engine, plan, splits
 
             with workers.Workers(config.dataset) as readers, ExitStack() as until_recorded:
                 # ------------------------------------------------------------------ the record
@@ -150,7 +150,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 if previous is not None or run_id is not None:
                     # A rejected resume leaves the record as it was, and a verification or an engine may reject it. A
                     # new run that fails here is to have a record.
-                    with exhausted.explained(attempt):
+                    with limits.explained(config.mesh):
                         verdict = verified()
                         if verdict is not None and verdict.failure:
                             verdict.record(content, folder, Tracker(), console)  # shown, and raised
@@ -158,7 +158,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 with required(folder):
                     (folder / "config.yaml").write_text(yaml_text)
                 tracker = until_recorded.enter_context(recorded(_tracker(config, content, run_id), console))
-                until_recorded.enter_context(exhausted.explained(attempt))
+                until_recorded.enter_context(limits.explained(config.mesh))
                 if team.is_first:
                     with spared(str(folder / folders.MARK)):
                         folders.note_run(folder, tracker.run_id or folder.name)
@@ -195,15 +195,15 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 verdict = verdict or verified()
                 if verdict is not None:
                     verdict.record(content, folder, tracker, console)
-                engine, splits = ready or built()
+                engine, plan, splits = ready or built()
                 measures: Mapping[str, float] = {}
-                if attempt.plan is not None:
+                if plan is not None:
                     with quiet_native_log(folder / "runner.log"):
-                        for path in write_files(attempt.plan, folder):
+                        for path in write_files(plan, folder):
                             tracker.log_artifact(path)
-                    tracker.page.facts["plan"] = rows.in_a_line(attempt.plan)
+                    tracker.page.facts["plan"] = rows.in_a_line(plan)
                     tracker.show_page()
-                    measures = attempt.plan.metrics()
+                    measures = plan.metrics()
                 points.log_changed(start, measures, content)
 
                 # ------------------------------------------------------------------ checkpoints
@@ -327,11 +327,10 @@ def _engine(
     data: Dataset,
     spec: DataSpec,
     previous: Previous | None,
-    attempt: exhausted.Attempt,
     folder: Path,
     say: Callable[[str], None],
-) -> Engine:
-    """Returns the engine with the state that the run begins with, its step compiled and planned in `attempt`."""
+) -> tuple[Engine, Plan | None]:
+    """Returns the engine with the state that the run begins with, its step compiled, and the plan if there is one."""
     total = lengths.run_length(config, data.train.size, spec.task.tokens).total
     with quiet_native_log(folder / "runner.log"):
         engine = make_engine(lengths.without_padding(config, data.train.size), spec, total)
@@ -343,19 +342,20 @@ def _engine(
         # Compiled for the loop's calls, so that the plan costs no second compilation.
         calls = feed.steps_per_call(config, spec.arrays, data.train.size, cached=engine.caches)
         compile_step(engine, spec, config.dataset.batch_size, calls.capacity)
+        plan = None
         if current().is_first:
             try:
-                attempt.plan = plan_engine(config, engine, spec, total)
+                plan = plan_engine(config, engine, spec, total)
             except EngineError as error:  # training needs no plan
                 logger.warning("no plan: %s", error)
-    return engine
+    return engine, plan
 
 
 def _engine_warnings(
-    config: RunConfig, engine: Engine, splits: feed.Splits, attempt: exhausted.Attempt, total: int
+    config: RunConfig, engine: Engine, splits: feed.Splits, plan: Plan | None, total: int
 ) -> list[str]:
     """Returns the warnings that need the plan or the model's outputs, in a run of `total` steps."""
-    found = list(attempt.plan.warnings) if attempt.plan else []
+    found = list(plan.warnings) if plan else []
     task = splits.train.task
     with stages.stage("compiling the evaluation"):
         found += padded.check(config, engine, splits.train)

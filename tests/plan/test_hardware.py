@@ -20,7 +20,7 @@ from runner.engine.base import Collective, LayerInput, LayerOutput, ProgramCost,
 from runner.errors import ConfigError
 from runner.layout import Placement
 from runner.plan import communication, depth, forecast, known_errors, make, memory, rows
-from runner.plan.base import Change, Forecast, MemoryPart, Traffic
+from runner.plan.base import Forecast, MemoryPart, Traffic
 from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks.composed import convert
 from runner.plan.estimate import PlacedModel
@@ -113,7 +113,7 @@ def test_mixtral_8x7b_has_the_state_of_hand_arithmetic(tmp_path: Path) -> None:
     plan = planned(
         tmp_path / "run",
         *("hardware=h100", "plan.compiler=arithmetic", "mesh.axes={batch:16,model:4}", "layout=fsdp_megatron"),
-        *("dataset.batch_size=64", "task.vocabulary=32000", *sizes, "model.experts=8", "plan.price=2"),
+        *("dataset.batch_size=64", "task.vocabulary=32000", *sizes, "model.experts=8"),
     )
     attention = 2 * 4096 * 4096 + 2 * 4096 * 1024
     experts = 3 * 8 * 4096 * 14336
@@ -135,11 +135,8 @@ def test_mixtral_8x7b_has_the_state_of_hand_arithmetic(tmp_path: Path) -> None:
     products = 6 * (kernels - 32000 * 4096) // 64 + 6 * routers // 16
     attended = 12 * LENGTH * 32 * 4096 // 64
     assert plan["flops_per_device"] == (products + attended) * 64 * LENGTH
-    # 46.6B parameters multiply a token, of which it uses 12.7B; attention adds 0.2 GFLOP to both.
-    line = "  all 8 experts are computed for every token: 3.6 times the FLOPs of the 2 that it uses"
     text = (tmp_path / "run" / "plan.md").read_text()
-    assert f"{line.strip()}; the step time and cost above include that" in text
-    assert "cost per million tokens" in text
+    assert "all 8 experts are computed for every token, those that it does not use too" in text
 
 
 @pytest.mark.nightly
@@ -352,20 +349,18 @@ def a_forecast(**changes: Any) -> Forecast:
 
 
 def test_the_verdict_comes_first_and_says_by_how_much_and_the_largest_part() -> None:
-    plan = cases.plan(forecast=a_forecast(price=3.6))
+    plan = cases.plan(forecast=a_forecast())
     lines = rows.verdict(plan)
     assert lines[0].startswith(
         "fits: 70.0 GiB of 80.0 GiB per device of hardware=h100, 10.0 GiB free; the largest part is activations, "
     )
-    # 8 devices of 3.6 an hour, 400 to 1,000 tokens per second: 8 a second per million tokens is 8 to 20.
-    assert "tokens per second: 400 to 1,000, per device 50 to 125; cost per million tokens: 8 to 20" in lines[-2]
+    assert lines[-2] == "tokens per second: 400 to 1,000, per device 50 to 125"
     assert lines[-1].startswith("errors of such figures so far (arithmetic): memory: ")
-    change = Change("trainer.accumulate_steps=2", 60 * GIB)
-    crowded = cases.plan(forecast=a_forecast(capacity_bytes=64 * GIB, changes=(change,)))
+    crowded = cases.plan(forecast=a_forecast(capacity_bytes=64 * GIB))
     lines = rows.verdict(crowded)
     assert lines[0].startswith("may not fit: 70.0 GiB of 64.0 GiB per device of hardware=h100, 6.00 GiB too much;")
     assert "set plan.compiler=target" in lines[1]
-    assert lines[2] == "  to fit: trainer.accumulate_steps=2, 60.0 GiB per device (arithmetic)"
+    assert lines[2] == "  to fit: see docs/memory.md, or what python -m runner.advise devices=8 finds"
     assert rows.verdict(cases.plan()) == []
 
 
@@ -430,7 +425,6 @@ INVALID = [
     ("hardware=h100 +hardware.peak_tflops.int8=1", "hardware.peak_tflops", "int8"),
     ("hardware=h100 hardware.efficiency=[0.9,0.1]", "hardware.efficiency", "smaller share first"),
     ("plan.compiler=target engine=jax", "plan.compiler=target", "needs the hardware"),
-    ("plan.price=2 engine=jax", "plan.price=2.0", "needs the hardware"),
     ("plan.compiler=arithmetic engine=jax", "plan.compiler=arithmetic", "needs the figures of the hardware"),
     ("plan.compiler=arithmetic", "plan.compiler=arithmetic", "engine=keras_dtensor supports cpu only"),
     ("hardware=l4 engine=jax plan.compiler=target", "plan.compiler=target", "hardware.target is null"),
@@ -454,8 +448,8 @@ ADVICE = [
         "devices=null: advice needs the number of devices; add devices=64, or another number",
     ),
     ("advise.devices=8 hardware=h100", "engine=keras_dtensor: plans one mesh at a time, so there is no advice on it"),
-    ("advise.devices=512 engine=jax", "devices=512: this machine has at most 256 virtual devices; set hardware=h100"),
-    ("advise.devices=8 engine=jax hardware=h100 plan.compiler=cpu", "plan.compiler=cpu: the CPU's compiler gives no"),
+    ("advise.devices=8 engine=jax", "hardware=here: advice is for accelerators; set hardware=h100"),
+    ("advise.devices=8 engine=jax hardware=h100 plan.compiler=target", "plan.compiler=target: advice compares by"),
 ]
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import os
 import shlex
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from rich.text import Text
 from runner.checkpoint.arguments import key_of
 from runner.config import compose
 from runner.config.convert import as_typed, choices
-from runner.config.schema import HardwareConfig, RunConfig
+from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.engine import registry
 from runner.errors import EngineError
@@ -31,11 +30,10 @@ from runner.host.tables import size
 from runner.layout import mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.model import gpt_options
-from runner.plan import depth, host_memory, limits, memory, rates
+from runner.plan import limits, memory, rates
 from runner.plan.advise import (
     arithmetic,
     candidates,
-    compiled,
     ranking,
     show,
 )
@@ -54,29 +52,11 @@ else:
 logger = logging.getLogger(__name__)
 
 _GIB = 1 << 30
-# Groups and keys that a candidate sets, or that this command reads.
+# Groups that a candidate sets, and those that only plans read.
 _REPLACED_GROUPS = ("mesh", "layout")
-_REPLACED = ("mesh.axes", "advise.", "plan.compiler")
-# Groups that only a plan reads.
-_PLAN_GROUPS = ("hardware", "plan")
+_PLAN_GROUPS = ("hardware", "plan", "advise")
 _PRESET = "experiment="
 _MARKERS = {ranking.FITS: "o", ranking.MAY_FIT: "^", ranking.TOO_LARGE: "x"}
-# Candidates that a compiler plans: as many as must fit until it stops, and the most that it tries. On this machine
-# it tries more, because arithmetic alone ranks its virtual devices poorly.
-_FITTING = 3
-_MOST_COMPILED = 8
-_MOST_COMPILED_HERE = 24
-# Seconds of compiling after which one candidate that fits is enough: a large model that is not scanned takes a minute.
-_SLOW_S = 60.0
-
-
-@dataclass(frozen=True)
-class _Advice:
-    """Planned candidates, the best first, the others, and the time that the search took."""
-
-    entries: list[ranking.Planned]
-    dropped: list[ranking.Dropped]
-    seconds: float
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -86,13 +66,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       EngineError: no candidate can be planned, or none fits.
     """
     del composed
-    folder = Path(HydraConfig.get().runtime.output_dir)
     began = time.perf_counter()
-    devices = config.advise.devices
-    assert devices is not None
-    overrides = kept(as_typed(HydraConfig.get().overrides.task))
-    children = compiled.Children(tuple(compose.composed_with()), overrides)
-    compiler = depth.settled(config).plan.compiler
     options = config.model.options
     own = candidates.Candidate(
         tuple(config.mesh.axes.items()),
@@ -102,28 +76,31 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         accumulate=config.trainer.accumulate_steps,
         state=config.engine.state,
     )
-    advice = _arithmetic(config, devices, own, began)
-    entries = advice.entries
-    if compiler != ARITHMETIC:
-        entries = _compile(children, entries, compiler)
-    advice = _Advice(entries, advice.dropped, time.perf_counter() - began)
-    _report(config, advice, own, folder, overrides)
+    entries, dropped = _found(config, own)
+    best = entries[0]
+    overrides = for_training(as_typed(HydraConfig.get().overrides.task))
+    words = ["python", "-m", "runner", *compose.composed_with(), *overrides, *_changing(best.candidate, own, overrides)]
+    # The variable lets JAX reserve as much memory as the candidate needs.
+    command = f"{best.setting} {shlex.join(words)}".lstrip()
+    lines = [show.why(best), *show.left_out(entries, dropped)]
+    network = rates.unpriced_network(config.plan, config.hardware, best.candidate.sizes)
+    if network is not None:
+        lines.append(f"warning: {network}")
+    lines.append(f"found in {time.perf_counter() - began:.0f} s, by arithmetic")
+    _report(config, entries, lines, command)
 
 
-def _arithmetic(config: RunConfig, devices: int, start: candidates.Candidate, began: float) -> _Advice:
-    """Returns the candidates, ranked by arithmetic; `start` is the config as it is."""
-    hardware = config.hardware
-    if hardware.is_here:
-        hardware = this_machine(devices)
-        config = replace(config, hardware=hardware, mesh=replace(config.mesh, device="cpu"))
+def _found(config: RunConfig, start: candidates.Candidate) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
+    """Returns the ranked candidates and those that were not planned; `start` is the config as it is."""
+    devices = config.advise.devices
+    assert devices is not None
     config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
     registry.prepare(config)
     data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
-    chosen = choices()
     typed_keys = [key_of(override) for override in HydraConfig.get().overrides.task]
-    search = Arithmetic(config, spec, chosen)
+    search = Arithmetic(config, spec, choices())
     with stages.stage("planning candidates by arithmetic", alone=True):
         axes = _axes_of(search, spec)
         options = candidates.allowed(start, config.dataset.batch_size, config.engine.precision, typed_keys, axes)
@@ -134,8 +111,7 @@ def _arithmetic(config: RunConfig, devices: int, start: candidates.Candidate, be
         best = ranking.ranked(planned)[0]
         more = arithmetic.savings(search, best.candidate, dropped)
     names = {entry.candidate for entry in more}
-    dropped = [entry for entry in dropped if entry.candidate not in names]
-    return _Advice(ranking.ranked([*planned, *more]), dropped, time.perf_counter() - began)
+    return ranking.ranked([*planned, *more]), [entry for entry in dropped if entry.candidate not in names]
 
 
 def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:
@@ -152,103 +128,23 @@ def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:
     return axes
 
 
-def this_machine(devices: int) -> HardwareConfig:
-    """Returns the figures of one of this machine's virtual CPU devices, which share its cores and memory."""
-    cores = os.cpu_count() or 1
-    # Devices share the cores and the memory's bandwidth equally, and also communicate through the memory.
-    return HardwareConfig(
-        name="this machine",
-        kind="cpu",
-        memory_gib=host_memory.of_virtual_device(devices, machines=1) / _GIB,
-        peak_tflops={"float32": cores * rates.CPU_GFLOPS_PER_CORE / devices / 1e3},
-        memory_gb_s=rates.CPU_GB_S / devices,
-        link_gb_s=rates.CPU_GB_S / devices,
-    )
-
-
-def _compile(children: compiled.Children, entries: Sequence[ranking.Planned], compiler: str) -> list[ranking.Planned]:
-    """Returns the candidates with the best ones planned by a compiler, and ranked by what it says.
-
-    Candidates that it finds to fit come before those that it has not seen, and those that it can't compile or finds
-    too large after these.
-    """
-    most = _MOST_COMPILED_HERE if compiler == depth.CPU else _MOST_COMPILED
-    wanted = most if compiler == depth.CPU else _FITTING
-    # By time alone: arithmetic overestimates the memory of some models, so that what may fit is tried too.
-    tried = [entry for entry in entries if entry.verdict != ranking.TOO_LARGE]
-    tried.sort(key=lambda entry: entry.seconds)
-    with stages.stage(f"planning the best candidates with plan.compiler={compiler}"):
-        seen, failed = _seen(children, tried[:most], compiler, wanted)
-        if seen and not _fitting(seen):
-            # What may fit is fast because it saves no memory. If none of that fits, what fits by arithmetic is next.
-            certain = [entry for entry in tried[most:] if entry.verdict == ranking.FITS]
-            more, more_failed = _seen(children, certain[:most], compiler, 1)
-            seen += more
-            failed += more_failed
-    if not seen:
-        return list(entries)
-    names = {entry.candidate for entry in (*seen, *failed)}
-    others = [entry for entry in entries if entry.candidate not in names]
-    usable = [entry for entry in seen if entry.verdict != ranking.TOO_LARGE]
-    too_large = [entry for entry in seen if entry.verdict == ranking.TOO_LARGE]
-    unseen = [entry for entry in others if entry.verdict != ranking.TOO_LARGE]
-    unseen_too_large = [entry for entry in others if entry.verdict == ranking.TOO_LARGE]
-    return [*ranking.ranked(usable), *unseen, *failed, *ranking.ranked(too_large), *unseen_too_large]
-
-
-def _seen(
-    children: compiled.Children, entries: Sequence[ranking.Planned], compiler: str, wanted: int
-) -> tuple[list[ranking.Planned], list[ranking.Planned]]:
-    """Returns the candidates that a compiler plans until so many fit, and those that it can't compile."""
-    seen: list[ranking.Planned] = []
-    failed: list[ranking.Planned] = []
-    step = children.concurrency
-    began = time.monotonic()
-    for start in range(0, len(entries), step):
-        part = entries[start : start + step]
-        for entry, result in zip(part, children.plans(part, compiler), strict=True):
-            if isinstance(result, str):
-                logger.info("%s: %s", " ".join(entry.candidate.overrides()), result)
-                failed.append(entry)
-                continue
-            seen.append(result)
-        is_slow = time.monotonic() - began > _SLOW_S
-        if _fitting(seen) >= (1 if is_slow else wanted):
-            break
-    return seen, failed
-
-
-def _fitting(entries: Sequence[ranking.Planned]) -> int:
-    return sum(1 for entry in entries if entry.verdict == ranking.FITS)
-
-
-def _report(
-    config: RunConfig, advice: _Advice, start: candidates.Candidate, folder: Path, overrides: Sequence[str]
-) -> None:
+def _report(config: RunConfig, entries: Sequence[ranking.Planned], lines: Sequence[str], command: str) -> None:
     """Prints and writes the advice.
 
     Raises:
       EngineError: no candidate fits.
     """
+    folder = Path(HydraConfig.get().runtime.output_dir)
     console = plan_console()
-    entries = advice.entries
     best = entries[0]
     fits = best.verdict != ranking.TOO_LARGE
     content = show.table(entries)
-    devices = config.advise.devices
-    name = config.hardware.name
+    where = f"{config.advise.devices} devices of hardware={config.hardware.name}"
     memory_bytes = round((config.hardware.memory_gib or 0.0) * _GIB)
     # The share that the largest candidate gets is the largest that any of them can have.
     largest = limits.share(config.hardware.kind, max(entry.peak_bytes for entry in entries), memory_bytes)
     capacity = round((largest or 1.0) * memory_bytes)
-    title = f"{devices} devices of hardware={name}, global batch {config.dataset.batch_size}"
-    lines = [*show.why(best, entries), *show.left_out(entries, advice.dropped)]
-    network = rates.unpriced_network(config.plan, config.hardware, best.candidate.sizes)
-    if network is not None:
-        lines.append(f"warning: {network}")
-    lines.append(f"found in {advice.seconds:.0f} s, with figures from {_depths(entries)}")
-    training = [*for_training(overrides), *_changing(best.candidate, start, overrides)]
-    command = _with_setting(best, shlex.join(["python", "-m", "runner", *compose.composed_with(), *training]))
+    title = f"{where}, global batch {config.dataset.batch_size}"
     with required(folder):
         (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
         notes = "- " + "\n- ".join(line.strip() for line in lines)
@@ -270,43 +166,34 @@ def _report(
     console.print(f"written: advise.md, advise.json, advise.png in {folder}", soft_wrap=True)
     # Only after the table and the files, which show by how much the candidates are too large.
     if not fits:
+        state = sum(count for kind, count in best.memory if kind in memory.STATE)
+        fix = "lower dataset.batch_size, or add devices"
+        if state > capacity:
+            # A smaller batch has as large a state.
+            fix = f"its weights and optimizer state alone need {size(state)}: add devices, or choose a smaller model"
         raise EngineError(
-            f"no candidate fits {devices} devices of hardware={name}: the smallest needs {size(best.peak_bytes)} of "
-            f"{size(capacity)} per device; {_fix(best, capacity)}"
+            f"no candidate fits {where}: the smallest needs {size(best.peak_bytes)} of {size(capacity)} per device; "
+            f"{fix}"
         )
 
 
-def kept(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Returns the overrides of a command line without those that candidates replace.
+def for_training(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Returns the overrides of a command line without those that a candidate replaces, or that only plans read.
 
     A later override of a key wins, but one of a group must not occur twice.
 
     Example:
-      >>> kept(["model=gpt", "mesh=batch8", "mesh.device=gpu", "advise.devices=8", "mesh.axes={batch: 4}"])
+      >>> for_training(["model=gpt", "mesh=batch8", "mesh.device=gpu", "advise.devices=8", "mesh.axes={batch: 4}"])
       ('model=gpt', 'mesh.device=gpu')
     """
     remaining = []
     for override in overrides:
         # Hydra's signs before a key: + adds it, ++ sets or adds it, and ~ deletes it.
         key = override.lstrip("+~").partition("=")[0]
-        if key not in _REPLACED_GROUPS and not key.startswith(_REPLACED):
+        is_replaced = key in _REPLACED_GROUPS or key.startswith("mesh.axes")
+        if not is_replaced and key.partition(".")[0] not in _PLAN_GROUPS:
             remaining.append(override)
     return tuple(remaining)
-
-
-def for_training(overrides: Sequence[str]) -> list[str]:
-    """Returns the overrides without those that only plans read.
-
-    Example:
-      >>> for_training(["model=gpt", "hardware=h100", "plan.price=2"])
-      ['model=gpt']
-    """
-    remaining = []
-    for override in overrides:
-        group = override.lstrip("+~").partition("=")[0].partition(".")[0]
-        if group not in _PLAN_GROUPS:
-            remaining.append(override)
-    return remaining
 
 
 def _changing(candidate: candidates.Candidate, start: candidates.Candidate, overrides: Sequence[str]) -> list[str]:
@@ -339,22 +226,3 @@ def _draw(path: Path, entries: Sequence[ranking.Planned], capacity: int, title: 
     name = f"1: {mesh.describe(best.candidate.sizes)}, {best.candidate.layout}"
     (place,) = places([best])
     figures.front(path, title, series, places(unbeaten), (name, place), capacity / _GIB)
-
-
-def _fix(smallest: ranking.Planned, capacity: int) -> str:
-    """Returns what makes the smallest candidate fit, if none does: a smaller batch has as large a state."""
-    state = sum(count for kind, count in smallest.memory if kind in memory.STATE)
-    if smallest.memory and state > capacity:
-        return f"its weights and optimizer state alone need {size(state)}: add devices, or choose a smaller model"
-    return "lower dataset.batch_size, or add devices"
-
-
-def _with_setting(entry: ranking.Planned, command: str) -> str:
-    """Returns a command after the variable that lets JAX reserve as much memory as a candidate needs."""
-    return f"{entry.setting} {command}".lstrip()
-
-
-def _depths(entries: Sequence[ranking.Planned]) -> str:
-    """Returns what the figures come from, in words."""
-    names = sorted({entry.depth for entry in entries})
-    return " and ".join(f"plan.compiler={name}" for name in names)

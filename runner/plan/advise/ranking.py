@@ -30,8 +30,6 @@ class Planned:
       bound: what takes longest: `compute`, `memory` or `links`.
       parts: (what, seconds) that the step time consists of.
       memory: (kind, bytes) of one device's memory.
-      tokens: of a step; 0: the task counts none.
-      depth: what the figures come from: `arithmetic`, `target` or `cpu`.
       state_fits: whether the state alone fits: weights, optimizer state and sums of gradients.
       setting: what its command has to set so that JAX reserves the memory; empty: nothing.
     """
@@ -43,8 +41,6 @@ class Planned:
     bound: str
     parts: tuple[tuple[str, float], ...]
     memory: tuple[tuple[str, int], ...]
-    tokens: int
-    depth: str
     state_fits: bool = True
     setting: str = ""
 
@@ -65,10 +61,8 @@ def of_forecast(candidate: Candidate, verdict: Forecast) -> Planned:
         bound=verdict.bound,
         parts=tuple(forecast.times(verdict.compute_seconds, verdict.memory_seconds, verdict.link_seconds).items()),
         memory=tuple((part.kind, part.bytes) for part in verdict.memory),
-        tokens=verdict.tokens,
-        depth=verdict.depth,
         state_fits=verdict.state_fits,
-        setting=verdict.setting(verdict.peak_bytes),
+        setting=verdict.setting,
     )
 
 

@@ -8,7 +8,6 @@ from runner.host.tables import size
 from runner.layout import mesh
 from runner.plan import rows
 from runner.plan.advise import ranking
-from runner.plan.base import ARITHMETIC
 
 # Candidates that the table shows.
 SHOWN = 10
@@ -62,34 +61,16 @@ def _digits(number: float) -> str:
     return f"{number:.3g}"
 
 
-def why(best: ranking.Planned, entries: Sequence[ranking.Planned]) -> list[str]:
-    """Returns why the best candidate is the best: its times and memory, and what the next ones lose."""
+def why(best: ranking.Planned) -> str:
+    """Returns the times and the memory of the best candidate, and what it costs."""
     times = ", ".join(f"{name} {_digits(1000 * seconds)} ms" for name, seconds in best.parts if seconds)
     largest = max(best.memory, key=lambda part: part[1])
-    lines = [f"bound by {best.bound}: {times}; its largest part of memory is {largest[0]}, {size(largest[1])}"]
+    line = f"bound by {best.bound}: {times}; its largest part of memory is {largest[0]}, {size(largest[1])}"
     # bfloat16 has 8 significant bits, so its numbers are 1/128 to 1/256 of their size apart. A change of less than
     # half of the smaller distance is always rounded away.
     if best.candidate.state == "bfloat16":
-        lines.append("engine.state=bfloat16 costs precision: no update smaller than 1/512 of a weight has an effect")
-    for number, entry in enumerate(entries[1:4], 2):
-        lines.append(f"{number} is behind 1: {_difference(best, entry)}")
-    return lines
-
-
-def _difference(best: ranking.Planned, entry: ranking.Planned) -> str:
-    """Returns what a candidate loses against the best one."""
-    if entry.verdict != best.verdict:
-        return f"it {entry.verdict}, with {size(entry.peak_bytes)} per device"
-    losses = []
-    other = dict(best.parts)
-    for name, seconds in entry.parts:
-        if seconds > 1.01 * other[name]:
-            losses.append(f"{name} {_digits(1000 * seconds)} ms instead of {_digits(1000 * other[name])} ms")
-    if not losses and entry.candidate.savings > best.candidate.savings:
-        return "it saves memory that is not needed, at equal predicted times"
-    if not losses:
-        return f"equal times, {size(entry.peak_bytes)} per device instead of {size(best.peak_bytes)}"
-    return ", ".join(losses)
+        line += "; engine.state=bfloat16 costs precision: no update smaller than 1/512 of a weight has an effect"
+    return line
 
 
 def left_out(planned: Sequence[ranking.Planned], dropped: Sequence[ranking.Dropped]) -> list[str]:
@@ -97,8 +78,8 @@ def left_out(planned: Sequence[ranking.Planned], dropped: Sequence[ranking.Dropp
     total = len(planned) + len(dropped)
     fitting = sum(1 for entry in planned if entry.verdict == ranking.FITS)
     lines = [f"{total} candidates: {len(planned)} planned, of which {fitting} fit"]
-    if planned[0].verdict == ranking.MAY_FIT and planned[0].depth == ARITHMETIC:
-        lines.append("  estimates of memory decide: plan.compiler=target compiles the first ones, and tells which fit")
+    if planned[0].verdict == ranking.MAY_FIT:
+        lines.append("  estimates of memory decide: python -m runner.plan with plan.compiler=target tells which fit")
     too_large = [entry for entry in planned if entry.verdict == ranking.TOO_LARGE]
     if too_large:
         smallest = min(too_large, key=lambda entry: entry.peak_bytes)

@@ -51,14 +51,6 @@ def check(config: RunConfig) -> None:
                 problem="needs the hardware to plan for",
                 fix="set hardware=h100, or another",
             )
-        if config.plan.price is not None:
-            # Without the figures of the hardware there is no step time, and so no cost.
-            raise invalid(
-                "plan.price",
-                config.plan.price,
-                problem="needs the hardware to plan for",
-                fix="set hardware=h100, or another, or remove plan.price",
-            )
         return
     if config.plan.compiler == "target" and hardware.target is None:
         raise invalid(
@@ -114,15 +106,11 @@ def _check_advise(config: RunConfig) -> None:
     if task.entry(config.task).own_step:
         problem = "its step is planned for one mesh at a time"
         raise invalid("task", config.task.name, problem=problem, fix="compare meshes with python -m runner.plan -m")
-    if config.plan.compiler == "cpu" and not config.hardware.is_here:
-        problem = f"the CPU's compiler gives no verdict on hardware={config.hardware.name}"
-        raise invalid(
-            "plan.compiler", "cpu", problem=problem, fix="set plan.compiler=arithmetic or plan.compiler=target"
-        )
-    if config.hardware.is_here and devices > MOST_CPU_DEVICES:
-        problem = f"this machine has at most {MOST_CPU_DEVICES} virtual devices"
-        fix = "set hardware=h100, or another"
-        raise invalid("devices", devices, problem=problem, fix=fix)
+    if config.hardware.is_here:
+        raise invalid("hardware", "here", problem="advice is for accelerators", fix="set hardware=h100, or another")
+    if config.plan.compiler not in ("auto", "arithmetic"):
+        fix = "remove it, and compile the step of the best candidate with python -m runner.plan"
+        raise invalid("plan.compiler", config.plan.compiler, problem="advice compares by arithmetic", fix=fix)
 
 
 def check_figures(config: RunConfig) -> None:
