@@ -1,11 +1,9 @@
-"""Proposes a rule for every variable that no rule of the config matches, by these principles.
+"""Places every variable that no rule of the config matches, by these principles.
 
 Model axes are those of more than one device that shard no dim of a batch. A variable is sharded over the largest of
 them that divides its dim. With a model axis:
 - Recognized parts of a transformer are sharded as `runner.layout.transformers` says: attention by heads, feed-forwards
   by hidden units, embeddings and heads by vocabulary, a mixture's experts over `experts`.
-- In attention with other names, the kernels (dim, heads, head_width) and (heads, head_width, dim) and the biases
-  (heads, head_width) are sharded by heads, so that one device has whole heads (Megatron-LM, arXiv:1909.08053).
 - Two dense layers, the second right after the first, are sharded column then row: the activation between them stays
   sharded, and one all-reduce follows (also Megatron-LM). The pairs with the most elements come first.
 - A single dense layer that has an eighth of all elements or more is sharded by rows, else by columns; the last one,
@@ -22,15 +20,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 import yaml  # type: ignore[import-untyped]
 
-from runner.config.schema import LayoutConfig, RuleConfig
+from runner.config.schema import LayoutConfig
 from runner.layout import transformers
 from runner.layout.axes import inner_batch_axis
-from runner.layout.rules import RuleTable, first_match, model_axes
+from runner.layout.rules import Placement, model_axes
 from runner.layout.specs import Shape, Spec, axis_size, replicated, shard_spec, spec_of_dim
 from runner.layout.transformers import EXPERTS
 
@@ -41,37 +39,25 @@ WORTH = 1 / 8
 SMALL = 1024
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """A rule that matches exactly one variable, and its reason in one line."""
+def propose(
+    placed: Mapping[str, Placement], config: LayoutConfig, axes: Mapping[str, int], structure: transformers.Structure
+) -> dict[str, Placement]:
+    """Returns placements of the variables that no rule of the checked config has placed, each with its reason.
 
-    path: str
-    rule: RuleConfig
-    reason: str
-
-
-def propose(variables: Mapping[str, Shape], config: LayoutConfig, axes: Mapping[str, int]) -> list[Proposal]:
-    """Proposes a rule for every variable that no rule of the checked config matches; each fits its variable.
-
-    `variables` are in the model's order, which tells which layer follows which.
+    `placed` are all variables in the model's order, which tells which layer follows which. The new placements are
+    numbered after the config's rules.
     """
-    structure = transformers.read(variables)
-    table = RuleTable(config.rules)
     # A dict keeps the order and looks up a path in constant time.
-    free: dict[str, None] = {}
-    for path, shape in variables.items():
-        if first_match(table, path, shape, axes, structure).placement.rule is None:
-            free[path] = None
+    free = {path: None for path, placement in placed.items() if placement.rule is None}
     free_axes = model_axes(config, axes)
     # The axis of experts shards nothing else.
     axes_of_units = dict(free_axes)
     axes_of_units.pop(EXPERTS, None)
-    plan = _Plan(variables, free, axes_of_units)
+    plan = _Plan({path: placement.shape for path, placement in placed.items()}, free, axes_of_units)
     # The first principle that decides a variable wins, so these go from the specific to the general.
     if free_axes:
         _shard_transformers(plan, structure, axes)
     if plan.model_axes:
-        _shard_attention(plan)
         _shard_dense_pairs(plan)
         _shard_single_dense(plan)
         _shard_convolutions(plan)
@@ -79,11 +65,10 @@ def propose(variables: Mapping[str, Shape], config: LayoutConfig, axes: Mapping[
         _replicate_rest(plan)
     else:
         _shard_over_batch(plan, config, axes, structure)
-    proposals = []
-    for path in free:
-        rule = RuleConfig(match=re.escape(path), spec=list(plan.specs[path]))
-        proposals.append(Proposal(path, rule, plan.reasons[path]))
-    return proposals
+    proposed = {}
+    for number, path in enumerate(free, len(config.rules)):
+        proposed[path] = replace(placed[path], spec=plan.specs[path], rule=number, reason=plan.reasons[path])
+    return proposed
 
 
 @dataclass
@@ -160,56 +145,6 @@ def _shard_transformers(plan: _Plan, structure: transformers.Structure, axes: Ma
         # Without a reason the role does not concern the free axes.
         if reason:
             plan.decide(path, spec, reason)
-
-
-def _shard_attention(plan: _Plan) -> None:
-    """Decides kernels of three dims with the shapes of attention, whatever their names."""
-    by_parent: dict[str, list[str]] = {}
-    for layer, shapes in plan.layers.items():
-        if _has_only_kernel_and_bias(shapes, rank=3):
-            by_parent.setdefault(layer.rpartition("/")[0], []).append(layer)
-    for parent, layers in by_parent.items():
-        output = _output_projection(plan, layers)
-        if output is None:
-            continue
-        heads = plan.layers[output]["kernel"][0]
-        axis = plan.axis_dividing(heads)
-        inputs = [layer for layer in layers if layer != output and plan.layers[layer]["kernel"][1] == heads]
-        for layer in [*inputs, output]:
-            kernel = f"{layer}/kernel"
-            if axis is None:
-                reason = f"no axis ({plan.described_axes()}) divides its {heads} heads"
-                plan.decide(kernel, replicated(plan.variables[kernel]), reason)
-                continue
-            heads_dim = 1
-            if layer == output:
-                heads_dim = 0
-            reason = f"{heads} heads of {parent or 'the attention'}, {axis} divides them"
-            plan.decide(kernel, spec_of_dim(3, heads_dim, axis), reason)
-            bias = f"{layer}/bias"
-            if layer != output and bias in plan.variables:
-                plan.decide(bias, spec_of_dim(2, 0, axis), f"{heads} heads, sharded like {kernel}")
-
-
-def _output_projection(plan: _Plan, layers: Sequence[str]) -> str | None:
-    """Returns the layer whose kernel (heads, head_width, dim) another one's (dim, heads, head_width) leads to.
-
-    If several fit, the last: the output is computed after the projections to heads.
-    """
-    inputs_by_heads: dict[Shape, list[str]] = {}
-    for layer in layers:
-        shapes = plan.layers[layer]
-        has_bias_of_heads = len(shapes.get("bias", (1, 1))) == 2
-        if has_bias_of_heads:
-            inputs_by_heads.setdefault(shapes["kernel"][1:], []).append(layer)
-    for output in reversed(layers):
-        shapes = plan.layers[output]
-        if len(shapes.get("bias", (1,))) != 1:
-            continue
-        heads_and_width = shapes["kernel"][:2]
-        if any(layer != output for layer in inputs_by_heads.get(heads_and_width, ())):
-            return output
-    return None
 
 
 def _shard_dense_pairs(plan: _Plan) -> None:
@@ -339,54 +274,17 @@ def _count(shape: Shape) -> str:
     return f"{elements:,} elements"
 
 
-def to_yaml(proposals: Iterable[Proposal], config: LayoutConfig) -> str:
-    """Returns the config's rules and the proposals as the YAML of a layout option, each rule below its reason.
+def to_yaml(placed: Mapping[str, Placement], config: LayoutConfig) -> str:
+    """Returns the config's rules, and those that it proposed for these variables, as the YAML of a layout option.
 
     `auto` is false in it, so the option no longer depends on the model.
     """
-    lines = [
-        "# Rules that layout=auto proposed for one model on one mesh.",
-        "auto: false # proposes a rule for every variable that no rule matches",
-    ]
     rules = []
     for rule in config.rules:
-        rules += ["  # a rule of the config", f"  - {_flow(_rule_content(rule))}"]
-    for proposal in proposals:
-        rules += [f"  # {proposal.reason}", f"  - {_flow(_rule_content(proposal.rule))}"]
-    # Without items below it, a key needs a value on its own line.
-    rules_key = "rules: []"
-    if rules:
-        rules_key = "rules:"
-    lines.append(f"{rules_key} # first re.fullmatch on layer/variable wins; no match: replicated")
-    lines += rules
-    inputs_key = "inputs: {}"
-    if config.inputs:
-        inputs_key = "inputs:"
-    lines.append(f"{inputs_key} # array of a batch -> one entry per dim; others are sharded over their first dim")
-    for name, spec in config.inputs.items():
-        lines.append(f"  {name}: {_flow(list(spec))}")
-    lines.append(f"sequence: {config.sequence or 'null'} # axis that shards tokens; null: none")
-    lines.append("from_model: false # for unmatched variables, use the model's own get_layout_map")
-    return "\n".join(lines) + "\n"
-
-
-def _rule_content(rule: RuleConfig) -> dict[str, object]:
-    """Returns the keys of a rule that have a value."""
-    content: dict[str, object] = {"match": rule.match}
-    for name in ("transformer", "store", "shard"):
-        axis = getattr(rule, name)
-        if axis is not None:
-            content[name] = axis
-    if rule.spec is not None:
-        content["spec"] = list(rule.spec)
-    if rule.min_elements:
-        content["min_elements"] = rule.min_elements
-    if rule.optional:
-        content["optional"] = True
-    return content
-
-
-def _flow(content: object) -> str:
-    """Returns YAML on one line."""
-    text: str = yaml.safe_dump(content, default_flow_style=True, sort_keys=False, width=float("inf"))
-    return text.strip()
+        rules.append({key: value for key, value in asdict(rule).items() if value not in (None, 0)})
+    for path, placement in placed.items():
+        if placement.rule is not None and placement.rule >= len(config.rules):
+            rules.append({"match": re.escape(path), "spec": list(placement.spec)})
+    content = asdict(config) | {"auto": False, "rules": rules}
+    text: str = yaml.safe_dump(content, default_flow_style=None, sort_keys=False, width=math.inf)
+    return f"# Rules that layout=auto proposed for one model on one mesh.\n{text}"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from runner.config.schema import LayoutConfig
 from runner.errors import ConfigError, invalid
 from runner.layout import transformers
 from runner.layout.auto import propose
-from runner.layout.rules import Placement, RuleMatch, RuleTable, alike_once, first_match, model_axes, show
+from runner.layout.rules import Placement, RuleMatch, alike_once, first_match, model_axes, show
 from runner.layout.specs import Shape
 
 # Elements from which on a replicated variable is worth a warning: 4 KiB in float32.
@@ -24,14 +24,6 @@ _LARGEST_SHARE = 4
 _MOST_PATHS = 12
 
 
-def expand(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> LayoutConfig:
-    """Returns the config with the proposals of `auto`, if that is set, appended to its rules."""
-    if not config.auto:
-        return config
-    proposed = [proposal.rule for proposal in propose(variables, config, axes)]
-    return dataclasses.replace(config, auto=False, rules=[*config.rules, *proposed])
-
-
 def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> dict[str, Placement]:
     """Resolves the exact spec of every variable, by the first rule whose pattern matches the whole path.
 
@@ -41,19 +33,23 @@ def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[
       ConfigError: a spec of another rank, a dim that the axis does not divide, or a rule that matches nothing. The
         message describes the first problem and counts the others.
     """
-    table = RuleTable(expand(config, variables, axes).rules)
+    # Compiled once: `re` caches 512 patterns only.
+    patterns = [re.compile(rule.match) for rule in config.rules]
     structure = transformers.read(variables)
     matches: dict[str, RuleMatch] = {}
     for path, shape in variables.items():
-        matches[path] = first_match(table, path, shape, axes, structure)
-    problems = [*_misfits(config, matches), *_unused_rules(config, matches)]
+        matches[path] = first_match(config.rules, patterns, path, shape, axes, structure)
+    problems = [*_misfits(config, matches), *_unused_rules(config, patterns, matches)]
     # A message is one line, which has room for the first problem only.
     if problems:
         message = str(problems[0])
         if len(problems) > 1:
             message += f" (and {len(problems) - 1} more)"
         raise ConfigError(message)
-    return {path: match.placement for path, match in matches.items()}
+    placed = {path: match.placement for path, match in matches.items()}
+    if config.auto:
+        placed |= propose(placed, config, axes, structure)
+    return placed
 
 
 def _misfits(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> list[ConfigError]:
@@ -74,16 +70,17 @@ def _misfits(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> list[Con
     return errors
 
 
-def _unused_rules(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> list[ConfigError]:
+def _unused_rules(
+    config: LayoutConfig, patterns: Sequence[re.Pattern[str]], matches: Mapping[str, RuleMatch]
+) -> list[ConfigError]:
     """Returns an error for each rule that is not optional and places no variable."""
     used = {match.placement.rule for match in matches.values()}
-    table = RuleTable(config.rules)
     errors = []
     for index, rule in enumerate(config.rules):
         # Optional rules are for presets that fit many models, so they need not apply.
         if index in used or rule.optional:
             continue
-        matched_paths = table.matched(index, matches)
+        matched_paths = list(filter(patterns[index].fullmatch, matches))
         if rule.transformer is not None:
             problem = (
                 "applies to no variable (no attention, feed-forward or vocabulary is recognized by paths and shapes, "
@@ -112,23 +109,14 @@ def _listed(paths: Mapping[str, object]) -> str:
     return f"{shown} and {len(paths) - _MOST_PATHS} more"
 
 
-def lint(
-    config: LayoutConfig,
-    variables: Mapping[str, Shape],
-    axes: Mapping[str, int],
-    placed: Mapping[str, Placement] | None = None,
-) -> list[str]:
+def lint(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
     """Returns warnings about placements that are valid but probably mistakes.
 
     These are a `shard` rule that shards nothing, and large variables (1,024 elements or more) that are replicated on a
     mesh with a model axis, an axis of more than one device that shards no dim of the inputs. Of the largest quarter of
     all variables each is reported, of the others each kernel for whose replication no rule has a reason. Variables
     that differ only in the number of their block share a line.
-
-    `placed` is as the engine placed them, if `from_model` adds to the config; None: as `resolve` does.
     """
-    if placed is None:
-        placed = resolve(config, variables, axes)
     return [*_large_replicated(config, placed, axes), *_rules_without_effect(config, placed, axes)]
 
 
@@ -137,11 +125,6 @@ def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axe
     free_axes = model_axes(config, axes)
     if not free_axes:
         return []
-    proposal_reasons = {}
-    if config.auto:
-        shapes = {path: placement.shape for path, placement in placed.items()}
-        for proposal in propose(shapes, config, axes):
-            proposal_reasons[proposal.path] = proposal.reason
     axis_names = " and ".join(f"{axis!r} of size {size}" for axis, size in free_axes.items())
     by_size = sorted(placed.values(), key=lambda placement: -math.prod(placement.shape))
     largest = math.ceil(len(by_size) / _LARGEST_SHARE)
@@ -151,13 +134,11 @@ def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axe
         is_sharded = any(axis and axes[axis] > 1 for axis in placement.spec)
         if is_sharded or math.prod(placement.shape) < LARGE:
             continue
-        is_unexplained_kernel = _is_unexplained_kernel(placement) and path not in proposal_reasons
-        if index >= largest and not is_unexplained_kernel:
+        if index >= largest and not _is_unexplained_kernel(placement):
             continue
-        if path in proposal_reasons:
-            advice = f"layout=auto left it: {proposal_reasons[path]}"
-        else:
-            advice = _advice(placement, free_axes)
+        advice = _advice(placement, free_axes)
+        if config.auto and placement.rule is not None and placement.rule >= len(config.rules):
+            advice = f"layout=auto left it: {advice}"
         lines.append(f"{path}, shape {list(placement.shape)}, is replicated over axis {axis_names}; {advice}")
     return alike_once(lines)
 

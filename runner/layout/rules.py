@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout.axes import data_axes
 from runner.layout.specs import Shape, Spec, axis_size, replicated, shard_spec
 from runner.layout.transformers import EXPERTS, Structure, place
-
-# A pattern that matches a single path: characters without a special meaning, or escaped punctuation.
-_LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^a-zA-Z0-9])*", re.DOTALL)
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 _SHOWN_DIVISORS = 4  # in one fix
 
@@ -66,62 +61,22 @@ class RuleMatch:
     misfits: tuple[Misfit, ...] = ()
 
 
-class RuleTable:
-    """The checked rules of a layout in order, indexed by the paths that they can match.
-
-    The rules that `layout=auto` proposes and writes match one path each and are looked up by it, so that n of them
-    place n variables in n steps. Other patterns are compiled once: `re` caches 512 of them only, and would compile all
-    of them again for every variable if there are more.
-    """
-
-    def __init__(self, rules: Sequence[RuleConfig]) -> None:
-        self.rules = rules
-        # Both lists of indexes are in order.
-        self._by_path: dict[str, list[int]] = {}
-        self._patterns: list[tuple[int, re.Pattern[str]]] = []
-        for index, rule in enumerate(rules):
-            path = only_path(rule.match)
-            if path is None:
-                self._patterns.append((index, re.compile(rule.match)))
-            else:
-                self._by_path.setdefault(path, []).append(index)
-
-    def matching(self, path: str) -> Iterator[int]:
-        """Yields the indexes of the rules that match a whole path, in order."""
-        by_pattern = (index for index, pattern in self._patterns if pattern.fullmatch(path))
-        return heapq.merge(self._by_path.get(path, ()), by_pattern)
-
-    def matched(self, index: int, paths: Mapping[str, object]) -> list[str]:
-        """Returns the paths that a rule matches, in their order."""
-        match = self.rules[index].match
-        path = only_path(match)
-        if path is None:
-            pattern = re.compile(match)
-            return list(filter(pattern.fullmatch, paths))
-        if path in paths:
-            return [path]
-        return []
-
-
-def only_path(match: str) -> str | None:
-    """Returns the only path that a pattern matches; None if it may match several."""
-    if not _LITERAL.fullmatch(match):
-        return None
-    # `re.escape`, which writes the rules of `layout=auto`, puts a backslash before punctuation.
-    return _ESCAPED.sub(r"\1", match)
-
-
 def first_match(
-    table: RuleTable, path: str, shape: Shape, axes: Mapping[str, int], structure: Structure | None = None
+    rules: Sequence[RuleConfig],
+    patterns: Sequence[re.Pattern[str]],
+    path: str,
+    shape: Shape,
+    axes: Mapping[str, int],
+    structure: Structure,
 ) -> RuleMatch:
-    """Places a variable by the first rule that matches it and does not skip it.
+    """Places a variable by the first rule that matches it and does not skip it; `patterns` are those of the rules.
 
     It is replicated if no rule matches, or if the one that does is not optional and does not fit.
     """
-    structure = structure or Structure()
     skipped: list[str] = []
-    for index in table.matching(path):
-        rule = table.rules[index]
+    for index, (rule, pattern) in enumerate(zip(rules, patterns, strict=True)):
+        if not pattern.fullmatch(path):
+            continue
         if rule.transformer is not None:
             role = structure.roles.get(path)
             # A variable that is not part of a transformer is left to the next rule.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from runner.config import search_path
@@ -18,15 +18,9 @@ if TYPE_CHECKING:
     # Importing NumPy takes a third of the time of a config error.
     from runner.data.base import ArraySpec
 
-# Recorded configs of earlier releases use this name for the target array, whatever the dataset calls it.
-_RECORDED_TARGET = "label"
-
 # The keys of which a rule has exactly one.
 _KINDS = ("transformer", "shard", "spec")
 _KINDS_IN_WORDS = "spec, shard and transformer"
-
-# Patterns that match every variable.
-_EVERYTHING = (".*", ".+")
 
 
 def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
@@ -34,23 +28,10 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
 
     Raises:
       ConfigError: a rule without exactly one of spec, shard and transformer, an axis that the mesh lacks or that one
-        spec uses twice, tokens sharded over an axis that shards something else, a rule that an earlier one shadows, or
-        inputs with different first axes.
+        spec uses twice, tokens sharded over an axis that shards something else, or inputs with different first axes.
     """
-    # Indexes of the earlier rules that may shadow a rule: those with the same match, and those that match everything.
-    earlier_by_match: dict[str, list[int]] = {}
-    earlier_of_all: list[int] = []
     for index, rule in enumerate(config.rules):
-        key = f"layout.rules[{index}]"
-        _check_kind(key, rule, axes)
-        _check_reached(key, rule, [*earlier_of_all, *earlier_by_match.get(rule.match, [])], config.rules)
-        if rule.transformer is not None:
-            # It passes on every variable that is not part of a transformer.
-            continue
-        if _keeps_all(rule):
-            earlier_of_all.append(index)
-        else:
-            earlier_by_match.setdefault(rule.match, []).append(index)
+        _check_kind(f"layout.rules[{index}]", rule, axes)
     _check_input_axes(config, axes)
     if config.sequence is not None:
         _check_sequence(config, config.sequence, axes)
@@ -80,7 +61,7 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
             for dim, axis in zip(arrays[name].dims, spec[1:], strict=False):
                 if dim == SEQUENCE and axis is not None:
                     _check_heads(key, show(spec), axis, config.rules)
-        elif name != _RECORDED_TARGET or len(spec) != 1:
+        else:
             raise invalid(
                 key,
                 spec,
@@ -228,33 +209,6 @@ def _check_store(key: str, rule: RuleConfig) -> None:
     else:
         return
     raise invalid(key, rule.store, problem=problem, fix="remove store")
-
-
-def _keeps_all(rule: RuleConfig) -> bool:
-    """Returns whether a rule places every variable, so that rules after it have no effect."""
-    return rule.match in _EVERYTHING and (rule.shard is not None or not rule.optional)
-
-
-def _check_reached(key: str, rule: RuleConfig, earlier: Iterable[int], rules: Sequence[RuleConfig]) -> None:
-    """Rejects a rule that no variable can reach, whatever the model is.
-
-    `earlier` are the indexes of the earlier rules with the same match, or that match everything.
-    """
-    for index in sorted(earlier):
-        before = rules[index]
-        keeps_variables = before.shard is not None or not before.optional or before.spec == rule.spec
-        if before.match == rule.match and keeps_variables:
-            reason = "has the same match"
-        elif _keeps_all(before):
-            reason = f"matches every variable ({before.match})"
-        else:
-            continue
-        raise invalid(
-            f"{key}.match",
-            rule.match,
-            problem=f"layout.rules[{index}] before it {reason} and shadows it completely",
-            fix="remove it or move it up",
-        )
 
 
 def _check_input_axes(config: LayoutConfig, axes: Mapping[str, int]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from runner import layout
 from runner.cluster import checks as checks_cluster
 from runner.cluster import place
-from runner.config.schema import HardwareConfig, MeshConfig, PlanConfig, RunConfig
+from runner.config.schema import HardwareConfig, LayoutConfig, MeshConfig, PlanConfig, RunConfig
 from runner.engine import registry
 from runner.engine.base import (
     Collective,
@@ -63,14 +63,9 @@ def make_plan(
     """
     axes = config.mesh.axes
     model = placed_model(config, engine, data)
-    shapes = shapes_of(engine.placements)
-    auto_reasons: dict[str, str] = {}
     proposed = ""
     if config.layout.auto:
-        proposals = layout.auto.propose(shapes, config.layout, axes)
-        proposed = layout.auto.to_yaml(proposals, config.layout)
-        for proposal in proposals:
-            auto_reasons[proposal.path] = proposal.reason
+        proposed = layout.auto.to_yaml(engine.placements, config.layout)
 
     # The engine gives slots and variables in one mapping: without the variables, it is that of the slots.
     slots = dict(engine.variables())
@@ -91,7 +86,7 @@ def make_plan(
 
     variable_plans = []
     for path, info in variables.items():
-        rule = _rule_of(model.placements[path], len(config.layout.rules), auto_reasons)
+        rule = _rule_of(config.layout, model.placements[path])
         variable_plan = _variable(
             model.placements[path],
             info,
@@ -99,7 +94,6 @@ def make_plan(
             trained=path in model.trained,
             slot_bytes=slot_bytes[path],
             moved_bytes=moved_bytes[path],
-            auto_reason=auto_reasons.get(path, ""),
         )
         variable_plans.append(variable_plan)
 
@@ -139,7 +133,7 @@ def make_plan(
     warnings = (
         *([network] if network else []),
         *config_warnings.of_crossing(config.layout, axes, processes),
-        *layout.lint(config.layout, shapes, axes, engine.placements),
+        *layout.lint(config.layout, engine.placements, axes),
     )
     return Plan(
         choices=dict(choices),
@@ -302,16 +296,14 @@ def _sharded_tokens(axis: str | None, axes: Mapping[str, int], data: DataSpec) -
     return None if tokens is None else (tokens, axis)
 
 
-def _rule_of(placement: Placement, rules: int, auto_reasons: Mapping[str, str]) -> str:
+def _rule_of(config: LayoutConfig, placement: Placement) -> str:
     """Returns which of the layout's rules matched a variable, or what placed it instead; empty if nothing did."""
     if placement.rule is None:
         return ""
-    if placement.rule < rules:
+    if placement.rule < len(config.rules):
         return f"layout.rules[{placement.rule}]"
     # Rules past those of the layout's option were added by the runner.
-    if placement.path in auto_reasons:
-        return _AUTO
-    return _MODEL_MAP
+    return _AUTO if config.auto else _MODEL_MAP
 
 
 def _variable(
@@ -322,7 +314,6 @@ def _variable(
     trained: bool,
     slot_bytes: int,
     moved_bytes: int,
-    auto_reason: str,
 ) -> VariablePlan:
     return VariablePlan(
         path=placement.path,
@@ -336,7 +327,7 @@ def _variable(
         slot_bytes_per_device=slot_bytes,
         moved_bytes=moved_bytes,
         passed=placement.passed,
-        reason=placement.reason or auto_reason,
+        reason=placement.reason,
     )
 
 

@@ -62,10 +62,6 @@ ROWS: list[tuple[str, ...]] = [
     ("layout.rules=[{match:d1/kernel,spec:[null,batch],shard:batch}]", "but this one has spec too"),
     ("layout.rules=[{match:d1/kernel,spec:[null,null],min_elements:9}]", "works with shard only"),
     (
-        "layout.rules=[{match:d.*,shard:batch},{match:d.*,spec:[batch]}]",
-        "layout.rules[0] before it has the same match and shadows it completely",
-    ),
-    (
         "mesh=batch2_model4  layout.inputs.image=[batch]  layout.inputs.label=[model]",
         "must equal that of image, batch; set layout.inputs.label=[batch]",
     ),

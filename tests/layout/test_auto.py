@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 
 import pytest
 import yaml
@@ -27,11 +26,12 @@ def config_with(*rules: RuleConfig) -> LayoutConfig:
 
 
 def proposed(variables: dict[str, Shape], axes: dict[str, int], *rules: RuleConfig) -> dict[str, layout.Spec]:
-    return {each.path: tuple(each.rule.spec or ()) for each in auto.propose(variables, config_with(*rules), axes)}
+    placed = layout.resolve(config_with(*rules), variables, axes)
+    return {path: placement.spec for path, placement in placed.items() if (placement.rule or 0) >= len(rules)}
 
 
 def reasons(variables: dict[str, Shape], axes: dict[str, int]) -> dict[str, str]:
-    return {each.path: each.reason for each in auto.propose(variables, config_with(), axes)}
+    return {path: placement.reason for path, placement in layout.resolve(config_with(), variables, axes).items()}
 
 
 def test_a_dense_pair_is_sharded_column_then_row_with_the_bias_of_the_column() -> None:
@@ -144,10 +144,10 @@ def test_without_a_model_axis_large_variables_are_sharded_over_the_batch_axis() 
 def test_axes_of_the_inputs_shard_no_weight() -> None:
     config = LayoutConfig(auto=True, inputs={"image": ["data", "rows", None, None], "label": ["data"]})
     axes = {"data": 2, "tensor": 2, "rows": 2}
-    used = {axis for each in auto.propose(vit(), config, axes) for axis in each.rule.spec or []}
+    used = {axis for each in layout.resolve(config, vit(), axes).values() for axis in each.spec}
     assert used == {None, "tensor"}
     del axes["tensor"]
-    used = {axis for each in auto.propose(vit(), config, axes) for axis in each.rule.spec or []}
+    used = {axis for each in layout.resolve(config, vit(), axes).values() for axis in each.spec}
     assert used == {None, "data"}
 
 
@@ -166,7 +166,7 @@ def test_rules_of_the_config_win_and_proposals_are_numbered_after_them() -> None
     assert placed["d2/kernel"].spec == ("model", None)
     assert placed["d2/kernel"].rule == 2
     assert placed["d2/kernel"].passed[0].startswith("layout.rules[1] skipped: axis 'model' of size 4")
-    assert [each.path for each in auto.propose(mlp(784, 128, 162), config, AXES)] == ["d2/kernel", "d2/bias"]
+    assert [path for path, each in placed.items() if each.reason] == ["d2/kernel", "d2/bias"]
 
 
 dims = st.sampled_from([1, 2, 3, 4, 6, 8, 10, 12, 16, 28, 64, 128])
@@ -197,38 +197,17 @@ def test_proposals_place_every_variable_and_their_yaml_resolves_to_the_same(
 ) -> None:
     config = config_with(*rules)
     layout.check(config, axes)
-    proposals = auto.propose(variables, config, axes)
     placed = layout.resolve(config, variables, axes)
     assert list(placed) == list(variables)
-    assert {each.path for each in proposals} == {
-        path for path, placement in placed.items() if (placement.rule or 0) >= len(rules)
-    }
-    for each in proposals:
-        assert re.fullmatch(each.rule.match, each.path)
-        assert placed[each.path].spec == tuple(each.rule.spec or ())
-        assert math.prod(placed[each.path].shard_shape(axes)) <= math.prod(placed[each.path].shape)
-        assert each.reason
-        assert "\n" not in each.reason
-
-    text = auto.to_yaml(proposals, config)
-    again = build(LayoutConfig, yaml.safe_load(text), "layout")
-    assert set(yaml.safe_load(text)) == {each.name for each in dataclasses.fields(LayoutConfig)}
+    for placement in placed.values():
+        assert placement.rule is not None
+        assert math.prod(placement.shard_shape(axes)) <= math.prod(placement.shape)
+        assert "\n" not in placement.reason
+        assert bool(placement.reason) == (placement.rule >= len(rules))
+    content = yaml.safe_load(auto.to_yaml(placed, config))
+    again = build(LayoutConfig, content, "layout")
+    assert set(content) == {each.name for each in dataclasses.fields(LayoutConfig)}
     assert (again.auto, again.inputs) == (False, config.inputs)
     layout.check(again, axes)
-    assert layout.resolve(again, variables, axes) == placed
-    for line in text.splitlines():
-        assert line.startswith(
-            ("#", "auto:", "rules:", "inputs:", "sequence:", "from_model:", "  - {", "  # ", "  image:", "  label:")
-        )
-
-
-def test_the_yaml_has_each_rule_on_a_line_below_its_reason() -> None:
-    config = config_with(RuleConfig("d2/bias", [None]))
-    assert auto.to_yaml(auto.propose(mlp(784, 128, 10), config, AXES), config).splitlines()[2:8] == [
-        "rules: # first re.fullmatch on layer/variable wins; no match: replicated",
-        "  # a rule of the config",
-        "  - {match: d2/bias, spec: [null]}",
-        "  # column, then d2/kernel by row: the activation between stays sharded over model",
-        "  - {match: d1/kernel, spec: [null, model]}",
-        "  # sharded like the columns of d1/kernel",
-    ]
+    resolved = layout.resolve(again, variables, axes)
+    assert resolved == {path: dataclasses.replace(each, reason="") for path, each in placed.items()}

@@ -160,7 +160,7 @@ def test_spatial_layouts_replicate_every_weight(preset: str, mesh: str) -> None:
 
 def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
     axes = {"data": 2, "tensor": 2, "rows": 2}
-    config = replace(load("auto"), inputs={"image": ["data", "rows", None, None], "label": ["data"]})
+    config = replace(load("auto"), inputs={"image": ["data", "rows", None, None]})
     layout.check(config, axes)
     layout.check_inputs(config, IMAGES, 128, axes)
     placed = layout.resolve(config, vit(), axes)

@@ -11,7 +11,6 @@ from runner import layout
 from runner.config import values
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.errors import ConfigError
-from runner.layout.rules import RuleTable, only_path
 
 AXES = {"batch": 2, "model": 4}
 INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}
@@ -35,28 +34,6 @@ def test_the_first_rule_that_matches_wins() -> None:
     placed = layout.resolve(config, VARIABLES, AXES)
     assert (placed["d1/kernel"].spec, placed["d1/kernel"].rule) == (("model", None), 0)
     assert (placed["d10/kernel"].spec, placed["d10/kernel"].rule) == ((None, "model"), 1)
-
-
-@given(
-    st.lists(
-        st.sampled_from(
-            ["d1/kernel", "d1\\/kernel", "d1.kernel", "d\\d/kernel", "d1/bias", ".*", "d1/kerne", "a\\.b", "a.b"]
-        )
-    ),
-    st.sampled_from(["d1/kernel", "d1/bias", "a.b", "axb"]),
-)
-def test_patterns_of_one_path_and_others_match_as_re_does_and_in_the_rules_order(
-    matches: list[str], path: str
-) -> None:
-    table = RuleTable([RuleConfig(match, []) for match in matches])
-    wanted = [index for index, match in enumerate(matches) if re.fullmatch(match, path)]
-    assert list(table.matching(path)) == wanted
-    assert [index for index in range(len(matches)) if table.matched(index, {path: None})] == wanted
-
-
-@given(st.text())
-def test_an_escaped_path_is_recognized_as_a_pattern_of_a_single_path(path: str) -> None:
-    assert only_path(re.escape(path)) == path
 
 
 def test_a_variable_that_no_rule_matches_is_replicated() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from runner import layout
 from runner.config.schema import LayoutConfig
-from runner.layout import auto
 from runner.layout.specs import Shape
 from tests.layout.test_transformers import AXES, M, gpt, placed, specs
 
@@ -37,7 +37,7 @@ def test_a_mixture_with_gate_and_up_in_one_kernel_is_sharded_by_experts(hidden: 
 
 def test_auto_gives_a_large_variable_of_another_name_the_right_reason() -> None:
     table: dict[str, Shape] = {"mixer/weights": (64, 64), "mixer/tensor": (4, 8, 8, 8), "norm/scale": (2048,)}
-    reasons = {each.path: each.reason for each in auto.propose(table, LayoutConfig(auto=True), AXES)}
+    reasons = {path: each.reason for path, each in layout.resolve(LayoutConfig(auto=True), table, AXES).items()}
     assert reasons["mixer/weights"] == "no principle fits a variable of shape [64, 64] in mixer"
     assert reasons["mixer/tensor"] == "no principle fits a variable of shape [4, 8, 8, 8] in mixer"
     assert reasons["norm/scale"] == "no kernel: each device needs all of it"

@@ -12,7 +12,7 @@ import pytest
 from runner import layout
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.errors import ConfigError
-from runner.layout import auto, transformers
+from runner.layout import transformers
 from runner.layout.specs import Shape
 from tests.layout.test_presets import load
 
@@ -231,12 +231,9 @@ def test_key_value_heads_that_the_axis_does_not_divide_are_replicated_with_a_rea
     assert specs(gpt(heads=2, groups=1)) == {
         path: spec for path, spec in specs(gpt()).items() if "attention/" not in path
     }
-    divided = {
-        each.path: each.rule.spec
-        for each in auto.propose(gpt(groups=2), LayoutConfig(auto=True), {**AXES, "small": 2})
-    }
-    assert divided["block_0/attention/key/kernel"] == [None, "small", None]
-    assert divided["block_0/attention/query/kernel"] == [None, "model", None]
+    divided = layout.resolve(LayoutConfig(auto=True), gpt(groups=2), {**AXES, "small": 2})
+    assert divided["block_0/attention/key/kernel"].spec == (None, "small", None)
+    assert divided["block_0/attention/query/kernel"].spec == (None, "model", None)
 
 
 def test_a_vocabulary_that_the_axis_does_not_divide_is_replicated_with_a_reason() -> None:
@@ -244,7 +241,7 @@ def test_a_vocabulary_that_the_axis_does_not_divide_is_replicated_with_a_reason(
     found = placed(table)["token_embedding/embeddings"]
     assert found.spec == (None, None)
     assert found.reason == "97 tokens of the vocabulary of token_embedding, model of size 4 does not divide them"
-    assert any("97 tokens of the vocabulary" in line for line in layout.lint(load("megatron"), table, AXES))
+    assert any("97 tokens of the vocabulary" in line for line in layout.lint(load("megatron"), placed(table), AXES))
 
 
 def test_experts_are_sharded_over_the_axis_experts_if_the_mesh_has_it() -> None:

@@ -254,7 +254,7 @@ class Arithmetic:
         if node and sizes.get(candidates.MODEL, 1) > node:
             return f"{candidates.MODEL}={sizes[candidates.MODEL]} sums activations between nodes of {node} devices"
         changed = self.changed(candidate)
-        warnings = layout.lint(changed.layout, self.shapes(), changed.mesh.axes, placements)
+        warnings = layout.lint(changed.layout, placements, changed.mesh.axes)
         if warnings and candidates.MODEL in sizes:
             return warnings[0]
         return None
