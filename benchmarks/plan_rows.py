@@ -15,7 +15,7 @@ from runner.cli.notebook import compose
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.engine import make_engine, registry
-from runner.plan import depth, memory
+from runner.plan import memory
 from runner.plan.base import Plan
 from runner.plan.command import compile_step
 from runner.plan.forecast import LINK_EFFICIENCY
@@ -107,7 +107,7 @@ def planned(overrides: Sequence[str], *, compiled: bool = False) -> tuple[Plan, 
       compiled: use the compiler.
     """
     compiler = "target" if compiled else "arithmetic"
-    config = depth.settled(compose(*overrides, f"plan.compiler={compiler}"))
+    config = compose(*overrides, f"plan.compiler={compiler}")
     registry.prepare(config)
     data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)

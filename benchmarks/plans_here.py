@@ -107,7 +107,7 @@ def compiled(name: str) -> float:
       subprocess.CalledProcessError: the command fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "runner.plan", *overrides_of(name), "mesh.device=cpu", "plan.compiler=cpu"]
+        command = [sys.executable, "-m", "runner.plan", *overrides_of(name), "mesh.device=cpu"]
         subprocess.run([*command, f"hydra.run.dir={folder}/run"], capture_output=True, text=True, check=True)
         program = json.loads((Path(folder) / "run" / "plan.json").read_text())["program"]
     return float(program["argument_bytes"] + program["temporary_bytes"]) / 2**20

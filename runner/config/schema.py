@@ -422,15 +422,15 @@ class PlanConfig:
     """Depth of a plan, and rates that it estimates times with.
 
     Attributes:
-      compiler: what the figures come from: `arithmetic` (shapes alone, within seconds), `cpu` (the step compiled for
-        virtual CPU devices), `target` (the step compiled by the compiler of `hardware`, which need not be here), or
-        `auto`: `cpu` for this machine's devices, else `target` if its compiler is installed, else `arithmetic`.
+      compiler: what the figures of other `hardware` come from: `arithmetic` (shapes alone, within seconds), `target`
+        (the step compiled by its own compiler, for which it need not be here), or `auto`: `target` if that compiler is
+        installed. A step for this machine's devices is compiled for virtual CPU devices.
       bandwidth_gb_s: bandwidth between neighboring devices in GB/s per device; null: default for the device type.
       network_gb_s: bandwidth between processes in GB/s per device; null: default for the device type.
       gflops: throughput of one device in GFLOP/s; null: default for the device type.
     """
 
-    compiler: str = choice("auto", "auto", "arithmetic", "cpu", "target")
+    compiler: str = choice("auto", "auto", "arithmetic", "target")
     bandwidth_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=25.0)
     network_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=10.0)
     gflops: float | None = number(None, above=0.0, unit="GFLOP/s", example=60_000.0)

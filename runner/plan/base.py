@@ -11,8 +11,9 @@ from runner.plan import limits
 
 # Version of plan.json.
 FORMAT = 1
-# A depth of a forecast: shapes and shardings, without a compiler.
+# Depths of a forecast: shapes and shardings without a compiler, and the hardware's own compiler.
 ARITHMETIC = "arithmetic"
+TARGET = "target"
 
 # Verdicts, the best first.
 FITS = "fits"
@@ -169,7 +170,6 @@ class Forecast:
       bound: what takes longest: `compute`, `memory` or `links`.
       examples: of a step.
       tokens: of a step; 0: the task counts none.
-      host_bytes: of one device's activations that are offloaded to host memory.
       memory_share: `capacity_bytes` is this share of a device's memory, which JAX reserves; 0: it reserves none.
       is_transformer: whether the model is one, whose memory is never estimated much too large.
       mixture: what a mixture of experts computes more than its tokens use, in words; empty: the model is none.
@@ -188,7 +188,6 @@ class Forecast:
     bound: str
     examples: int
     tokens: int
-    host_bytes: int = 0
     memory_share: float = 0.0
     is_transformer: bool = False
     mixture: str = ""

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from runner.config.convert import choices
-from runner.config.schema import HardwareConfig, RunConfig
+from runner.config.schema import AUTO, HardwareConfig, PlanConfig, RunConfig
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, lengths, make_engine, registry
+from runner.engine.accelerated import has_compiler
 from runner.engine.base import Engine, HostBatches
 from runner.host import stages
-from runner.plan import depth
-from runner.plan.base import Plan
+from runner.plan.base import ARITHMETIC, TARGET, Plan
 from runner.plan.make import make_plan
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
@@ -30,10 +30,8 @@ def plan_config(config: RunConfig) -> Plan:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
       DataError: the dataset does not exist and can't be downloaded.
     """
-    hardware = config.hardware
-    config = depth.settled(config)
     if not config.hardware.is_here:
-        return _plan_elsewhere(config)
+        return _plan_elsewhere(replace(config, plan=settled(config.plan, config.hardware)))
     # Which device the run would use has to be asked before the engine hides GPUs from this process.
     device_note = devices.planning_note(config)
     cpu_config = replace(config, mesh=replace(config.mesh, device="cpu"))
@@ -48,11 +46,19 @@ def plan_config(config: RunConfig) -> Plan:
     engine.cache_on_device(data.train)
     if engine.counts_cost:
         compile_step(engine, spec, config.dataset.batch_size, 1)
-    plan = plan_engine(config, engine, spec, total_steps, hardware)
+    plan = make_plan(config, engine, spec, choices(), total_steps)
     if device_note:
         rates = replace(plan.rates, note=f"{plan.rates.note}; {device_note}")
         plan = replace(plan, rates=rates)
     return plan
+
+
+def settled(plan: PlanConfig, hardware: HardwareConfig) -> PlanConfig:
+    """Returns the group with `compiler=auto` settled for hardware that is not here."""
+    if plan.compiler != AUTO:
+        return plan
+    has_target = hardware.target is not None and has_compiler(hardware.kind or "")
+    return replace(plan, compiler=TARGET if has_target else ARITHMETIC)
 
 
 def _plan_elsewhere(config: RunConfig) -> Plan:
@@ -67,9 +73,9 @@ def _plan_elsewhere(config: RunConfig) -> Plan:
     spec = DataSpec(task.arrays, task)
     engine = make_engine(config, spec, 1, planning=True)
     engine.build()
-    if config.plan.compiler == depth.TARGET:
+    if config.plan.compiler == TARGET:
         compile_step(engine, spec, config.dataset.batch_size, 1)
-    return plan_engine(config, engine, spec, total_steps)
+    return make_plan(config, engine, spec, choices(), total_steps)
 
 
 def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> None:
@@ -90,14 +96,3 @@ def zero_batches(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
             name: np.zeros((capacity, batch_size, *spec.shape), spec.dtype) for name, spec in data.arrays.items()
         }
     return HostBatches({**arrays, WEIGHT: weights}, weights, capacity)
-
-
-def plan_engine(
-    config: RunConfig,
-    engine: Engine,
-    data: DataSpec,
-    total_steps: int = 0,
-    hardware: HardwareConfig | None = None,
-) -> Plan:
-    """Returns the plan of an engine, named after Hydra's choices."""
-    return make_plan(config, engine, data, choices(), total_steps, hardware)

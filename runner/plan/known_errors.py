@@ -36,18 +36,6 @@ class Errors:
         return f"{self}, {self.cards.get(card) or 'none'} on {card}"
 
 
-def key(figure: str, depth: str) -> str:
-    """Returns the name of a figure's errors: a step time is arithmetic at any depth."""
-    if figure == STEP_TIME:
-        return figure
-    return f"{figure}, {depth}"
-
-
-def errors(figure: str, depth: str) -> Errors | None:
-    """Returns the errors that a figure has had; None if it has not been compared with any run."""
-    return _all().get(key(figure, depth))
-
-
 @functools.cache
 def _all() -> dict[str, Errors]:
     content = json.loads(FILE.read_text())
@@ -57,7 +45,8 @@ def _all() -> dict[str, Errors]:
 def line(depth: str, card: str) -> str:
     """Returns the errors of a plan's memory and step time, in a line."""
     parts = []
-    for figure in (MEMORY, STEP_TIME):
-        known = errors(figure, depth)
+    # A step time is arithmetic at any depth.
+    for figure, key in ((MEMORY, f"{MEMORY}, {depth}"), (STEP_TIME, STEP_TIME)):
+        known = _all().get(key)
         parts.append(f"{figure}: {known.on(card) if known else 'not compared with any run'}")
     return f"errors of such figures so far ({depth}): {'; '.join(parts)}"

@@ -12,7 +12,7 @@ import numpy as np
 from runner import layout
 from runner.cluster import checks as checks_cluster
 from runner.cluster import place
-from runner.config.schema import HardwareConfig, LayoutConfig, MeshConfig, PlanConfig, RunConfig
+from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine import registry
 from runner.engine.base import (
     Collective,
@@ -29,8 +29,7 @@ from runner.layout.inputs import input_specs
 from runner.layout.paths import owner_of
 from runner.model import gpt_options
 from runner.plan import communication, communication_dtensor, estimate, forecast, memory
-from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
-from runner.plan.checks import warnings as config_warnings
+from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Total, VariablePlan
 from runner.plan.rates import hardware_rates, rates, traffic, unpriced_network
 from runner.task.base import DataSpec
 
@@ -48,7 +47,6 @@ def make_plan(
     data: DataSpec,
     choices: Mapping[str, str],
     total_steps: int = 0,
-    hardware: HardwareConfig | None = None,
 ) -> Plan:
     """Returns the plan of a run on a built engine, whose step is compiled if that counts the cost of its program.
 
@@ -58,8 +56,6 @@ def make_plan(
       data: what the engine is built for.
       choices: option by group, as Hydra composed them.
       total_steps: of the run; 0: not known.
-      hardware: whose rates and links the plan has, if not the config's: the step may be compiled for this machine's
-        CPU.
     """
     axes = config.mesh.axes
     model = placed_model(config, engine, data)
@@ -75,7 +71,7 @@ def make_plan(
         slot_bytes[owner_of(path)] += info.bytes_per_device
     accounts = _Accounts(config)
     program = None
-    if engine.counts_cost and config.plan.compiler != ARITHMETIC:
+    if config.plan.compiler != ARITHMETIC and engine.counts_cost:
         program = engine.program_cost()
         collectives = engine.collectives()
     else:
@@ -101,16 +97,21 @@ def make_plan(
     layers = [_layer(model, output, microbatches) for output in model.outputs]
     processes = place.count(config.cluster)
     crossing = mesh.crossing(axes, processes)
-    elsewhere = hardware or config.hardware
-    device_rates, step_traffic = _times(
-        config.plan, config.mesh, config.engine.precision, collectives, elsewhere, processes
-    )
+    hardware = config.hardware
+    network = None
+    if hardware.is_here:
+        device_rates = rates(config.plan, config.mesh, processes)
+        step_traffic = traffic(collectives, axes, device_rates, crossing)
+    else:
+        device_rates = hardware_rates(config.plan, hardware, config.engine.precision)
+        step_traffic = traffic(collectives, axes, device_rates, crossing, hardware)
+        network = unpriced_network(config.plan, hardware, axes)
     flops = sum(layer.flops_per_device for layer in layers)
     totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
     verdict = None
-    if not config.hardware.is_here and isinstance(engine, TracesForward):
+    if not hardware.is_here and isinstance(engine, TracesForward):
         verdict = forecast.forecast(
-            config.hardware,
+            hardware,
             config.plan,
             config.engine.precision,
             accounts.memory(model, engine),
@@ -124,15 +125,12 @@ def make_plan(
         split = hybrid.split(config.layout, engine.placements, axes)
         verdict = replace(
             verdict,
-            host_bytes=accounts.host_bytes(model, engine),
             mixture=_mixture(model),
             undivided=split.reason if split else "",
             split_axes=split.axes if split else {},
         )
-    network = None if elsewhere.is_here else unpriced_network(config.plan, elsewhere, axes)
     warnings = (
         *([network] if network else []),
-        *config_warnings.of_crossing(config.layout, axes, processes),
         *layout.lint(config.layout, engine.placements, axes),
     )
     return Plan(
@@ -158,24 +156,6 @@ def make_plan(
     )
 
 
-def _times(
-    plan: PlanConfig,
-    config: MeshConfig,
-    precision: str,
-    collectives: Iterable[Collective],
-    hardware: HardwareConfig,
-    processes: int,
-) -> tuple[Rates, tuple[Traffic, ...]]:
-    """Returns the rates of devices that are here or elsewhere, and the collectives with their times."""
-    axes = config.axes
-    crossing = mesh.crossing(axes, processes)
-    if hardware.is_here:
-        device_rates = rates(plan, config, processes)
-        return device_rates, traffic(collectives, axes, device_rates, crossing)
-    device_rates = hardware_rates(plan, hardware, precision)
-    return device_rates, traffic(collectives, axes, device_rates, crossing, hardware)
-
-
 class _Accounts:
     """What a plan by arithmetic knows of a config: widths, microbatches and recomputation."""
 
@@ -188,10 +168,8 @@ class _Accounts:
             self._compute_width = _BFLOAT16
         self._device = config.hardware.kind or mesh.device_kind(config.mesh)
         self._recomputed = 0.0
-        self._offloads = False
         if config.model.target == gpt_options.TARGET:
             self._recomputed = gpt_options.recomputed_share(config.model.options)
-            self._offloads = bool(config.model.options.get("offloaded"))
 
     def work(self, model: estimate.PlacedModel, flops: float) -> forecast.Work:
         """Returns what one device computes in a step."""
@@ -232,12 +210,6 @@ class _Accounts:
             scores=engine.attention_scores(),
             device=self._device,
         )
-
-    def host_bytes(self, model: estimate.PlacedModel, engine: TracesForward) -> int:
-        """Returns one device's bytes of activations that are offloaded to host memory."""
-        if not self._offloads:
-            return 0
-        return memory.saved_bytes(model, engine.saved_activations(offloaded=True), self._examples)
 
 
 def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.PlacedModel:

@@ -10,7 +10,7 @@ from runner.host.tables import size
 from runner.layout import mesh
 from runner.layout.rules import alike_once
 from runner.plan import known_errors, limits
-from runner.plan.base import ARITHMETIC, MAY_FIT, Plan, Traffic, VariablePlan
+from runner.plan.base import ARITHMETIC, MAY_FIT, TARGET, Plan, Traffic, VariablePlan
 
 # Layers listed by the bytes of their outputs: enough to see which kind of layer is the largest.
 _LARGEST = 3
@@ -18,7 +18,7 @@ _LARGEST = 3
 _FEWEST_ALIKE = 3
 WHOLE = "replicated"
 # Source of the memory of a plan for other hardware.
-_DEPTHS = {ARITHMETIC: "estimated from shapes", "target": "compiled by its own compiler"}
+_DEPTHS = {ARITHMETIC: "estimated from shapes", TARGET: "compiled by its own compiler"}
 NO_RULE = "no rule"
 # What the column `link` says of a collective.
 NETWORK = "between processes"
@@ -170,8 +170,6 @@ def verdict(plan: Plan) -> list[str]:
     lines.append(f"{line}; the largest part is {largest.kind}, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})")
     if forecast.verdict == MAY_FIT:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
-    if forecast.host_bytes:
-        lines.append(f"  offloaded to host memory: {size(forecast.host_bytes)} of activations per device")
     if not forecast.fits:
         devices = mesh.size(dict(plan.axes))
         lines.append(f"  to fit: see docs/memory.md, or what python -m runner.advise devices={devices} finds")

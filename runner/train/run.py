@@ -20,7 +20,7 @@ from runner.checkpoint.saver import Saver, take_state
 from runner.cluster.lifecycle import AgreedStop, finish_together
 from runner.cluster.team import current
 from runner.config import compose
-from runner.config.convert import resolved
+from runner.config.convert import choices, resolved
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data import loading, workers
 from runner.data.base import Dataset
@@ -40,8 +40,9 @@ from runner.plan import limits, rows, tokens
 from runner.plan.base import Plan
 from runner.plan.checks import warnings
 from runner.plan.checks.trainer import with_metrics, with_plateau_metric
-from runner.plan.command import compile_step, plan_engine
+from runner.plan.command import compile_step
 from runner.plan.files import write_files
+from runner.plan.make import make_plan
 from runner.plan.rates import utilization
 from runner.task import registry as task_registry
 from runner.task.base import DataSpec, Task
@@ -345,7 +346,7 @@ def _engine(
         plan = None
         if current().is_first:
             try:
-                plan = plan_engine(config, engine, spec, total)
+                plan = make_plan(config, engine, spec, choices(), total)
             except EngineError as error:  # training needs no plan
                 logger.warning("no plan: %s", error)
     return engine, plan

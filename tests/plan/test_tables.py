@@ -11,14 +11,13 @@ import pytest
 from rich.console import Console
 
 from runner.cli import plan as main
-from runner.config.schema import LayoutConfig, MeshConfig, PlanConfig
+from runner.config.schema import MeshConfig, PlanConfig
 from runner.engine.base import Collective, ProgramCost
 from runner.figures import of_shard
 from runner.host import tables
 from runner.host.tables import broken
 from runner.plan import rows
 from runner.plan.base import Rates, Traffic
-from runner.plan.checks import warnings as cautions
 from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.rates import rates, traffic, utilization
 from runner.plan.table import WIDTH, show
@@ -171,17 +170,3 @@ def test_a_plan_of_several_processes_says_which_axes_cross_and_marks_their_colle
     assert [each["crosses"] for each in written["traffic"]] == [False, True]
     assert "| backward | all_reduce | batch | between processes | 1 |" in (tmp_path / "plan.md").read_text()
     assert "processes" not in markdown(cases.plan())
-
-
-def test_an_order_of_axes_that_lets_layers_wait_for_the_network_is_warned_of() -> None:
-    config = LayoutConfig()
-    (line,) = cautions.of_crossing(config, {"model": 2, "batch": 4}, 2)
-    assert "mesh axis model crosses the 2 processes" in line
-    assert "{batch:4,model:2}" in line
-    for axes, processes in [
-        ({"batch": 4, "model": 2}, 4),  # as it should be
-        ({"batch": 2, "model": 4}, 4),  # the model is larger than a process, in any order
-        ({"model": 2, "batch": 4}, 1),
-        ({"model": 8}, 2),
-    ]:
-        assert cautions.of_crossing(config, axes, processes) == []

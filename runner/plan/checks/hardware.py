@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from runner.config.schema import MOST_CPU_DEVICES, HardwareConfig, RunConfig
+from runner.config.schema import AUTO, HardwareConfig, RunConfig
 from runner.engine import registry
 from runner.errors import invalid
-from runner.layout import mesh
 from runner.task import registry as task
 
 # Keys that a plan for other hardware reads.
@@ -16,8 +15,6 @@ _PLAN_MODULE = "runner.plan"
 _ADVISE_MODULE = "runner.advise"
 # A name that a user may give to hardware of a YAML of their own.
 _EXAMPLE_NAME = "mine"
-# Depths that read shapes or another compiler; engines that compile by themselves have `cpu` only.
-_DEPTHS_OF_XLA = ("arithmetic", "target")
 
 
 def check(config: RunConfig) -> None:
@@ -28,52 +25,21 @@ def check(config: RunConfig) -> None:
         depth.
     """
     hardware = config.hardware
-    plans_elsewhere = registry.plans_elsewhere(config.engine.name)
-    if config.plan.compiler in _DEPTHS_OF_XLA and not plans_elsewhere:
-        raise invalid(
-            "plan.compiler",
-            config.plan.compiler,
-            problem=f"engine={config.engine.name} supports cpu only",
-            fix="set engine=jax, or plan.compiler=cpu",
-        )
+    compiler = config.plan.compiler
     if hardware.is_here:
-        if config.plan.compiler == "arithmetic":
-            raise invalid(
-                "plan.compiler",
-                "arithmetic",
-                problem="needs the figures of the hardware to plan for",
-                fix="set hardware=h100, or another",
-            )
-        if config.plan.compiler == "target":
-            raise invalid(
-                "plan.compiler",
-                "target",
-                problem="needs the hardware to plan for",
-                fix="set hardware=h100, or another",
-            )
+        if compiler != AUTO:
+            fix = "set hardware=h100, or another"
+            raise invalid("plan.compiler", compiler, problem="needs the hardware to plan for", fix=fix)
         return
-    if config.plan.compiler == "target" and hardware.target is None:
-        raise invalid(
-            "plan.compiler",
-            "target",
-            problem=f"no compiler is known for hardware={hardware.name}, whose hardware.target is null",
-            fix="set plan.compiler=arithmetic or plan.compiler=cpu",
-        )
+    if not registry.plans_elsewhere(config.engine.name):
+        problem = f"engine={config.engine.name} plans for this machine's devices only"
+        raise invalid("hardware", hardware.name, problem=problem, fix="set engine=jax, or remove hardware")
     if task.entry(config.task).own_step:
-        raise invalid(
-            "hardware",
-            hardware.name,
-            problem=f"the step of task={config.task.name} is planned for this machine's devices only",
-            fix="remove hardware",
-        )
-    count = mesh.size(config.mesh.axes)
-    if count > MOST_CPU_DEVICES and not plans_elsewhere:
-        raise invalid(
-            "hardware",
-            hardware.name,
-            problem=f"engine={config.engine.name} plans at most {MOST_CPU_DEVICES} devices, not {count:,}",
-            fix="set engine=jax",
-        )
+        problem = f"the step of task={config.task.name} is planned for this machine's devices only"
+        raise invalid("hardware", hardware.name, problem=problem, fix="remove hardware")
+    if compiler == "target" and hardware.target is None:
+        problem = f"no compiler is known for hardware={hardware.name}, whose hardware.target is null"
+        raise invalid("plan.compiler", compiler, problem=problem, fix="set plan.compiler=arithmetic")
 
 
 def check_command(config: RunConfig, module: str) -> None:
@@ -100,17 +66,11 @@ def _check_advise(config: RunConfig) -> None:
     if devices is None:
         fix = "add devices=64, or another number"
         raise invalid("devices", None, problem="advice needs the number of devices", fix=fix)
-    if not registry.plans_elsewhere(config.engine.name):
-        problem = "plans one mesh at a time, so there is no advice on it"
-        raise invalid("engine", config.engine.name, problem=problem, fix="set engine=jax")
-    if task.entry(config.task).own_step:
-        problem = "its step is planned for one mesh at a time"
-        raise invalid("task", config.task.name, problem=problem, fix="compare meshes with python -m runner.plan -m")
     if config.hardware.is_here:
         raise invalid("hardware", "here", problem="advice is for accelerators", fix="set hardware=h100, or another")
-    if config.plan.compiler not in ("auto", "arithmetic"):
+    if config.plan.compiler == "target":
         fix = "remove it, and compile the step of the best candidate with python -m runner.plan"
-        raise invalid("plan.compiler", config.plan.compiler, problem="advice compares by arithmetic", fix=fix)
+        raise invalid("plan.compiler", "target", problem="advice compares by arithmetic", fix=fix)
 
 
 def check_figures(config: RunConfig) -> None:
@@ -123,14 +83,6 @@ def check_figures(config: RunConfig) -> None:
     if hardware.is_here:
         _check_no_figures(hardware)
         return
-    if not any(getattr(hardware, key) for key in _REQUIRED):
-        # Only the name was set: the figures are those of `hardware=here`, which has none.
-        raise invalid(
-            "hardware.name",
-            hardware.name,
-            problem="a name alone says nothing of the hardware",
-            fix="choose hardware=h100, or another YAML of the group",
-        )
     for key in _REQUIRED:
         value = getattr(hardware, key)
         if not value:

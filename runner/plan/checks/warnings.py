@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import fields
 
 from runner.cluster import place
-from runner.config.schema import LayoutConfig, OptimizerConfig, PlateauConfig, RunConfig
+from runner.config.schema import OptimizerConfig, PlateauConfig, RunConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.config.values import as_float32
 from runner.engine.optim.schedules import learning_rate
 from runner.errors import shown
 from runner.host import cores
 from runner.layout import mesh
-from runner.layout.axes import batch_axis, names_of
 
 # A choice: with more virtual devices per core, a step waits for threads most of its time.
 _DEVICES_PER_CORE = 8
-# Address space in which the libraries run a small model. Measured: with 2 GiB they abort, with 4 GiB they don't.
-_LITTLE_MEMORY = 4 << 30
 
 
 def of_config(config: RunConfig) -> list[str]:
@@ -33,7 +30,6 @@ def of_config(config: RunConfig) -> list[str]:
             f"{devices} virtual devices on {available} {noun} show what a mesh "
             "computes, not how fast; use a smaller mesh, or estimate a large one with python -m runner.plan"
         )
-    warnings += _of_memory_limit()
     scheduled = place.scheduled()
     # A launcher such as torchrun or srun starts the command once per task.
     if config.cluster.name == "single" and scheduled is not None:
@@ -50,20 +46,6 @@ def of_config(config: RunConfig) -> list[str]:
     if early.metric is None:
         warnings += _no_effect("trainer.early_stopping", early)
     return warnings
-
-
-def _of_memory_limit() -> list[str]:
-    try:
-        import resource
-    except ImportError:  # Windows has none
-        return []
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY or limit >= _LITTLE_MEMORY:
-        return []
-    return [
-        f"`ulimit -v` limits the memory of this process to {limit / 2**30:.1f} GiB; a library that needs more may end "
-        "it with 'Aborted' and nothing else; raise the limit with ulimit -v unlimited"
-    ]
 
 
 def _no_effect(prefix: str, group: PlateauConfig | EarlyStoppingConfig) -> list[str]:
@@ -102,24 +84,3 @@ def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
             f"nothing; set a larger {key}.decay_steps, or a final rate above 0"
         ]
     return []
-
-
-def of_crossing(config: LayoutConfig, axes: dict[str, int], processes: int) -> list[str]:
-    """Returns a warning if another order of the mesh axes needs less communication between processes.
-
-    Gradients are summed over the batch axis once per step, while layers wait for communication over the other axes.
-    """
-    first = batch_axis(config, axes)
-    if first is None:
-        return []
-    # The same axes, with that of the batch outermost.
-    ordered = {**{name: axes[name] for name in names_of(first)}, **axes}
-    crossing_then = mesh.crossing(ordered, processes)
-    avoidable = [axis for axis in mesh.crossing(axes, processes) if axis not in crossing_then]
-    if not avoidable:
-        return []
-    order = ",".join(f"{axis}:{count}" for axis, count in ordered.items())
-    return [
-        f"mesh axis {', '.join(avoidable)} crosses the {processes} processes, and would not in the order {{{order}}}: "
-        f"the outermost axes cross first, so put {first} before the others"
-    ]
