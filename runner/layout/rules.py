@@ -11,8 +11,6 @@ from runner.layout.axes import data_axes
 from runner.layout.specs import Shape, Spec, axis_size, replicated, shard_spec
 from runner.layout.transformers import EXPERTS, Structure, place
 
-_SHOWN_DIVISORS = 4  # in one fix
-
 # The number of a block: digits within a path, or at its end in a line of text.
 _BLOCK_NUMBER = re.compile(r"\d+(?=[/_,])")
 
@@ -109,7 +107,8 @@ def misfits(spec: Sequence[str | None], shape: Shape, axes: Mapping[str, int]) -
         entries = f"{len(spec)} entries do"
         if len(spec) == 1:
             entries = "1 entry does"
-        return [Misfit(f"its {entries} not fit rank {len(shape)}", _fix_of_rank(spec, shape, axes))]
+        fix = f"give one entry per dim, {len(shape)}, or narrow match to variables of rank {len(spec)}"
+        return [Misfit(f"its {entries} not fit rank {len(shape)}", fix)]
     reasons = []
     for dim, (size, axis) in enumerate(zip(shape, spec, strict=True)):
         if axis is not None and size % axes[axis]:
@@ -118,37 +117,15 @@ def misfits(spec: Sequence[str | None], shape: Shape, axes: Mapping[str, int]) -
     return reasons
 
 
-def _fix_of_rank(spec: Sequence[str | None], shape: Shape, axes: Mapping[str, int]) -> str:
-    example = replicated(shape)
-    # The example shards a dim over the first axis of the spec that is to be corrected.
-    axis = next(filter(None, spec), None)
-    if axis is not None:
-        example = shard_spec(shape, axis, axes[axis])
-    return f"give one entry per dim, such as spec: {show(example)}, or narrow match to variables of rank {len(spec)}"
-
-
 def divisibility_fix(dim: int, shape: Shape, spec: Sequence[str | None], axes: Mapping[str, int]) -> str:
-    """Returns the fix for a dim that its axis does not divide: null, another dim, or another size of the axis."""
+    """Returns the fix for a dim that its axis does not divide: null, or another dim."""
     axis = spec[dim]
     assert axis is not None
     ways = [f"put null at dim {dim}"]
-    divisible = []
     for other, size in enumerate(shape):
         if spec[other] is None and size % axes[axis] == 0:
-            divisible.append(f"dim {other} ({size})")
-    if divisible:
-        ways.append(f"{axis} at {' or '.join(divisible)}")
-    sizes = _near_divisors(shape[dim], axes[axis])
-    if sizes:
-        ways.append(f"give {axis} a size that divides {shape[dim]}: {', '.join(map(str, sizes))}")
-    return ", or ".join(ways)
-
-
-def _near_divisors(number: int, size: int) -> list[int]:
-    """Returns the divisors above 1 of a number that are nearest to a size, in ascending order."""
-    divisors = [divisor for divisor in range(2, number + 1) if number % divisor == 0]
-    nearest = sorted(divisors, key=lambda divisor: (abs(divisor - size), divisor))
-    return sorted(nearest[:_SHOWN_DIVISORS])
+            ways.append(f"{axis} at dim {other} ({size})")
+    return ", or ".join([*ways, f"give {axis} a size that divides {shape[dim]}"])
 
 
 def show(spec: Iterable[str | None]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from runner.config import search_path
@@ -11,7 +11,6 @@ from runner.config.schema import LayoutConfig, RuleConfig
 from runner.errors import ConfigError, did_you_mean, invalid, listed
 from runner.layout.axes import BATCH, SEQUENCE, batch_axis, names_of
 from runner.layout.rules import divisibility_fix, show
-from runner.layout.specs import axis_size
 from runner.layout.transformers import EXPERTS
 
 if TYPE_CHECKING:
@@ -73,14 +72,10 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
 def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) -> None:
     """Checks that the axis for context parallelism exists and shards nothing else."""
     key = "layout.sequence"
-    axes_of_heads = [rule.transformer for rule in config.rules if rule.transformer is not None]
     if axis not in axes:
-        raise _no_axis(key, axis, axis, axes, axes_of_heads)
+        raise _no_axis(key, axis, axis, axes)
     if axis in names_of(batch_axis(config, axes)):
-        others = [name for name in axes if name not in {axis, *axes_of_heads}]
-        fix = "choose a mesh of two axes, such as mesh=batch4_sequence2"
-        if others:
-            fix = f"set {key}={others[-1]}"
+        fix = "name another axis, of a mesh such as mesh=batch4_sequence2"
         raise invalid(key, axis, problem="this axis already shards the batch dim", fix=fix)
     _check_heads(key, axis, axis, config.rules)
 
@@ -89,17 +84,11 @@ def _check_heads(key: str, value: str, axis: str, rules: Sequence[RuleConfig]) -
     """Rejects tokens on the axis of a rule that shards heads: DTensor may compute wrong numbers without an error."""
     for index, rule in enumerate(rules):
         if rule.transformer == axis:
-            axis_of_heads = axis
-            if axis == SEQUENCE:
-                # Its name fits tokens; `model` is the usual axis of heads.
-                axis_of_heads = "model"
-            raise invalid(
-                key,
-                value,
-                problem=f"axis {axis!r} already shards heads by layout.rules[{index}].transformer, and can't shard "
-                "tokens too",
-                fix=f"choose a mesh with an axis for each, such as {_example_mesh([SEQUENCE, axis_of_heads])}",
+            problem = (
+                f"axis {axis!r} already shards heads by layout.rules[{index}].transformer, and can't shard tokens too"
             )
+            fix = "choose a mesh with an axis for each, such as 'mesh.axes={batch:2,sequence:2,model:2}'"
+            raise invalid(key, value, problem=problem, fix=fix)
 
 
 def _check_lengths(
@@ -120,17 +109,8 @@ def _check_lengths(
             continue
         length = spec.shape[spec.dims.index(SEQUENCE)]
         if length % size:
-            lower = length // size * size
-            upper = lower + size
-            nearest = str(upper)
-            if lower:
-                nearest = f"{lower} or dataset.sequence_length={upper}"
-            raise invalid(
-                key,
-                axis,
-                problem=f"axis {axis!r} of size {size} does not divide the {length} tokens of {name}",
-                fix=f"set dataset.sequence_length={nearest}",
-            )
+            problem = f"axis {axis!r} of size {size} does not divide the {length} tokens of {name}"
+            raise invalid(key, axis, problem=problem, fix=f"set dataset.sequence_length to a multiple of {size}")
 
 
 def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySpec, axes: Mapping[str, int]) -> None:
@@ -151,20 +131,9 @@ def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySp
             dim = f"dim {index}, the {names[index]} ({size}),"
         fix = divisibility_fix(index, shape, spec, axes)
         if names[index] in ("height", "width"):
-            fix += f", or set dataset.image_size={_image_size(names, shape, spec, axes)}"
+            fix += ", or set dataset.image_size"
         problem = f"axis {axis!r} of size {axes[axis]} does not divide {dim} of {list(shape)}"
         raise invalid(key, spec, problem=problem, fix=fix)
-
-
-def _image_size(
-    names: Sequence[str], shape: Sequence[int], spec: Sequence[str | None], axes: Mapping[str, int]
-) -> str:
-    """Returns the nearest larger image size, `[height,width]`, that fits the axes."""
-    sizes = {}
-    for name, size, axis in zip(names, shape, spec, strict=True):
-        divisor = axis_size(axes, axis)
-        sizes[name] = -(-size // divisor) * divisor
-    return f"[{sizes['height']},{sizes['width']}]"
 
 
 def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
@@ -220,7 +189,7 @@ def _check_input_axes(config: LayoutConfig, axes: Mapping[str, int]) -> None:
             "mesh.axes",
             axes,
             problem=f"has no axis {BATCH!r}, so every device would compute the same examples",
-            fix=f"choose a mesh that has it, such as {listed(_as_overrides(meshes_with(BATCH)))}, or set "
+            fix=f"choose a mesh that has it, such as {listed(_meshes_with(BATCH))}, or set "
             "layout.inputs, whose first entries name the axis of the batch dim",
         )
     first: str | None = None
@@ -255,22 +224,12 @@ def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -
             raise invalid(key, spec, problem=problem, fix=f"replace one {axis} by null")
 
 
-def _no_axis(key: str, value: str, axis: str, axes: Mapping[str, int], others: Collection[str] = ()) -> ConfigError:
-    """Returns the error for an axis that the mesh lacks; the layout needs the `others` too."""
-    needed = list(dict.fromkeys([axis, *others]))
-    options = meshes_with(axis)
-    fitting = options
-    for other in needed[1:]:
-        with_other = meshes_with(other)
-        fitting = [option for option in fitting if option in with_other]
-    if fitting:
-        missing = [other for other in needed if other not in axes]
-        added = " ".join(f"+mesh.axes.{other}=1" for other in missing)
-        fix = f"choose a mesh that has it, such as {listed(_as_overrides(fitting))}, or set {added} for one device"
-    elif options:
-        fix = f"choose a mesh with an axis for each, such as {_example_mesh(needed)}"
-    else:
-        fix = did_you_mean(axis, axes, f"set mesh.axes.{axis}=2, or name one of those")
+def _no_axis(key: str, value: str, axis: str, axes: Mapping[str, int]) -> ConfigError:
+    """Returns the error for an axis that the mesh lacks."""
+    options = _meshes_with(axis)
+    fix = did_you_mean(axis, axes, f"set mesh.axes.{axis}=2, or name one of those")
+    if options:
+        fix = f"choose a mesh that has it, such as {listed(options)}, or add +mesh.axes.{axis}=1"
     noun = "its axis"
     if len(axes) > 1:
         noun = "its axes"
@@ -278,18 +237,8 @@ def _no_axis(key: str, value: str, axis: str, axes: Mapping[str, int], others: C
     return invalid(key, value, problem=f"the mesh has no axis {axis!r} ({names})", fix=fix)
 
 
-def _example_mesh(names: Sequence[str]) -> str:
-    """Returns a mesh with these axes and the batch axis, quoted for a shell."""
-    axes = ",".join(f"{name}:2" for name in dict.fromkeys([BATCH, *names]))
-    return f"'mesh.axes={{{axes}}}'"
-
-
-def _as_overrides(options: Sequence[str]) -> list[str]:
-    return [f"mesh={option}" for option in options]
-
-
-def meshes_with(axis: str) -> list[str]:
-    """Returns the mesh options with an axis of more than one device."""
+def _meshes_with(axis: str) -> list[str]:
+    """Returns the mesh options with an axis of more than one device, as on a command line."""
     options = []
     for name in search_path.options("mesh"):
         axes = search_path.readable_content_of(f"mesh/{name}").get("axes")
@@ -298,5 +247,5 @@ def meshes_with(axis: str) -> list[str]:
             continue
         size = axes.get(axis, 1)
         if isinstance(size, int) and size != 1:
-            options.append(name)
+            options.append(f"mesh={name}")
     return options

@@ -210,10 +210,10 @@ def test_images_that_the_axes_do_not_divide_are_rejected_with_a_fix() -> None:
     assert str(caught.value) == (
         "layout.inputs.image=[batch,height,null,null]: axis 'height' of size 3 does not divide dim 1, the "
         "height (28), of [8, 28, 30, 1]; put null at dim 1, or height at dim 2 (30), or give height a size "
-        "that divides 28: 2, 4, 7, 14, or set dataset.image_size=[30,30]"
+        "that divides 28, or set dataset.image_size"
     )
     with pytest.raises(
-        ConfigError, match=r"dim 3, the channel \(1\).*; put null at dim 3, or height at dim 1 \(27\)$"
+        ConfigError, match=r"dim 3, the channel \(1\).*; put null at dim 3, or height at dim 1 \(27\), or give"
     ):
         layout.check_inputs(make(image=["batch", None, None, "height"]), images(27, 28), 8, axes)
 
@@ -259,7 +259,7 @@ def test_any_array_of_a_dataset_may_be_sharded() -> None:
             {"photo": ["batch", None, "split", None]},
             "layout.inputs.photo=[batch,null,split,null]: axis 'split' of size 4 does not divide dim 2, "
             "the width (6), of [8, 8, 6, 3]; put null at dim 2, or split at dim 1 (8), or give split a size that "
-            "divides 6: 2, 3, 6, or set dataset.image_size=[8,8]",
+            "divides 6, or set dataset.image_size",
         ),
     ],
 )

@@ -61,10 +61,8 @@ _EACH = "as 'mesh.axes={batch:2,sequence:2,model:2}'"
     ("preset", "axis", "axes", "parts"),
     [
         ("sequence", "sequence", {"batch": 4, "model": 2}, ("no axis 'sequence'", "mesh=batch2_sequence4")),
-        ("replicated", "batch", {"batch": 4, "model": 2}, ("already shards the batch dim", "layout.sequence=model")),
-        ("megatron", "model", {"batch": 4, "model": 2}, ("can't shard tokens too", _EACH)),
-        ("megatron", "sequence", {"batch": 4, "model": 2}, ("no axis 'sequence'", "as 'mesh.axes={batch:2,seq")),
-        ("megatron", "batch", {"batch": 4, "model": 2}, ("already shards the batch dim", "choose a mesh of two axes")),
+        ("replicated", "batch", {"batch": 4, "model": 2}, ("already shards the batch dim", "name another axis")),
+        ("megatron", "model", {"batch": 4, "model": 2}, ("can't shard tokens", _EACH)),
     ],
 )
 def test_an_axis_that_is_not_there_or_splits_something_else_is_refused(
@@ -77,7 +75,7 @@ def test_an_axis_that_is_not_there_or_splits_something_else_is_refused(
 
 
 def test_a_length_that_the_axis_does_not_divide_and_data_without_sequences_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"of size 3 does not divide the 16 tokens of tokens; .*_length=15 or .*=18"):
+    with pytest.raises(ConfigError, match=r"of size 3 does not divide the 16 tokens of tokens; .*to a multiple of 3"):
         layout.check_inputs(load("sequence"), TEXT, 8, {"batch": 2, "sequence": 3})
     with pytest.raises(ConfigError, match=r"needs an array with a dim named sequence; dims are image \(height, width"):
         layout.check_inputs(load("sequence"), {"image": TEXT["image"]}, 8, AXES)
@@ -92,8 +90,8 @@ def test_tokens_that_the_inputs_split_over_the_axis_of_heads_are_refused() -> No
     with pytest.raises(ConfigError) as caught:
         layout.check_inputs(config, arrays, 8, AXES)
     assert str(caught.value) == (
-        "layout.inputs.tokens=[batch,model]: axis 'model' already shards heads by layout.rules[0].transformer, and "
-        "can't shard tokens too; choose a mesh with an axis for each, such as 'mesh.axes={batch:2,sequence:2,model:2}'"
+        "layout.inputs.tokens=[batch,model]: axis 'model' already shards heads by layout.rules[0].transformer, so "
+        "it can't shard tokens; choose a mesh with an axis for each, such as 'mesh.axes={batch:2,sequence:2,model:2}'"
     )
     config.inputs["tokens"] = ["batch", "sequence"]
     layout.check_inputs(config, arrays, 8, AXES)
