@@ -12,7 +12,7 @@ import numpy as np
 from runner import layout
 from runner.cluster import checks as checks_cluster
 from runner.cluster import place
-from runner.config.schema import LayoutConfig, RunConfig
+from runner.config.schema import EngineConfig, LayoutConfig, ModelConfig, RunConfig
 from runner.engine import registry
 from runner.engine.base import (
     Collective,
@@ -69,7 +69,9 @@ def make_plan(
     slot_bytes: Counter[str] = Counter()
     for path, info in slots.items():
         slot_bytes[owner_of(path)] += info.bytes_per_device
-    accounts = _Accounts(config)
+    microbatches = config.trainer.accumulate_steps
+    device = config.hardware.kind or mesh.device_kind(config.mesh)
+    accounts = _Accounts(config.engine, config.model, config.dataset.batch_size, microbatches, device)
     program = None
     if config.plan.compiler != ARITHMETIC and engine.counts_cost:
         program = engine.program_cost()
@@ -93,7 +95,6 @@ def make_plan(
         )
         variable_plans.append(variable_plan)
 
-    microbatches = config.trainer.accumulate_steps
     layers = [_layer(model, output, microbatches) for output in model.outputs]
     processes = place.count(config.cluster)
     crossing = mesh.crossing(axes, processes)
@@ -159,17 +160,19 @@ def make_plan(
 class _Accounts:
     """What a plan by arithmetic knows of a config: widths, microbatches and recomputation."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self._has_keras_3 = registry.has_keras_3(config.engine.name)
-        self._microbatches = config.trainer.accumulate_steps
-        self._examples = config.dataset.batch_size // self._microbatches
+    def __init__(
+        self, engine: EngineConfig, model: ModelConfig, examples: int, microbatches: int, device: str
+    ) -> None:
+        self._has_keras_3 = registry.has_keras_3(engine.name)
+        self._microbatches = microbatches
+        self._examples = examples // microbatches
         self._compute_width = _FLOAT32
-        if config.engine.precision == "bfloat16":
+        if engine.precision == "bfloat16":
             self._compute_width = _BFLOAT16
-        self._device = config.hardware.kind or mesh.device_kind(config.mesh)
+        self._device = device
         self._recomputed = 0.0
-        if config.model.target == gpt_options.TARGET:
-            self._recomputed = gpt_options.recomputed_share(config.model.options)
+        if model.target == gpt_options.TARGET:
+            self._recomputed = gpt_options.recomputed_share(model.options)
 
     def work(self, model: estimate.PlacedModel, flops: float) -> forecast.Work:
         """Returns what one device computes in a step."""

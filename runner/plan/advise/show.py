@@ -20,7 +20,9 @@ def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
     lines: list[tuple[str, ...]] = []
     for number, entry in enumerate(entries[:SHOWN], 1):
         cells = [str(number), mesh.describe(entry.candidate.sizes), _options(entry)]
-        cells += [entry.bound, entry.verdict, size(entry.peak_bytes), _range(*entry.step_seconds)]
+        cells += [entry.bound, entry.verdict, size(entry.peak_bytes)]
+        fastest, slowest = entry.step_seconds
+        cells.append(f"{rows.duration(fastest)} to {rows.duration(slowest)}")
         lines.append(tuple(cells))
     columns = ("", "mesh", "layout, also", "bound", "verdict", "memory", "step time")
     return rows.Rows("Candidates, the best first; memory per device", columns, 2, tuple(lines))
@@ -39,31 +41,9 @@ def _options(entry: ranking.Planned) -> str:
     return " ".join(words)
 
 
-def _range(fastest: float, slowest: float) -> str:
-    """Returns a range of times in one unit, short enough for a column that is never wrapped.
-
-    >>> _range(0.0865, 0.175), _range(0.2, 175.3)
-    ('86.5 to 175 ms', '0.2 to 175 s')
-    """
-    if slowest < 1:
-        return f"{_digits(1000 * fastest)} to {_digits(1000 * slowest)} ms"
-    return f"{_digits(fastest)} to {_digits(slowest)} s"
-
-
-def _digits(number: float) -> str:
-    """Returns a number with three digits, without an exponent.
-
-    >>> _digits(1234.5), _digits(12.345)
-    ('1,234', '12.3')
-    """
-    if number >= 1000:
-        return f"{number:,.0f}"
-    return f"{number:.3g}"
-
-
 def why(best: ranking.Planned) -> str:
     """Returns the times and the memory of the best candidate, and what it costs."""
-    times = ", ".join(f"{name} {_digits(1000 * seconds)} ms" for name, seconds in best.parts if seconds)
+    times = ", ".join(f"{name} {rows.duration(seconds)}" for name, seconds in best.parts if seconds)
     largest = max(best.memory, key=lambda part: part[1])
     line = f"bound by {best.bound}: {times}; its largest part of memory is {largest[0]}, {size(largest[1])}"
     # bfloat16 has 8 significant bits, so its numbers are 1/128 to 1/256 of their size apart. A change of less than

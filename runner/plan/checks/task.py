@@ -25,9 +25,9 @@ def check(config: RunConfig) -> None:
     entry = tasks.entry(task)
     if any(each.labels_positions for each in tasks.entries(task)):
         _check_masks(dataset, task)
-    _check_microbatches(config)
-    _check_rows(config)
-    _check_of_keras(config)
+    _check_microbatches(task, config.trainer.accumulate_steps)
+    _check_rows(task, dataset, config.trainer.accumulate_steps)
+    _check_of_keras(task, config.engine.name)
     is_text = checks_text.is_text(dataset)
     if is_text and entry.predicts == "example":
         raise invalid(
@@ -65,27 +65,26 @@ def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
         )
 
 
-def _check_of_keras(config: RunConfig) -> None:
+def _check_of_keras(task: TaskConfig, engine: str) -> None:
     """Checks that an engine without Keras 3 has the losses and metrics of the task."""
-    if engines.has_keras_3(config.engine.name):
+    if engines.has_keras_3(engine):
         return
-    for own in (output_tasks(config.task) or {"": config.task}).values():
+    for own in (output_tasks(task) or {"": task}).values():
         for key, given in (("metrics", own.options.get("metrics")), ("loss", own.options.get("loss"))):
             if given and not (key == "loss" and given in OF_EVERY_ENGINE):
                 raise invalid(
                     f"task.{key}",
                     given,
-                    problem=f"is Keras 3's, which engine={config.engine.name} does not have",
+                    problem=f"is Keras 3's, which engine={engine} does not have",
                     fix=f"set engine=jax, or remove task.{key}",
                 )
 
 
-def _check_microbatches(config: RunConfig) -> None:
+def _check_microbatches(task: TaskConfig, microbatches: int) -> None:
     """Checks that a step is not split if the share of an example depends on the labels of the whole step."""
-    microbatches = config.trainer.accumulate_steps
     if microbatches == 1:
         return
-    for output, output_task in output_tasks(config.task).items():
+    for output, output_task in output_tasks(task).items():
         for option in tasks.entry(output_task).counting_options:
             value = output_task.options[option]
             if value is not None:
@@ -98,12 +97,11 @@ def _check_microbatches(config: RunConfig) -> None:
                 )
 
 
-def _check_rows(config: RunConfig) -> None:
+def _check_rows(task: TaskConfig, dataset: DatasetConfig, microbatches: int) -> None:
     """Checks that a loss that compares the rows of a batch gets the whole batch, and rows to compare."""
-    if not tasks.compares_rows(config.task):
+    if not tasks.compares_rows(task):
         return
-    microbatches = config.trainer.accumulate_steps
-    subject = f"task={config.task.name}"
+    subject = f"task={task.name}"
     if microbatches > 1:
         raise invalid(
             "trainer.accumulate_steps",
@@ -113,7 +111,7 @@ def _check_rows(config: RunConfig) -> None:
             fix="remove it, and use more devices or a smaller dataset.batch_size",
         )
     for key in ("batch_size", "eval_batch_size"):
-        size = getattr(config.dataset, key)
+        size = getattr(dataset, key)
         if size == 1:
             raise invalid(
                 f"dataset.{key}",
