@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -110,12 +111,14 @@ def make_plan(
     flops = sum(layer.flops_per_device for layer in layers)
     totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
     verdict = None
-    if not hardware.is_here and isinstance(engine, TracesForward):
+    if not hardware.is_here:
+        # What plans for absent hardware is such an engine, or a model that one has traced.
+        traced = cast("TracesForward", engine)
         verdict = forecast.forecast(
             hardware,
             config.plan,
             config.engine.precision,
-            accounts.memory(model, engine),
+            accounts.memory(model, traced),
             step_traffic,
             accounts.work(model, flops),
             examples=config.dataset.batch_size,

@@ -16,6 +16,8 @@ ROWS: list[tuple[str, ...]] = [
     ("engine.precision=bfloat16", "engine=keras_dtensor supports float32 only", "set engine=jax, or"),
     ("engine=jax  engine.state=master", "engine.state=master", "set engine.precision=bfloat16 too"),
     # Groups, options and keys.
+    ("plan.gflops=0", "plan.gflops=0.0", "must be above 0"),
+    ("plan.gflop=3", "did you mean plan.gflops?"),
     ("mesh=batch9", "mesh=batch9", "options of mesh: batch1_model1, batch2", "any size works: mesh.axes.batch=9"),
     ("experiment=nope", "experiment=nope", "choose one, as experiment="),
     ("nosuch=1", "nosuch=1", "groups: advise, branch, cluster, dataset"),

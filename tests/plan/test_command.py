@@ -43,17 +43,6 @@ def test_a_plan_is_printed_and_written_as_json_markdown_and_a_picture(
     plan = planned(tmp_path / "run")
     assert max(map(len, done.stdout.splitlines()[:-1])) <= WIDTH
     assert {"config.yaml", "plan.md", "plan.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
-    assert set(plan) >= {
-        "format",
-        "choices",
-        "engine",
-        "axes",
-        "batch_size",
-        "variables",
-        "layers",
-        "totals",
-        "traffic",
-    }
     kernel = plan["variables"][0]
     assert kernel["path"] == "d1/kernel"
     assert kernel["shape"] == [64, 128]
@@ -135,20 +124,9 @@ def test_a_layout_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("override", "shown"),
-    [
-        ("plan.gflops=0", "plan.gflops=0.0: must be above 0"),
-        ("plan.bandwidth_gb_s=-1", "plan.bandwidth_gb_s=-1.0:"),
-        ("plan.network_gb_s=0", "plan.network_gb_s=0.0: must be above 0"),
-        ("cluster=auto", "a plan needs cluster.processes only"),
-        ("plan.gflop=3", "did you mean plan.gflops?"),
-        ("mesh=batch9", "any size works: mesh.axes.batch=9"),
-    ],
-)
-def test_a_bad_config_is_refused_in_one_line(tmp_path: Path, override: str, shown: str) -> None:
-    done = run(tmp_path, override, f"hydra.run.dir={tmp_path / 'run'}", code=2)
-    assert shown in done.stderr
+def test_a_cluster_without_a_number_of_processes_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = run(tmp_path, "cluster=auto", f"hydra.run.dir={tmp_path / 'run'}", code=2)
+    assert "a plan needs cluster.processes only" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

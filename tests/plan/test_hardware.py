@@ -457,7 +457,7 @@ def test_invalid_advice_is_one_line(words: str, line: str) -> None:
 
 
 def test_a_run_rejects_hardware_that_is_elsewhere(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "runner", "hardware=h100"]
+    command = [sys.executable, "-m", "runner", "hardware=h100", "engine=jax"]
     done: subprocess.CompletedProcess[str] = forks.run(
         command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=100
     )

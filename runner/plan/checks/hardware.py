@@ -33,7 +33,7 @@ def check(config: RunConfig) -> None:
         return
     if not registry.plans_elsewhere(config.engine.name):
         problem = f"engine={config.engine.name} plans for this machine's devices only"
-        raise invalid("hardware", hardware.name, problem=problem, fix="set engine=jax, or remove hardware")
+        raise invalid("hardware", hardware.name, problem=problem, fix="remove hardware, or plan with engine=jax")
     if task.entry(config.task).own_step:
         problem = f"the step of task={config.task.name} is planned for this machine's devices only"
         raise invalid("hardware", hardware.name, problem=problem, fix="remove hardware")
