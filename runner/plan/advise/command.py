@@ -79,7 +79,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     entries, dropped = _found(config, own)
     best = entries[0]
     overrides = for_training(as_typed(HydraConfig.get().overrides.task))
-    words = ["python", "-m", "runner", *compose.composed_with(), *overrides, *_changing(best.candidate, own, overrides)]
+    overrides += tuple(_changing(best.candidate, own, overrides))
+    words = ["python", "-m", "runner", *compose.composed_with(), *overrides]
     # The variable lets JAX reserve as much memory as the candidate needs.
     command = f"{best.setting} {shlex.join(words)}".lstrip()
     lines = [show.why(best), *show.left_out(entries, dropped)]
