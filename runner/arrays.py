@@ -330,23 +330,18 @@ def head_losses(
     ops: Arrays,
     hidden: Tensor,
     head: Tensor,
-    bias: Tensor | None,
     label: Tensor,
     weight: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Returns `token_losses` of the logits `hidden @ head + bias`, all of which are computed at once.
+    """Returns `token_losses` of the logits `hidden @ head`, all of which are computed at once.
 
     Args:
       ops: the engine's.
       hidden: (B, T, D).
       head: (D, V).
-      bias: (V,); None: none.
       label: int32 (B, T).
       weight: float32 (B, T), to which the gradients of the nats are proportional. Not used here, but by an engine that
         computes the gradients together with the losses.
     """
     del weight
-    logits = ops.matmul(hidden, head)
-    if bias is not None:
-        logits = logits + bias
-    return token_losses(ops, logits, label)
+    return token_losses(ops, ops.matmul(hidden, head), label)

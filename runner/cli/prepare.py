@@ -21,8 +21,8 @@ from runner.config import short_keys
 from runner.config.compose import directory, without_hydra
 from runner.config.convert import flatten, resolved
 from runner.config.fields import seconds_of
+from runner.config.hydra_keys import subfolder_problem
 from runner.config.schema import AUTO, RunConfig
-from runner.config.schema_hydra import subfolder_problem
 from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.host import accelerators, folders

@@ -114,7 +114,7 @@ class KerasChoices:
       from_logits: the model returns logits; false: it ends in a softmax or a sigmoid and returns probabilities.
       loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
       loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
-      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
+      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:0.3}}]`; null: none.
     """
 
     from_logits: bool = True

@@ -14,7 +14,7 @@ from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task import classes, keras_metrics, losses, probabilities
+from runner.task import classes, keras_metrics, losses
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Shapes, TaskData
 from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE
@@ -27,6 +27,7 @@ from runner.task.supervised import (
     counted,
     is_real,
     read_columns,
+    softmax_warnings,
 )
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Classification(Supervised):
             elif self._options.from_logits:
                 loss_b = ops.cross_entropy(label_bc, outputs)
             else:
-                loss_b = probabilities.cross_entropy(ops, label_bc, outputs)
+                loss_b = losses.cross_entropy(ops, label_bc, outputs)
         if self._class_weights is not None:
             loss_b = loss_b * ops.sum(self._probabilities(ops, batch) * self._class_weights, axis=-1)
         return self._weighted(ops, loss_b, batch)
@@ -233,7 +234,7 @@ class Classification(Supervised):
 
     def warnings(self, evaluation: Evaluation) -> list[str]:
         """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        return probabilities.softmax_warnings(evaluation.outputs, from_logits=self._options.from_logits)
+        return softmax_warnings(evaluation.outputs, from_logits=self._options.from_logits)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the classes, the confusion matrix, and the errors that the model was most certain of."""

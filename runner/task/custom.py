@@ -1,14 +1,19 @@
-"""A custom loss and metrics: functions `(ops, outputs, batch) -> (B,)` of the user, named by import paths."""
+"""The user's own code: a loss and metrics, functions `(ops, outputs, batch) -> (B,)`; or a class that computes steps.
+
+See docs/custom_steps.md for the class. The engine calls it; its task has the names of its metrics and the roles of the
+dataset's arrays.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
-from runner.config.schema_task import CustomOptions, TaskConfig
+from runner.config.schema_task import CustomOptions, StepOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.errors import ConfigError, describe, invalid
 from runner.host import import_path
@@ -19,7 +24,9 @@ from runner.task.supervised import Supervised, counted
 # A user's function: (ops, outputs, batch) -> (B,).
 Measure = Callable[[Arrays, Tensor, Mapping[str, Tensor]], Tensor]
 PARAMETERS = ("ops", "outputs", "batch")
-_LOSS_KEY = "task._target_"
+_KEY = "task._target_"
+# The total of an evaluation that counts its examples; the others have the names of metrics.
+EXAMPLES = "examples"
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ class Custom(Supervised):
                     problem = f"a metric is named after its function, and {owners[name]} is named {name}"
                     raise invalid(f"task.{direction}", path, problem=problem, fix="rename the function")
                 owners[name] = "another metric"
-        import_path.check(_LOSS_KEY, options.target)
+        import_path.check(_KEY, options.target)
         for metric in metrics_of(options).values():
             import_path.check(metric.key, metric.path)
 
@@ -105,7 +112,7 @@ class Custom(Supervised):
         self.arrays = dict(data.arrays)
         self.outputs = output_spec(self.target_names, data.arrays, options.units)
         self._loss_path = options.target
-        self._function = _loaded(options.target, _LOSS_KEY)
+        self._function = _loaded(options.target, _KEY)
         self._metrics = metrics_of(options)
         self._functions: dict[str, Measure] = {}
         for name, metric in self._metrics.items():
@@ -140,7 +147,7 @@ class Custom(Supervised):
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's loss (B,), times its sample weight."""
-        loss_b = self._call(_LOSS_KEY, self._loss_path, self._function, ops, outputs, batch)
+        loss_b = self._call(_KEY, self._loss_path, self._function, ops, outputs, batch)
         return self._weighted(ops, loss_b, batch)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -156,12 +163,86 @@ class Custom(Supervised):
         values = self.metrics(ops, outputs, batch)
         totals = {name: counted(ops, batch, value_b, [0]) for name, value_b in values.items()}
         is_real_b = ops.greater(batch[WEIGHT], 0.0)
-        return {**totals, "examples": ops.sum(ops.cast(is_real_b, "float32"))}
+        return {**totals, EXAMPLES: ops.sum(ops.cast(is_real_b, "float32"))}
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns the means of the metrics."""
-        examples = max(float(totals["examples"]), 1.0)
+        examples = max(float(totals[EXAMPLES]), 1.0)
         return {name: float(totals[name]) / examples for name in self._functions}
 
     def check(self, shapes: Shapes) -> None:
         """Accepts any outputs: whether they fit is known when the loss is traced."""
+
+
+class StepTask(Supervised):
+    """The names and arrays of a custom step; its losses and metrics are computed by the engine, see `own_step`.
+
+    Attributes:
+      path: import path of the user's class.
+      exported: name of the model that evaluations with outputs, exports and logged models take; empty: the first.
+    """
+
+    runs_user_code = True
+    keeps_outputs = False
+    own_step = True
+
+    @classmethod
+    def metric_directions(cls, options: StepOptions) -> dict[str, str]:
+        """Returns the metrics of the user's class that the config names."""
+        return {**dict.fromkeys(options.maximize, MAXIMIZE), **dict.fromkeys(options.minimize, MINIMIZE)}
+
+    @classmethod
+    def step_metric_names(cls, options: StepOptions) -> tuple[str, ...]:
+        """Returns the metrics of `train_step` that the config names."""
+        return tuple(options.log)
+
+    @classmethod
+    def check_options(cls, options: StepOptions) -> None:
+        """Checks that there is such a package, without importing the class, and that no metric has a name twice."""
+        for key, names in (("task.log", options.log), ("task.maximize", [*options.maximize, *options.minimize])):
+            known = {LOSS, EXAMPLES}
+            for name in names:
+                if name in known:
+                    fix = f"remove it from {key}; {LOSS} is always a metric, and {EXAMPLES} is reserved"
+                    raise invalid(key, name, problem="a metric must have a name of its own", fix=fix)
+                known.add(name)
+        import_path.check(_KEY, options.target)
+
+    def __init__(self, config: TaskConfig, options: StepOptions, data: TaskData) -> None:
+        super().__init__(config, options, data, needs_target=False)
+        self.arrays = dict(data.arrays)
+        self.outputs = output_spec(self.target_names, data.arrays, None)
+        self.path = options.target
+        self.exported = options.exported
+        self._class = import_path.load(options.target, _KEY)
+        import_path.check_options("task.arguments", options.target, self._class, options.arguments)
+        self._arguments = dict(options.arguments)
+
+    def make_step(self) -> Any:
+        """Returns a new instance of the user's class."""
+        return self._class(**self._arguments)
+
+    def scaled(self, ops: Arrays, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns a batch's arrays as models take them: floats as float32, bytes of images in [0, 1]; and `weight`."""
+        arrays = {}
+        for name, array in batch.items():
+            if name in self.arrays:
+                array = self._scaled(ops, name, array)
+            arrays[name] = array
+        return arrays
+
+    def _computed_by_engine(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError
+
+    # Never called: the engine calls the user's class, and adds up its metrics.
+    loss = _computed_by_engine
+    metrics = _computed_by_engine
+    totals = _computed_by_engine
+
+    def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
+        """Returns the means of the metrics."""
+        examples = max(float(totals[EXAMPLES]), 1.0)
+        return {name: float(totals[name]) / examples for name in self.directions if name != LOSS}
+
+    def check(self, shapes: Shapes) -> None:
+        """Accepts any outputs: the user's class reads them."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.config.schema_task import SampleOptions
 from runner.data.base import Array
 from runner.data.vocabulary import EncodingError, Vocabulary
 from runner.errors import invalid
@@ -46,13 +45,11 @@ def sample_tokens(
     samplings: Sequence[Sampling],
     seed: int,
     step: int,
-    first_row: int = 0,
 ) -> list[Array]:
     """Returns the prompts and their continuations, int32 (prompt + count,) per row.
 
     Tokens are drawn by the Gumbel-max trick: the index of the largest of logit / temperature + Gumbel noise has the
-    softmax's distribution (Maddison, Tarlow and Minka, A* Sampling, 2014, section 2). `first_row` is the number of the
-    first row, if these are some of several rows.
+    softmax's distribution (Maddison, Tarlow and Minka, A* Sampling, 2014, section 2).
     """
     rows = np.zeros((len(prompts), length), np.int32)
     lengths = np.array([len(prompt) for prompt in prompts])
@@ -64,8 +61,7 @@ def sample_tokens(
         logits = ask(rows, lengths - 1).astype(np.float64)
         for index in np.flatnonzero(lengths < ends).tolist():
             position = int(lengths[index])
-            noise_row = first_row + index
-            rows[index, position] = _drawn(logits[index], samplings[index], seed, step, noise_row, position)
+            rows[index, position] = _drawn(logits[index], samplings[index], seed, step, index, position)
             lengths[index] += 1
     return [row[:end] for row, end in zip(rows, ends, strict=True)]
 
@@ -98,34 +94,39 @@ def kept_scores(scores: Array, sampling: Sampling) -> Array:
 
 
 def encode_prompt(
-    sample: SampleOptions, key: str, vocabulary: Vocabulary, length: int, *, ends_are_inputs: bool
+    text: str | None, tokens: int | None, keys: tuple[str, str], vocabulary: Vocabulary, length: int, *, of_ends: bool
 ) -> Array:
-    """Returns the tokens (n,) that samples start with, for rows of `length` tokens; `key` is that of the prompt.
+    """Returns the tokens (n,) that samples of so many `tokens` start with, for rows of `length` tokens.
 
-    The default prompt is the end of a document, if `ends_are_inputs`: the model learns what follows it. Raises
-    ConfigError if the vocabulary can't encode the prompt, or a row has no room for it and the sample.
+    Args:
+      text: None: the end of a document if `of_ends`, as the model then learns what follows it, else a new line.
+      keys: of the text and of the number of tokens.
+
+    Raises:
+      ConfigError: the vocabulary can't encode the prompt, or a row has no room for it and the sample.
     """
-    if sample.prompt is None:
-        prompt = _default_prompt(vocabulary, ends_are_inputs=ends_are_inputs)
+    key, key_of_tokens = keys
+    if text is None:
+        prompt = _default_prompt(vocabulary, of_ends=of_ends)
     else:
-        prompt = _encoded(sample.prompt, vocabulary)
+        prompt = _encoded(text, vocabulary)
         # A tokenizer may drop or replace every character that it does not know.
-        is_lost = bool(sample.prompt.strip()) and not vocabulary.decode(prompt).strip()
+        is_lost = bool(text.strip()) and not vocabulary.decode(prompt).strip()
         if not len(prompt) or is_lost:
-            raise invalid(key, sample.prompt, problem="has no tokens in the vocabulary", fix="write another prompt")
+            raise invalid(key, text, problem="has no tokens in the vocabulary", fix="write another prompt")
     room = length - len(prompt)
     if room < 1:
         problem = f"must have fewer tokens than a row, {length}, but has {len(prompt)}"
-        raise invalid(key, sample.prompt, problem=problem, fix="shorten it, or train with longer rows")
-    if sample.tokens is not None and sample.tokens > room:
+        raise invalid(key, text, problem=problem, fix="shorten it, or train with longer rows")
+    if tokens is not None and tokens > room:
         problem = f"must be at most {room}: a row has {length} tokens, and the prompt needs {len(prompt)}"
-        raise invalid("task.sample.tokens", sample.tokens, problem=problem, fix=f"set task.sample.tokens={room}")
+        raise invalid(key_of_tokens, tokens, problem=problem, fix=f"set {key_of_tokens}={room}")
     return prompt
 
 
-def _default_prompt(vocabulary: Vocabulary, *, ends_are_inputs: bool) -> Array:
+def _default_prompt(vocabulary: Vocabulary, *, of_ends: bool) -> Array:
     """Returns the end-of-document token, else a new line, else token 0."""
-    if ends_are_inputs and vocabulary.end is not None:
+    if of_ends and vocabulary.end is not None:
         return np.array([vocabulary.end], np.int32)
     new_line = _encoded("\n", vocabulary)
     return new_line if len(new_line) else np.zeros(1, np.int32)

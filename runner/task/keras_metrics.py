@@ -25,8 +25,6 @@ KEY = "task.metrics"
 _PREFIX = "keras "
 # A metric's name is a part of a logged name, such as `eval/auc`, and of a key of the config.
 _NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
-# Digits of a threshold in a metric's name, such as `recall_0.3`: more would only name the same threshold differently.
-_DIGITS = 6
 # Metrics of 0 and 1, not of probabilities, besides those that count outputs.
 _OF_LABELS_ALONE = ("BinaryAccuracy", "F1Score", "FBetaScore", "MeanIoU", "OneHotMeanIoU", "IoU", "OneHotIoU")
 # Arguments of Keras's classes that the task sets itself.
@@ -138,14 +136,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Requested:
-    """A metric of a config that evaluations add to a task's own: Keras's class and its arguments.
+    """A metric of a config that evaluations add to a task's own: Keras's class, its arguments and its name in logs.
 
-    It has several `names` in logs for several thresholds; `weighted`: examples count by `task.example_weight`.
+    `weighted`: examples count by `task.example_weight`.
     """
 
     kind: str
     options: Mapping[str, Any]
-    names: tuple[str, ...]
+    name: str
     weighted: bool
 
     @property
@@ -167,13 +165,12 @@ def requested(setting: Any, targets: str, own: Collection[str]) -> list[Requeste
     taken = {LOSS_NAME, *own}
     for kind, content in _listed(setting):
         metric = _checked(kind, content, targets)
-        for name in metric.names:
-            if name in taken:
-                key, value = (f"{metric.key}.name", name) if "name" in content else (KEY, kind)
-                example = shown([{kind: {**content, "name": f"my_{name}"}}])
-                fix = f"remove it, or give it a name, as in {KEY}={example}"
-                raise invalid(key, value, problem=f"there is a metric {name} already", fix=fix)
-            taken.add(name)
+        if metric.name in taken:
+            key, value = (f"{metric.key}.name", metric.name) if "name" in content else (KEY, kind)
+            example = shown([{kind: {**content, "name": f"my_{metric.name}"}}])
+            fix = f"remove it, or give it a name, as in {KEY}={example}"
+            raise invalid(key, value, problem=f"there is a metric {metric.name} already", fix=fix)
+        taken.add(metric.name)
         metrics.append(metric)
     return metrics
 
@@ -214,19 +211,12 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str) -> Requested:
     if kind in ("F1Score", "FBetaScore"):
         # Keras's default is one number per class.
         options = {"average": "macro", **options}
-    names: tuple[str, ...] = (name,)
-    limits = options.get("thresholds")
-    if kind != "AUC" and isinstance(limits, Sequence) and len(limits) > 1:
-        names = tuple(f"{name}_{round(threshold, _DIGITS):g}" for threshold in limits)
-    return Requested(kind, options, names, weighted)
+    return Requested(kind, options, name, weighted)
 
 
 def directions(setting: Any, targets: str, own: Collection[str]) -> dict[str, str]:
     """Returns the names in logs of a config's metrics, with the better direction of each; see `requested`."""
-    better: dict[str, str] = {}
-    for metric in requested(setting, targets, own):
-        better |= dict.fromkeys(metric.names, KINDS[metric.kind].direction)
-    return better
+    return {metric.name: KINDS[metric.kind].direction for metric in requested(setting, targets, own)}
 
 
 class KerasMetrics:
@@ -290,13 +280,12 @@ class KerasMetrics:
                 np.asarray(sums[_sum_name(metric, index)], variable.dtype)
                 for index, variable in enumerate(instance.variables)
             ]
-            values = np.atleast_1d(np.asarray(instance.stateless_result(state), np.float64))
-            results |= dict(zip(metric.names, map(float, values), strict=True))
+            results[metric.name] = float(np.asarray(instance.stateless_result(state), np.float64).reshape(()))
         return results
 
 
 def _sum_name(metric: Requested, index: int) -> str:
-    return f"{_PREFIX}{metric.names[0]}: {index}"
+    return f"{_PREFIX}{metric.name}: {index}"
 
 
 def _instance(keras: ModuleType, metric: Requested, size: int, has_logits: bool) -> Any:
@@ -323,8 +312,8 @@ def _instance(keras: ModuleType, metric: Requested, size: int, has_logits: bool)
             found = np.size(instance.result())
     except (AttributeError, TypeError, ValueError) as error:
         raise _rejected(metric, error) from error
-    if found != len(metric.names):
-        raise ConfigError(f"{metric.key}: has {found} values; set average=macro, or another option with one value")
+    if found != 1:
+        raise ConfigError(f"{metric.key}: has {found} values; set average=macro, or one threshold per metric")
     return instance
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from runner.arrays import Arrays, Tensor, token_losses
-from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
+from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, DataSource
 from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS
 from runner.errors import ConfigError, invalid
@@ -23,7 +23,6 @@ from runner.task.supervised import is_real
 # Names of the outputs of a model that leaves the logits to the loss.
 HIDDEN = "hidden"
 HEAD = "head"
-HEAD_BIAS = "head_bias"
 # Names of the sums of `LanguageModel._summed` and `totals`.
 _ENTROPY = "entropy"
 _RIGHT = "right"
@@ -34,16 +33,14 @@ _BYTES = "bytes"
 _FIRST_EXAMPLES = 8
 # Nats per token above which a perplexity is not computed: float64 overflows at the exponential of 710.
 _MOST_NATS = 700.0
-# Prompts that are continued at once: it bounds the memory of many prompts.
-_ROWS = 32
 
 
 class LanguageModel(PerPosition):
     """The next token of each token, from arrays (B, T): tokens, their labels, and perhaps weights of the labels.
 
     A model returns logits (B, T, V); or the last hidden layer (B, T, D) as `hidden` and the kernel (D, V) of its head
-    as `head`, perhaps with `head_bias` (V,). The loss then computes the logits in chunks, if the engine can, and they
-    are never all in memory. Means are over the counted tokens of a step, whatever examples these are in.
+    as `head`. The loss then computes the logits in chunks, if the engine can, and they are never all in memory. Means
+    are over the counted tokens of a step, whatever examples these are in.
 
     Shapes: B examples, T tokens each, D features, V tokens of the vocabulary.
 
@@ -79,7 +76,8 @@ class LanguageModel(PerPosition):
         self.constants = {"vocabulary": [self.units]}
         self._prompt = None
         if options.sample is not None:
-            self._prompt = self._encode_prompt(options.sample, "task.sample.prompt")
+            keys = ("task.sample.prompt", "task.sample.tokens")
+            self._prompt = self._encode_prompt(options.sample.prompt, options.sample.tokens, keys)
         if data.train is not None:
             self.check_split(data.train, "train")
 
@@ -130,14 +128,15 @@ class LanguageModel(PerPosition):
             tokens = source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))[self.label]
         classes.check_range(tokens, self.units, self.label, split, _fix_of_token)
 
-    def _encode_prompt(self, sample: SampleOptions, key: str) -> Array | None:
+    def _encode_prompt(self, text: str | None, tokens: int | None, keys: tuple[str, str]) -> Array | None:
         """Returns the tokens that samples start with; None: there is no vocabulary to read and write text with."""
         if self.vocabulary is None:
-            if sample.prompt is not None:
+            if text is not None:
                 problem = "needs a dataset with a vocabulary, which encodes and decodes text"
-                raise invalid(key, sample.prompt, problem=problem, fix=f"remove {key}")
+                raise invalid(keys[0], text, problem=problem, fix=f"remove {keys[0]}")
             return None
-        return encode_prompt(sample, key, self.vocabulary, self.tokens, ends_are_inputs=self._label_weight is None)
+        of_ends = self._label_weight is None
+        return encode_prompt(text, tokens, keys, self.vocabulary, self.tokens, of_ends=of_ends)
 
     def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1) -> str | None:
         """Returns text that the model samples, greedily and at random; None if the config has no samples."""
@@ -158,16 +157,12 @@ class LanguageModel(PerPosition):
     def encode_prompts(self, prompts: Sequence[str], key: str, tokens: int | None) -> list[Array]:
         """Returns the tokens (n,) of each prompt for `generate`, which come from the config key `key`.
 
-        Raises ConfigError if the vocabulary does not take one, or a row has no room for it and `tokens` more.
+        Raises:
+          ConfigError: the vocabulary does not take one, or a row has no room for it and `tokens` more.
         """
-        encoded = [self._encode_prompt(SampleOptions(prompt=prompt), key) for prompt in prompts]
-        known = [prompt for prompt in encoded if prompt is not None]
-        longest = max(map(len, known))
-        room = self.tokens - longest
-        if tokens is not None and tokens > room:
-            problem = f"must be at most {room}: a row has {self.tokens} tokens, and the longest prompt needs {longest}"
-            raise invalid("generate.tokens", tokens, problem=problem, fix=f"set generate.tokens={room}")
-        return known
+        keys = (key, "generate.tokens")
+        encoded = [self._encode_prompt(prompt, tokens, keys) for prompt in prompts]
+        return [prompt for prompt in encoded if prompt is not None]
 
     def generate(
         self, ask: Ask, prompts: Sequence[Array], tokens: int | None, sampling: Sampling, seed: int, multiple: int = 1
@@ -199,14 +194,9 @@ class LanguageModel(PerPosition):
             indices = np.arange(-(-count // multiple) * multiple) % count
             return ask(self._batch_that_asks(rows[indices], positions[indices]))[:count, :vocabulary_size]
 
-        texts = []
-        for start in range(0, len(prompts), _ROWS):
-            rows = prompts[start : start + _ROWS]
-            counts = [min(tokens or generation.DEFAULT_TOKENS, self.tokens - len(row)) for row in rows]
-            own = samplings[start : start + _ROWS]
-            samples = generation.sample_tokens(next_logits, rows, counts, self.tokens, own, seed, step, start)
-            texts += [self.vocabulary.decode(sample) for sample in samples]
-        return texts
+        counts = [min(tokens or generation.DEFAULT_TOKENS, self.tokens - len(prompt)) for prompt in prompts]
+        samples = generation.sample_tokens(next_logits, prompts, counts, self.tokens, samplings, seed, step)
+        return [self.vocabulary.decode(sample) for sample in samples]
 
     def _batch_that_asks(self, rows: Array, positions: Array) -> dict[str, Array]:
         """Returns a batch of tokens (R, T) whose labels mark, by 1, each row's token whose successor is asked for."""
@@ -227,11 +217,7 @@ class LanguageModel(PerPosition):
         if not isinstance(outputs, Mapping):
             return ops.sum(ops.cast(outputs, "float32") * mark_bt1, axis=1)
         hidden_bd = ops.sum(ops.cast(outputs[HIDDEN], "float32") * mark_bt1, axis=1)
-        logits_bv = ops.matmul(hidden_bd, ops.cast(outputs[HEAD], "float32"))
-        bias = outputs.get(HEAD_BIAS)
-        if bias is not None:
-            logits_bv = logits_bv + ops.cast(bias, "float32")
-        return logits_bv
+        return ops.matmul(hidden_bd, ops.cast(outputs[HEAD], "float32"))
 
     def labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns int32 (B, T), the next tokens."""
@@ -264,8 +250,7 @@ class LanguageModel(PerPosition):
         if self._example_weight is not None:
             weights_bt = counts_bt * ops.expand_dims(self._example_weights(ops, batch), -1)
         if isinstance(outputs, Mapping):
-            head_bias = outputs.get(HEAD_BIAS)
-            nats_bt, right_bt = ops.head_losses(outputs[HIDDEN], outputs[HEAD], head_bias, label_bt, weights_bt)
+            nats_bt, right_bt = ops.head_losses(outputs[HIDDEN], outputs[HEAD], label_bt, weights_bt)
         else:
             nats_bt, right_bt = token_losses(ops, outputs, label_bt)
 
@@ -321,38 +306,29 @@ class LanguageModel(PerPosition):
         return metrics
 
     def check(self, shapes: Shapes) -> None:
-        """Checks that a model has logits of each token, or `hidden`, `head` and perhaps `head_bias`."""
+        """Checks that a model has logits of each token, or `hidden` and `head`."""
+        logits = f"[batch, {self.tokens}, {self.units}]"
         if len(shapes) == 1:
             (shape,) = shapes.values()
             if len(shape) != 3 or shape[1] not in (None, self.tokens) or shape[2] != self.units:
                 raise ConfigError(
-                    f"model._target_: the model's output has shape {list(shape)}, but the task needs "
-                    f"[batch, {self.tokens}, {self.units}] (one logit per token of the vocabulary, for each token); "
-                    "use a model of sequences, such as model=gpt"
+                    f"model._target_: the model's output has shape {list(shape)}, but the task needs {logits} (one "
+                    "logit per token of the vocabulary, for each token); use a model of sequences, such as model=gpt"
                 )
             return
         hidden = tuple(shapes.get(HIDDEN, ()))
-        head = tuple(shapes.get(HEAD, ()))
-        bias = tuple(shapes.get(HEAD_BIAS, ()))
-        has_names = {HIDDEN, HEAD} <= set(shapes) <= {HIDDEN, HEAD, HEAD_BIAS}
-        has_shapes = len(hidden) == 3 and head == (hidden[2], self.units) and bias in ((), (self.units,))
-        if has_names and has_shapes:
-            return
-        listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-        raise ConfigError(
-            f"model._target_: the model's outputs are {listed}, but the task needs logits [batch, {self.tokens}, "
-            f"{self.units}], or {HIDDEN} [batch, {self.tokens}, D] with {HEAD} [D, {self.units}] and perhaps "
-            f"{HEAD_BIAS} [{self.units}]; return one of the two"
-        )
+        if set(shapes) != {HIDDEN, HEAD} or len(hidden) != 3 or tuple(shapes[HEAD]) != (hidden[2], self.units):
+            listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+            raise ConfigError(
+                f"model._target_: the model's outputs are {listed}, but the task needs logits {logits}, or {HIDDEN} "
+                f"[batch, {self.tokens}, D] with {HEAD} [D, {self.units}]; return one of the two"
+            )
 
     def predictions(self, ops: Arrays, outputs: Outputs) -> dict[str, Tensor]:
         """Returns the logits (B, T, V) after each token."""
         if not isinstance(outputs, Mapping):
             return {"logits": outputs}
-        logits = ops.matmul(outputs[HIDDEN], outputs[HEAD])
-        if outputs.get(HEAD_BIAS) is not None:
-            logits = logits + outputs[HEAD_BIAS]
-        return {"logits": logits}
+        return {"logits": ops.matmul(outputs[HIDDEN], outputs[HEAD])}
 
 
 def _fix_of_token(token: int) -> str:

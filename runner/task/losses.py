@@ -1,4 +1,6 @@
-"""Losses that a config chooses by Keras's names. The engine `jax` has all of them, the others three of numbers.
+"""Losses that a config chooses by Keras's names, and probabilities of models that end in a sigmoid or a softmax.
+
+The engine `jax` has all losses, the others three of numbers.
 
 https://keras.io/api/losses/
 """
@@ -17,6 +19,8 @@ Loss = Callable[[Arrays, Tensor, Tensor], Tensor]
 
 KEY = "task.loss"
 OPTIONS_KEY = "task.loss_options"
+# Keras's epsilon: probabilities are at least as far from 0 and from 1 before a logarithm.
+_EPSILON = 1e-7
 # Functions of `Arrays` that make probabilities of logits.
 SIGMOID = "sigmoid"
 SOFTMAX = "softmax"
@@ -162,3 +166,20 @@ def mean_by_example(ops: Arrays, terms: Tensor) -> Tensor:
     if rank == 1:
         return terms
     return ops.mean(terms, axis=tuple(range(1, rank)))
+
+
+def clipped(ops: Arrays, probabilities: Tensor) -> Tensor:
+    """Returns probabilities that have a finite logarithm, as Keras clips them in its losses."""
+    return ops.clip(probabilities, _EPSILON, 1.0 - _EPSILON)
+
+
+def logits_of_sigmoid(ops: Arrays, probabilities: Tensor) -> Tensor:
+    """Returns the numbers whose sigmoids are the probabilities (...)."""
+    inside = clipped(ops, probabilities)
+    return ops.log(inside) - ops.log(1.0 - inside)
+
+
+def cross_entropy(ops: Arrays, target: Tensor, probabilities: Tensor) -> Tensor:
+    """Returns the cross-entropy (...) in nats of outputs (..., C), scaled to a sum of 1 first, as in Keras."""
+    share = probabilities / ops.sum(probabilities, axis=-1, keepdims=True)
+    return -ops.sum(target * ops.log(clipped(ops, share)), axis=-1)

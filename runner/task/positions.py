@@ -15,12 +15,12 @@ from runner.config.schema_task import PositionsOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, Batch, DataSource
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
-from runner.task import classes, keras_metrics, losses, probabilities
+from runner.task import classes, keras_metrics, losses
 from runner.task.base import Evaluation, OutputSpec, Report, Shapes, Table, TaskData
 from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE
 from runner.task.per_position import PerPosition, spatial_shape, without_roles
-from runner.task.supervised import as_counts, is_real, only_shape, ratio, read_columns, shares
+from runner.task.supervised import as_counts, is_real, only_shape, ratio, read_columns, shares, softmax_warnings
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -156,7 +156,7 @@ class Positions(PerPosition):
         """Returns the logits (B, *P, C) of a model's outputs."""
         if self._options.from_logits:
             return outputs
-        return ops.log(probabilities.clipped(ops, outputs))
+        return ops.log(losses.clipped(ops, outputs))
 
     def counts(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, *P), the weight of each label; 0 for padding and for what is not counted."""
@@ -297,7 +297,7 @@ class Positions(PerPosition):
 
     def warnings(self, evaluation: Evaluation) -> list[str]:
         """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        return probabilities.softmax_warnings(evaluation.outputs, from_logits=self._options.from_logits)
+        return softmax_warnings(evaluation.outputs, from_logits=self._options.from_logits)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the classes, a picture of their scores or confusion, and predictions of some images."""

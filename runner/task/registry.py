@@ -88,7 +88,7 @@ TASKS: dict[str, TaskEntry] = {
     ),
     "several": TaskEntry(f"{_FOLDER}.several.Several", predicts="any", judges_outputs=False, has_outputs=True),
     "custom": TaskEntry(f"{_FOLDER}.custom.Custom", predicts="any"),
-    "step": TaskEntry(f"{_FOLDER}.step.StepTask", predicts="any", own_step=True, judges_outputs=False),
+    "step": TaskEntry(f"{_FOLDER}.custom.StepTask", predicts="any", own_step=True, judges_outputs=False),
 }
 
 

@@ -14,7 +14,7 @@ from runner.config.schema_task import BinaryOptions, MultilabelOptions, TaskConf
 from runner.data.base import Array, ArraySpec, DataSource
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task import classes, keras_metrics, losses, probabilities
+from runner.task import classes, keras_metrics, losses
 from runner.task.base import Evaluation, OutputSpec, Report, Shapes, TaskData
 from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE
@@ -30,6 +30,7 @@ from runner.task.supervised import (
     ratio,
     read_columns,
     shares,
+    sigmoid_warnings,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class OfSigmoids(Supervised):
     def _as_logits(self, ops: Arrays, outputs: Tensor) -> Tensor:
         if self._options.from_logits:
             return outputs
-        return probabilities.logits_of_sigmoid(ops, outputs)
+        return losses.logits_of_sigmoid(ops, outputs)
 
     def _mean_terms(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean (B,) of each example's losses, cross-entropies in nats unless the config names another."""
@@ -129,7 +130,7 @@ class OfSigmoids(Supervised):
 
     def warnings(self, evaluation: Evaluation) -> list[str]:
         """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        return probabilities.sigmoid_warnings(evaluation.outputs, from_logits=self._options.from_logits)
+        return sigmoid_warnings(evaluation.outputs, from_logits=self._options.from_logits)
 
 
 class Binary(OfSigmoids):

@@ -18,6 +18,15 @@ from runner.task.metrics import MINIMIZE
 # Examples that are read at a time from a source without whole columns: more would need memory for images that are
 # then dropped, fewer would call the source more often.
 _BLOCK = 256
+_FROM_LOGITS = "task.from_logits"
+# Tolerance of a sum of probabilities over the classes; bfloat16 has 8 bits of precision.
+_ROUNDING = 1e-2
+# Examples, or classes, from which the outputs of an untrained model show whether they are probabilities. With fewer,
+# logits may all be between 0 and 1 by chance.
+_ENOUGH = 8
+# Range of the mean of an untrained sigmoid, which starts near 0.5. Logits start near 0.
+_LOW_MEAN = 0.3
+_HIGH_MEAN = 0.7
 
 
 def default_target(arrays: Mapping[str, ArraySpec]) -> tuple[str, ...]:
@@ -252,3 +261,32 @@ def required_train_split(key: str, value: object, train: DataSource | None) -> D
         problem = "is computed from the train split, which is not loaded here"
         raise invalid(key, value, problem=problem, fix="remove it")
     return train
+
+
+def sigmoid_warnings(outputs: Array, *, from_logits: bool) -> list[str]:
+    """Returns a warning if the outputs (examples, ...) of an untrained model contradict `task.from_logits`."""
+    if not from_logits:
+        return _outside_warnings(outputs)
+    if len(outputs) < _ENOUGH or not ((outputs > 0) & (outputs < 1)).all():
+        return []
+    if _LOW_MEAN < float(outputs.mean()) < _HIGH_MEAN:
+        return [f"the model's outputs are all between 0 and 1; if it ends in a sigmoid, set {_FROM_LOGITS}=false"]
+    return []
+
+
+def softmax_warnings(outputs: Array, *, from_logits: bool) -> list[str]:
+    """Returns a warning if the outputs (examples, ..., C) of an untrained model contradict `task.from_logits`."""
+    if not from_logits:
+        return _outside_warnings(outputs)
+    if not outputs.size or not ((outputs >= 0) & (outputs <= 1)).all():
+        return []
+    if np.allclose(outputs.sum(axis=-1), 1.0, rtol=0, atol=_ROUNDING):
+        return [f"the model's outputs sum to 1, as after a softmax; set {_FROM_LOGITS}=false, or remove the softmax"]
+    return []
+
+
+def _outside_warnings(outputs: Array) -> list[str]:
+    if not outputs.size or (np.isfinite(outputs).all() and outputs.min() >= 0 and outputs.max() <= 1):
+        return []
+    problem = f"{_FROM_LOGITS}=false, but the model's outputs are not from 0 to 1"
+    return [f"{problem}; remove {_FROM_LOGITS}, or end it in an activation"]

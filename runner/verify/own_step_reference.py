@@ -21,7 +21,7 @@ from runner.engine.jax.own_step.parts import OwnStepFactory
 from runner.engine.jax.private import all_layers, inputs_of, is_functional
 from runner.layout.paths import is_slot
 from runner.task.base import LOSS
-from runner.task.step import StepTask
+from runner.task.custom import StepTask
 from runner.verify import padding, points
 from runner.verify.points import METRIC, STEPPED
 from runner.verify.reference import MIN_STEPS

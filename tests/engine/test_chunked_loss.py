@@ -31,10 +31,10 @@ for name, signs in json.loads(sys.argv[1]).items():
     weight = jnp.asarray(np.outer(signs, rng.uniform(0.5, 1.0, T)), jnp.float32)
 
     def whole(hidden, head):
-        return jnp.sum(arrays.head_losses(ops, hidden, head, None, label, weight)[0] * weight) * SHARE
+        return jnp.sum(arrays.head_losses(ops, hidden, head, label, weight)[0] * weight) * SHARE
 
     def parts(hidden, head):
-        nats, _ = chunked(ops, WHOLE, hidden, head, None, label, weight, most_bytes=B * V * 4)
+        nats, _ = chunked(ops, WHOLE, hidden, head, label, weight, most_bytes=B * V * 4)
         return jnp.sum(nats * weight) * SHARE
 
     pairs = zip(jax.grad(whole, (0, 1))(hidden, head), jax.grad(parts, (0, 1))(hidden, head))
@@ -42,12 +42,12 @@ for name, signs in json.loads(sys.argv[1]).items():
 
 hidden = jnp.asarray(rng.normal(size=(B, T, D)), jnp.bfloat16)
 head = jnp.asarray(9 * rng.normal(size=(D, V)), jnp.bfloat16)
-exact = arrays.head_losses(ops, hidden.astype("float32"), head.astype("float32"), None, label, weight)[0]
+exact = arrays.head_losses(ops, hidden.astype("float32"), head.astype("float32"), label, weight)[0]
 for name, parts in {"one": WHOLE, "two": TokenParts(2, 1, lambda array, _: array)}.items():
-    nats, _ = chunked(ops, parts, hidden, head, None, label, weight)
+    nats, _ = chunked(ops, parts, hidden, head, label, weight)
     found[f"bfloat16 {name}"] = float(abs(nats - exact).max())
     found[f"types {name}"] = [each.dtype.name for each in jax.grad(
-        lambda *of: jnp.sum(chunked(ops, parts, *of, None, label, weight)[0] * weight), (0, 1))(hidden, head)]
+        lambda *of: jnp.sum(chunked(ops, parts, *of, label, weight)[0] * weight), (0, 1))(hidden, head)]
 
 def counts(*parts, examples):
     # of 8,192 tokens and 131,072 logits, at 256 MiB
@@ -62,7 +62,7 @@ found["counts"] = {
     "vocabulary": counts(8, 1, same, 8, examples=16),
     "256 devices": counts(256, 1, same, examples=1024),
 }
-scanned = jax.make_jaxpr(lambda *of: chunked(ops, TokenParts(2, 2, same), *of, None, label, weight, 2 * V * 4 // 2))(
+scanned = jax.make_jaxpr(lambda *of: chunked(ops, TokenParts(2, 2, same), *of, label, weight, 2 * V * 4 // 2))(
     hidden, head)
 found["turns"] = sorted({int(turns) for turns in re.findall(r"length=(\\d+)", str(scanned))})
 print(json.dumps(found))

@@ -79,10 +79,10 @@ def test_means_are_over_counted_tokens() -> None:
 def test_a_model_may_leave_the_logits_to_the_loss() -> None:
     made, (batch, _) = task(), drawn()
     rng = np.random.default_rng(0)
-    hidden, head, bias = rng.normal(size=(B, T, 5)), rng.normal(size=(5, V)), rng.normal(size=V)
-    parts = {"hidden": hidden, "head": head, "head_bias": bias}
-    np.testing.assert_allclose(made.loss(OPS, parts, batch), made.loss(OPS, hidden @ head + bias, batch))
-    made.check({"hidden": (None, T, 5), "head": (5, V), "head_bias": (V,)})
+    hidden, head = rng.normal(size=(B, T, 5)), rng.normal(size=(5, V))
+    parts = {"hidden": hidden, "head": head}
+    np.testing.assert_allclose(made.loss(OPS, parts, batch), made.loss(OPS, hidden @ head, batch))
+    made.check({"hidden": (None, T, 5), "head": (5, V)})
     with pytest.raises(ConfigError, match=r"are hidden \[None, 6, 5\], head \[5, 9\], but the task needs logits"):
         made.check({"hidden": (None, T, 5), "head": (5, 9)})
 
@@ -252,9 +252,8 @@ def test_texts_of_one_seed_are_equal_for_every_batch_axis_and_differ_by_prompt_a
     texts = made.generate(next_letter, prompts, 5, random, 3)
     assert made.generate(next_letter, prompts, 5, random, 3, multiple=8) == texts
     assert made.generate(next_letter, prompts, 5, random, 4) != texts
-    # 40 draws of 32 equally probable texts; rows after the 32nd are of another batch.
+    # 40 draws of 32 equally probable texts.
     assert len(set(texts)) > 15
-    assert texts[32:] != texts[:8]
     assert set(made.generate(next_letter, prompts, 5, generation.Sampling(1.0, top_k=1), 3)) == {"abcdef"}
 
 
@@ -263,7 +262,7 @@ def test_texts_of_one_seed_are_equal_for_every_batch_axis_and_differ_by_prompt_a
     [
         (["a", ""], None, r"generate.prompts=.*: has no tokens in the vocabulary"),
         (["abcdef"], None, r"generate.prompts=abcdef: must have fewer tokens than a row, 6, but has 6; .*shorten"),
-        (["a", "abc"], 4, r"generate.tokens=4: must be at most 3: .* longest prompt needs 3; set generate.tokens=3"),
+        (["a", "abc"], 4, r"generate.tokens=4: must be at most 3: .* the prompt needs 3; set generate.tokens=3"),
     ],
 )
 def test_prompts_without_room_or_tokens_are_invalid(prompts: list[str], tokens: int | None, message: str) -> None:

@@ -106,6 +106,8 @@ MAY_NAME_TASKS = {
     "config/options.py",
     # A source of data and a schedule are called custom, too.
     "data/registry.py",
+    # A doubt about the form of the data is raised for tasks of one target per example.
+    "data/loading.py",
     "engine/optim/schedules.py",
 }
 

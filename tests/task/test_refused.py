@@ -263,7 +263,6 @@ def test_a_users_function_that_fails_is_one_line(name: str, told: str) -> None:
     ("outputs", "told"),
     [
         (lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True), "sum to 1"),
-        (lambda x: 1 / (1 + np.exp(-x)), "between 0 and 1"),
         (lambda x: np.eye(8, dtype=np.float32)[x.argmax(1)], "sum to 1"),  # a softmax at its limit
         (lambda x: x, ""),
         (np.abs, ""),

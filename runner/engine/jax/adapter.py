@@ -27,7 +27,7 @@ from runner.errors import ConfigError, in_one_line, invalid
 from runner.host.import_path import parameters
 from runner.host.imports import seeded
 from runner.model import builder, contract, padding, preprocessing, stored, target
-from runner.model.hub import tasks as hub_tasks
+from runner.model.hub import inputs as hub_inputs
 from runner.model.stored import StoredValue
 from runner.task.base import DataSpec
 
@@ -172,8 +172,8 @@ class Keras3Factory:
         """
         if not isinstance(model, keras.Model):
             return model
-        if hub_tasks.is_plain(model):
-            return hub_tasks.as_model(keras, model, self._config, self._data.inputs)
+        if hub_inputs.is_plain(model):
+            return hub_inputs.as_model(keras, model, self._config, self._data.inputs)
         has_own_call = not private.is_functional(model) and len(self._data.inputs) > 1
         if model.built and not has_own_call:
             return model

@@ -12,7 +12,7 @@ from runner.engine.jax.own_step.engine import exported_name
 from runner.engine.jax.own_step.parts import OwnStepFactory
 from runner.engine.registry import keras_package
 from runner.task.base import DataSpec
-from runner.task.step import StepTask
+from runner.task.custom import StepTask
 
 
 def make(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:

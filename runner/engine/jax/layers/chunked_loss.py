@@ -64,7 +64,6 @@ def chunked(
     parts: TokenParts,
     hidden: jax.Array,
     head: jax.Array,
-    bias: jax.Array | None,
     label: jax.Array,
     weight: jax.Array,
     most_bytes: int | None = None,
@@ -77,7 +76,6 @@ def chunked(
     Args:
       hidden: (B, T, D).
       head: (D, V).
-      bias: (V,) or None.
       label: int32 (B, T).
       weight: float32 (B, T), 0 for tokens that count for nothing.
       most_bytes: of a chunk's logits on one device; None: see `MOST_BYTES`.
@@ -91,8 +89,6 @@ def chunked(
     if chunks == 1 and p * s > 1:
         # The check of the factors in `_backward` communicates, which nothing else would here.
         logits = _wide_product(hidden, head.astype(hidden.dtype))
-        if bias is not None:
-            logits = logits + bias.astype(logits.dtype)
         return arrays.token_losses(ops, logits, label)
 
     def cut(x_bt: jax.Array) -> jax.Array:
@@ -109,12 +105,7 @@ def chunked(
 
     # A copy per part, so that each sums a gradient of its own.
     head_psdv = parts.constrain(jnp.broadcast_to(head.astype(hidden.dtype), (p, s, features, vocabulary)), 0)
-    if bias is None:
-        bias_v = jnp.zeros(vocabulary, jnp.float32)
-    else:
-        bias_v = bias.astype(jnp.float32)
-    bias_psv = parts.constrain(jnp.broadcast_to(bias_v, (p, s, vocabulary)), 0)
-    nats, hits = _losses(ops, cut(hidden), head_psdv, bias_psv, cut(label), cut(lax.stop_gradient(weight)))
+    nats, hits = _losses(ops, cut(hidden), head_psdv, cut(label), cut(lax.stop_gradient(weight)))
     return joined(nats), joined(lax.stop_gradient(hits))
 
 
@@ -154,21 +145,20 @@ def chunk_count(parts: TokenParts, examples: int, tokens: int, vocabulary: int, 
     return own_tokens
 
 
-def _logits(x_psnd: jax.Array, head_psdv: jax.Array, bias_psv: jax.Array) -> jax.Array:
+def _logits(x_psnd: jax.Array, head_psdv: jax.Array) -> jax.Array:
     """Returns (P, S, N, V), in float32 at least."""
     dtype = jnp.promote_types(x_psnd.dtype, jnp.float32)
-    product = jnp.einsum("psnd,psdv->psnv", x_psnd, head_psdv, preferred_element_type=dtype)
-    return product + bias_psv[:, :, None, :].astype(dtype)
+    return jnp.einsum("psnd,psdv->psnv", x_psnd, head_psdv, preferred_element_type=dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _losses(ops: Arrays, x: jax.Array, head: jax.Array, bias: jax.Array, label: jax.Array, weight: jax.Array) -> Pair:
+def _losses(ops: Arrays, x: jax.Array, head: jax.Array, label: jax.Array, weight: jax.Array) -> Pair:
     """Returns nats and hits (C, P, S, N), of tokens (C, P, S, N, D)."""
     del weight
 
     def body(_: None, chunk: Pair) -> tuple[None, Pair]:
         x_psnd, label_psn = chunk
-        return None, arrays.token_losses(ops, _logits(x_psnd, head, bias), label_psn)
+        return None, arrays.token_losses(ops, _logits(x_psnd, head), label_psn)
 
     _, nats_and_hits = lax.scan(body, None, (x, label))
     result: Pair = nats_and_hits
@@ -176,15 +166,15 @@ def _losses(ops: Arrays, x: jax.Array, head: jax.Array, bias: jax.Array, label: 
 
 
 def _forward(
-    ops: Arrays, x: jax.Array, head: jax.Array, bias: jax.Array, label: jax.Array, weight: jax.Array
+    ops: Arrays, x: jax.Array, head: jax.Array, label: jax.Array, weight: jax.Array
 ) -> tuple[Pair, tuple[jax.Array, ...]]:
     """Returns `_losses`, and for the backward pass the gradients for a factor of 1, with the weights."""
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     token_numbers_v = jnp.arange(head.shape[-1], dtype=label.dtype)
 
-    def body(sums: Pair, chunk: tuple[jax.Array, ...]) -> tuple[Pair, tuple[jax.Array, ...]]:
+    def body(sums: jax.Array, chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         x, label, weight = chunk
-        logits = _logits(x, head, bias)
+        logits = _logits(x, head)
         nats, hits = arrays.token_losses(ops, logits, label)
         is_label = label[..., None] == token_numbers_v
         label_logit = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
@@ -194,19 +184,16 @@ def _forward(
         slope = slope.astype(x.dtype)
         of_x = jnp.einsum("psnv,psdv->psnd", slope, head, preferred_element_type=dtype).astype(x.dtype)
         of_head = jnp.einsum("psnd,psnv->psdv", x, slope, preferred_element_type=dtype)
-        of_bias = jnp.sum(slope, axis=2, dtype=dtype)
-        head_sum, bias_sum = sums
-        return (head_sum + of_head, bias_sum + of_bias), (nats, hits, of_x)
+        return sums + of_head, (nats, hits, of_x)
 
-    zeros = jnp.zeros_like(head, dtype), jnp.zeros_like(bias, dtype)
-    (of_head, of_bias), (nats, hits, of_x) = lax.scan(body, zeros, (x, label, weight))
-    return (nats, hits), (of_x, of_head.astype(head.dtype), of_bias.astype(bias.dtype), weight)
+    of_head, (nats, hits, of_x) = lax.scan(body, jnp.zeros_like(head, dtype), (x, label, weight))
+    return (nats, hits), (of_x, of_head.astype(head.dtype), weight)
 
 
 def _backward(ops: Arrays, residuals: tuple[jax.Array, ...], gradients: Pair) -> tuple[jax.Array | None, ...]:
     """Returns the gradients times the factor of all tokens. They are NaN if there is no such factor."""
     del ops
-    of_x, of_head, of_bias, weight = residuals
+    of_x, of_head, weight = residuals
     of_nats, _ = gradients
     # 0 for padding; an example's own weight may be negative.
     counts = jnp.abs(weight) > _LEAST * jnp.max(jnp.abs(weight))
@@ -216,8 +203,8 @@ def _backward(ops: Arrays, residuals: tuple[jax.Array, ...], gradients: Pair) ->
     factor = jnp.where(high - low <= _PROPORTIONAL * jnp.abs(high), high, jnp.nan)
     # If no token counts, high is -inf and low is inf.
     factor = jnp.where(high < low, 0.0, factor)
-    of_x, of_head, of_bias = ((array * factor).astype(array.dtype) for array in (of_x, of_head, of_bias))
-    return of_x, of_head, of_bias, None, None
+    of_x, of_head = ((array * factor).astype(array.dtype) for array in (of_x, of_head))
+    return of_x, of_head, None, None
 
 
 _losses.defvjp(_forward, _backward)

@@ -27,7 +27,7 @@ from runner.engine.mappings import shapes_of, subset
 from runner.errors import did_you_mean, invalid
 from runner.layout import Spec
 from runner.task.base import Evaluation
-from runner.task.step import StepTask
+from runner.task.custom import StepTask
 
 
 class OwnStepEngine(JaxEngine):

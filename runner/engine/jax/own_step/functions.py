@@ -22,7 +22,7 @@ from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.rounds import Arrays, Rounds, Sums, first_step, only_batch
 from runner.errors import ConfigError, invalid
 from runner.task.base import LOSS, Outputs
-from runner.task.step import EXAMPLES, StepTask
+from runner.task.custom import EXAMPLES, StepTask
 
 # Numbers that random keys are derived by: of a step, of an evaluation, of the layers' generators in either.
 _OF_STEPS = 0

@@ -43,7 +43,7 @@ from runner.layout.paths import RESERVED, slot_path
 from runner.model import builder, preprocessing
 from runner.model.stored import StoredValue
 from runner.task.base import DataSpec
-from runner.task.step import StepTask
+from runner.task.custom import StepTask
 
 Values = Mapping[str, jax.Array]
 KEY = "task._target_"
