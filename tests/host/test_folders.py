@@ -26,7 +26,6 @@ REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removed
 ALLOWED = {
     "runner/host/stores/cache.py": "copies and folders of random names that a process made in the cache",
     "runner/checkpoint": "checkpoints and records in a run's own folder",
-    "runner/data/workers.py": "a folder of a random name that it made in the temporary folder",
     "runner/data/digest.py": "a digest that it has just written under a name of its own",
     "runner/data/sources/pydoc.py": "a text that it has just written under a name of its own",
     "runner/data/sources/prepared.py": "publishes a folder that it has just made, named by its digest, under its lock",
