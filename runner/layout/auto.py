@@ -225,22 +225,15 @@ def _replicate_rest(plan: _Plan) -> None:
     for path in plan.free:
         shape = plan.variables[path]
         layer, _, name = path.rpartition("/")
-        has_divisible_dim = any(map(plan.axis_dividing, shape))
+        reason = f"no principle fits a variable of shape {list(shape)} in {layer or 'the model'}"
         if math.prod(shape) < SMALL:
             reason = f"small, {_count(shape)}"
         elif name == "bias":
             reason = "the bias of a layer whose output is replicated"
         elif name != "kernel" and len(shape) < 2:
             reason = "no kernel: each device needs all of it"
-        elif plan.model_axes and not has_divisible_dim:
-            reason = f"no axis ({plan.described_axes()}) divides a dim of {list(shape)}"
-        elif name == "kernel" and len(shape) == 4:
-            reason = f"convolution, and no axis ({plan.described_axes()}) divides its {shape[-1]} output channels"
-        else:
-            noun = "variable"
-            if name == "kernel":
-                noun = "kernel"
-            reason = f"no principle fits a {noun} of shape {list(shape)} in {layer or 'the model'}"
+        elif plan.model_axes and not any(map(plan.axis_dividing, shape[-1:] if name == "kernel" else shape)):
+            reason = f"no axis ({plan.described_axes()}) divides the dims of {list(shape)} that it may shard"
         plan.decide(path, replicated(shape), reason)
 
 

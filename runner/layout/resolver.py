@@ -112,10 +112,9 @@ def _listed(paths: Mapping[str, object]) -> str:
 def lint(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
     """Returns warnings about placements that are valid but probably mistakes.
 
-    These are a `shard` rule that shards nothing, and large variables (1,024 elements or more) that are replicated on a
-    mesh with a model axis, an axis of more than one device that shards no dim of the inputs. Of the largest quarter of
-    all variables each is reported, of the others each kernel for whose replication no rule has a reason. Variables
-    that differ only in the number of their block share a line.
+    These are a `shard` rule that shards nothing, and of the largest quarter of all variables those of 1,024 elements
+    or more that are replicated on a mesh with a model axis, an axis of more than one device that shards no dim of the
+    inputs. Variables that differ only in the number of their block share a line.
     """
     return [*_large_replicated(config, placed, axes), *_rules_without_effect(config, placed, axes)]
 
@@ -127,26 +126,17 @@ def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axe
         return []
     axis_names = " and ".join(f"{axis!r} of size {size}" for axis, size in free_axes.items())
     by_size = sorted(placed.values(), key=lambda placement: -math.prod(placement.shape))
-    largest = math.ceil(len(by_size) / _LARGEST_SHARE)
     lines = []
-    for index, placement in enumerate(by_size):
+    for placement in by_size[: math.ceil(len(by_size) / _LARGEST_SHARE)]:
         path = placement.path
         is_sharded = any(axis and axes[axis] > 1 for axis in placement.spec)
         if is_sharded or math.prod(placement.shape) < LARGE:
-            continue
-        if index >= largest and not _is_unexplained_kernel(placement):
             continue
         advice = _advice(placement, free_axes)
         if config.auto and placement.rule is not None and placement.rule >= len(config.rules):
             advice = f"layout=auto left it: {advice}"
         lines.append(f"{path}, shape {list(placement.shape)}, is replicated over axis {axis_names}; {advice}")
     return alike_once(lines)
-
-
-def _is_unexplained_kernel(placement: Placement) -> bool:
-    """Returns whether a placement is of a kernel, and no rule has a reason for it."""
-    is_kernel = "kernel" in placement.path.rpartition("/")[2] and len(placement.shape) > 1
-    return is_kernel and not placement.reason and not placement.passed
 
 
 def _advice(placement: Placement, free_axes: Mapping[str, int]) -> str:

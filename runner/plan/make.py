@@ -85,14 +85,20 @@ def make_plan(
 
     variable_plans = []
     for path, info in variables.items():
-        rule = _rule_of(config.layout, model.placements[path])
-        variable_plan = _variable(
-            model.placements[path],
-            info,
-            rule=rule,
+        placement = model.placements[path]
+        variable_plan = VariablePlan(
+            path=path,
+            shape=info.shape,
+            dtype=info.dtype,
+            rule=_rule_of(config.layout, placement),
+            spec=info.spec,
             trained=path in model.trained,
-            slot_bytes=slot_bytes[path],
+            bytes=_whole_bytes(info),
+            bytes_per_device=info.bytes_per_device,
+            slot_bytes_per_device=slot_bytes[path],
             moved_bytes=moved_bytes[path],
+            passed=placement.passed,
+            reason=placement.reason,
         )
         variable_plans.append(variable_plan)
 
@@ -282,31 +288,6 @@ def _rule_of(config: LayoutConfig, placement: Placement) -> str:
         return f"layout.rules[{placement.rule}]"
     # Rules past those of the layout's option were added by the runner.
     return _AUTO if config.auto else _MODEL_MAP
-
-
-def _variable(
-    placement: Placement,
-    info: VariableInfo,
-    *,
-    rule: str,
-    trained: bool,
-    slot_bytes: int,
-    moved_bytes: int,
-) -> VariablePlan:
-    return VariablePlan(
-        path=placement.path,
-        shape=info.shape,
-        dtype=info.dtype,
-        rule=rule,
-        spec=info.spec,
-        trained=trained,
-        bytes=_whole_bytes(info),
-        bytes_per_device=info.bytes_per_device,
-        slot_bytes_per_device=slot_bytes,
-        moved_bytes=moved_bytes,
-        passed=placement.passed,
-        reason=placement.reason,
-    )
 
 
 def _whole_bytes(info: VariableInfo) -> int:

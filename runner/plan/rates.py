@@ -46,13 +46,7 @@ def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Ra
         bandwidth, gflops, owner = _ACCELERATORS[kind]
         note = f"{owner} data sheet"
 
-    if config.bandwidth_gb_s is not None and config.gflops is not None:
-        note = "plan.bandwidth_gb_s and plan.gflops"
-    elif config.bandwidth_gb_s is not None:
-        note = f"plan.bandwidth_gb_s; else {note}"
-    elif config.gflops is not None:
-        note = f"plan.gflops; else {note}"
-
+    note = _noted(config, ("bandwidth_gb_s", "gflops"), note)
     network = config.network_gb_s
     if processes > 1:
         owner = "plan.network_gb_s"
@@ -68,6 +62,12 @@ def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Ra
     )
 
 
+def _noted(config: PlanConfig, keys: Iterable[str], note: str) -> str:
+    """Returns the source of rates, after those of the keys that the config sets."""
+    stated = [f"plan.{key}" for key in keys if getattr(config, key) is not None]
+    return f"{' and '.join(stated)}; else {note}" if stated else note
+
+
 def hardware_rates(config: PlanConfig, hardware: HardwareConfig, precision: str) -> Rates:
     """Returns the rates of hardware that is not here, for layers that compute in `precision`."""
     peak = hardware.peak_tflops.get(precision) or max(hardware.peak_tflops.values())
@@ -75,12 +75,7 @@ def hardware_rates(config: PlanConfig, hardware: HardwareConfig, precision: str)
     note = f"hardware={hardware.name}"
     if hardware.node_devices and network:
         note += f", {hardware.node_devices} devices per node"
-    stated = []
-    for key in ("gflops", "bandwidth_gb_s", "network_gb_s"):
-        if getattr(config, key) is not None:
-            stated.append(f"plan.{key}")
-    if stated:
-        note = f"{' and '.join(stated)}; else {note}"
+    note = _noted(config, ("gflops", "bandwidth_gb_s", "network_gb_s"), note)
     return Rates(
         device=hardware.kind or "cpu",
         bandwidth_gb_s=config.bandwidth_gb_s or hardware.link_gb_s or 0.0,

@@ -106,7 +106,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
         yaml_text = OmegaConf.to_yaml(OmegaConf.create(content))
         if team.is_first:
             logger.info("the config:\n%s", yaml_text)
-        for warning in warnings.of_config(config):
+        for warning in warnings.of_config(config.mesh, config.cluster):
             warn(warning)
         if previous is not None:
             say(previous.describe_other_checkpoints())

@@ -73,7 +73,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     folder = with_config(content)
     for line in devices.device_lines(config, composed):
         console.print(line, soft_wrap=True, markup=False)
-    for warning in config_warnings.of_config(config):
+    for warning in config_warnings.of_config(config.mesh, config.cluster):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():
         registry.prepare_alone(config)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config.schema import MeshConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from runner.config.schema import ClusterConfig, MeshConfig, OptimizerConfig, ScheduleConfig
 from runner.plan.checks import warnings as cautions
-from tests.configs import with_keys
 
 
-def config(devices: int = 1) -> RunConfig:
-    return RunConfig(mesh=MeshConfig({"batch": devices}, cpu_devices=256))
+def warned(devices: int = 1) -> list[str]:
+    return cautions.of_config(MeshConfig({"batch": devices}, cpu_devices=256), ClusterConfig())
 
 
 def test_many_virtual_devices_a_core_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNER_CORES", "2")
-    assert cautions.of_config(config(16)) == []
-    (line,) = cautions.of_config(config(256))
+    assert warned(16) == []
+    (line,) = warned(256)
     assert line.startswith("256 virtual devices on 2 cores show what a mesh computes, not how fast; ")
 
 
@@ -31,28 +30,11 @@ def test_tasks_of_a_scheduler_that_would_each_train_alone_are_warned_of(
 ) -> None:
     for key, value in variables.items():
         monkeypatch.setenv(key, value)
-    made = config()
-    (line,) = cautions.of_config(made)
+    (line,) = warned()
     assert line.startswith(f"{name} started 2 tasks, and each will train a separate run; set cluster=auto")
     for key in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"):
         monkeypatch.setenv(key, "1")
-    assert cautions.of_config(made) == []
-
-
-@pytest.mark.parametrize(
-    ("group", "key"),
-    [
-        ("trainer.early_stopping", "patience"),
-        ("trainer.early_stopping", "min_delta"),
-        ("optimizer.schedule.plateau", "patience"),
-        ("optimizer.schedule.plateau", "factor"),
-    ],
-)
-def test_a_key_beside_a_metric_that_was_set_to_null_is_warned_of(group: str, key: str) -> None:
-    made = with_keys(config(), {f"{group}.{key}": 0.5})
-    (line,) = cautions.of_config(made)
-    assert f"{group}.{key}=0.5 has no effect with {group}.metric=null; " in line
-    assert cautions.of_config(with_keys(made, {f"{group}.metric": "auto"})) == []
+    assert warned() == []
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from runner.cluster import place
-from runner.config.schema import OptimizerConfig, PlateauConfig, RunConfig
-from runner.config.schema_trainer import EarlyStoppingConfig
+from runner.config.schema import ClusterConfig, MeshConfig, OptimizerConfig
 from runner.config.values import as_float32
 from runner.engine.optim.schedules import learning_rate
 from runner.errors import shown
@@ -17,12 +14,12 @@ from runner.layout import mesh
 _DEVICES_PER_CORE = 8
 
 
-def of_config(config: RunConfig) -> list[str]:
+def of_config(config: MeshConfig, cluster: ClusterConfig) -> list[str]:
     """Returns the warnings that need a checked config only."""
     warnings = []
-    devices = mesh.size(config.mesh.axes)
+    devices = mesh.size(config.axes)
     available = cores.available()
-    if mesh.device_kind(config.mesh) == "cpu" and devices > _DEVICES_PER_CORE * available:
+    if mesh.device_kind(config) == "cpu" and devices > _DEVICES_PER_CORE * available:
         noun = "cores"
         if available == 1:
             noun = "core"
@@ -32,31 +29,11 @@ def of_config(config: RunConfig) -> list[str]:
         )
     scheduled = place.scheduled()
     # A launcher such as torchrun or srun starts the command once per task.
-    if config.cluster.name == "single" and scheduled is not None:
+    if cluster.name == "single" and scheduled is not None:
         warnings.append(
             f"{scheduled.source} started {scheduled.count} tasks, and each will train a separate run; set "
             "cluster=auto to train one run"
         )
-    # Without these metrics a set key switches them to `auto`: here they were set to null, as a resumed run does to
-    # train longer. The recorded keys are then no mistake, but a typed one may be.
-    plateau = config.optimizer.schedule.plateau
-    if plateau.metric is None:
-        warnings += _no_effect("optimizer.schedule.plateau", plateau)
-    early = config.trainer.early_stopping
-    if early.metric is None:
-        warnings += _no_effect("trainer.early_stopping", early)
-    return warnings
-
-
-def _no_effect(prefix: str, group: PlateauConfig | EarlyStoppingConfig) -> list[str]:
-    warnings = []
-    for spec in fields(group):
-        value = getattr(group, spec.name)
-        if value is not None:
-            warnings.append(
-                f"{prefix}.{spec.name}={shown(value)} has no effect with {prefix}.metric=null; set another metric, or "
-                "remove it"
-            )
     return warnings
 
 
