@@ -51,12 +51,12 @@ def preload(library: str) -> None:
     """Imports a library as the product does, and what runs import beside it; the other library stays away."""
     from runner.engine import registry
     from runner.host import libraries
-    from runner.tracking import library
+    from runner.tracking import library as of_mlflow
 
     for name in _BESIDE[:1]:
         importlib.import_module(name)
     importlib.import_module("mlflow")
-    library.quiet()
+    of_mlflow.quiet()
     for name in _BESIDE[1:]:
         if importlib.util.find_spec(name.split(".")[0]) is not None:
             importlib.import_module(name)

@@ -90,8 +90,8 @@ def test_tokens_that_the_inputs_split_over_the_axis_of_heads_are_refused() -> No
     with pytest.raises(ConfigError) as caught:
         layout.check_inputs(config, arrays, 8, AXES)
     assert str(caught.value) == (
-        "layout.inputs.tokens=[batch,model]: axis 'model' already shards heads by layout.rules[0].transformer, so "
-        "it can't shard tokens; choose a mesh with an axis for each, such as 'mesh.axes={batch:2,sequence:2,model:2}'"
+        "layout.inputs.tokens=[batch,model]: axis 'model' already shards heads by layout.rules[0].transformer, and "
+        "can't shard tokens too; choose a mesh with an axis for each, such as 'mesh.axes={batch:2,sequence:2,model:2}'"
     )
     config.inputs["tokens"] = ["batch", "sequence"]
     layout.check_inputs(config, arrays, 8, AXES)
