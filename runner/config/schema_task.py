@@ -89,13 +89,9 @@ def _class_weights_problem(weights: object) -> str | None:
 
 def _metrics_problem(metrics: object) -> str | None:
     """Returns what is wrong with the form of `task.metrics`, or None; names and options are checked with the task."""
-    if isinstance(metrics, Mapping):
-        listed_metrics: list[object] = [{name: options} for name, options in metrics.items()]
-    elif isinstance(metrics, list):
-        listed_metrics = metrics
-    else:
-        return "must be a list of metrics, or a mapping from metrics to their options"
-    for metric in listed_metrics:
+    if not isinstance(metrics, list):
+        return "must be a list of metrics"
+    for metric in metrics:
         if isinstance(metric, str):
             continue
         if not isinstance(metric, Mapping) or len(metric) != 1:
@@ -125,9 +121,7 @@ class KerasChoices:
         rule="mapping from options to values",
         example={"gamma": 2.0},
     )
-    metrics: Any = checked(
-        None, whole=_metrics_problem, rule="list of Keras metrics, or mapping from them to options", example=["AUC"]
-    )
+    metrics: Any = checked(None, whole=_metrics_problem, rule="list of Keras metrics", example=["AUC"])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from runner import arrays
 from runner.arrays import Arrays, Tensor
 from runner.data.base import Array
-from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
+from runner.errors import ConfigError, did_you_mean, invalid, listed
 from runner.task.metrics import LOSS_NAME, MAXIMIZE, MINIMIZE
 
 KEY = "task.metrics"
@@ -156,37 +156,24 @@ def requested(setting: Any, targets: str, own: Collection[str]) -> list[Requeste
     """Returns the metrics of a config.
 
     Args:
-      setting: `task.metrics`: a list of names, or of mappings from a name to options, or one such mapping; None: none.
+      setting: `task.metrics`: a list of names, or of mappings from a name to options; None: none.
 
     Raises:
       ConfigError: an unknown metric, one that does not fit the task, or two metrics of one name.
     """
     metrics: list[Requested] = []
     taken = {LOSS_NAME, *own}
-    for kind, content in _listed(setting):
-        metric = _checked(kind, content, targets)
+    for entry in setting or ():
+        if isinstance(entry, str):
+            metric = _checked(entry, {}, targets)
+        else:
+            ((kind, content),) = entry.items()
+            metric = _checked(kind, content or {}, targets)
         if metric.name in taken:
-            key, value = (f"{metric.key}.name", metric.name) if "name" in content else (KEY, kind)
-            example = shown([{kind: {**content, "name": f"my_{metric.name}"}}])
-            fix = f"remove it, or give it a name, as in {KEY}={example}"
-            raise invalid(key, value, problem=f"there is a metric {metric.name} already", fix=fix)
+            fix = f"remove it, or give it a name, as in {KEY}=[{{{metric.kind}:{{name:my_{metric.name}}}}}]"
+            raise invalid(KEY, metric.kind, problem=f"there is a metric {metric.name} already", fix=fix)
         taken.add(metric.name)
         metrics.append(metric)
-    return metrics
-
-
-def _listed(setting: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    if setting is None:
-        return []
-    if isinstance(setting, Mapping):
-        return [(str(name), options or {}) for name, options in setting.items()]
-    metrics: list[tuple[str, Mapping[str, Any]]] = []
-    for metric in setting:
-        if isinstance(metric, Mapping):
-            ((name, options),) = metric.items()
-            metrics.append((str(name), options or {}))
-        else:
-            metrics.append((metric, {}))
     return metrics
 
 

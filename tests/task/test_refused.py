@@ -38,7 +38,7 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("classification", metrics=[3]), "each must be the name of a metric"),
     (config("binary", metrics=["BinaryAccuracy", "MeanIoU"]), "MeanIoU: does not fit the targets of the task"),
     (config("binary", metrics=["Recall"]), "task.metrics=Recall: there is a metric recall already; remove it, or"),
-    (config("multilabel", metrics={"AUC": {"name": "a b"}}), "task.metrics.AUC.name=a b"),
+    (config("multilabel", metrics=[{"AUC": {"name": "a b"}}]), "task.metrics.AUC.name=a b"),
     (config("binary", metrics=[{"AUC": {"from_logits": True}}]), "task.metrics.AUC.from_logits=true: is set by the"),
     (config("binary", metrics=[{"AUC": {"weighted": 1}}]), "task.metrics.AUC.weighted=1: must be true or false"),
     (config("regression", metrics=["R2Score"]), "task.metrics=R2Score: is not a Keras metric that runs have"),
