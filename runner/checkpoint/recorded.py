@@ -35,7 +35,6 @@ _PLACES = {
     "data_dir",
     "file",
     "folder",
-    "interface",
     "path",
     "preset",
     "secret_file",

@@ -14,7 +14,7 @@ from typing import NoReturn
 from omegaconf import DictConfig, open_dict, read_write
 
 from runner.checkpoint.arguments import key_of
-from runner.cluster import launch, outputs, restarts
+from runner.cluster import launch, restarts
 from runner.cluster import lifecycle as processes
 from runner.cluster.team import current
 from runner.config import short_keys
@@ -45,7 +45,7 @@ _MODULES_WITHOUT_A_MESH = ("runner.plan", "runner.advise", _DATA_MODULE)  # they
 _LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
 # Keys whose values may differ between the processes of a run: each has its own, or process 0 alone reads them.
 _KEYS_PER_PROCESS = (
-    *("cluster.index", "cluster.interface", "cluster.coordinator", "cluster.secret_file"),
+    *("cluster.index", "cluster.coordinator", "cluster.secret_file"),
     "tracking.uri",
 )
 
@@ -124,11 +124,11 @@ def _claimed_together(config: RunConfig, composed: DictConfig) -> folders.Claim 
 
     folder = Path(team.broadcast("the run's folder", claim_on_first))
     if not team.is_first:
-        own_folder = outputs.own_folder(folder, team)
+        own_folder = processes.own_folder(folder, team)
         with read_write(composed), open_dict(composed):
             composed.hydra.run.dir = str(own_folder)
         claims.append(folders.claim(_RUN_DIR, own_folder))
-    outputs.redirect(claims[0].folder, team)
+    processes.redirect(claims[0].folder, team)
     return claims[0]
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from runner.cluster import (
-    place,
-    restarts,
-)
+from runner.cluster import place, restarts
 from runner.config.schema import AUTO, ClusterConfig, EngineConfig, RunConfig
 from runner.errors import invalid
 from runner.host.commands import command_module

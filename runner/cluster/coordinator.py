@@ -41,12 +41,7 @@ from runner.cluster.messages import (
     printable,
     proof,
 )
-from runner.cluster.timeouts import (
-    BEAT_S,
-    LAST_WORDS_S,
-    PROOF_S,
-    SILENCE_S,
-)
+from runner.cluster.timeouts import BEAT_S, LAST_WORDS_S, PROOF_S, SILENCE_S
 from runner.errors import shown
 
 # Connections that have not proved the secret yet. Each may hold 4 KiB, and a run on a large cluster joins within

@@ -23,21 +23,9 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import IO
 
-from runner.cluster.messages import (
-    DeniedError,
-    authenticate,
-)
-from runner.cluster.place import (
-    VARIABLE,
-    Place,
-)
-from runner.cluster.timeouts import (
-    AFTER_FIRST_S,
-    GRACE_S,
-    SECOND_SIGNAL_S,
-    STOPPED_S,
-    UNHEARD_S,
-)
+from runner.cluster.messages import DeniedError, authenticate
+from runner.cluster.place import VARIABLE, Place
+from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, STOPPED_S, UNHEARD_S
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
 from runner.host.signals import SIGNALS, TOGETHER_S

@@ -6,33 +6,28 @@ import itertools
 import os
 import platform
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from runner.cluster import (
-    secret,
-    team,
-)
-from runner.cluster.member import (
-    Ending,
-    Member,
-)
-from runner.cluster.place import (
-    address_of,
-    find,
-    from_launcher,
-    has_launcher,
-)
-from runner.cluster.team import (
-    ProcessError,
-    current,
-)
+from runner.cluster import secret, team
+from runner.cluster.member import Ending, Member
+from runner.cluster.place import find, from_launcher, has_launcher
+from runner.cluster.team import ProcessError, Team, current
 from runner.cluster.timeouts import REASON_S
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError, DataError, Interrupted, TrackingError
 from runner.host import cores
 from runner.host.signals import SIGNALS, StopRequest, at_exit
+
+# In the run's folder: the folder of the other processes, each with a log of its own and its standard output, and the
+# standard output of process 0's native libraries.
+_FOLDER = "processes"
+_OUTPUT = "output.log"
+_NATIVE = "native.log"
 
 # Words of the libraries' errors about a collective that another process has left.
 _COLLECTIVE_WORDS = (
@@ -75,12 +70,11 @@ def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
     place = find(config)
     if place is None:
         return
-    address = address_of(config.interface) if config.interface else None
     place = replace(place, token=secret.token(config, place))
     member = Member(place, config.timeout)
     team.enter(member)
     at_exit(leave)
-    member.join(agrees, config.start_timeout, address)
+    member.join(agrees, config.start_timeout)
     # Processes that may use the same cores of the same machine divide them. A scheduler may have done so already.
     machine = [platform.node(), cores.own()]
     sharing = member.all_gather("machines", machine).count(machine)
@@ -184,3 +178,36 @@ class AgreedStop:
         if signum is not None:
             member.has_agreed_to_end = True
             raise Interrupted(signum)
+
+
+def own_folder(folder: Path, member: Team) -> Path:
+    """Returns a process's folder: the run's for process 0, else one within it."""
+    if member.is_first:
+        return folder
+    return folder / _FOLDER / str(member.index)
+
+
+def redirect(folder: Path, member: Team) -> None:
+    """Redirects standard output to a file in this process's folder: for process 0 that of native code, else all of
+    it.
+    """
+    sys.stdout.flush()
+    if member.is_first:
+        _keep_python_output()
+    name = _NATIVE if member.is_first else _OUTPUT
+    with suppress(OSError):
+        handle = os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        os.dup2(handle, 1)
+        os.close(handle)
+
+
+def _keep_python_output() -> None:
+    """Keeps Python's standard output where it is when descriptor 1 is redirected, by a copy of the descriptor."""
+    # A wrapper of the stream, see `runner.host.terminal`, or the stream itself.
+    stdout: Any = sys.stdout
+    stream = getattr(stdout, "_stream", stdout)
+    copy = os.fdopen(os.dup(1), "w", encoding=stream.encoding, errors=stream.errors, buffering=1)
+    if stream is stdout:
+        sys.stdout = copy
+    else:
+        stdout._stream = copy

@@ -20,25 +20,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 from runner.cluster.coordinator import Coordinator
-from runner.cluster.messages import (
-    DeniedError,
-    TooLongError,
-    authenticate,
-    encoded,
-    printable,
-)
+from runner.cluster.messages import DeniedError, authenticate, encoded, printable
 from runner.cluster.place import Place
 from runner.cluster.secret import VARIABLE as SECRET
-from runner.cluster.team import (
-    ProcessError,
-    Team,
-)
-from runner.cluster.timeouts import (
-    BEAT_S,
-    MAIN_THREAD_S,
-    RECORD_S,
-    SILENCE_S,
-)
+from runner.cluster.team import ProcessError, Team
+from runner.cluster.timeouts import BEAT_S, MAIN_THREAD_S, RECORD_S, SILENCE_S
 from runner.errors import ConfigError, DataError, EngineError, Interrupted, PassingError, TrackingError
 from runner.host.secrets import scrub
 
@@ -84,11 +70,11 @@ class Member(Team):
         # Replaced by a connected one in `join`.
         self._socket = socket.socket()
 
-    def join(self, agrees: Mapping[str, object], start_timeout: float, address: str | None = None) -> None:
+    def join(self, agrees: Mapping[str, object], start_timeout: float) -> None:
         """Connects to process 0, and waits until all processes have connected and agree.
 
-        `agrees` are JSON-serializable settings that must be equal in all processes, by name. Without an address, that
-        of the connection to process 0 is the one at which others reach this process.
+        `agrees` are JSON-serializable settings that must be equal in all processes, by name. Others reach this process
+        at the address of its connection to process 0.
 
         Raises:
           ProcessError: process 0's port is in use, it can't be reached or has another secret, a process is missing, or
@@ -100,7 +86,7 @@ class Member(Team):
         self._socket = self._connected(start_timeout)
         # Process 0 hears its own coordinator unless it is stopped, and then it hears nothing at all.
         self._socket.settimeout(None if self.is_first else SILENCE_S)
-        self.address = address or self._socket.getsockname()[0]
+        self.address = self._socket.getsockname()[0]
         about = {"host": platform.node(), "pid": os.getpid(), "agrees": agrees}
         self._send("join", index=place.index, count=place.count, about=about)
         threading.Thread(target=self._listen, daemon=True).start()
@@ -178,15 +164,7 @@ class Member(Team):
             raise
 
     def _send(self, kind: str, **content: object) -> None:
-        """Sends a message.
-
-        Raises:
-          ProcessError: it is too long.
-        """
-        try:
-            line = encoded({"kind": kind, **content})
-        except TooLongError as error:
-            raise ProcessError(str(error)) from error
+        line = encoded({"kind": kind, **content})
         # The thread that listens notices a broken connection.
         with self._sending, suppress(OSError):
             self._socket.sendall(line)

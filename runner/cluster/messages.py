@@ -27,24 +27,9 @@ class DeniedError(RuntimeError):
     """The two sides of a connection do not know the same secret."""
 
 
-class TooLongError(ValueError):
-    """A message is longer than the other side accepts."""
-
-
 def encoded(message: Mapping[str, Any]) -> bytes:
-    """Returns a message as a line.
-
-    Raises:
-      TooLongError: with the size and the limit.
-    """
-    line = json.dumps(message).encode() + b"\n"
-    if len(line) > LONGEST:
-        name = message.get("key", message.get("kind"))
-        raise TooLongError(
-            f"the message '{name}' has {len(line) / 2**20:.1f} MiB, but a message between processes has at most "
-            f"{LONGEST >> 20} MiB"
-        )
-    return line
+    """Returns a message as a line."""
+    return json.dumps(message).encode() + b"\n"
 
 
 def printable(text: object) -> str:

@@ -168,8 +168,8 @@ def check(config: ClusterConfig) -> None:
     """
     name = config.name
     idle = {
-        "single": ("processes", "index", "coordinator", "interface", "secret_file"),
-        "local": ("index", "coordinator", "interface", "secret_file"),
+        "single": ("processes", "index", "coordinator", "secret_file"),
+        "local": ("index", "coordinator", "secret_file"),
     }
     for key in idle.get(name, ()):
         value = getattr(config, key)
@@ -208,14 +208,11 @@ def _address(text: str) -> tuple[str, int]:
 
 def scheduled(environ: Mapping[str, str] = os.environ) -> Place | None:
     """Returns the place of a process that a scheduler started as one of several; else None."""
-    place = None
     with suppress(ConfigError):
-        try:
-            place = _from_scheduler(environ, socket.gethostname())
-        except ConfigError:
-            # Launchers disagree: the outer one has started several tasks.
-            place = _open_mpi(environ) or _slurm(environ)
-    return place if place is not None and place.count > 1 else None
+        place = _from_scheduler(environ, socket.gethostname())
+        if place is not None and place.count > 1:
+            return place
+    return None
 
 
 def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
@@ -224,7 +221,8 @@ def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
     place = _open_mpi(environ) or _slurm(environ)
     inner = _torchrun(environ)
     if place is not None and inner is not None:
-        place = _within(place, inner, environ)
+        # Scripts set torchrun's variables for PyTorch by those of the outer launcher, too.
+        place = inner if "TORCHELASTIC_RUN_ID" in environ or place.count == 1 else place
     place = place or inner or _kubernetes(environ)
     if place is None:
         return None
@@ -233,28 +231,6 @@ def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
     if is_own_host and place.source != "Kubernetes" and _is_one_machine(environ):
         return replace(place, host=_LOOPBACK)
     return place
-
-
-def _within(outer: Place, inner: Place, environ: Mapping[str, str]) -> Place:
-    """Returns the place of a process that has torchrun's variables, `inner`, within another launcher.
-
-    Raises:
-      ConfigError: they disagree: each task would train a run of its own, or a variable is from somewhere else.
-    """
-    is_torchrun = "TORCHELASTIC_RUN_ID" in environ
-    if not is_torchrun and (inner.index, inner.count) == (outer.index, outer.count):
-        # A script has set them for PyTorch, by the outer launcher's.
-        return outer
-    # torchrun's agents have met: there is one per task of the outer launcher.
-    agents = environ.get("GROUP_WORLD_SIZE") if is_torchrun else None
-    if outer.count == 1 or agents == str(outer.count):
-        return inner
-    problem = (
-        f"{outer.source} started {outer.count} tasks, but RANK={inner.index} and WORLD_SIZE={inner.count} are set, as "
-        "by torchrun in each task for itself"
-    )
-    fix = "unset RANK and WORLD_SIZE, give torchrun --nnodes and one --rdzv-endpoint, or set cluster=explicit"
-    raise invalid("cluster", "auto", problem=problem, fix=fix)
 
 
 def _is_one_machine(environ: Mapping[str, str]) -> bool:
@@ -337,34 +313,3 @@ def _number(text: str | None) -> int:
 
 def _port(job: int) -> int:
     return _FIRST_PORT + job % _PORTS
-
-
-def address_of(interface: str) -> str:
-    """Returns the IPv4 address of a network interface, or the address itself.
-
-    Raises:
-      ConfigError: this machine has no such interface, or not the address.
-    """
-    try:
-        if re.fullmatch(r"[0-9.]+|.*:.*", interface):
-            with socket.socket(socket.AF_INET6 if ":" in interface else socket.AF_INET, socket.SOCK_DGRAM) as one:
-                # An address of another machine can't be bound.
-                one.bind((interface, 0))
-            return interface
-        # Only Linux has the request SIOCGIFADDR (0x8915).
-        import fcntl
-        import struct
-
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-            # The name is at most 15 bytes and a 0 (IFNAMSIZ is 16). After these 16 bytes the answer has a sockaddr_in:
-            # 2 bytes of family, 2 of port, then the 4 of the address.
-            request = struct.pack("256s", interface.encode()[:15])
-            return socket.inet_ntoa(fcntl.ioctl(one.fileno(), 0x8915, request)[20:24])
-    except (OSError, ImportError) as error:
-        names = ", ".join(name for _, name in socket.if_nameindex())
-        raise invalid(
-            "cluster.interface",
-            interface,
-            problem=f"must be an interface with an IPv4 address ({names}), or such an address",
-            fix="remove cluster.interface",
-        ) from error

@@ -146,7 +146,6 @@ class ClusterConfig:
       processes: number of processes (world size).
       index: index of this process (rank), from 0.
       coordinator: `host:port` of process 0.
-      interface: network interface or address of this process; null: the one that leads to process 0.
       timeout: longest wait in a collective, in seconds.
       start_timeout: time within which all processes must have connected, in seconds.
       restarts: how often a run that was lost is started again within `restart_window`, by the launcher of
@@ -163,7 +162,6 @@ class ClusterConfig:
     coordinator: str | None = checked(
         None, test=valid_if(_is_address, "must be host:port"), rule="host:port", example="10.0.0.1:29400"
     )
-    interface: str | None = None
     # A choice: 1e6 seconds are eleven days, longer than anyone means to wait.
     timeout: float = number(600.0, at_least=1.0, at_most=1e6, unit="seconds")
     start_timeout: float = number(120.0, at_least=1.0, at_most=1e6, unit="seconds")

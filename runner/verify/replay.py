@@ -57,7 +57,7 @@ FILE = "step.json"
 # Keys that say nothing about what a step computes, although a run with another value is another run.
 _IGNORED = (
     *("trainer.log_model", "trainer.on_nan", "cluster.start_timeout", "cluster.coordinator"),
-    *("cluster.index", "cluster.interface", "cluster.secret_file"),
+    *("cluster.index", "cluster.secret_file"),
 )
 _AXES = "mesh.axes."
 # Examples and differences that are printed; the file has all.

@@ -225,10 +225,6 @@ ROWS: list[tuple[str, ...]] = [
         f"{_EXPLICIT}  cluster.index=0  cluster.coordinator=127.0.0.1:29400  cluster.index=2",
         "0 to 1, as there are 2 processes",
     ),
-    (
-        f"{_EXPLICIT}  cluster.index=0  cluster.coordinator=127.0.0.1:29400  cluster.interface=nope0",
-        "an IPv4 address (lo",
-    ),
     ("cluster=auto", "cluster=auto: no scheduler detected", "Slurm, Open MPI, torchrun and Kubernetes are not set"),
     ("mesh=batch2  cluster=local", "engine=keras_dtensor", "trains in one process only", "set engine=jax"),
     ("mesh=batch2  mesh.device=tpu  cluster=local", "mesh.device=tpu"),

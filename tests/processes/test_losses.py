@@ -13,10 +13,7 @@ import pytest
 
 from runner.cluster import launch
 from runner.cluster.coordinator import Coordinator
-from runner.cluster.launch import (
-    _code,
-    _Loss,
-)
+from runner.cluster.launch import _code, _Loss
 from runner.cluster.messages import authenticate
 from runner.cluster.place import Place
 

@@ -6,11 +6,7 @@ import socket
 
 import pytest
 
-from runner.cluster.place import (
-    Place,
-    find,
-    first_node,
-)
+from runner.cluster.place import Place, find, first_node
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
 
@@ -95,18 +91,6 @@ def test_torchrun_within_another_launcher_has_started_the_process(
     one_task = {"SLURM_STEP_NUM_TASKS": "1", "OMPI_COMM_WORLD_SIZE": "1"}
     kept = {key: value for key, value in one_task.items() if key in outer}
     assert found(monkeypatch, outer | TORCHRUN | kept).source == "torchrun"
-
-
-@pytest.mark.parametrize("outer", [SLURM, OPEN_MPI])
-def test_launchers_that_disagree_are_an_error(monkeypatch: pytest.MonkeyPatch, outer: dict[str, str]) -> None:
-    with pytest.raises(
-        ConfigError, match=r"cluster=auto: .* tasks, but RANK=5 and WORLD_SIZE=6 are set.*; unset RANK"
-    ):
-        found(monkeypatch, outer | TORCHRUN)
-    for agents in ({}, {"GROUP_WORLD_SIZE": "1"}):
-        each_alone = TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"} | agents
-        with pytest.raises(ConfigError, match=r"give torchrun --nnodes and one --rdzv-endpoint"):
-            found(monkeypatch, outer | each_alone)
 
 
 def test_kubernetes_tells_the_index_and_a_person_the_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cluster import (
-    checks,
-    restarts,
-)
+from runner.cluster import checks, restarts
 from runner.cluster.restarts import Restarts
 from runner.cluster.team import ProcessError
 from runner.config.schema import ClusterConfig, RunConfig

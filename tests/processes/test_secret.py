@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 
-from runner.cluster import (
-    messages,
-    secret,
-)
+from runner.cluster import messages, secret
 from runner.cluster.coordinator import Coordinator
 from runner.cluster.member import Member
 from runner.cluster.messages import DeniedError

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint import (
-    runs,
-    storage,
-)
+from runner.checkpoint import runs, storage
 from runner.cluster import slurm
 from runner.cluster.slurm import Job
 from runner.errors import ConfigError

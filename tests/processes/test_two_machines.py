@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import forks
-from tests.processes.machines import ADDRESSES, INTERFACE, PORT, listening, two_machines
+from tests.processes.machines import ADDRESSES, PORT, listening, two_machines
 from tests.processes.started import ROOT, WITHIN_S, until
 from tests.stores import store_in
 
@@ -32,7 +32,7 @@ def _environment() -> dict[str, str]:
 
 def test_both_machines_end_in_one_line_each_when_the_link_is_down_and_listen_at_it_alone(tmp_path: Path) -> None:
     line = [
-        *(*SHARED, *CLUSTER, "trainer.epochs=100000", f"cluster.interface={INTERFACE}"),
+        *(*SHARED, *CLUSTER, "trainer.epochs=100000"),
         *(f"hydra.run.dir={tmp_path / 'run'}", f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"),
         f"tracking.uri={store_in(tmp_path)}",
     ]

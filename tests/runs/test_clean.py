@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from runner.checkpoint import (
-    runs,
-    storage,
-)
+from runner.checkpoint import runs, storage
 from runner.cli.runs.command import main
 from runner.cli.runs.listing import ListedRun, find, select
 from runner.cli.runs.request import Request

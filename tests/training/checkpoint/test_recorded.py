@@ -108,7 +108,6 @@ ELSEWHERE = [
     "dataset.parts=[{name: text, tokenizer: /tmp/evil.json}]",
     "model.preset=hf://evil/model",
     "cluster.secret_file=/tmp/evil",
-    "cluster.interface=eth0",
     "+task.outputs.age.outputs.of._target_=evil.loss",
     "export.folder=/tmp/evil",
     "+tracking.tags.x=${oc.env:HOME}",
