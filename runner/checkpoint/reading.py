@@ -15,7 +15,7 @@ from runner.checkpoint import files, manifest
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.manifest import PartEntry
 from runner.data.base import Array
-from runner.host.stores import cache
+from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath, Place
 
 # Bytes read from an open file before it is opened again. What was read stays mapped, and counts as memory, until the
@@ -70,10 +70,10 @@ class Checkpoint(Mapping[str, Array]):
         entry = self._files[name]
         if isinstance(path, ObjectPath):
             try:
-                return cache.fetch(path, entry.sha256, entry.bytes)
+                return client.fetch(path, entry.sha256, entry.bytes)
             except FileNotFoundError:
                 raise DamagedError(f"{path} is missing") from None
-            except cache.MismatchError as error:
+            except client.MismatchError as error:
                 raise DamagedError(str(error)) from None
         with files.opened(path) as file:
             size = os.fstat(file.fileno()).st_size

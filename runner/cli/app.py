@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from hydra.core.utils import JobStatus, run_job
 from hydra.types import RunMode
@@ -57,17 +57,10 @@ from runner.errors import (
     in_one_line,
 )
 from runner.host import paths, secrets, session, stages
-from runner.host.late import late
 from runner.host.outputs import caused_by_disk
 from runner.host.signals import interruption
 from runner.host.terminal import spare_output
 from runner.tracking import member
-
-if TYPE_CHECKING:
-    from runner.cli.sweep import run as sweep
-else:
-    # It imports MLflow, which an error of the config should not wait for.
-    sweep = late("runner.cli.sweep.run")
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +105,8 @@ def run_command(command: str | Command) -> int:
                     say_replaced(composed)  # else the sweep, or the process that launched this one, has said it
                 if composed.hydra.mode == RunMode.MULTIRUN:
                     settings = sweep_settings.checked(composed)
+                    # It imports MLflow, which an error of the config should not wait for.
+                    sweep = import_module("runner.cli.sweep.run")
                     passed = sweep.run(settings, composed, hydra.config_loader, flags)
                     return EXIT_DONE if passed else EXIT_FAILED
                 prepared = prepare(composed, opened.typed)

@@ -66,7 +66,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
       {'batch': 8}
     """
     typed = _arranged(overrides, config_dir)
-    with session.composing(typed):
+    with session.opened(session.current().program, typed):
         try:
             typed = command_line.arranged(checkpoint_arguments.expand(secrets.hide_arguments(typed)))
             register_resolvers()

@@ -25,7 +25,7 @@ from typing import IO
 
 from runner.cluster.messages import DeniedError, authenticate
 from runner.cluster.place import VARIABLE, Place
-from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, STOPPED_S, UNHEARD_S
+from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, UNHEARD_S
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
 from runner.host.signals import SIGNALS, TOGETHER_S
@@ -118,23 +118,17 @@ def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
             first_signal_at = min(first_signal_at, now)
         passed_on = len(signals)
         failed = [index for index, child in enumerate(children) if child.code]
-        stopped = [index for index, child in enumerate(children) if child.stopped_for(now) > STOPPED_S]
-        if not loss.why and (failed or stopped):
-            if failed:
-                loss.begin(failed[0], children[failed[0]].code)
-            else:
-                loss.begin(stopped[0], None)
-            # Process 0 has to record the end, but may have been stopped itself.
+        if failed and not loss.why:
+            loss.begin(failed[0], children[failed[0]].code or _KILLED)
+            # Process 0 has to record the end, but may have been stopped, as by SIGSTOP.
             children[0].send(signal.SIGCONT)
             deadline = min(deadline, now + GRACE_S)
         if loss.why and not loss.is_told and now - loss.since > UNHEARD_S:
             deadline = now
         if children[0].code is not None:
             deadline = min(deadline, now + (AFTER_FIRST_S if children[0].code else UNHEARD_S))
-        has_ended = any(child.code is not None for child in children)
-        for index, child in enumerate(children):
-            # A stopped process can't end by itself, so that there is nothing to wait for.
-            if now > deadline or (has_ended and index and child.is_stopped):
+        if now > deadline:
+            for child in children:
                 child.give_up()
         time.sleep(_POLL_S)
     for child in children:
@@ -183,17 +177,15 @@ class _Loss:
         self.code = 0
         self.is_told = False
 
-    def begin(self, index: int, code: int | None) -> None:
-        """Stores a failure, and reports it to the coordinator in a thread; without a code, the process is stopped."""
-        if code is None:
-            how = f"was stopped for {STOPPED_S:.0f} s"
-        elif code < 0:
+    def begin(self, index: int, code: int) -> None:
+        """Stores a failure, and reports it to the coordinator in a thread."""
+        if code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
         else:
             how = f"ended with exit code {code}"
         self.since = time.monotonic()
         self.why = f"process {index} {how}"
-        self.code = code or _KILLED
+        self.code = code
         signum = self.code - _SIGNALED if self.code > _SIGNALED else None
         report = {"kind": "lost", "index": index, "why": self.why, "signum": signum}
         line = json.dumps(report).encode() + b"\n"
@@ -223,7 +215,6 @@ class Child:
         self._prefix = f"[{place.index}] " if place.index else ""
         self.has_printed_error = False
         self.is_given_up = False
-        self._stopped_at: float | None = None
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OF_SCHEDULERS)}
         inherited.pop(VARIABLE, None)
         # In a process group of its own: Ctrl-C in a terminal then reaches the launcher alone, which passes it on, and
@@ -261,22 +252,6 @@ class Child:
         if self.code is None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signum)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it is stopped, as by SIGSTOP, and can't end by itself."""
-        if self.code is not None or not hasattr(os, "waitid"):
-            return False
-        return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def stopped_for(self, now: float) -> float:
-        """Returns the seconds since it was first seen stopped; must be called often."""
-        if not self.is_stopped:
-            self._stopped_at = None
-            return 0.0
-        if self._stopped_at is None:
-            self._stopped_at = now
-        return now - self._stopped_at
 
     def give_up(self) -> None:
         """Kills it because it does not end with the others."""

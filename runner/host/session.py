@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass
@@ -44,15 +44,5 @@ def opened(program: str, arguments: Sequence[str]) -> Iterator[Session]:
     _sessions.append(Session(program, tuple(arguments)))
     try:
         yield current()
-    finally:
-        _sessions.pop()
-
-
-@contextmanager
-def composing(arguments: Sequence[str]) -> Iterator[None]:
-    """Lets a config be composed from other arguments than those of the command that this process runs, if any."""
-    _sessions.append(replace(current(), arguments=tuple(arguments)))
-    try:
-        yield
     finally:
         _sessions.pop()

@@ -61,7 +61,7 @@ _VARIABLES = (
     ("MLFLOW_TRACKING_URI", "tracking URI, unless `tracking.uri` is set"),
     ("MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD", "credentials of a tracking server"),
     ("TFDS_DATA_DIR", "folder of prepared data, unless `dataset.data_dir` is set"),
-    ("XDG_CACHE_HOME", "scans, copies of objects, compiled programs: `runner` in it, else in `~/.cache`"),
+    ("XDG_CACHE_HOME", "scans, compiled programs: `runner` in it, else in `~/.cache`"),
     ("CUDA_VISIBLE_DEVICES", "visible GPUs"),
     ("PJRT_NPROC", "number of XLA threads; set by the runner if unset"),
     ("HYDRA_FULL_ERROR", "`1` shows the traceback of an error"),

@@ -65,22 +65,3 @@ def _connections(port: int) -> int:
     """Returns how many are connected to a port of this machine."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
-
-
-def test_before_anything_is_built_it_is_said_who_differs_in_what(tmp_path: Path) -> None:
-    where = free_port()
-    common = {"model.hidden": [128]}
-    come = [
-        Process(tmp_path / str(index), explicit(index, 3, where), "talk", common | {"the version of keras": version})
-        for index, version in enumerate(("3.15.1", "3.15.1", "3.15.0"))
-    ]
-    with closing(*come):
-        done = [one.end() for one in come]
-    said = "the version of keras: 3.15.0 and 3.15.1"
-    for end in done:
-        assert (end.code, list(end.said)) == (1, [])
-        (line,) = end.lines
-        assert line == f"error: process 2 ({HERE}, pid {come[2].process.pid}) and process 0 differ in {said}"
-
-
-# What takes the 15 seconds after which a process counts as silent; all at once.

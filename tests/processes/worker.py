@@ -15,10 +15,7 @@ def body() -> int:
     import os
     import sys
 
-    from runner.cluster import (
-        launch,
-        lifecycle,
-    )
+    from runner.cluster import launch, lifecycle
     from runner.cluster.team import ProcessError
     from runner.config.schema import ClusterConfig
     from runner.errors import ConfigError

@@ -9,7 +9,9 @@ compared with s3fs: one wheel of 16 MB in place of 20 packages of 52 MB for S3 a
 from __future__ import annotations
 
 import errno
+import hashlib
 import re
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -88,6 +90,10 @@ class NoBucketError(StoreError):
 
 class ChangedError(RuntimeError):
     """A conditional write that was rejected, because the object exists or was changed by another process."""
+
+
+class MismatchError(RuntimeError):
+    """An object that does not have the bytes that were written."""
 
 
 class TooLargeError(RuntimeError):
@@ -224,13 +230,6 @@ def writing(path: ObjectPath) -> Iterator[Writer]:
         stream.close()
 
 
-def upload(file: Path, path: ObjectPath) -> None:
-    """Copies a local file into a store; raises OSError."""
-    with file.open("rb") as source, writing(path) as upload:
-        while piece := source.read(_PIECE):
-            upload.write(piece)
-
-
 def create(path: ObjectPath, data: bytes) -> None:
     """Writes an object that must not exist; of several processes at once, one succeeds.
 
@@ -276,3 +275,46 @@ def remove(path: ObjectPath) -> None:
     """Removes an object, or raises StoreError; one that does not exist is not an error."""
     with suppress(FileNotFoundError), _requesting(path):
         obstore.delete(_store(path.store), path.key)
+
+
+@cache
+def _copies() -> tempfile.TemporaryDirectory[str]:
+    """Returns the folder of this process's copies, which is removed as the process ends."""
+    return tempfile.TemporaryDirectory(prefix="runner-objects-", ignore_cleanup_errors=True)
+
+
+def fetch(path: ObjectPath, sha256: str, size: int) -> Path:
+    """Returns this process's copy of an object with this SHA-256 and so many bytes, hashed as it arrives.
+
+    Raises:
+      FileNotFoundError: there is no such object.
+      MismatchError: it has other bytes.
+      OSError: it can't be read, or the disk is full.
+    """
+    # By a digest of our own: the recorded one may be any text.
+    copy = Path(_copies().name) / hashlib.sha256(f"{path} {sha256}".encode()).hexdigest()
+    if copy.exists():
+        return copy
+    temporary = copy.with_suffix(".part")
+    digest = hashlib.sha256()
+    received = 0
+    try:
+        with temporary.open("wb") as file:
+            for piece in pieces(path):
+                received += len(piece)
+                # At once and not only at the end: an object that has become larger must not fill the disk.
+                if received > size:
+                    raise MismatchError(f"{path} has more than the {size:,} bytes that were written")
+                digest.update(piece)
+                file.write(piece)
+        if received != size:
+            raise MismatchError(f"{path} has {received:,} bytes, but {size:,} were written")
+        if digest.hexdigest() != sha256:
+            raise MismatchError(f"{path} is corrupted (SHA-256 mismatch)")
+        temporary.replace(copy)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise OSError(errno.ENOSPC, f"no space left for a copy in {copy.parent}") from None
+        raise
+    return copy

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("obstore")
 
-from runner.host.stores import cache, client
+from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath
 
 
 @pytest.fixture
-def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectPath:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cache._copies.cache_clear()
+def folder(request: pytest.FixtureRequest) -> ObjectPath:
+    client._copies.cache_clear()
     return ObjectPath("memory://test-client", request.node.name)
 
 
@@ -67,33 +65,21 @@ def stored(path: ObjectPath, data: bytes) -> str:
 
 def test_a_local_copy_has_the_objects_bytes(folder: ObjectPath) -> None:
     sha256 = stored(folder / "x", b"12345")
-    assert cache.fetch(folder / "x", sha256, 5).read_bytes() == b"12345"
+    assert client.fetch(folder / "x", sha256, 5).read_bytes() == b"12345"
     client.remove(folder / "x")
-    assert cache.fetch(folder / "x", sha256, 5).read_bytes() == b"12345", "the process's own copy"
-    cache._copies.cache_clear()
+    assert client.fetch(folder / "x", sha256, 5).read_bytes() == b"12345", "the process's own copy"
+    client._copies.cache_clear()
     with pytest.raises(FileNotFoundError):
-        cache.fetch(folder / "x", sha256, 5)
+        client.fetch(folder / "x", sha256, 5)
 
 
 @pytest.mark.parametrize("data", [b"12346", b"1234", b"123456", b""])
 def test_an_object_with_other_bytes_is_rejected_and_not_kept(folder: ObjectPath, data: bytes) -> None:
     sha256 = stored(folder / "x", b"12345")
     client.write(folder / "x", data)
-    with pytest.raises(cache.MismatchError):
-        cache.fetch(folder / "x", sha256, 5)
-    assert not list(cache.folder().glob("*/*"))
-
-
-@pytest.mark.parametrize("age", [60.0, 2 * 86400.0])
-def test_the_folder_of_a_killed_process_is_removed_after_a_day(folder: ObjectPath, age: float) -> None:
-    del folder
-    left = cache.folder() / "spool-of-a-killed-process"
-    left.mkdir(parents=True)
-    os.utime(left, (time.time() - age, time.time() - age))
-    with cache.spool() as own:
-        assert own.is_dir()
-    assert not own.exists()
-    assert left.exists() == (age < 86400.0)
+    with pytest.raises(client.MismatchError):
+        client.fetch(folder / "x", sha256, 5)
+    assert not list(Path(client._copies().name).iterdir())
 
 
 def test_an_error_of_the_writer_itself_is_not_one_of_the_store(folder: ObjectPath) -> None:

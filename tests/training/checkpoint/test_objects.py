@@ -22,7 +22,7 @@ from runner.checkpoint.saver import Saver
 from runner.checkpoint.storage import BestRecord
 from runner.config.schema import CheckpointConfig
 from runner.errors import ConfigError
-from runner.host.stores import cache, client
+from runner.host.stores import client
 from runner.host.stores.client import StoreError
 from runner.host.stores.urls import ObjectPath
 from runner.tracking import Tracker, process
@@ -35,7 +35,7 @@ RECORDER = cast(MetricRecorder, None)
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectPath:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cache._copies.cache_clear()
+    client._copies.cache_clear()
     return ObjectPath("memory://test-objects", request.node.name)
 
 
@@ -125,7 +125,7 @@ def test_every_corruption_is_found(folder: ObjectPath, tmp_path: Path, monkeypat
     draw = random.Random(7)
     for case in range(50):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(case)))
-        cache._copies.cache_clear()  # as a new process
+        client._copies.cache_clear()  # as a new process
         path = draw.choice(sorted(whole))
         data = bytearray(whole[path])
         kind = draw.choice(["flip", "cut", "add", "lose"])
