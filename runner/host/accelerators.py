@@ -17,10 +17,7 @@ GPU = "gpu"
 TPU = "tpu"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _VISIBLE_TPUS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
-_NVIDIA = "0x10de"
 _GOOGLE = "0x1ae0"
-# PCI classes of GPUs; a card has sound and USB devices too.
-_DISPLAYS = ("0x0300", "0x0302")
 # PCI device to generation, and how many of JAX's devices a chip is.
 _TPUS = {
     "0x0027": ("TPU v3", 2),
@@ -104,7 +101,11 @@ def _visible_count(visible: str, count: int) -> int:
 
 
 def _tpus() -> Accelerators:
-    chips = [_TPUS[device] for vendor, device, _ in _pci_devices() if vendor == _GOOGLE and device in _TPUS]
+    chips = []
+    for folder in sorted((ROOT / "sys/bus/pci/devices").glob("*")):
+        device = _text(folder / "device")
+        if _text(folder / "vendor") == _GOOGLE and device in _TPUS:
+            chips.append(_TPUS[device])
     # Older drivers have `accel` device files, newer ones `vfio`. A container has those of its own chips only.
     nodes = _nodes("accel") or _nodes("", "dev/vfio")
     count = min(len(chips), len(nodes))
@@ -113,12 +114,6 @@ def _tpus() -> Accelerators:
             count = min(count, len(re.findall(r"\d+", os.environ[variable])))
     model, devices_per_chip = chips[0] if count else ("", 1)
     return Accelerators(TPU, count * devices_per_chip, model)
-
-
-def _pci_devices() -> list[tuple[str, str, str]]:
-    """Returns vendor, device and class of what is on the PCI bus."""
-    folders = sorted((ROOT / "sys/bus/pci/devices").glob("*"))
-    return [(_text(folder / "vendor"), _text(folder / "device"), _text(folder / "class")) for folder in folders]
 
 
 def _text(path: Path) -> str:
@@ -131,12 +126,8 @@ def _text(path: Path) -> str:
 def absence(kind: str) -> str:
     """Returns the reason that this process has no accelerator of a kind, and the fix if there is one."""
     hidden = os.environ.get(VISIBLE_GPUS)
-    has_node = bool(_nodes("nvidia"))
-    if kind == GPU and hidden is not None and has_node:
+    if kind == GPU and hidden is not None and _nodes("nvidia"):
         return f"{VISIBLE_GPUS}={hidden} hides this machine's GPUs"
-    has_card = any(vendor == _NVIDIA and of_class.startswith(_DISPLAYS) for vendor, _, of_class in _pci_devices())
-    if kind == GPU and has_card and not has_node:
-        return "this machine has an NVIDIA GPU, but no driver that this process can use; install NVIDIA's driver"
     return f"no {kind.upper()} is here"
 
 
