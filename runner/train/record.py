@@ -59,12 +59,12 @@ class Verdict:
 
     Attributes:
       failure: why a run must not train; empty if it may. All processes have the same.
-      record: records it in an open run, given the resolved config, the run's folder, its tracker and a console;
-        raises `EngineError` if there is a failure.
+      record: records it in an open run, given the run's folder, its tracker and a console; raises `EngineError` if
+        there is a failure.
     """
 
     failure: str
-    record: Callable[[Mapping[str, object], Path, Tracker, Console], None]
+    record: Callable[[Path, Tracker, Console], None]
 
 
 def with_config(content: dict[str, object]) -> Path:

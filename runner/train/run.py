@@ -154,7 +154,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     with limits.explained(config.mesh):
                         verdict = verified()
                         if verdict is not None and verdict.failure:
-                            verdict.record(content, folder, Tracker(), console)  # shown, and raised
+                            verdict.record(folder, Tracker(), console)  # shown, and raised
                         ready = built()
                 with required(folder):
                     (folder / "config.yaml").write_text(yaml_text)
@@ -195,7 +195,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 # ------------------------------------------------------------------ verification, engine and plan
                 verdict = verdict or verified()
                 if verdict is not None:
-                    verdict.record(content, folder, tracker, console)
+                    verdict.record(folder, tracker, console)
                 engine, plan, splits = ready or built()
                 measures: Mapping[str, float] = {}
                 if plan is not None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Required, TypedDict
@@ -16,9 +16,8 @@ from runner.engine import registry
 from runner.errors import ConfigError, EngineError
 from runner.host import children
 
+# The module of a side's process; tests put another in its place.
 WORKER = "runner.verify.worker"
-
-
 # The side of one device that runs more perturbed runs.
 PERTURBED = "perturbed"
 
@@ -44,7 +43,6 @@ def run_children(
     sides: Sequence[str],
     folder: Path,
     logs: Path,
-    worker: str = WORKER,
     concurrency: int = 1,
     places: Mapping[str, Place] = MappingProxyType({}),
 ) -> dict[str, SideResult]:
@@ -54,7 +52,6 @@ def run_children(
       sides: `reference`, `mesh` or `perturbed`.
       folder: contains the request, and gets the sides' arrays.
       logs: folder; `verify-<side>.log` gets what a process and its libraries print.
-      worker: module that is run, with a main like that of `runner.verify.worker`.
       concurrency: how many run at the same time; one that needs another's arrays waits for them.
       places: by side that computes in several processes, the place of this process's child among them.
 
@@ -68,13 +65,13 @@ def run_children(
         assert code is not None, "no side has a limit of time"
         results[side] = _result(side, code, folder, logs, places.get(side))
 
-    starts = {side: functools.partial(_start, side, folder, logs, worker, places.get(side)) for side in sides}
+    starts = {side: partial(_start, side, folder, logs, places.get(side)) for side in sides}
     children.run_all(starts, ended, concurrency=concurrency)
     return {side: results[side] for side in sides}
 
 
-def _start(side: str, folder: Path, logs: Path, worker: str, place: Place | None) -> children.Child:
-    command = [sys.executable, "-m", worker, side, str(folder)]
+def _start(side: str, folder: Path, logs: Path, place: Place | None) -> children.Child:
+    command = [sys.executable, "-m", WORKER, side, str(folder)]
     # This process may have prepared its own environment for an engine; each side prepares another.
     environment = registry.environment_for_children()
     if place is not None:

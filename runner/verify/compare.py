@@ -42,20 +42,16 @@ it to the fourth digit. `Check.apart` measures how close such arrays are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from runner.data.base import Array
-from runner.layout.paths import (
-    is_ema,
-    is_slot,
-    owner_of,
-)
+from runner.layout.paths import is_ema, is_slot, owner_of
 from runner.verify import points
 from runner.verify.rounding import noise_of, rounding_remainders
-from runner.verify.spread import RANKS, Trajectory, at_ranks, is_loss, movement, relative_growth
 
 # Each perturbed run takes as long as the single device's own run. Three, with the factor below, make a false mismatch
 # of a sound mesh rare.
@@ -64,7 +60,15 @@ PERTURBED_RUNS = 3
 # and the mesh does.
 MORE_RUNS = 12
 # Kinds of checks of the training from the start, see `Check.kind`.
-FROM_THE_START = {"loss", "gradient", points.STEPPED, "parameter", "statistic", "slot", "average"}
+FROM_THE_START = {
+    "loss",
+    "gradient",
+    points.STEPPED,
+    "parameter",
+    "statistic",
+    "slot",
+    "average",
+}
 # At equal normal noise, the largest of three draws is below a quarter of another draw in 1.1% of the cases for one
 # number, and in fewer for an array. The perturbed runs' noise is the larger one, so false alarms are far rarer.
 FACTOR = 4.0
@@ -77,6 +81,9 @@ _FLOAT64_REMAINDER = 1e-6
 # the largest new entry. Beyond half of it the training is chaotic, and nothing is compared.
 _TRAINED = ("parameter", "statistic", "slot", "average")
 _CHAOS = 0.5
+# Quantiles of the entries' differences that are compared, by the name that the table shows. A wrong engine moves most
+# entries, which `half` and `90%` show. The few entries that rounding throws far off count in `99%` and `all` alone.
+RANKS: Mapping[str, float] = {"half": 0.5, "90%": 0.9, "99%": 0.99, "all": 1.0}
 # Takes the place of a rank: the size of the whole array.
 SIZE = "size"
 # Places of the checks in the order of computation, see `Check.step`. A loss of the training has the number of its
@@ -87,6 +94,9 @@ _POINT_LOSS = 1.55
 _POINT_GRADIENT = 1.6
 _POINT_EVALUATION = 1.65
 _POINT_UPDATE = 1.7
+_PADDING = 1.8
+
+Trajectory = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -139,33 +149,74 @@ class Check:
         return self.ratio <= 1.0
 
 
-@dataclass(frozen=True)
-class _Arrays:
-    """One array of each run: what is judged, what it is compared with, how that `moved`, and one device's own
-    differences.
+def spread(single: Trajectory, runs: Iterable[Trajectory]) -> dict[str, Array]:
+    """Returns the largest differences of perturbed runs, used one at a time, from the single device's run, by key.
+
+    Of losses that is the difference of each step (steps,); of any other array the difference at each rank and the
+    relative change of its size (5,).
     """
+    widest: dict[str, Array] = {}
+    for run in runs:
+        for key, value in run.items():
+            # A metric that is NaN or Inf on the single device is missing there, and is not compared.
+            if key.startswith("initial/") or key not in single:
+                continue
+            differences = _differences(single, key, value)
+            if key in widest:
+                differences = np.maximum(widest[key], differences)
+            widest[key] = differences
+    return widest
 
-    spread: Array
-    actual: Array
-    expected: Array
-    moved: Array
+
+def is_loss(key: str) -> bool:
+    """Returns whether a key is of losses, one per step, or of an evaluation's loss or metric."""
+    if points.is_of_point(key):
+        return points.parsed(key)[1] in (points.LOSS, points.EVALUATED)
+    return key == "loss" or key.startswith(f"{points.METRIC}/")
 
 
-@dataclass(frozen=True)
-class _Noises:
-    """Sizes of rounding errors.
+def _differences(single: Trajectory, key: str, value: Array) -> Array:
+    if is_loss(key):
+        return np.asarray(np.abs(value.astype(np.float64) - single[key]))
+    growth = relative_growth(value, single[key], movement(single, key))
+    return np.append(at_ranks(value, single[key]), abs(growth))
 
-    Attributes:
-      products: relative, of gradients that a matrix product adds up, and of everything else.
-      sums: relative, of other gradients, where that is larger.
-      storage: relative, of trained weights and slots as they are stored.
-      remainders: by key of a gradient at a point, the size that it may have where its terms cancel.
+
+def movement(run: Trajectory, key: str) -> Array:
+    """Returns an array less its value before the training or step; of a gradient or slot of a training, all of it."""
+    value = run[key].astype(np.float64)
+    before: Array | float = 0.0
+    if key.startswith("final/"):
+        before = run[f"initial/{key.removeprefix('final/')}"].astype(np.float64)
+    elif is_ema(key):
+        before = run[f"initial/{key.partition('/')[2]}"].astype(np.float64)
+    elif points.is_of_point(key):
+        number, part, path = points.parsed(key)
+        if part == points.END:
+            before = run[points.prefix(number, points.START) + path].astype(np.float64)
+    return np.asarray(value - before)
+
+
+def at_ranks(values: Array, reference: Array) -> Array:
+    """Returns the largest difference of the closest half, 90%, 99% and all of the entries; NaN counts as infinite."""
+    difference = np.abs(values.astype(np.float64) - reference.astype(np.float64)).ravel()
+    if not difference.size:
+        return np.zeros(len(RANKS))
+    difference[np.isnan(difference)] = math.inf
+    places = [math.ceil(share * difference.size) - 1 for share in RANKS.values()]
+    return np.asarray(np.partition(difference, places)[places])
+
+
+def relative_growth(values: Array, reference: Array, along: Array) -> float:
+    """Returns by what share of `along` values are longer than the reference, in its direction; 0 where it is zero.
+
+    The noise of single entries mostly cancels in this projection, so it shows a gradient that is off by 1%.
     """
-
-    products: float
-    sums: float
-    storage: float
-    remainders: Mapping[str, float]
+    square = float(np.sum(np.square(along)))
+    if not square:
+        return 0.0
+    difference = values.astype(np.float64) - reference.astype(np.float64)
+    return float(np.sum(difference * along)) / square
 
 
 def compare(
@@ -182,7 +233,7 @@ def compare(
       reference: `initial/<path>`, `loss` (steps,), `gradient/<path>` of the first step, `final/<path>`, and
         `optimizer/<slot>/<path>` and `ema/<path>` of a run on one device; of each point what `runner.verify.points`
         lists.
-      spread: by key, differences of perturbed runs from that, see `runner.verify.spread.spread`.
+      spread: by key, differences of perturbed runs from that, see `spread`.
       mesh: the same arrays of the run on the mesh.
       noise: relative, of the perturbed runs.
       sums: noise of gradients that no matrix product adds up, where that is larger.
@@ -194,94 +245,37 @@ def compare(
     Raises:
       ValueError: the runs don't have the same arrays of the same shapes.
     """
-    _check_same_arrays(reference, mesh)
-    keys = [key for key in reference if not points.is_input(key)]
-    noises = _Noises(noise, sums, storage, _point_remainders(reference, noise, sums))
+    different = sorted(key for key in set(reference) ^ set(mesh) if not points.is_of_one_side(key))
+    if different:
+        raise ValueError(f"one device and the mesh do not have the same arrays: {', '.join(different[:5])}")
+    keys = [key for key in reference if not points.is_of_one_side(key)]
+    for key in keys:
+        shapes = list(reference[key].shape), list(mesh[key].shape)
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"{key} has shape {shapes[0]} on one device and {shapes[1]} on the mesh")
     checks = []
     # The initial weights are drawn from the seed, each as one full array: they are bitwise identical.
     for key in keys:
         if key.startswith("initial/"):
             variable = key.removeprefix("initial/")
             checks.append(identical("initial", key, variable, _BEFORE, reference[key], mesh[key]))
-    for key in keys:
-        if not key.startswith("initial/"):
-            # Both sides began with the reference's values: movements are measured from them.
-            arrays = _Arrays(spread[key], mesh[key], reference[key], movement(reference, key))
-            checks.append(_check(key, arrays, reference, noises))
-    return checks
-
-
-def _check_same_arrays(reference: Trajectory, mesh: Trajectory) -> None:
-    different = sorted(key for key in set(reference) ^ set(mesh) if not points.is_input(key))
-    if different:
-        raise ValueError(f"one device and the mesh do not have the same arrays: {', '.join(different[:5])}")
+    comparison = _Comparison(reference, spread, mesh, noise, sums, storage)
+    checks += [comparison.check(key) for key in keys if not key.startswith("initial/")]
     for key, value in mesh.items():
-        if not points.is_input(key) and reference[key].shape != value.shape:
-            shapes = list(reference[key].shape), list(value.shape)
-            raise ValueError(f"{key} has shape {shapes[0]} on one device and {shapes[1]} on the mesh")
-
-
-def _point_remainders(reference: Trajectory, noise: float, sums: float) -> dict[str, float]:
-    """Returns the size that each gradient at a point may have where its terms cancel, by key."""
-    remainders: dict[str, float] = {}
-    for point in points.numbers(reference):
-        gradients = points.part(reference, point, points.GRADIENT)
-        for path, size in rounding_remainders(gradients, noise, sums).items():
-            remainders[points.prefix(point, points.GRADIENT) + path] = size
-    return remainders
-
-
-def _check(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) -> Check:
-    """Compares one array of the training from the start, or of a point."""
-    end = len(reference["loss"]) + 0.5
-    group, _, path = key.partition("/")
-    if key == "loss":
-        return _loss(arrays)
-    if group == points.METRIC:
-        return replace(_loss(arrays), name=key)
-    if group in ("gradient", points.STEPPED):
-        return _ranked(group, key, path, _FIRST_GRADIENT, arrays)
-    if points.is_of_point(key):
-        return _at_point(key, arrays, reference, noises)
-    if is_slot(key):
-        return _ranked("slot", key, owner_of(key), end, arrays, storage=noises.storage)
-    if is_ema(key):
-        return _ranked("average", key, path, end, arrays)
-    if _is_trained(path, reference):
-        return _ranked("parameter", path, path, end, arrays, storage=noises.storage)
-    return _ranked("statistic", path, path, end, arrays, noises.products)
-
-
-def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) -> Check:
-    """Compares an array of a point: a loss, a metric, a gradient, or the state after one step from there."""
-    point, part, path = points.parsed(key)
-    if part == points.EVALUATED:
-        return replace(_loss(arrays), kind="evaluation", name=key, rank="all", step=_POINT_EVALUATION)
-    if is_loss(key):
-        return replace(_loss(arrays), kind="point", name=key, rank="all", step=_POINT_LOSS)
-    owner = owner_of(path)
-    own_noise = noise_of(owner, noises.products, noises.sums)
-    if part == points.GRADIENT:
-        exact = reference.get(points.prefix(point, points.EXACT) + path)
-        remainder = noises.remainders[key]
-        # A gradient of exactly 0 does not count as cancelling: none arrives then, and whether one would be right is
-        # not shown.
-        cancels = exact is not None and 0 < _largest(exact) < _FLOAT64_REMAINDER * remainder
-        is_zero = cancels and 0 < _largest(arrays.expected) < remainder
-        # What rounding leaves of terms that cancel has no direction in which another remainder could be longer: the
-        # share of one in the other is a quotient of two draws, of which three runs show little. Its entries count.
-        size_noise = None if is_zero else own_noise
-        check = _ranked("point", key, owner, _POINT_GRADIENT, arrays, size_noise=size_noise)
-        return replace(check, zero=check.passed and is_zero)
-    if _is_trained(owner, reference):
-        # Moving averages of weights are stored in float32 whatever `engine.state` is.
-        storage = 0.0 if is_ema(path) else noises.storage
-        return _ranked("update", key, owner, _POINT_UPDATE, arrays, size_noise=own_noise, storage=storage)
-    return _ranked("update", key, owner, _POINT_UPDATE, arrays, noises.products, size_noise=noises.products)
-
-
-def _is_trained(path: str, reference: Trajectory) -> bool:
-    return f"gradient/{path}" in reference or f"{points.STEPPED}/{path}" in reference
+        if key.startswith(points.PADDING):
+            path = key.removeprefix(points.PADDING)
+            first_end = points.prefix(min(points.numbers(mesh)), points.END)
+            checks.append(
+                identical(
+                    "padding",
+                    key,
+                    owner_of(path),
+                    _PADDING,
+                    mesh[first_end + path],
+                    value,
+                )
+            )
+    return checks
 
 
 def identical(kind: str, name: str, variable: str, step: float, expected: Array, actual: Array) -> Check:
@@ -305,117 +299,198 @@ def identical(kind: str, name: str, variable: str, step: float, expected: Array,
     )
 
 
-def _loss(arrays: _Arrays) -> Check:
-    """Compares losses, one number per step.
+@dataclass(frozen=True)
+class _Comparison:
+    """The arguments of `compare`, and the check of each array of the training from the start and of the points."""
 
-    One number has no ranks, so the tolerance of a step is the perturbed runs' largest difference of all steps so far.
-    """
-    expected = arrays.expected
-    difference = np.abs(arrays.actual.astype(np.float64) - expected)
-    spread = np.maximum.accumulate(arrays.spread)
-    # A loss near 0 is a mean of examples' losses that need not be near 0, so it errs by ulps of 1 at least.
-    floor = ULPS * float(np.finfo(np.float32).eps) * np.maximum(np.abs(expected), 1.0)
-    tolerance = FACTOR * spread + floor
-    ratios = _ratios(difference, tolerance)
-    worst = int(np.argmax(ratios))
-    failed = np.flatnonzero(~(ratios <= 1.0))
-    first = int(failed[0]) if len(failed) else worst
-    scale = _largest(expected)
-    absolute = _largest(difference)
-    return Check(
-        kind="loss",
-        name="loss",
-        variable="",
-        step=first + 1,
-        absolute=absolute,
-        relative=_over(absolute, scale),
-        scale=scale,
-        rank=f"step {worst + 1}",
-        difference=float(difference[worst]),
-        tolerance=float(tolerance[worst]),
-        ratio=float(ratios[worst]),
-        spread=float(spread[worst]),
-        resolution=_over(float(tolerance[0]), abs(float(expected[0]))),
-    )
+    reference: Trajectory
+    spread: Trajectory
+    mesh: Trajectory
+    noise: float
+    sums: float
+    storage: float
 
+    def check(self, key: str) -> Check:
+        """Compares one array of the training from the start, or of a point."""
+        end = len(self.reference["loss"]) + 0.5
+        group, _, path = key.partition("/")
+        if key == "loss" or group == points.METRIC:
+            return self._loss(key)
+        if group in ("gradient", points.STEPPED):
+            return self._ranked(key, group, path, _FIRST_GRADIENT)
+        if points.is_of_point(key):
+            return self._at_point(key)
+        if is_slot(key):
+            return self._ranked(key, "slot", owner_of(key), end, storage=self.storage)
+        if is_ema(key):
+            return self._ranked(key, "average", path, end)
+        if self._is_trained(path):
+            return replace(
+                self._ranked(key, "parameter", path, end, storage=self.storage),
+                name=path,
+            )
+        return replace(self._ranked(key, "statistic", path, end, self.noise), name=path)
 
-def _ranked(
-    kind: str,
-    name: str,
-    variable: str,
-    step: float,
-    arrays: _Arrays,
-    sums: float = 0.0,
-    size_noise: float | None = None,
-    storage: float = 0.0,
-) -> Check:
-    """Compares by rank and, with `size_noise`, by the size of the whole array.
+    @cached_property
+    def _remainders(self) -> dict[int, dict[str, float]]:
+        """The size that each gradient at a point may have where its terms cancel."""
+        remainders = {}
+        for point in points.numbers(self.reference):
+            gradients = points.part(self.reference, point, points.GRADIENT)
+            remainders[point] = rounding_remainders(gradients, self.noise, self.sums)
+        return remainders
 
-    The tolerance at a rank is four times the spread there, a few ulps of the largest entry, and `sums` and `storage`.
+    def _is_trained(self, path: str) -> bool:
+        return f"gradient/{path}" in self.reference or f"{points.STEPPED}/{path}" in self.reference
 
-    Args:
-      kind: of the check.
-      name: of the array.
-      variable: that the array belongs to.
-      step: place in the order of computation.
-      arrays: of each run.
-      sums: relative noise of an array that is itself a sum over the batch.
-      size_noise: relative noise that all entries may have in common; None: the size is not compared. An array that
-        has not moved, such as a frozen weight, has no size.
-      storage: relative difference of each entry because both sides round what they store. Ranked, such differences
-        are at most the ranked entries times that. In the size of the whole array they add up at random.
-    """
-    expected = arrays.expected
-    moved = arrays.moved
-    *spread_at_ranks, spread_of_size = arrays.spread
-    largest_move = _largest(moved)
-    scale = largest_move or _largest(expected)
-    length = _length(moved)
-    epsilon = _epsilon(expected)
-    ulps = ULPS * epsilon * _largest(expected)
+    def _at_point(self, key: str) -> Check:
+        """Compares an array of a point: a loss, a metric, a gradient, or the state after one step from there."""
+        point, part, path = points.parsed(key)
+        if part == points.EVALUATED:
+            return replace(self._loss(key), kind="evaluation", rank="all", step=_POINT_EVALUATION)
+        if part == points.LOSS:
+            return replace(self._loss(key), kind="point", rank="all", step=_POINT_LOSS)
+        owner = owner_of(path)
+        own_noise = noise_of(owner, self.noise, self.sums)
+        if part == points.GRADIENT:
+            exact = self.reference.get(points.prefix(point, points.EXACT) + path)
+            remainder = self._remainders[point][path]
+            # A gradient of exactly 0 does not count as cancelling: none arrives then, and whether one would be right
+            # is not shown.
+            cancels = exact is not None and 0 < _largest(exact) < _FLOAT64_REMAINDER * remainder
+            is_zero = cancels and 0 < _largest(self.reference[key]) < remainder
+            # What rounding leaves of terms that cancel has no direction in which another remainder could be longer:
+            # the share of one in the other is a quotient of two draws, of which three runs show little. Its entries
+            # count.
+            size_noise = None if is_zero else own_noise
+            check = self._ranked(key, "point", owner, _POINT_GRADIENT, size_noise=size_noise)
+            return replace(check, zero=check.passed and is_zero)
+        if self._is_trained(owner):
+            # Moving averages of weights are stored in float32 whatever `engine.state` is.
+            storage = 0.0 if is_ema(path) else self.storage
+            return self._ranked(
+                key,
+                "update",
+                owner,
+                _POINT_UPDATE,
+                size_noise=own_noise,
+                storage=storage,
+            )
+        return self._ranked(key, "update", owner, _POINT_UPDATE, self.noise, size_noise=self.noise)
 
-    spread = np.asarray(spread_at_ranks)
-    difference = at_ranks(arrays.actual, expected)
-    entry_sizes = at_ranks(expected, np.zeros_like(expected))
-    tolerance = FACTOR * spread + ulps + sums * largest_move + storage * entry_sizes
-    # What a relative error of the whole array would change at each rank.
-    moves = at_ranks(moved, np.zeros_like(moved))
+    def _loss(self, key: str) -> Check:
+        """Compares losses or values of a metric, one number per step.
 
-    if size_noise is not None and largest_move:
-        size_tolerance = size_noise + _over(ulps, length) + ULPS * epsilon
-        size_tolerance += storage * _over(_length(expected * (moved / length)), length)
-        growth = relative_growth(arrays.actual, expected, moved)
-        # The size is relative: in units of the scale it is printed and compared like an entry's difference.
-        difference = np.append(difference, abs(growth) * scale)
-        spread = np.append(spread, spread_of_size * scale)
-        tolerance = np.append(tolerance, (FACTOR * spread_of_size + size_tolerance + sums) * scale)
-        moves = np.append(moves, scale)
+        One number has no ranks, so the tolerance of a step is the perturbed runs' largest difference of all steps so
+        far.
+        """
+        expected = self.reference[key]
+        difference = np.abs(self.mesh[key].astype(np.float64) - expected)
+        spread = np.maximum.accumulate(self.spread[key])
+        # A loss near 0 is a mean of examples' losses that need not be near 0, so it errs by ulps of 1 at least.
+        floor = ULPS * float(np.finfo(np.float32).eps) * np.maximum(np.abs(expected), 1.0)
+        tolerance = FACTOR * spread + floor
+        ratios = _ratios(difference, tolerance)
+        worst = int(np.argmax(ratios))
+        failed = np.flatnonzero(~(ratios <= 1.0))
+        first = int(failed[0]) if len(failed) else worst
+        scale = _largest(expected)
+        absolute = _largest(difference)
+        return Check(
+            kind="loss",
+            name=key,
+            variable="",
+            step=first + 1,
+            absolute=absolute,
+            relative=_over(absolute, scale),
+            scale=scale,
+            rank=f"step {worst + 1}",
+            difference=float(difference[worst]),
+            tolerance=float(tolerance[worst]),
+            ratio=float(ratios[worst]),
+            spread=float(spread[worst]),
+            resolution=_over(float(tolerance[0]), abs(float(expected[0]))),
+        )
 
-    ratios = _ratios(difference, tolerance)
-    if kind in _TRAINED and largest_move:
-        is_chaotic = np.isfinite(difference + spread) & (spread >= _CHAOS * largest_move)
-        ratios[is_chaotic] = 0.0
-    worst = int(np.argmax(ratios))
-    absolute = float(difference[len(RANKS) - 1])
-    apart = math.inf
-    if length:
-        apart = _length(arrays.actual.astype(np.float64) - expected) / length
-    return Check(
-        kind=kind,
-        name=name,
-        variable=variable,
-        step=step,
-        absolute=absolute,
-        relative=_over(absolute, scale),
-        scale=scale,
-        rank=[*RANKS, SIZE][worst],
-        difference=float(difference[worst]),
-        tolerance=float(tolerance[worst]),
-        ratio=float(ratios[worst]),
-        spread=float(spread[worst]),
-        resolution=_resolution(moves, tolerance + spread),
-        apart=apart,
-    )
+    def _ranked(
+        self,
+        key: str,
+        kind: str,
+        variable: str,
+        step: float,
+        sums: float = 0.0,
+        size_noise: float | None = None,
+        storage: float = 0.0,
+    ) -> Check:
+        """Compares by rank and, with `size_noise`, by the size of the whole array.
+
+        The tolerance at a rank is four times the spread there, a few ulps of the largest entry, and `sums` and
+        `storage`.
+
+        Args:
+          key: of the array.
+          kind: of the check.
+          variable: that the array belongs to.
+          step: place in the order of computation.
+          sums: relative noise of an array that is itself a sum over the batch.
+          size_noise: relative noise that all entries may have in common; None: the size is not compared. An array that
+            has not moved, such as a frozen weight, has no size.
+          storage: relative difference of each entry because both sides round what they store. Ranked, such differences
+            are at most the ranked entries times that. In the size of the whole array they add up at random.
+        """
+        expected = self.reference[key]
+        actual = self.mesh[key]
+        # Both sides began with the reference's values: movements are measured from them.
+        moved = movement(self.reference, key)
+        *spread_at_ranks, spread_of_size = self.spread[key]
+        largest_move = _largest(moved)
+        scale = largest_move or _largest(expected)
+        length = _length(moved)
+        epsilon = _epsilon(expected)
+        ulps = ULPS * epsilon * _largest(expected)
+
+        spread = np.asarray(spread_at_ranks)
+        difference = at_ranks(actual, expected)
+        entry_sizes = at_ranks(expected, np.zeros_like(expected))
+        tolerance = FACTOR * spread + ulps + sums * largest_move + storage * entry_sizes
+        # What a relative error of the whole array would change at each rank.
+        moves = at_ranks(moved, np.zeros_like(moved))
+
+        if size_noise is not None and largest_move:
+            size_tolerance = size_noise + _over(ulps, length) + ULPS * epsilon
+            size_tolerance += storage * _over(_length(expected * (moved / length)), length)
+            growth = relative_growth(actual, expected, moved)
+            # The size is relative: in units of the scale it is printed and compared like an entry's difference.
+            difference = np.append(difference, abs(growth) * scale)
+            spread = np.append(spread, spread_of_size * scale)
+            tolerance = np.append(tolerance, (FACTOR * spread_of_size + size_tolerance + sums) * scale)
+            moves = np.append(moves, scale)
+
+        ratios = _ratios(difference, tolerance)
+        if kind in _TRAINED and largest_move:
+            is_chaotic = np.isfinite(difference + spread) & (spread >= _CHAOS * largest_move)
+            ratios[is_chaotic] = 0.0
+        worst = int(np.argmax(ratios))
+        absolute = float(difference[len(RANKS) - 1])
+        apart = math.inf
+        if length:
+            apart = _length(actual.astype(np.float64) - expected) / length
+        return Check(
+            kind=kind,
+            name=key,
+            variable=variable,
+            step=step,
+            absolute=absolute,
+            relative=_over(absolute, scale),
+            scale=scale,
+            rank=[*RANKS, SIZE][worst],
+            difference=float(difference[worst]),
+            tolerance=float(tolerance[worst]),
+            ratio=float(ratios[worst]),
+            spread=float(spread[worst]),
+            resolution=_resolution(moves, tolerance + spread),
+            apart=apart,
+        )
 
 
 def _resolution(sizes: Array, hidden: Array) -> float:

@@ -33,13 +33,13 @@ from runner.engine.optim.stock import (
 from runner.layout.paths import slot_path
 from runner.model import scope
 from runner.verify.jax_float64 import in_float64
-from runner.verify.reference import Inputs, Reference
+from runner.verify.reference import GradientReference, Inputs
 from runner.verify.request import Request
 from runner.verify.transformation import TransformationOptimizer
 
 
-class JaxReference(Reference):
-    """A plain Keras 3 model; see `Reference` for the methods.
+class JaxReference(GradientReference):
+    """A plain Keras 3 model; see the base classes for the methods.
 
     Its layers are Keras's own, and so is the arithmetic of a step. Only dropout masks are handed in, functions of seed
     and microbatch. The states of other layers' random generators pass from step to step among the non-trainable
@@ -51,6 +51,8 @@ class JaxReference(Reference):
     Where the state is bfloat16, the results that the stock optimizer computes in float32 are rounded as they are
     stored. Its own arithmetic in bfloat16 takes Adam's 0.999 for 1, and changes nothing.
     """
+
+    _weights: list[Tensor]
 
     def __init__(self, request: Request) -> None:
         """Builds the model from the config's seed.
@@ -78,15 +80,18 @@ class JaxReference(Reference):
             part.build(variables, self.settings)
         values = {path: variable.value for path, variable in variables.items()}
         self._kinds = set_dtypes(self._model, variables, config.engine.state)
-        self._initial_values = {path: jnp.asarray(value, self._kinds[path].dtype) for path, value in values.items()}
+        self.initial = {}
+        for path, value in values.items():
+            self.initial[path] = np.array(jnp.asarray(value, self._kinds[path].dtype))
         self._generators = seed_indices(self._model)
         # States of the generators by the number of microbatches before.
-        self._seeds: dict[int, list[Tensor]] = {}
+        self._seeds: dict[int, list[Tensor]] = {
+            0: [self._model.non_trainable_variables[index].value for index in self._generators]
+        }
         self._gradients = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
         self._evaluate = jax.jit(self._evaluation)
         self._apply = jax.jit(self._applied, static_argnums=0)
-        self.reset()
-        self.initial = self.variables()
+        self.load(self.initial, 0)
 
     def positions(self) -> int:
         """Returns the most positions of a layer that has weights."""
@@ -104,40 +109,28 @@ class JaxReference(Reference):
                 most = max(most, math.prod(position_dims))
         return most
 
-    def reset(self) -> None:
-        """Restores the initial values of model and optimizer; the variables themselves are never assigned."""
-        self._weights = [self._initial_values[path] for path in self._trainable]
+    def load_model(self, state: Mapping[str, Array], step: int) -> None:
+        """Loads a state; the generators' states are those that the first training had at that step."""
+        self.assign(state)
+        seeds = iter(self._seeds[step * self._request.config.trainer.accumulate_steps])
         self._non_trainable = []
         for variable in self._model.non_trainable_variables:
-            # The states of generators have no path, and are as the builder made them.
             path = self._paths.get(id(variable))
-            self._non_trainable.append(variable.value if path is None else self._initial_values[path])
+            # The states of generators have no path.
+            value = next(seeds) if path is None else jnp.asarray(state[path], self._kinds[path].dtype)
+            self._non_trainable.append(value)
         # Of the stock optimizers' variables, by the variable's id.
         self._optimizer_values: dict[int, Tensor] = {}
         for part in self.parts:
             for variable in part.optimizer.variables:
                 self._optimizer_values[id(variable)] = variable.value
-
-    def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
-        """Loads a state; the generators' states are those that the first training had at that step."""
-        self.reset()
-        self.assign(values)
-        seeds = self._seeds[step * self._request.config.trainer.accumulate_steps]
-        self._non_trainable = []
-        for index, variable in enumerate(self._model.non_trainable_variables):
-            if index in self._generators:
-                self._non_trainable.append(seeds[self._generators.index(index)])
-            else:
-                path = self._paths[id(variable)]
-                self._non_trainable.append(jnp.asarray(values[path], self._kinds[path].dtype))
-        for part in self.parts:
             iterations = part.optimizer.iterations
             self._optimizer_values[id(iterations)] = jnp.asarray(step, iterations.dtype)
         for slot, variables in self.slot_variables:
             for path, variable in variables.items():
                 key = slot_path(slot.name, path)
-                if key in slots:
-                    self._optimizer_values[id(variable)] = jnp.asarray(slots[key], variable.dtype)
+                if key in state:
+                    self._optimizer_values[id(variable)] = jnp.asarray(state[key], variable.dtype)
 
     @contextmanager
     def in_float64(self) -> Iterator[JaxReference]:
@@ -176,7 +169,8 @@ class JaxReference(Reference):
                 stored[key] = slots[key].astype(dtype)
         return stored
 
-    def _compute_dtypes(self) -> Iterable[str | None]:
+    def compute_dtypes(self) -> Iterable[str | None]:
+        """Yields the dtype that each layer computes in."""
         return (layer.compute_dtype for layer in all_layers(self._model))
 
     def gradients(

@@ -25,12 +25,12 @@ from runner.errors import ConfigError
 from runner.layout import mesh
 from runner.layout.paths import slot_path
 from runner.model import scope, target
-from runner.verify.reference import Inputs, Reference
+from runner.verify.reference import GradientReference, Inputs
 from runner.verify.request import Request
 
 
-class KerasReference(Reference):
-    """A plain tf_keras model or tf.Module; see `Reference` for the methods.
+class KerasReference(GradientReference):
+    """A plain tf_keras model or tf.Module; see the base classes for the methods.
 
     Its layers are tf_keras's own, and so is the arithmetic of a step. Only the masks of random layers are handed in.
     """
@@ -81,28 +81,20 @@ class KerasReference(Reference):
         """Returns the most positions of a layer; 1 where no layer has an output shape."""
         return max((_positions(layer) for layer in self._model.submodules), default=1)
 
-    def reset(self) -> None:
-        """Restores the initial weights and the stock optimizer's initial state."""
+    def load_model(self, state: Mapping[str, Array], step: int) -> None:
+        """Loads a state."""
         with tf.device(self._device):
-            for path, value in self.initial.items():
-                self._variables[path].assign(value)
+            for path, variable in self._variables.items():
+                variable.assign(state[path].astype(variable.dtype.as_numpy_dtype))
             for part, start in zip(self.parts, self._optimizer_start, strict=True):
                 for variable, value in zip(part.optimizer.variables, start, strict=True):
                     variable.assign(value)
-
-    def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
-        """Loads a state."""
-        self.reset()
-        with tf.device(self._device):
-            for path, variable in self._variables.items():
-                variable.assign(values[path].astype(variable.dtype.as_numpy_dtype))
-            for part in self.parts:
                 part.optimizer.iterations.assign(step)
             for slot, variables in self.slot_variables:
                 for path, variable in variables.items():
                     key = slot_path(slot.name, path)
-                    if key in slots:
-                        variable.assign(slots[key])
+                    if key in state:
+                        variable.assign(state[key])
 
     @contextmanager
     def in_float64(self) -> Iterator[KerasReference]:
@@ -130,7 +122,8 @@ class KerasReference(Reference):
         for path, variable in self._trainable.items():
             variable.assign(weights[path])
 
-    def _compute_dtypes(self) -> Iterable[str | None]:
+    def compute_dtypes(self) -> Iterable[str | None]:
+        """Yields the dtype that each layer computes in; None where it has none."""
         return (getattr(layer, "compute_dtype", None) for layer in self._model.submodules)
 
     def gradients(

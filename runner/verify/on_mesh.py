@@ -15,7 +15,7 @@ from runner.errors import EngineError
 from runner.layout.paths import is_variable
 from runner.model.padding import check_functions
 from runner.task.base import LOSS
-from runner.verify import padding, points
+from runner.verify import points
 from runner.verify.request import Request
 
 
@@ -104,12 +104,12 @@ def _start_values(initial: Mapping[str, Array], reference: Mapping[str, Array], 
 def _at_points(
     engine: Engine, request: Request, full_request: Request, reference: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Returns the arrays of each point, see `runner.verify.points` and `runner.verify.padding`."""
+    """Returns the arrays of each point, see `runner.verify.points`."""
     arrays: dict[str, Array] = {}
     task = full_request.data.task
     for number in points.numbers(reference):
         step = _load(engine, reference, number)
-        padded = padding.at_point(full_request, reference, number)
+        padded = full_request.at_point(reference, number)
         if padded is not full_request and task.reads_batch:
             # Before its first step, training rejects a loss that padding changes. So does this.
             batch = padded.batch_of(step)
@@ -120,7 +120,7 @@ def _at_points(
         names = points.part(reference, number, points.EVALUATED)
         evaluated = {name: np.asarray([metrics[name]]) for name in names}
         arrays |= points.keyed(number, points.EVALUATED, evaluated)
-        point_request = padding.at_point(request, reference, number)
+        point_request = request.at_point(reference, number)
         stack = point_request.stack_of(step)
         arrays |= points.keyed(number, points.GRADIENT, engine.gradients(stack, step))
         losses = _mean_losses(engine.train_steps(engine.place(stack), step).read())
@@ -128,9 +128,9 @@ def _at_points(
         arrays |= points.keyed(number, points.END, engine.state())
         if point_request is not request:
             _load(engine, reference, number)
-            again = padding.refilled(point_request, step).stack_of(step)
+            again = point_request.refilled(step).stack_of(step)
             engine.train_steps(engine.place(again), step).read()
-            arrays |= {padding.PREFIX + path: value for path, value in engine.state().items()}
+            arrays |= {points.PADDING + path: value for path, value in engine.state().items()}
     return arrays
 
 

@@ -19,6 +19,10 @@ Arrays of point N, by key:
 - `pointN/end/<path>`: the state after the step;
 - `pointN/exact/<path>`: one device's gradients in float64, of variables whose terms may cancel;
 - `pointN/evaluated/<metric>`, (1,): an evaluation of examples that do not fill their last batch.
+
+Padding is part of no mean, and changes nothing that a step keeps. Training's first steps need not have any. So with
+`dataset.remainder=pad` the batch of the first point ends in padding, on both sides, and the mesh takes that step again
+with other examples in the padding: `padding/<path>`, the state after it, must be bitwise identical.
 """
 
 from __future__ import annotations
@@ -53,6 +57,8 @@ GRADIENT = "gradient"
 END = "end"
 EXACT = "exact"
 EVALUATED = "evaluated"
+# Prefix of the state after a step with other padding.
+PADDING = "padding/"
 _KEY = re.compile(rf"point(\d+)/({STEP}|{START}|{LOSS}|{GRADIENT}|{END}|{EXACT}|{EVALUATED})(?:/(.*))?$")
 # A layer whose size is below `_ZERO_LAYER` was initialized to zero, and a share of that would move nothing. It is
 # moved as if it had the size of a common initialization.
@@ -84,9 +90,9 @@ def is_of_point(key: str) -> bool:
     return _KEY.match(key) is not None
 
 
-def is_input(key: str) -> bool:
-    """Returns whether the reference alone makes a key's array: it is loaded on both sides and not compared."""
-    return is_of_point(key) and parsed(key)[1] in (STEP, START, EXACT)
+def is_of_one_side(key: str) -> bool:
+    """Returns whether one side alone makes a key's array, so that it has no counterpart on the other."""
+    return key.startswith(PADDING) or (is_of_point(key) and parsed(key)[1] in (STEP, START, EXACT))
 
 
 def numbers(keys: Iterable[str]) -> list[int]:

@@ -18,15 +18,12 @@ from rich.console import Console
 from runner.cluster.launch import free_port
 from runner.cluster.member import Member
 from runner.cluster.place import Place
-from runner.cluster.team import (
-    Team,
-    current,
-)
+from runner.cluster.team import Team, current
 from runner.config import compose
 from runner.config.convert import resolved
 from runner.config.schema import EngineConfig, MeshConfig, RunConfig, VerifyConfig
 from runner.data import loading
-from runner.data.base import Array, Dataset
+from runner.data.base import Dataset
 from runner.engine import devices, registry
 from runner.errors import EngineError
 from runner.host import cores, stages
@@ -36,15 +33,9 @@ from runner.layout import mesh
 from runner.plan.checks import warnings as config_warnings
 from runner.plan.table import plan_console
 from runner.tracking import Tracker
-from runner.train.record import (
-    CONFIG,
-    Verdict,
-    open_run,
-    recorded,
-    with_config,
-)
-from runner.verify import padding, parting, replay
-from runner.verify.children import PERTURBED, WORKER, SideResult, run_children
+from runner.train.record import CONFIG, Verdict, open_run, recorded, with_config
+from runner.verify import parting, replay
+from runner.verify.children import PERTURBED, SideResult, run_children
 from runner.verify.compare import FROM_THE_START, compare
 from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request
@@ -54,7 +45,7 @@ from runner.verify.rounding import noise_of_sums, storage_rounding
 SIDES = ("reference", "mesh")
 
 
-def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
+def run(config: RunConfig, composed: DictConfig) -> None:
     """Verifies a config, prints the table and records it all in its own run; or looks at steps of a recorded run.
 
     Raises:
@@ -84,18 +75,21 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         opened = open_run(config, content, command, "verify-") if team.is_first else Tracker()
         with recorded(opened, console) as tracker:
             tracker.log_artifact(folder / CONFIG)
-            computed(config, data, folder, worker).record(content, folder, tracker, console)
+            computed(config, data, folder).record(folder, tracker, console)
 
 
-def computed(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verdict:
+def computed(config: RunConfig, data: Dataset, folder: Path) -> Verdict:
     """Verifies a config, and records nothing.
 
     Raises:
       EngineError: a process failed.
       ConfigError: the config is invalid for a process.
     """
-    with stages.stage(_stage_title(config.verify)):
-        report = verify(config, data, folder, worker)
+    title = f"verify: {config.verify.steps} steps on one device, then on the mesh"
+    if current().count > 1:
+        title += f" in {current().count} processes"
+    with stages.stage(title):
+        report = verify(config, data, folder)
     # Process 0 has the verdict. The others fail with its line, so that no process trains on.
     failure = current().broadcast("the verdict", lambda: _failure(config.verify, report))
     return Verdict(failure, partial(_record, report, failure))
@@ -111,7 +105,6 @@ def _failure(config: VerifyConfig, report: Verification | None) -> str:
 def _record(
     report: Verification | None,
     failure: str,
-    content: Mapping[str, object],
     folder: Path,
     tracker: Tracker,
     console: Console,
@@ -126,7 +119,7 @@ def _record(
     """
     if report is not None:
         with spared(f"verify.json in {folder}"):
-            tracker.log_artifact(report.write(folder, content))
+            tracker.log_artifact(report.write(folder))
         is_verified = report.verdict == "verified"
         tracker.set_tags({"runner.verified": str(is_verified).lower(), "runner.verdict": report.verdict})
         tracker.log_metrics(0, report.metrics())
@@ -138,15 +131,7 @@ def _record(
         console.print(report.line(), soft_wrap=True, markup=False)
 
 
-def _stage_title(config: VerifyConfig) -> str:
-    title = f"verify: {config.steps} steps on one device, then on the mesh"
-    count = current().count
-    if count > 1:
-        title += f" in {count} processes"
-    return title
-
-
-def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verification | None:
+def verify(config: RunConfig, data: Dataset, folder: Path) -> Verification | None:
     """Trains the config's first steps on one device and on its mesh, in two processes, and compares them.
 
     If nothing but the training from the start differs, whose weights may be at a kink, one device runs several times
@@ -161,8 +146,9 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
     if not team.is_first:
         shared = _shared_folder(team)
         places = _child_places(team)
-        run_children(list(places), shared, folder, worker, concurrency=1, places=places)
+        run_children(list(places), shared, folder, places=places)
         return None
+    axes = mesh.describe(config.mesh.axes)
     # Several processes may be on several machines: of these, the run's folder is the one that all of them reach.
     parent = None if team.count == 1 else folder
     with tempfile.TemporaryDirectory(prefix="runner-verify-", dir=parent) as name:
@@ -170,16 +156,12 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
         write_request(shared, make_request(config, data))
         _shared_folder(team, shared)
         places = _child_places(team)
-        results = run_children(SIDES, shared, folder, worker, concurrency=_concurrency(config.mesh), places=places)
-        verification = compare_sides(
-            config.engine, shared, results, mesh.describe(config.mesh.axes), config.verify.steps
-        )
+        results = run_children(SIDES, shared, folder, _concurrency(config.mesh), places)
+        verification = compare_sides(config.engine, shared, results, axes, config.verify.steps)
         failed_kinds = {check.kind for check in verification.failed}
         if failed_kinds and failed_kinds <= FROM_THE_START:
-            run_children([PERTURBED], shared, folder, worker)
-            verification = compare_sides(
-                config.engine, shared, results, mesh.describe(config.mesh.axes), config.verify.steps
-            )
+            run_children([PERTURBED], shared, folder)
+            verification = compare_sides(config.engine, shared, results, axes, config.verify.steps)
         return verification
 
 
@@ -216,35 +198,28 @@ def compare_sides(
       EngineError: the loss on one device is NaN or Inf, or the sides don't have the same variables.
     """
     reference = read_arrays(folder / "reference.npz")
-    mesh_side = read_arrays(folder / "mesh.npz")
     spread = read_arrays(folder / "spread.npz")
-    reference_result = results["reference"]
-    precision = reference_result.get("precision", config.precision)
-    _check_finite(reference["loss"])
-
-    noise = reference_result["noise"]
-    sums = noise_of_sums(reference_result["terms"], precision)
+    result = results["reference"]
+    precision = result.get("precision", config.precision)
+    bad = np.flatnonzero(~np.isfinite(reference["loss"]))
+    if len(bad):
+        raise EngineError(
+            f"verify failed: the loss on one device is {reference['loss'][bad[0]]} at step {bad[0] + 1}, so later "
+            "steps can't be compared; lower optimizer.learning_rate or verify.steps"
+        )
+    sums = noise_of_sums(result["terms"], precision)
     storage = storage_rounding(config.state)
     try:
-        checks = compare(reference, spread, padding.without_checks(mesh_side), noise, sums=sums, storage=storage)
+        checks = compare(reference, spread, read_arrays(folder / "mesh.npz"), result["noise"], sums, storage)
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
     return Verification(
-        checks=(*checks, *padding.checks(mesh_side)),
+        checks=tuple(checks),
         steps=len(reference["loss"]),
         mesh=axes,
-        terms=reference_result["terms"],
-        noise=noise,
+        terms=result["terms"],
+        noise=result["noise"],
         precision=precision,
         storage=storage,
         requested_steps=steps,
     )
-
-
-def _check_finite(losses: Array) -> None:
-    bad = np.flatnonzero(~np.isfinite(losses))
-    if len(bad):
-        raise EngineError(
-            f"verify failed: the loss on one device is {losses[bad[0]]} at step {bad[0] + 1}, so later steps can't be "
-            "compared; lower optimizer.learning_rate or verify.steps"
-        )

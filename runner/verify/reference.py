@@ -36,11 +36,10 @@ from runner.engine.optim.stock import (
 from runner.layout.paths import (
     ema_path,
     is_ema,
-    is_slot,
     slot_path,
 )
 from runner.task.base import LOSS
-from runner.verify import padding, points
+from runner.verify import points
 from runner.verify.request import Request
 from runner.verify.rounding import (
     gradients_with_noise,
@@ -65,17 +64,18 @@ Inputs = Array | Mapping[str, Array]
 
 
 class Reference(ABC):
-    """A plain model that trains on one device, from the same weights as often as needed.
+    """A plain model, or a user's step, that trains on one device from the same weights as often as needed.
+
+    A subclass has the methods of a state, a step and an evaluation; the order of both, and the noise of perturbed
+    runs, are here and the same for all.
 
     Attributes:
       initial: canonical path to initial value, of every variable.
-      settings: of each trainable variable.
-      parts: stock optimizers, one per learning rate and step count.
+      changes: what a step returns of each trained variable: its gradient, or with a custom step its change.
     """
 
     initial: Mapping[str, Array]
-    settings: Mapping[str, groups.Settings]
-    parts: Sequence[StockPart]
+    changes = points.GRADIENT
 
     def __init__(self, request: Request) -> None:
         """Stores the request; a subclass builds the model from the config's seed."""
@@ -93,6 +93,12 @@ class Reference(ABC):
         backward = self._request.config.dataset.batch_size * self.positions()
         return max(forward, backward)
 
+    @property
+    def precision(self) -> str:
+        """The lowest that it computes in: `engine.precision`, or the dtype of a layer of the model."""
+        dtypes = {self._request.config.engine.precision, *self.compute_dtypes()}
+        return "bfloat16" if "bfloat16" in dtypes else "float32"
+
     def train(self, steps: int, noise: float = 0.0, seed: int = 0, seconds: float = math.inf) -> dict[str, Array]:
         """Trains from the initial weights, and returns the arrays of `runner.verify.compare.compare`.
 
@@ -103,34 +109,28 @@ class Reference(ABC):
           seed: of the noise.
           seconds: no step begins later than that, except for the first three.
         """
-        self.reset()
-        losses: list[float] = []
-        gradient_norms: list[dict[str, float]] = []
-        first_gradients: dict[str, Array] = {}
-        averages: dict[str, Array] = {}
+        self.load(self.initial, 0)
+        metrics: list[dict[str, float]] = []
+        first_changes: dict[str, Array] = {}
         started = time.monotonic()
         for step in range(steps):
             rng = np.random.default_rng([seed, step])
-            loss, gradients = self._step_gradients(step, noise, rng, self._request.batches)
-            self.apply(gradients)
-            losses.append(loss)
-            gradient_norms.append(self._gradient_norms(gradients))
-            first_gradients = first_gradients or gradients
-            averages = self._averages_after(averages)
+            of_step, changes = self.step(step, self._request.batches, noise, rng)
+            metrics.append(of_step)
+            first_changes = first_changes or changes
             if step == 0:
                 # The first step is mostly its compilation, which `seconds` does not count.
                 started = time.monotonic()
-            elif len(losses) >= MIN_STEPS and time.monotonic() - started > seconds:
+            elif len(metrics) >= MIN_STEPS and time.monotonic() - started > seconds:
                 break
-        return {
-            **{f"initial/{path}": value for path, value in self.initial.items()},
-            "loss": np.asarray(losses, np.float32),
-            **_by_step(gradient_norms),
-            **{f"gradient/{path}": value for path, value in first_gradients.items()},
-            **{f"final/{path}": value for path, value in self.variables().items()},
-            **self._slots(),
-            **averages,
-        }
+        arrays = {f"initial/{path}": value for path, value in self.initial.items()}
+        for name in metrics[0]:
+            key = LOSS if name == LOSS else f"{points.METRIC}/{name}"
+            arrays[key] = np.asarray([values[name] for values in metrics], np.float32)
+        arrays |= {f"{self.changes}/{path}": value for path, value in first_changes.items()}
+        for path, value in self.state().items():
+            arrays[f"final/{path}" if path in self.initial else path] = value
+        return arrays
 
     def points(self, trained: Mapping[str, Array]) -> dict[str, Array]:
         """Returns the steps and states of the points of a training without noise, see `runner.verify.points`.
@@ -139,38 +139,14 @@ class Reference(ABC):
         help. `at_points` returns the arrays that are computed from there.
         """
         arrays: dict[str, Array] = {}
-        for number, step in enumerate(points.steps(len(trained["loss"]))):
+        for number, step in enumerate(points.steps(len(trained[LOSS]))):
             for share in points.SHARES:
-                state = self._point(trained, share, step, np.random.default_rng([number, step]))
+                state = self.point(trained, share, step, np.random.default_rng([number, step]))
                 if state is not None:
                     arrays[f"point{number}/{points.STEP}"] = np.asarray(step)
                     arrays |= points.keyed(number, points.START, state)
                     break
         return arrays
-
-    def _point(
-        self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator
-    ) -> dict[str, Array] | None:
-        """Returns a complete state; None if its loss or a gradient is NaN or Inf."""
-        self.reset()
-        self.assign(points.perturbed_weights(self.weights(), share, rng))
-        self.constrain()
-        weights = self.weights()
-        # Variables that no gradient changes, such as moving statistics, are valid as the training left them.
-        variables = {path: trained[f"final/{path}"] for path in self.initial} | weights
-        self.load(variables, {}, step)
-        loss, gradients = self._step_gradients(step, 0.0, rng, self._request.batches)
-        if not math.isfinite(loss) or not all(np.isfinite(value).all() for value in gradients.values()):
-            return None
-        config = self._request.config.optimizer
-        # A schedule's rate may be 0 at this step, and a momentum of 0 would verify nothing.
-        rate = float(learning_rate(config, float(step), self._request.total_steps)) or config.learning_rate
-        kinds = [slot for slot, _ in self.slot_variables]
-        slots = points.slots(kinds, gradients, weights, rate, rng)
-        slots |= points.slots_near(kinds, trained, slots, rng)
-        slots = self.as_stored(slots)
-        averages = points.averages(weights, rng) if config.ema.decay is not None else {}
-        return variables | slots | averages
 
     def at_points(self, states: Mapping[str, Array], noise: float = 0.0, seed: int = 0) -> dict[str, Array]:
         """Evaluates and takes gradients at the points, and takes a step from each; returns what
@@ -180,25 +156,131 @@ class Reference(ABC):
         for number in points.numbers(states):
             step = points.step_of(states, number)
             start = points.part(states, number, points.START)
-            slots = {path: value for path, value in start.items() if is_slot(path)}
-            self.load({path: start[path] for path in self.initial}, slots, step)
-            rng = np.random.default_rng([seed, number, step])
-            request = padding.at_point(self._request, states, number)
+            self.load(start, step)
             # Evaluations draw from a stream of their own: what they draw does not change the step's noise.
-            evaluated = self._evaluated(start, step, noise, np.random.default_rng([seed, number, step, 1]))
+            evaluated = self.evaluated(start, step, noise, np.random.default_rng([seed, number, step, 1]))
             arrays |= points.keyed(number, points.EVALUATED, evaluated)
-            loss, gradients = self._step_gradients(step, noise, rng, request.batches)
-            self.apply(gradients)
-            averages = {path: value for path, value in start.items() if is_ema(path)}
-            # The first update of a run sets the averages to the weights, whatever they were before.
-            averages = self._averages_after(averages if step else {})
-            end = {**self.variables(), **self._slots(), **averages}
-            arrays[f"point{number}/{points.LOSS}"] = np.asarray([loss], np.float32)
-            arrays |= points.keyed(number, points.GRADIENT, gradients)
-            arrays |= points.keyed(number, points.END, end)
+            batches = self._request.at_point(states, number).batches
+            metrics, changes = self.step(step, batches, noise, np.random.default_rng([seed, number, step]))
+            arrays[f"point{number}/{points.LOSS}"] = np.asarray([metrics[LOSS]], np.float32)
+            if self.changes == points.GRADIENT:
+                arrays |= points.keyed(number, points.GRADIENT, changes)
+            arrays |= points.keyed(number, points.END, self.state())
         return arrays
 
-    def _evaluated(
+    def exact(self, arrays: Mapping[str, Array], noise: float) -> dict[str, Array]:
+        """Takes gradients in float64 at the points where they may be zero up to rounding; empty if none may be."""
+        del arrays, noise
+        return {}
+
+    @abstractmethod
+    def compute_dtypes(self) -> Iterable[str | None]:
+        """Yields the dtype that each layer computes in; None where it has none."""
+
+    @abstractmethod
+    def positions(self) -> int:
+        """Returns the largest number of positions of an example to which a layer applies its weights."""
+
+    @abstractmethod
+    def weights(self) -> dict[str, Array]:
+        """Returns the trainable variables by canonical path."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Array]:
+        """Returns every variable, slot and moving average of weights by path."""
+
+    @abstractmethod
+    def load(self, state: Mapping[str, Array], step: int) -> None:
+        """Loads a state, `step` steps after the beginning of the first training.
+
+        A slot that is missing gets its initial value.
+        """
+
+    @abstractmethod
+    def step(
+        self, step: int, batches: HostBatches, noise: float, rng: np.random.Generator
+    ) -> tuple[dict[str, float], dict[str, Array]]:
+        """Takes a step; returns its metrics, the loss among them, and the changes of each trained variable."""
+
+    @abstractmethod
+    def point(
+        self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator
+    ) -> dict[str, Array] | None:
+        """Returns a complete state whose weights are moved by a share of their size; None if it gives NaN or Inf."""
+
+    @abstractmethod
+    def evaluated(
+        self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
+    ) -> dict[str, Array]:
+        """Returns the finite results (1,) of an evaluation at a state, by metric; its batches have no padding."""
+
+
+class GradientReference(Reference):
+    """A plain model with its framework's stock optimizer.
+
+    Attributes:
+      settings: of each trainable variable.
+      parts: stock optimizers, one per learning rate and step count.
+    """
+
+    settings: Mapping[str, groups.Settings]
+    parts: Sequence[StockPart]
+
+    def step(
+        self, step: int, batches: HostBatches, noise: float, rng: np.random.Generator
+    ) -> tuple[dict[str, float], dict[str, Array]]:
+        """Takes a step; returns the loss with the norms that the run logs, and the gradients."""
+        loss, gradients = self._step_gradients(step, noise, rng, batches)
+        config = self._request.config.optimizer
+        updates = gradients
+        if is_divided(self.settings) or OPTIMIZERS[config.name].is_transformation:
+            updates = dict(zip(gradients, clip(config.clip, list(gradients.values()), np), strict=True))
+        for number, part in enumerate(self.parts):
+            self.apply_part(number, [updates[path] for path in part.paths])
+        self._update_averages()
+        paths = list(gradients)
+        values = norms.values(config, paths, list(gradients.values()), array_functions(np))
+        logged = {name: float(value) for name, value in zip(norms.names(config, paths), values, strict=True)}
+        return {LOSS: loss, **logged}, gradients
+
+    def state(self) -> dict[str, Array]:
+        """Returns the variables, the slots and the moving averages."""
+        state = self.variables()
+        for slot, variables in self.slot_variables:
+            for path, variable in variables.items():
+                state[slot_path(slot.name, path)] = self.slot_value(variable)
+        return state | self._averages
+
+    def load(self, state: Mapping[str, Array], step: int) -> None:
+        """Loads a state."""
+        # The first update of a run sets the averages to the weights, whatever they were before.
+        self._averages = {path: value for path, value in state.items() if is_ema(path) and step}
+        self.load_model(state, step)
+
+    def point(
+        self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator
+    ) -> dict[str, Array] | None:
+        """Returns a complete state; None if its loss or a gradient is NaN or Inf."""
+        self.load(self.initial, 0)
+        self.assign(points.perturbed_weights(self.weights(), share, rng))
+        self.constrain()
+        weights = self.weights()
+        # Variables that no gradient changes, such as moving statistics, are valid as the training left them.
+        variables = {path: trained[f"final/{path}"] for path in self.initial} | weights
+        self.load(variables, step)
+        loss, gradients = self._step_gradients(step, 0.0, rng, self._request.batches)
+        if not math.isfinite(loss) or not all(np.isfinite(value).all() for value in gradients.values()):
+            return None
+        config = self._request.config.optimizer
+        # A schedule's rate may be 0 at this step, and a momentum of 0 would verify nothing.
+        rate = float(learning_rate(config, float(step), self._request.total_steps)) or config.learning_rate
+        kinds = [slot for slot, _ in self.slot_variables]
+        slots = points.slots(kinds, gradients, weights, rate, rng)
+        slots |= points.slots_near(kinds, trained, slots, rng)
+        averages = points.averages(weights, rng) if config.ema.decay is not None else {}
+        return variables | self.as_stored(slots) | averages
+
+    def evaluated(
         self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
     ) -> dict[str, Array]:
         """Returns the loss of an evaluation at a state, and the metrics of some tasks.
@@ -265,7 +347,7 @@ class Reference(ABC):
                 for number, paths in suspects.items():
                     step = points.step_of(arrays, number)
                     start = points.part(arrays, number, points.START)
-                    twin.load({path: start[path] for path in twin.initial}, {}, step)
+                    twin.load({path: start[path] for path in twin.initial}, step)
                     gradients = twin._few_gradients(step)
                     exact |= points.keyed(number, points.EXACT, {path: gradients[path] for path in paths})
         except Exception:
@@ -284,42 +366,23 @@ class Reference(ABC):
     def _noise_of_sums(self) -> float:
         return noise_of_sums(self.longest_sum, self.precision)
 
-    @property
-    def precision(self) -> str:
-        """The lowest that it computes in: `engine.precision`, or the dtype of a layer of the model."""
-        dtypes = {self._request.config.engine.precision, *self._compute_dtypes()}
-        return "bfloat16" if "bfloat16" in dtypes else "float32"
-
     def as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
         """Returns slots in the dtype in which a run stores them."""
         return dict(slots)
 
     @abstractmethod
-    def _compute_dtypes(self) -> Iterable[str | None]:
-        """Yields the dtype that each layer computes in; None where it has none."""
-
-    @abstractmethod
-    def in_float64(self) -> AbstractContextManager[Reference]:
+    def in_float64(self) -> AbstractContextManager[GradientReference]:
         """Returns a context with the same model computing in float64."""
 
-    def _averages_after(self, averages: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the moving averages after an update; without earlier ones, the weights after the first update."""
+    def _update_averages(self) -> None:
+        """Updates the moving averages; without earlier ones, they are the weights."""
         decay = self._request.config.optimizer.ema.decay
         if decay is None:
-            return {}
+            return
         kept_share = np.float32(decay)
-        updated = {}
         for path, weight in self.weights().items():
-            average = averages.get(ema_path(path), weight)
-            updated[ema_path(path)] = average * kept_share + weight * (1 - kept_share)
-        return updated
-
-    def _slots(self) -> dict[str, Array]:
-        slots = {}
-        for slot, variables in self.slot_variables:
-            for path, variable in variables.items():
-                slots[slot_path(slot.name, path)] = self.slot_value(variable)
-        return slots
+            average = self._averages.get(ema_path(path), weight)
+            self._averages[ema_path(path)] = average * kept_share + weight * (1 - kept_share)
 
     @cached_property
     def slot_variables(self) -> list[tuple[Slot, dict[str, Any]]]:
@@ -382,28 +445,12 @@ class Reference(ABC):
         return loss, sums
 
     @abstractmethod
-    def positions(self) -> int:
-        """Returns the largest number of positions of an example to which a layer applies its weights."""
-
-    @abstractmethod
-    def reset(self) -> None:
-        """Restores the initial weights and the stock optimizer's initial state."""
-
-    @abstractmethod
-    def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
-        """Loads a state of every variable, and of slots by path, `step` steps after the beginning of the first
-        training.
-
-        A slot that is missing gets its initial value.
-        """
+    def load_model(self, state: Mapping[str, Array], step: int) -> None:
+        """Loads the variables and slots of a state, see `load`."""
 
     @abstractmethod
     def constrain(self) -> None:
         """Applies the trainable variables' own constraints to them."""
-
-    @abstractmethod
-    def weights(self) -> dict[str, Array]:
-        """Returns the trainable variables by canonical path."""
 
     @abstractmethod
     def assign(self, weights: Mapping[str, Array]) -> None:
@@ -427,22 +474,6 @@ class Reference(ABC):
     def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
         """Returns each example's loss (B,), the task's totals and the sum of layers' losses in an evaluation."""
 
-    def _gradient_norms(self, gradients: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the norms of a step's gradients that the run logs, by name."""
-        config = self._request.config.optimizer
-        host = array_functions(np)
-        paths = list(gradients)
-        values = norms.values(config, paths, list(gradients.values()), host)
-        return {name: float(value) for name, value in zip(norms.names(config, paths), values, strict=True)}
-
-    def apply(self, gradients: Mapping[str, Array]) -> None:
-        """Updates the weights with the stock optimizers."""
-        config = self._request.config.optimizer
-        if is_divided(self.settings) or OPTIMIZERS[config.name].is_transformation:
-            gradients = dict(zip(gradients, clip(config.clip, list(gradients.values()), np), strict=True))
-        for number, part in enumerate(self.parts):
-            self.apply_part(number, [gradients[path] for path in part.paths])
-
     @abstractmethod
     def apply_part(self, number: int, gradients: list[Array]) -> None:
         """Updates the weights of one stock optimizer."""
@@ -454,12 +485,3 @@ class Reference(ABC):
     @abstractmethod
     def slot_value(self, variable: Any) -> Array:
         """Returns the present value of a variable of the stock optimizer."""
-
-
-def _by_step(metrics: Sequence[Mapping[str, float]]) -> dict[str, Array]:
-    """Returns metrics of steps as arrays (steps,) by key; all steps have the same ones."""
-    names = metrics[0] if metrics else {}
-    by_key = {}
-    for name in names:
-        by_key[f"{points.METRIC}/{name}"] = np.asarray([values[name] for values in metrics], np.float32)
-    return by_key

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ from runner.train import feed, identity, profile
 from runner.train.display import Display
 from runner.train.record import with_config
 from runner.train.saved import open_saved
+from runner.verify.compare import Check, identical
+from runner.verify.report import plain
 
 if TYPE_CHECKING:
     from runner.data import loading
@@ -97,25 +99,6 @@ class RecordedStep:
         return 0 if self.start is None else self.start.step
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A recorded metric or variable that was not computed again bit for bit.
-
-    Attributes:
-      kind: `metric` or `variable`.
-      name: of the metric, or path of the variable.
-      step: of the record.
-      largest: absolute difference of two entries; NaN if only one of them is finite.
-      relative: the same over the largest recorded entry.
-    """
-
-    kind: str
-    name: str
-    step: int
-    largest: float
-    relative: float
-
-
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Computes a step of a recorded run again, and prints and writes how it compares with the record.
 
@@ -142,24 +125,25 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # All processes compute the step on their part of the mesh. Process 0 compares and reports.
     if not current().is_first:
         return
-    compared, found = compare(recorded, taker.history, taker.variables)
-    printed = [*printed, *_lines(recorded, changed, taker.examples, compared, found)]
+    compared, differing = compare(recorded, taker.history, taker.variables)
+    printed = [*printed, *_lines(recorded, changed, taker.examples, compared, differing)]
     file = {
         "run": recorded.run.id,
         "step": recorded.step,
         "start": recorded.first,
-        "equal": not found,
+        "equal": not differing,
         "differences": {key: list(map(str, values)) for key, values in changed.items()},
         "examples": taker.examples,
         "compared_metrics": compared["metric"],
         "compared_variables": compared["variable"],
+        "metric_differences": [plain(check) for check in differing if check.kind == "metric"],
+        "variable_differences": [plain(check) for check in differing if check.kind == "variable"],
+        "states": taker.states,
     }
-    for kind in compared:
-        file[f"{kind}_differences"] = [asdict(difference) for difference in found if difference.kind == kind]
-    (folder / FILE).write_text(json.dumps(file | {"states": taker.states}, indent=1) + "\n")
+    (folder / FILE).write_text(json.dumps(file, indent=1) + "\n")
     Console().print_lines([*printed, f"written: {folder / FILE}"])
     # Another config or another version of a library explains a difference, so only a step without one fails.
-    if found and not changed:
+    if differing and not changed:
         raise EngineError(
             f"step={recorded.step}: differs from the record with the recorded config and libraries; {folder} "
             "has the details"
@@ -362,55 +346,43 @@ def sketch(array: Array) -> tuple[float, float]:
 
 def compare(
     recorded: RecordedStep, history: MetricHistory, variables: Mapping[str, Array]
-) -> tuple[dict[str, int], list[Difference]]:
+) -> tuple[dict[str, int], list[Check]]:
     """Compares with the run's metrics and, if the run has one, with the checkpoint after the step.
 
     Returns:
-      How many metrics and variables were compared, and those that differ: metrics by step, variables by size.
+      How many metrics and variables were compared, and those that differ: metrics by step, variables by size. Another
+      dtype with the same values is not a difference, nor are NaNs on both sides.
     """
-    expected = _values(recorded.history)
-    actual = _values(history)
-    metrics: list[Difference] = []
+    metrics = _values(recorded.history)
+    again = _values(history)
     # The values up to the start come from the checkpoint itself, so comparing them would show nothing.
-    common = sorted(key for key in expected.keys() & actual.keys() if key[0] > recorded.first)
-    for step, name in common:
-        metrics += _difference("metric", name, step, expected[step, name], actual[step, name])
-    found: list[Difference] = []
+    common = sorted(key for key in metrics.keys() & again.keys() if key[0] > recorded.first)
     saved: Mapping[str, Array] = {} if recorded.saved is None else recorded.saved
-    for path in saved:
-        found += _difference("variable", path, recorded.step, saved[path], variables[path])
+    found: list[Check] = []
+    # Inf minus Inf is NaN, and NumPy would warn of it.
+    with np.errstate(invalid="ignore"):
+        for step, name in common:
+            expected, actual = metrics[step, name], again[step, name]
+            if not np.array_equal(expected, actual, equal_nan=True):
+                found.append(identical("metric", name, "", step, expected, actual))
+        differing: list[Check] = []
+        for path in saved:
+            if not np.array_equal(saved[path], variables[path], equal_nan=True):
+                differing.append(identical("variable", path, path, recorded.step, saved[path], variables[path]))
     # A NaN is larger than any number.
-    found.sort(key=lambda one: np.inf if np.isnan(one.relative) else one.relative, reverse=True)
-    return {"metric": len(common), "variable": len(saved)}, [*metrics, *found]
+    differing.sort(key=lambda check: np.nan_to_num(check.relative, nan=np.inf), reverse=True)
+    return {"metric": len(common), "variable": len(saved)}, [*found, *differing]
 
 
-def _values(history: MetricHistory) -> dict[tuple[int, str], np.float64]:
+def _values(history: MetricHistory) -> dict[tuple[int, str], Array]:
     """Returns every metric by its step and its logged name."""
     evaluations = [(step, evaluation.metrics) for step, evaluation in history.evaluations]
     values = {}
     for prefix, rows in (("train/", history.train), ("epoch/", history.epochs), ("eval/", evaluations)):
         for step, means in rows:
             for name, mean in means.items():
-                values[step, prefix + name] = np.float64(mean)
+                values[step, prefix + name] = np.asarray(mean)
     return values
-
-
-def _difference(kind: str, name: str, step: int, expected: Any, actual: Any) -> list[Difference]:
-    """Returns the difference of two values; none if they are bitwise identical."""
-    before = np.asarray(expected)
-    after = np.asarray(actual)
-    if before.shape != after.shape:
-        return [Difference(kind, name, step, np.nan, np.nan)]
-    wide_before = before.astype(np.float64)
-    wide_after = after.astype(np.float64)
-    # Another dtype with the same values is not a difference, nor are NaNs of other bits, or -0.0 in place of 0.0.
-    if np.array_equal(wide_before, wide_after, equal_nan=True):
-        return []
-    # Inf minus Inf is NaN, and NumPy would warn of it.
-    with np.errstate(invalid="ignore"):
-        largest = float(np.max(np.abs(wide_before - wide_after), initial=0.0))
-    scale = float(np.max(np.abs(wide_before), initial=0.0))
-    return [Difference(kind, name, step, largest, largest / scale if scale else largest)]
 
 
 def _lines(
@@ -418,7 +390,7 @@ def _lines(
     changed: Differences,
     examples: Sequence[int],
     compared: Mapping[str, int],
-    found: Sequence[Difference],
+    differing: Sequence[Check],
 ) -> list[str]:
     """Returns the lines that are printed; `changed` are keys and libraries that are not the recorded ones."""
     step = recorded.step
@@ -438,14 +410,12 @@ def _lines(
     if not parts:
         between = f"steps {recorded.first + 1:,} to {step:,}"
         return [*printed, f"nothing to compare with: the run's checkpoints have no metrics of {between}"]
-    printed.append(f"{'compared' if found else 'bitwise identical'}: {' and '.join(parts)}")
-    for kind in compared:
-        own = [difference for difference in found if difference.kind == kind]
-        for difference in own[:_SHOWN]:
-            printed.append(
-                f"{kind} {difference.name} differs at step {difference.step:,} by {difference.largest:.3g} "
-                f"({difference.relative:.2g} of its largest value)"
-            )
-        if len(own) > _SHOWN:
-            printed.append(f"{len(own) - _SHOWN} more {kind}s differ, see {FILE}")
+    printed.append(f"{'compared' if differing else 'bitwise identical'}: {' and '.join(parts)}")
+    for check in differing[:_SHOWN]:
+        printed.append(
+            f"{check.kind} {check.name} differs at step {check.step:,} by {check.absolute:.3g} "
+            f"({check.relative:.2g} of its largest value)"
+        )
+    if len(differing) > _SHOWN:
+        printed.append(f"{len(differing) - _SHOWN} more differ, see {FILE}")
     return printed

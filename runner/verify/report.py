@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -185,10 +184,10 @@ class Verification:
             metrics[f"verify/{check.kind}_ratio"] = check.ratio
         return metrics
 
-    def content(self, config: Mapping[str, object]) -> dict[str, object]:
+    def content(self) -> dict[str, object]:
         """Returns everything as plain values for JSON."""
-        variables = [_plain(variable) | {"sensitive": variable.is_sensitive} for variable in self.variables]
-        checks = [_plain(check) | {"passed": check.passed} for check in self.checks]
+        variables = [plain(variable) | {"sensitive": variable.is_sensitive} for variable in self.variables]
+        checks = [plain(check) | {"passed": check.passed} for check in self.checks]
         return {
             "verdict": self.verdict,
             "verified": self.verdict == "verified",
@@ -200,7 +199,6 @@ class Verification:
             "noise": self.noise,
             "longest_sum": self.terms,
             "tolerance": self.basis(),
-            "config_sha256": config_hash(config),
             "versions": installed(_PACKAGES),
             "variables": variables,
             "checks": checks,
@@ -227,16 +225,11 @@ class Verification:
         paths = sorted(groups, key=lambda path: path != "")
         return [max(groups[path], key=_severity) for path in paths]
 
-    def write(self, folder: Path, config: Mapping[str, object]) -> Path:
+    def write(self, folder: Path) -> Path:
         """Writes verify.json and returns its path."""
         path = folder / "verify.json"
-        path.write_text(json.dumps(self.content(config), indent=2) + "\n")
+        path.write_text(json.dumps(self.content(), indent=2) + "\n")
         return path
-
-
-def config_hash(config: Mapping[str, object]) -> str:
-    """Returns the SHA-256 of a resolved config, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _severity(check: Check) -> tuple[float, float]:
@@ -308,8 +301,8 @@ def _detects(variable: Sensitivity | None) -> str:
     return percent(variable.resolution) if variable.is_sensitive else "not sensitive"
 
 
-def _plain(record: Check | Sensitivity) -> dict[str, object]:
-    """Returns the fields; JSON has no NaN or infinity, so these become strings."""
+def plain(record: Check | Sensitivity) -> dict[str, object]:
+    """Returns the fields of a record; JSON has no NaN or infinity, so these become strings."""
     fields: dict[str, object] = {}
     for key, value in asdict(record).items():
         is_plain = not isinstance(value, float) or math.isfinite(value)

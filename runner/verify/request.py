@@ -17,28 +17,21 @@ from runner.data.sampler import eval_plan
 from runner.data.vocabulary import Vocabulary
 from runner.data.workers import Workers
 from runner.engine.base import HostBatches
-from runner.engine.lengths import (
-    check_verified,
-    epoch_steps,
-    eval_sizes,
-    run_length,
-    without_padding,
-)
+from runner.engine.lengths import check_verified, epoch_steps, eval_sizes, run_length, without_padding
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
-from runner.train.feed import (
-    Examples,
-    StepsPerCall,
-    drawn_epoch,
-    epoch_plan,
-)
+from runner.train.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
+from runner.verify import points
 
 _REQUEST = "request.json"
 _BATCHES = "batches.npz"
 # `numpy.savez` takes arrays as keyword arguments, and an array called `file` would be its own argument.
 _PREFIX = "array/"
+# The last quarter of a padded batch is padding: at least the whole share of one device where a batch is split into 4
+# parts or more. Most examples are left for the comparison with one device.
+_PADDED_PARTS = 4
 
 
 @dataclass(frozen=True)
@@ -100,6 +93,35 @@ class Request:
             batch[WEIGHT] = weight[None]
             batches.append(HostBatches(batch, self.data.task.weights(batch), 1))
         return batches
+
+    def at_point(self, arrays: Mapping[str, Array], number: int) -> Request:
+        """Returns the request with the batches of a point: where a run pads, the first point's batch ends in
+        padding.
+        """
+        if self.config.dataset.remainder != "pad" or number != points.numbers(arrays)[0]:
+            return self
+        batches = self.batches
+        padded = (points.step_of(arrays, number), slice(self._real_examples(), None))
+        weights = batches.weights.copy()
+        weights[padded] = 0
+        example_weights = batches.arrays[WEIGHT].copy()
+        example_weights[padded] = 0
+        arrays = {**batches.arrays, WEIGHT: example_weights}
+        return replace(self, batches=replace(batches, arrays=arrays, weights=weights))
+
+    def refilled(self, step: int) -> Request:
+        """Returns a padded request with other examples in the padding: those that its batch begins with."""
+        real = self._real_examples()
+        padding = self.batches.weights.shape[1] - real
+        arrays = {name: array.copy() for name, array in self.batches.arrays.items()}
+        for name in arrays.keys() - {WEIGHT}:
+            arrays[name][step, real:] = self.batches.arrays[name][step, :padding]
+        return replace(self, batches=replace(self.batches, arrays=arrays))
+
+    def _real_examples(self) -> int:
+        """Returns how many examples of the padded batch are real: at least one."""
+        size: int = self.batches.weights.shape[1]
+        return max(size - max(1, size // _PADDED_PARTS), 1)
 
     def source(self) -> ArraySource:
         """Returns the examples of all batches in a row, as a split that an engine may cache on its devices."""

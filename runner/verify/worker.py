@@ -25,16 +25,14 @@ from runner.errors import ConfigError, DataError, EngineError
 from runner.host.late import late
 from runner.layout.mesh import device_kind
 from runner.verify.children import PERTURBED, result_file
-from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS
+from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS, spread
 from runner.verify.on_mesh import train
 from runner.verify.reference import Reference
 from runner.verify.request import Request, read_arrays, read_config, read_request, write_arrays
 from runner.verify.rounding import noise
-from runner.verify.spread import spread
 
 if TYPE_CHECKING:
     from runner.verify import jax_reference, keras_reference, own_step_reference
-    from runner.verify.own_step_reference import OwnStepReference
 else:
     # Each imports its engine's library, and the environment must be set before.
     jax_reference = late("runner.verify.jax_reference")
@@ -129,7 +127,7 @@ def compute_exactly(config: MeshConfig) -> None:
         os.environ.setdefault(*_EXACT_PRODUCTS)
 
 
-def make_reference(request: Request) -> Reference | OwnStepReference:
+def make_reference(request: Request) -> Reference:
     """Returns the single device that the config's engine is compared with; its library must be loaded.
 
     Raises:

@@ -25,7 +25,7 @@ from typing import Any
 
 from tests import forks
 from tests.campaign.base import Case
-from tests.campaign.fuzz_cases import SAVED, WRITES, Drawer, Line, key_of, preset_keys
+from tests.campaign.fuzz_cases import SAVED, Drawer, Line, key_of, preset_keys
 
 CASES = 150
 _ANSWER_S, _RUN_S, _END_S = 60.0, 90.0, 60.0
@@ -35,11 +35,6 @@ _BASE = (
     *("trainer.limit_eval_batches=1", "verify.steps=2", "dataset.download=false", "trainer.progress=lines"),
     *("trainer.checkpoint.folder=checkpoints", "export.folder=export", "hydra.run.dir=run"),
 )
-_TEXT = (
-    *("dataset=pydoc", "task=language_model", "model=gpt", "model.dim=16", "model.depth=1", "dataset.batch_size=8"),
-    *("dataset.sequence_length=32", *(word for word in _BASE[1:] if word != "dataset.download=false")),
-)
-_PROMPT = "generate.prompt=def"
 _READ_BY = {"verify.steps=2": "runner.verify", "export.folder=export": "runner.export"}  # rejected elsewhere
 _ONE = "hydra.mode=RUN"  # whatever an option says
 _CANARIES = {"data.csv": "1,2\n", "keep/notes.txt": "notes\n", "run.txt": "mine\n", ".hidden": "too\n"}
@@ -84,14 +79,13 @@ class _Campaign:
         self.answerer = _Answerer()
         self._folder, self._left = folder, real
         self._runs: dict[tuple[str, str], tuple[bool, str]] = {}
-        self._saved: dict[bool, str] = {}
+        self._saved = ""
 
     def tried(self, number: int, line: Line) -> Case:
         """Tries one command line."""
         place = self._folder / str(number) / "work"
         lay_out(place)
-        base = (*_TEXT, _PROMPT) if line.command == WRITES else _BASE
-        base = tuple(word for word in base if _READ_BY.get(word, line.command) == line.command)
+        base = tuple(word for word in _BASE if _READ_BY.get(word, line.command) == line.command)
         shown = " ".join(["-m", line.command, *line.arguments(())]).replace("\n", "\\n")
         held, note = self._outcome(place, line, line.arguments((*base, _ONE)))
         if held and (changed := touched(place)):
@@ -119,30 +113,27 @@ class _Campaign:
             return True, "accepted, not run"
         self._left = None if self._left is None else self._left - 1
         if line.command in SAVED and "run" not in map(key_of, line.overrides):
-            arguments = [*arguments, f"run='{self._saved_run(writes=line.command == WRITES)}'"]
+            arguments = [*arguments, f"run='{self._saved_run()}'"]
         shutil.rmtree(place / "run", ignore_errors=True)
         library = forks.JAX if config["engine"]["name"] == "jax" else forks.TENSORFLOW
         self._runs[key] = judged(line, _run(line.command, arguments, place, library))
         return self._runs[key]
 
-    def _saved_run(self, *, writes: bool) -> str:
-        """Returns the folder of a run that left checkpoints, made once; with `writes` one of a language model."""
-        if writes not in self._saved:
-            place = self._folder / ("saved_text" if writes else "saved")
+    def _saved_run(self) -> str:
+        """Returns the folder of a run that left checkpoints, made once."""
+        if not self._saved:
+            place = self._folder / "saved"
             place.mkdir()
-            base = [word for word in (_TEXT if writes else _BASE) if word not in _READ_BY]
-            ended = _run("runner", ["engine=jax", *base], place, forks.JAX)
+            ended = _run("runner", ["engine=jax", *(word for word in _BASE if word not in _READ_BY)], place, forks.JAX)
             (record,) = place.glob("checkpoints/*/run.json")
             assert ended.code == 0, ended.err
-            self._saved[writes] = str(record.parent)
-        return self._saved[writes]
+            self._saved = str(record.parent)
+        return self._saved
 
 
 def _looked_at(command: str, config: dict[str, Any]) -> str:
     """Returns what a command may look at of a config: nothing of the groups of the other commands."""
-    idle = {"sweep", "advise"} | ({"export"} if command != "runner.export" else set())
-    if command != WRITES:
-        idle |= {"generate", "replay"}
+    idle = {"sweep", "advise", "generate", "replay"} | ({"export"} if command != "runner.export" else set())
     if command != "runner.verify" and not config["trainer"]["verify_first"]:
         idle.add("verify")
     return json.dumps({key: value for key, value in config.items() if key not in idle})

@@ -21,10 +21,9 @@ from runner.config.search_path import content_of, options_in
 from runner.errors import shown
 from runner.host.paths import conf_dir
 
-WRITES = "runner.generate"  # looks at a run of a language model
-COMMANDS = ("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.export", WRITES)
-_OFTEN = (62, 15, 8, 6, 4, 5)  # of a hundred draws; an export takes a minute
-SAVED = ("runner.evaluate", "runner.export", WRITES)  # commands that look at a run
+COMMANDS = ("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.export")
+_OFTEN = (65, 16, 8, 7, 4)  # of a hundred draws; an export takes a minute
+SAVED = ("runner.evaluate", "runner.export")  # commands that look at a run
 
 # Values as they are typed, by what they are meant as; any may be drawn for any key.
 _OF_TYPE: dict[type, tuple[str, ...]] = {

@@ -40,8 +40,8 @@ def test_verify_sees_a_process_that_trains_on_something_else(tmp_path: Path) -> 
     )
     (tmp_path / "wrong_worker.py").write_text(worker)
     (tmp_path / "wrong_verify.py").write_text(
-        "from runner.cli import entry\nfrom runner.verify import record\n"
-        "def run(config, composed):\n    record.run(config, composed, worker='wrong_worker')\n"
+        "from runner.cli import entry\nfrom runner.verify import children, record\nchildren.WORKER = 'wrong_worker'\n"
+        "run = record.run\n"
         "if __name__ == '__main__':\n    entry.main('wrong_verify')\n"
     )
     command = [sys.executable, "-m", "wrong_verify", "dataset=digits", "engine=jax", "mesh=batch2", "verify.steps=2"]

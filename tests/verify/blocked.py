@@ -18,9 +18,10 @@ from tests.engine.blocked_worker import HEAVY, Blocker
 
 
 def command(config: RunConfig, composed: DictConfig) -> None:
-    from runner.verify.record import run
+    from runner.verify import children, record
 
-    run(config, composed, worker="tests.verify.blocked")
+    children.WORKER = "tests.verify.blocked"
+    record.run(config, composed)
 
 
 def main() -> int:

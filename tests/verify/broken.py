@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 
 from omegaconf import DictConfig
@@ -10,17 +9,16 @@ from omegaconf import DictConfig
 from runner.cli import entry
 from runner.config.schema import RunConfig
 
-WORKER = "tests.verify.broken_worker"
-
 
 def run(config: RunConfig, composed: DictConfig) -> None:
     from runner.train import run as train
-    from runner.verify import record
+    from runner.verify import children, record
 
+    children.WORKER = "tests.verify.broken_worker"
     if os.environ.get("COMMAND") == "train":
-        train.run(config, composed, functools.partial(record.computed, worker=WORKER))
+        train.run(config, composed, record.computed)
     else:
-        record.run(config, composed, worker=WORKER)
+        record.run(config, composed)
 
 
 if __name__ == "__main__":

@@ -55,37 +55,12 @@ def padding_in_an_evaluation() -> None:
     evaluation.examples_of = lambda _: None
 
 
-def swapped_inputs() -> None:
-    """Gives the model one of its inputs in the place of another of the same shape."""
-    from runner.task.base import Task
-
-    sound = Task.inputs
-
-    def inputs(self: Any, *given: Any) -> Any:
-        found = sound(self, *given)
-        names = list(found)
-        return dict(zip(names, [found[name] for name in reversed(names)], strict=True))
-
-    Task.inputs = inputs  # type: ignore[method-assign]
-
-
-def killed() -> None:
-    os.kill(os.getpid(), 9)
-
-
-def crash() -> None:
-    raise RuntimeError("a bug of the engine")
-
-
 BREAKS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
         larger_gradient,
         scaled_bias,
         padding_in_an_evaluation,
-        swapped_inputs,
-        killed,
-        crash,
     )
 }
 

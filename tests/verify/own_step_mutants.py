@@ -14,11 +14,10 @@ from typing import Any
 from unittest import mock
 
 from runner.config.schema import VerifyConfig
-from runner.verify.compare import compare
+from runner.verify.compare import compare, spread
 from runner.verify.on_mesh import train
 from runner.verify.request import Request
 from runner.verify.rounding import noise
-from runner.verify.spread import spread
 from runner.verify.verdict import verdict_of
 from tests.engine import own_step_worker
 

@@ -10,9 +10,9 @@ import pytest
 
 from runner.verify import record as check
 from runner.verify.children import SideResult
+from runner.verify.compare import spread
 from runner.verify.request import write_arrays
 from runner.verify.rounding import noise
-from runner.verify.spread import spread
 from tests.engine import cases
 from tests.verify.test_compare import run
 

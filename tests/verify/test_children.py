@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ConfigError, EngineError
+from runner.verify import children
 from runner.verify.children import SideResult, run_children
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def fake_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "WORKER", "tests.verify.fake_worker")
+    monkeypatch.chdir(ROOT)
+
+
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> SideResult:
     monkeypatch.setenv("FAKE", kind)
-    monkeypatch.chdir(ROOT)
-    return run_children(["mesh"], folder, folder, "tests.verify.fake_worker")["mesh"]
+    return run_children(["mesh"], folder, folder)["mesh"]
 
 
 def test_a_side_that_is_done_says_what_it_has_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,19 +52,7 @@ def test_a_side_whose_config_is_invalid_ends_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, other: str
 ) -> None:
     monkeypatch.setenv("FAKE", f"{other}: sleep, {first}: invalid")
-    monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError, match=f"^why {first}$"):
-        run_children(["reference", "mesh"], tmp_path, tmp_path, "tests.verify.fake_worker", concurrency=2)
+        run_children(["reference", "mesh"], tmp_path, tmp_path, concurrency=2)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
-
-
-@pytest.mark.parametrize("together", [1, 2])
-def test_sides_are_told_in_their_order_however_many_run_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
-) -> None:
-    monkeypatch.setenv("FAKE", "done")
-    monkeypatch.chdir(ROOT)
-    sides = ["reference", "mesh", "against"]
-    said = run_children(sides, tmp_path, tmp_path, "tests.verify.fake_worker", together)
-    assert [(side, each["text"]) for side, each in said.items()] == [(side, f"why {side}") for side in sides]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runner.data.base import WEIGHT
-from runner.verify import padding
+from runner.verify.compare import compare, spread
 from runner.verify.request import Request
 from tests.configs import with_keys
 from tests.engine import cases
@@ -22,21 +22,21 @@ def request(remainder: str, batch: int = 8) -> Request:
 
 def test_the_batch_of_the_first_point_alone_ends_in_padding() -> None:
     sound = request("pad")
-    given = padding.at_point(sound, POINTS, 1).batches
+    given = sound.at_point(POINTS, 1).batches
     for weights in (given.weights, given.arrays[WEIGHT]):
         assert (weights[1] > 0).tolist() == [True] * 6 + [False] * 2
         assert weights[[0, 2]].all()
     assert sound.batches.weights.all()
     assert sound.batches.arrays[WEIGHT].all()
-    assert padding.at_point(sound, POINTS, 2) is sound
+    assert sound.at_point(POINTS, 2) is sound
     drops = request("drop")
-    assert padding.at_point(drops, POINTS, 1) is drops
+    assert drops.at_point(POINTS, 1) is drops
 
 
 @pytest.mark.parametrize("batch", [1, 2, 8])
 def test_what_the_padding_holds_is_exchanged_and_nothing_else(batch: int) -> None:
-    padded = padding.at_point(request("pad", batch), POINTS, 1)
-    other = padding.refilled(padded, 1).batches
+    padded = request("pad", batch).at_point(POINTS, 1)
+    other = padded.refilled(1).batches
     assert padded.batches.weights[1].any(), "never padding alone"
     np.testing.assert_array_equal(other.weights, padded.batches.weights)
     for name, array in padded.batches.arrays.items():
@@ -48,11 +48,10 @@ def test_what_the_padding_holds_is_exchanged_and_nothing_else(batch: int) -> Non
 
 def test_a_step_that_other_padding_changes_fails_by_the_variable() -> None:
     end = {"d1/kernel": np.ones(3, np.float32), "optimizer/m/d1/kernel": np.zeros(3, np.float32)}
-    mesh = {f"point1/end/{path}": value for path, value in end.items()}
-    assert padding.checks(mesh) == []
-    mesh |= {f"padding/{path}": value for path, value in end.items()}
-    assert all(check.passed for check in padding.checks(mesh))
-    mesh["padding/optimizer/m/d1/kernel"] = np.nextafter(np.zeros(3, np.float32), np.float32(1))
-    (found,) = [check for check in padding.checks(mesh) if not check.passed]
-    assert (found.kind, found.variable) == ("padding", "d1/kernel")
-    assert not any(key.startswith("padding/") for key in padding.without_checks(mesh))
+    sides = {"loss": np.ones(1, np.float32)} | {f"point1/start/{path}": value for path, value in end.items()}
+    sides |= {f"point1/end/{path}": value for path, value in end.items()}
+    again = {f"padding/{path}": value for path, value in end.items()}
+    again["padding/optimizer/m/d1/kernel"] = np.nextafter(np.zeros(3, np.float32), np.float32(1))
+    checks = compare(sides, spread(sides, [sides]), sides | again, 0.0)
+    assert [check.passed for check in checks if check.kind == "padding"] == [True, False]
+    assert [check.variable for check in checks if not check.passed] == ["d1/kernel"]

@@ -7,10 +7,9 @@ import pytest
 
 from runner.engine.optim.base import Slot
 from runner.verify import points
-from runner.verify.compare import Check, compare
+from runner.verify.compare import Check, compare, spread
 from runner.verify.report import Verification
 from runner.verify.rounding import gradients_with_noise
-from runner.verify.spread import spread
 from runner.verify.verdict import NEAR, SENSITIVITY, sensitivities, verdict_of
 
 NOISE = 1e-5

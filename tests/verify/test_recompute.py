@@ -89,11 +89,3 @@ def test_another_optimizer_than_that_of_the_compared_checkpoint_is_invalid(repla
     saved = Checkpoint(storage.write(tmp_path, replace(content(8), shards=shards)))
     with pytest.raises(ConfigError, match=r"was saved with another optimizer, .*; set optimizer as the run had it"):
         replayed(8, {"replay.step": 8}, saved=saved)
-
-
-def test_the_states_are_recorded_from_the_start_on(replayed: Any) -> None:
-    result = replayed(14, {"replay.step": 14, "replay.states": True})
-    assert list(result.states) == list(range(15))
-    plain = replayed(14, {"replay.step": 14})
-    assert plain.states == {}
-    np.testing.assert_array_equal(result.variables["d/kernel"], plain.variables["d/kernel"])

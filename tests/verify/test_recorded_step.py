@@ -12,34 +12,25 @@ from runner.checkpoint.metric_history import (
 from runner.checkpoint.runs import SavedRun
 from runner.errors import ConfigError
 from runner.verify import replay as record
-from runner.verify.replay import _difference
 
 
-def test_only_keys_that_change_a_step_are_differences() -> None:
-    before = {"mesh": {"axes": {"batch": 4}}, "tracking": {"name": "mlflow"}, "trainer": {"checkpoint": {"keep": 1}}}
-    now = {"mesh": {"axes": {"batch": 8}}, "tracking": {"name": "none"}, "trainer": {"checkpoint": {"keep": 2}}}
-    assert record.config_differences(before, now) == {"mesh.axes.batch": (4, 8)}
-
-
-def test_how_fast_a_run_reads_its_data_is_no_difference() -> None:
-    before = {
-        "dataset": {"workers": 0, "prefetch": 2, "batch_size": 8},
-        "sweep": {"jobs": 1},
-        "trainer": {"on_nan": "stop"},
-    }
-    now = {
-        "dataset": {"workers": 4, "prefetch": 9, "batch_size": 9},
-        "sweep": {"jobs": 2},
-        "trainer": {"on_nan": "continue"},
-    }
-    assert record.config_differences(before, now) == {"dataset.batch_size": (8, 9)}
-
-
-def test_an_axis_that_only_one_mesh_has_is_a_difference() -> None:
-    before = {"mesh": {"axes": {"batch": 4}}}
-    now = {"mesh": {"axes": {"batch": 4, "model": 2}}}
-    assert record.config_differences(before, now) == {"mesh.axes.model": (None, 2)}
-    assert record.config_differences(now, before) == {"mesh.axes.model": (2, None)}
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ({"tracking": {"name": "mlflow"}}, {"tracking": {"name": "none"}}, {}),
+        ({"trainer": {"checkpoint": {"keep": 1}}}, {"trainer": {"checkpoint": {"keep": 2}}}, {}),
+        ({"trainer": {"on_nan": "stop"}}, {"trainer": {"on_nan": "continue"}}, {}),
+        ({"dataset": {"prefetch": 2}}, {"dataset": {"prefetch": 9}}, {}),
+        ({"dataset": {"batch_size": 8}}, {"dataset": {"batch_size": 9}}, {"dataset.batch_size": (8, 9)}),
+        # An axis that only one mesh has.
+        ({"mesh": {"axes": {}}}, {"mesh": {"axes": {"model": 2}}}, {"mesh.axes.model": (None, 2)}),
+        ({"mesh": {"axes": {"model": 2}}}, {"mesh": {"axes": {}}}, {"mesh.axes.model": (2, None)}),
+    ],
+)
+def test_only_keys_that_change_a_step_are_differences(
+    before: dict[str, object], now: dict[str, object], expected: dict[str, object]
+) -> None:
+    assert record.config_differences(before, now) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,11 +58,12 @@ def test_without_a_checkpoint_before_the_step_the_run_is_computed_from_its_begin
         record._start(run, [20, 40], 15, None, history)
 
 
-def test_a_difference_is_of_values_and_not_of_their_dtype() -> None:
+def test_a_difference_is_of_values_and_not_of_their_dtype(tmp_path) -> None:  # type: ignore[no-untyped-def]
     one = np.array([1.0, np.nan], np.float32)
-    assert _difference("variable", "w", 3, one, one.astype(np.float64)) == []
-    assert _difference("variable", "w", 3, one, one.copy()) == []
-    (found,) = _difference("variable", "w", 3, np.array([2.0, -4.0], np.float32), np.array([2.0, -4.5], np.float32))
-    assert (found.largest, found.relative) == (0.5, 0.125)
-    (is_nan,) = _difference("variable", "w", 3, np.zeros(2), np.array([0.0, np.nan]))
-    assert np.isnan(is_nan.largest)
+    saved = {"same": one, "wide": one, "far": np.array([2.0, -4.0], np.float32), "nan": np.zeros(2)}
+    again = {"same": one.copy(), "wide": one.astype(np.float64), "far": np.array([2.0, -4.5]), "nan": one}
+    recorded = record.RecordedStep(SavedRun(tmp_path, {"run": "a"}), 3, None, saved, empty([]), 3, {})  # type: ignore[arg-type]
+    compared, (is_nan, far) = record.compare(recorded, empty([]), again)
+    assert compared == {"metric": 0, "variable": 4}
+    assert (far.name, far.absolute, far.relative) == ("far", 0.5, 0.125)
+    assert is_nan.name == "nan"

@@ -19,18 +19,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 BUILDER = '''
-def normalized(keras, input_shape, num_classes):
-    """A dense net with batch normalization; a bias before it would train on rounding alone."""
-    layers = [
-        keras.layers.Flatten(),
-        keras.layers.Dense(32, use_bias=False, name="d1"),
-        keras.layers.BatchNormalization(fused=False, momentum=0.9, name="bn"),
-        keras.layers.Activation("relu"),
-        keras.layers.Dense(num_classes, name="d2"),
-    ]
-    return keras.Sequential([keras.Input(input_shape), *layers])
-
-
 def kinked(keras, input_shape, num_classes):
     """Black pixels under a bias of 0 lie exactly where the ReLU bends."""
     layers = [
@@ -53,7 +41,6 @@ def biased(keras, input_shape, num_classes):
     return keras.Sequential([keras.Input(input_shape), *layers])
 
 '''
-NORMALIZED = ["model=custom", "model._target_=my_models.normalized"]
 
 
 def command(
@@ -126,33 +113,6 @@ def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path, monke
     assert {"config.yaml", "verify.json"} <= artifacts
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        ["optimizer=rmsprop", "optimizer.centered=true", "optimizer.momentum=0.5", "optimizer.epsilon=1e-4"],
-        ["optimizer=sgd", "optimizer.momentum=0.9", "optimizer.nesterov=true", "optimizer.clip.global_norm=0.5"],
-    ],
-)
-def test_batch_statistics_and_every_slot_are_compared(tmp_path: Path, optimizer: list[str]) -> None:
-    command(tmp_path, "mesh=batch4", *NORMALIZED, *optimizer, "verify.steps=6", "tracking=none")
-    names = [check["name"] for check in result(tmp_path)["checks"]]
-    slots = ("velocity", "average", "momentum") if "rmsprop" in optimizer[0] else ("momentum",)
-    assert [name for name in names if name.endswith("d2/bias") and not name.startswith("point")] == [
-        "initial/d2/bias",
-        "gradient/d2/bias",
-        "d2/bias",
-        *(f"optimizer/{slot}/d2/bias" for slot in slots),
-    ]
-    assert {name for name in names if name.endswith("d2/bias") and name.startswith("point0")} == {
-        "point0/gradient/d2/bias",
-        "point0/end/d2/bias",
-        *(f"point0/end/optimizer/{slot}/d2/bias" for slot in slots),
-    }
-    kinds = {check["name"]: check["kind"] for check in result(tmp_path)["checks"]}
-    assert kinds["bn/moving_mean"] == kinds["bn/moving_variance"] == "statistic"
-
-
 def broken(folder: Path, kind: str, *overrides: str, **environment: str) -> subprocess.CompletedProcess[str]:
     chosen = ["mesh=batch8", "verify.steps=6", *overrides]
     done = command(folder, *chosen, module="tests.verify.broken", code=1, BREAK=kind, **environment)
@@ -162,7 +122,6 @@ def broken(folder: Path, kind: str, *overrides: str, **environment: str) -> subp
 
 
 ENGINES = ["keras_dtensor", "jax"]
-DEATHS = [("killed", "was killed by signal 9"), ("crash", "exited with code 1")]
 KINKED = ["model=custom", "model._target_=my_models.kinked", "optimizer=sgd", "tracking=none"]
 
 
@@ -262,14 +221,6 @@ def test_a_finished_run_stays_so_if_its_resume_is_not_verified(tmp_path: Path) -
     assert after.data.tags == before.data.tags
 
 
-@pytest.mark.parametrize(("kind", "shown"), nightly_except(DEATHS[:1], DEATHS))
-def test_a_side_that_dies_is_one_line_that_names_its_log(tmp_path: Path, kind: str, shown: str) -> None:
-    done = broken(tmp_path, kind, "tracking=none", "verify.steps=1")
-    log = tmp_path / "run" / "verify-mesh.log"
-    assert done.stderr == f"error: verify's mesh process {shown}; its output is in {log}\n"
-    assert kind == "killed" or "a bug of the engine" in log.read_text()
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_error_of_a_users_layer_is_told_in_its_own_words(tmp_path: Path, engine: str) -> None:
@@ -298,15 +249,3 @@ def test_a_side_that_refuses_the_config_ends_in_exit_code_two(tmp_path: Path) ->
     rule = "layout.rules=[{match: nowhere/kernel, spec: [null, model]}]"
     done = command(tmp_path, "mesh=batch4_model2", rule, "tracking=none", "verify.steps=1", code=2)
     assert done.stderr.startswith("error: layout.rules[0].match=nowhere/kernel: matches no variable")
-
-
-def test_help_comes_in_a_second_and_a_bad_key_is_refused_without_tensorflow(tmp_path: Path) -> None:
-    assert "verify:" in command(tmp_path, "--help").stdout
-    done = command(tmp_path, "verify.steps=0", code=2)
-    assert done.stderr == "error: verify.steps=0: must be at least 1; set verify.steps=20\n"
-    code = (
-        "import sys, runner.verify.__main__, runner.verify.record; print({'tensorflow', 'mlflow'} & set(sys.modules))"
-    )
-    held = os.environ | {"PYTHONPATH": str(ROOT)}
-    told = subprocess.run([sys.executable, "-c", code], env=held, capture_output=True, text=True, check=True)
-    assert told.stdout == "set()\n"
