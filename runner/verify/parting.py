@@ -78,8 +78,8 @@ def run(config: RunConfig) -> None:
     if low:
         say([f"equal{within} at the checkpoints of step {low:,}"])
     say([f"the first recorded difference is at step {high:,}"])
-    # The present state of both runs at each step that was computed again.
-    ours, theirs = _computed(first.run, low, high), _computed(second.run, low, high)
+    ours = _computed(first.run, low, high)
+    theirs = _computed(second.run, low, high)
     for step in sorted(ours.keys() & theirs.keys()):
         paths = differing(ours[step], theirs[step], tolerance)
         if paths:
@@ -126,7 +126,8 @@ def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | N
         if high is not None and step >= high:
             break
         compared = max(compared, step)
-        ours, theirs = (sketches(runs.open_checkpoint("run", side.run, step)) for side in (first, second))
+        ours = sketches(runs.open_checkpoint("run", first.run, step))
+        theirs = sketches(runs.open_checkpoint("run", second.run, step))
         if differing(ours, theirs, tolerance):
             high = step
             break

@@ -362,7 +362,8 @@ def compare(
     # Inf minus Inf is NaN, and NumPy would warn of it.
     with np.errstate(invalid="ignore"):
         for step, name in common:
-            expected, actual = metrics[step, name], again[step, name]
+            expected = metrics[step, name]
+            actual = again[step, name]
             if not np.array_equal(expected, actual, equal_nan=True):
                 found.append(identical("metric", name, "", step, expected, actual))
         differing: list[Check] = []
