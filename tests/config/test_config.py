@@ -66,6 +66,7 @@ NEEDS = {
     "task/custom": ["task._target_=own_code.loss"],
     "task/step": ["task._target_=tests.task.own_steps.Line", "engine=jax"],
     "task/several": ["task.outputs={price:regression,sick:binary}"],
+    "hardware": ["engine=jax"],
     "optimizer/keras": ["engine=jax"],
     "optimizer/optax": ["engine=jax", "optimizer._target_=optax.adamw"],
 }

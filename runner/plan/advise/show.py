@@ -21,8 +21,9 @@ def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
     for number, entry in enumerate(entries[:SHOWN], 1):
         cells = [str(number), mesh.describe(entry.candidate.sizes), _options(entry)]
         cells += [entry.bound, entry.verdict, size(entry.peak_bytes)]
-        fastest, slowest = entry.step_seconds
-        cells.append(f"{rows.duration(fastest)} to {rows.duration(slowest)}")
+        fastest, slowest = map(rows.duration, entry.step_seconds)
+        unit = slowest.partition(" ")[2]
+        cells.append(f"{fastest.removesuffix(f' {unit}')} to {slowest}")
         lines.append(tuple(cells))
     columns = ("", "mesh", "layout, also", "bound", "verdict", "memory", "step time")
     return rows.Rows("Candidates, the best first; memory per device", columns, 2, tuple(lines))
