@@ -1,9 +1,8 @@
 """The rule language of layouts: rules -> one exact spec per variable. Pure Python, the same for every engine."""
 
-from runner.layout import auto
 from runner.layout.resolver import lint, resolve
 from runner.layout.rules import Placement
 from runner.layout.specs import Spec
 from runner.layout.validation import check, check_inputs
 
-__all__ = ["Placement", "Spec", "auto", "check", "check_inputs", "lint", "resolve"]
+__all__ = ["Placement", "Spec", "check", "check_inputs", "lint", "resolve"]

@@ -19,11 +19,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-
-import yaml  # type: ignore[import-untyped]
+from dataclasses import dataclass, field, replace
 
 from runner.config.schema import LayoutConfig
 from runner.layout import transformers
@@ -265,19 +262,3 @@ def _count(shape: Shape) -> str:
     if elements == 1:
         return "1 element"
     return f"{elements:,} elements"
-
-
-def to_yaml(placed: Mapping[str, Placement], config: LayoutConfig) -> str:
-    """Returns the config's rules, and those that it proposed for these variables, as the YAML of a layout option.
-
-    `auto` is false in it, so the option no longer depends on the model.
-    """
-    rules = []
-    for rule in config.rules:
-        rules.append({key: value for key, value in asdict(rule).items() if value not in (None, 0)})
-    for path, placement in placed.items():
-        if placement.rule is not None and placement.rule >= len(config.rules):
-            rules.append({"match": re.escape(path), "spec": list(placement.spec)})
-    content = asdict(config) | {"auto": False, "rules": rules}
-    text: str = yaml.safe_dump(content, default_flow_style=None, sort_keys=False, width=math.inf)
-    return f"# Rules that layout=auto proposed for one model on one mesh.\n{text}"

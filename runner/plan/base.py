@@ -246,7 +246,6 @@ class Plan:
       compute_seconds: of one training step on one device at those rates.
       warnings: of the layout's lint.
       program: memory and operations of the step's program per device, if its compiler counts them.
-      proposed: the layout that `layout=auto` chose, as YAML with reasons; empty for other layouts.
       processes: number of processes that share the mesh.
       machines: that share a mesh of virtual CPU devices; 1: all processes are on this one.
       crossing: axes whose devices are in several processes.
@@ -267,7 +266,6 @@ class Plan:
     compute_seconds: float
     warnings: tuple[str, ...] = ()
     program: ProgramCost | None = None
-    proposed: str = ""
     processes: int = 1
     machines: int = 1
     crossing: tuple[str, ...] = ()

@@ -1,8 +1,9 @@
-"""Writes plan.json, plan.md, plan.png and layout.yaml into a run's folder."""
+"""Writes plan.json, plan.md and plan.png into a run's folder."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,24 +19,19 @@ else:
     picture = late("runner.plan.picture")
 
 NAMES = ("plan.json", "plan.md", "plan.png")
-# The layout that layout=auto proposed, as an option's file to edit.
-_PROPOSED = "layout.yaml"
 
 
 def write_files(plan: Plan, folder: Path) -> list[Path]:
     """Writes the plan and its picture, and returns the files; one that can't be written is left out with a warning."""
-    texts = {"plan.json": lambda: json.dumps(plan.to_dict(), indent=2) + "\n", "plan.md": lambda: markdown(plan)}
-    names = list(NAMES)
-    if plan.proposed:
-        texts[_PROPOSED] = lambda: plan.proposed
-        names.append(_PROPOSED)
+    writers: Mapping[str, Callable[[Path], object]] = {
+        "plan.json": lambda path: path.write_text(json.dumps(plan.to_dict(), indent=2) + "\n", "utf-8"),
+        "plan.md": lambda path: path.write_text(markdown(plan), "utf-8"),
+        "plan.png": lambda path: picture.draw(plan, path),
+    }
     files = []
-    for name in names:
+    for name in NAMES:
         with spared(str(folder / name)):
-            if name == "plan.png":
-                picture.draw(plan, folder / name)
-            else:
-                (folder / name).write_text(texts[name](), "utf-8")
+            writers[name](folder / name)
             files.append(folder / name)
     return files
 

@@ -60,9 +60,6 @@ def make_plan(
     """
     axes = config.mesh.axes
     model = placed_model(config, engine, data)
-    proposed = ""
-    if config.layout.auto:
-        proposed = layout.auto.to_yaml(engine.placements, config.layout)
 
     # The engine gives slots and variables in one mapping: without the variables, it is that of the slots.
     slots = dict(engine.variables())
@@ -156,7 +153,6 @@ def make_plan(
         compute_seconds=flops / (device_rates.gflops * 1e9),
         warnings=warnings,
         program=program,
-        proposed=proposed,
         processes=processes,
         machines=checks_cluster.machines(config.cluster, "cpu"),
         crossing=tuple(crossing),
