@@ -6,9 +6,8 @@ them that divides its dim. With a model axis:
   by hidden units, embeddings and heads by vocabulary, a mixture's experts over `experts`.
 - Two dense layers, the second right after the first, are sharded column then row: the activation between them stays
   sharded, and one all-reduce follows (also Megatron-LM). The pairs with the most elements come first.
-- A single dense layer that has an eighth of all elements or more is sharded by rows, else by columns; the last one,
-  whose columns are the outputs, never by columns. A smaller one is replicated: its sharding would propagate to all
-  layers around it, and each of them would communicate.
+- A single dense layer that has an eighth of all elements or more is sharded by rows. A smaller one is replicated: its
+  sharding would propagate to all layers around it, and each of them would communicate.
 - A convolution's kernel is sharded over its output channels and gathered before use.
 - The bias of a layer sharded by columns is sharded like its kernel; all other variables are replicated.
 Without a model axis, variables are sharded over the batch axis (FSDP), each on the largest dim that it divides.
@@ -189,19 +188,13 @@ def _shard_single_dense(plan: _Plan) -> None:
             share = f"{elements / all_elements:.1%} of all elements"
             plan.decide(kernel, (None, None), f"alone with {share}: saves less memory than its sharding communicates")
             continue
-        rows, columns = plan.variables[kernel]
-        row_axis = plan.axis_dividing(rows)
-        column_axis = plan.axis_dividing(columns)
-        is_last = layer == dense[-1]
-        if row_axis is not None:
-            plan.decide(kernel, (row_axis, None), f"alone, by row: one all-reduce over {row_axis} gives its output")
-            plan.decide(bias, (None,), f"added after the all-reduce of {kernel}")
-        elif column_axis is not None and is_last:
-            plan.decide(kernel, (None, None), "its columns are the outputs, and no axis divides its rows")
-        elif column_axis is not None and not plan.is_fixed(bias):
-            reason = f"alone, by column: {column_axis} does not divide its {rows} rows"
-            plan.decide(kernel, (None, column_axis), reason)
-            plan.decide(bias, (column_axis,), f"sharded like the columns of {kernel}")
+        rows = plan.variables[kernel][0]
+        axis = plan.axis_dividing(rows)
+        if axis is None:
+            plan.decide(kernel, (None, None), f"alone, and no axis ({plan.described_axes()}) divides its {rows} rows")
+            continue
+        plan.decide(kernel, (axis, None), f"alone, by row: one all-reduce over {axis} gives its output")
+        plan.decide(bias, (None,), f"added after the all-reduce of {kernel}")
 
 
 def _shard_convolutions(plan: _Plan) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runner.config.schema import LayoutConfig
 from runner.layout.axes import BATCH, REPLICA, batch_axis, names_of
@@ -17,27 +17,13 @@ from runner.layout.rules import Placement
 
 @dataclass(frozen=True)
 class Split:
-    """Why FSDP shards little on the config's mesh, and a mesh on which it shards more.
+    """Why FSDP shards little on the config's mesh, in words, and a mesh of as many devices on which it shards more.
 
-    Attributes:
-      axes: size by mesh axis, of as many devices; empty: none is better, and the config's shards few.
-      replicated: variables that the batch axis does not divide, though a rule shards over it.
-      total: variables that such rules match.
-      size: of the config's batch axis.
+    Without axes no mesh is better, though the config's shards few.
     """
 
-    axes: dict[str, int]
-    replicated: int
-    total: int
-    size: int
-
-    @property
-    def reason(self) -> str:
-        """Returns why FSDP shards so little, in words."""
-        return (
-            f"axis {BATCH!r} of size {self.size} divides no dim of {self.replicated} of the {self.total} variables "
-            "that it is to shard, so each device stores them whole"
-        )
+    reason: str
+    axes: Mapping[str, int] = field(default_factory=dict)
 
 
 def split(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> Split | None:
@@ -56,6 +42,10 @@ def split(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[s
     replicated = [placement for placement in to_shard if BATCH not in placement.spec]
     if not replicated:
         return None
+    reason = (
+        f"axis {BATCH!r} of size {size} divides no dim of {len(replicated)} of the {len(to_shard)} variables that it "
+        "is to shard, so each device stores them whole"
+    )
     shapes = {path: placement.shape for path, placement in placed.items()}
     best = _stored(placed, axes)
     found = None
@@ -71,9 +61,9 @@ def split(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[s
         stored = _stored(resolve(config, shapes, split_axes), split_axes)
         if stored < best:
             best = stored
-            found = Split(split_axes, len(replicated), len(to_shard), size)
+            found = Split(reason, split_axes)
     if found is None and 2 * len(replicated) > len(to_shard):
-        return Split({}, len(replicated), len(to_shard), size)
+        return Split(reason)
     return found
 
 

@@ -71,14 +71,6 @@ def test_layers_with_another_layer_between_are_no_pair() -> None:
     assert found["c/kernel"] == ("model", None)
 
 
-def test_a_single_dense_layer_is_sharded_by_columns_if_no_axis_divides_its_rows_and_it_is_not_the_last() -> None:
-    variables = {"a/kernel": (45, 64), "a/bias": (64,), "norm/gamma": (64,), "b/kernel": (45, 64)}
-    found = proposed(variables, AXES)
-    assert (found["a/kernel"], found["a/bias"]) == ((None, "model"), ("model",))
-    assert found["b/kernel"] == (None, None)
-    assert reasons(variables, AXES)["b/kernel"] == "its columns are the outputs, and no axis divides its rows"
-
-
 def test_attention_is_sharded_by_heads_and_its_mlp_column_then_row() -> None:
     found = proposed(vit(depth=1), AXES)
     for name in ("query", "key", "value"):
