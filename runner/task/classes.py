@@ -76,34 +76,36 @@ def check_range(labels: Array, classes: int, target: str, split: str, fix: Calla
 
 def weights_of(
     setting: Any, names: Sequence[str], data: TaskData, count: Callable[[DataSource], Array]
-) -> list[float] | None:
-    """Returns the weight of each class by `task.class_weights`, in label order; None: all are 1.
+) -> tuple[list[float] | None, dict[str, Sequence[float]]]:
+    """Returns the weight of each class by `task.class_weights`, in label order, and what `Task.constants` has of them.
 
-    `count` returns the number of examples (C,) of each class in the train split, for `balanced`. Raises ConfigError if
-    the setting does not fit the classes.
+    Weights that the config lists are no constants, as a resumed run may change them.
+
+    Args:
+      setting: None: all weights are 1, and the first result is None.
+      count: returns the number of examples (C,) of each class in the train split, for `balanced`.
+
+    Raises:
+      ConfigError: the setting does not fit the classes.
     """
     if setting is None:
-        return None
+        return None, {}
     if setting == _BALANCED:
-        if WEIGHTS in data.constants:
-            return list(data.constants[WEIGHTS])
-        return balanced(count(required_train_split(_WEIGHTS_KEY, setting, data.train)))
+        weights = list(data.constants.get(WEIGHTS, ()))
+        if not weights:
+            weights = balanced(count(required_train_split(_WEIGHTS_KEY, setting, data.train)))
+        return weights, {WEIGHTS: weights}
     if isinstance(setting, Mapping):
         for name in setting:
             if str(name) not in names:
                 fix = did_you_mean(str(name), names, f"name one of {listed(names)}")
                 raise invalid(f"{_WEIGHTS_KEY}.{name}", setting[name], problem="unknown class", fix=fix)
         weight_of = {str(name): float(weight) for name, weight in setting.items()}
-        return [weight_of.get(name, 1.0) for name in names]
+        return [weight_of.get(name, 1.0) for name in names], {}
     if len(setting) != len(names):
         fix = "list one weight per class, or map class names to weights, such as {cat: 2.0}"
         raise invalid(_WEIGHTS_KEY, setting, problem=f"needs {len(names)} weights, one per class", fix=fix)
-    return [float(weight) for weight in setting]
-
-
-def weight_constants(setting: Any, weights: Sequence[float]) -> dict[str, Sequence[float]]:
-    """Returns the weights among `Task.constants`; none if the config lists them, which a resumed run may change."""
-    return {WEIGHTS: weights} if setting == _BALANCED else {}
+    return list(map(float, setting)), {}
 
 
 def balanced(examples: Array) -> list[float]:

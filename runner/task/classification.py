@@ -72,11 +72,10 @@ class Classification(Supervised):
             self.check_split(data.train, "train")
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
         self._settle_keras(len(self.class_names))
-        self.constants = {classes.COUNT: [len(self.class_names)]}
-        weights = classes.weights_of(options.class_weights, self.class_names, data, self._count_examples)
+        weights, constants = classes.weights_of(options.class_weights, self.class_names, data, self._count_examples)
+        self.constants = {classes.COUNT: [len(self.class_names)], **constants}
         if weights is not None:
             self._class_weights = np.asarray(weights, np.float32)
-            self.constants |= classes.weight_constants(options.class_weights, weights)
 
     def _target_has_probabilities(self, spec: ArraySpec) -> bool:
         has_tokens = np.dtype(spec.dtype).kind in "biu" and spec.dims == ("sequence",)

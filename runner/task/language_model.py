@@ -85,10 +85,8 @@ class LanguageModel(PerPosition):
         label = self._sole_target("task=language_model needs one array of tokens")
         spec = self.arrays[label]
         if len(spec.shape) != 1 or np.dtype(spec.dtype).kind not in "iu":
-            problem = (
-                "must have the number of the next token of each token, shape [tokens] per example, but its dtype "
-            )
-            problem += f"is {spec.dtype} and its shape {list(spec.shape)}"
+            problem = "must have the number of the next token of each token, shape [tokens] per example, but its "
+            problem += f"dtype is {spec.dtype} and its shape {list(spec.shape)}"
             fix = "set dataset=text or dataset=pydoc, or task=classification for one class per example"
             raise invalid("task.target", label, problem=problem, fix=fix)
         return label
@@ -117,8 +115,7 @@ class LanguageModel(PerPosition):
 
         A device would read or invent values for tokens that are too large.
         """
-        of_text = self.vocabulary is not None and self._options.label_weight is None
-        self.check_label_weight(source, split, of_text=of_text)
+        self.check_label_weight(source, split)
         # A dataset with a vocabulary was encoded with it.
         if self.vocabulary is not None:
             return

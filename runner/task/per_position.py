@@ -16,7 +16,6 @@ import numpy as np
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
-from runner.data.packing import no_label_counts
 from runner.errors import invalid
 from runner.layout.axes import SEQUENCE
 from runner.task.supervised import Supervised, default_target, no_array
@@ -77,11 +76,8 @@ class PerPosition(Supervised):
         self._label_weight = name
         self.arrays = {**self.arrays, name: spec}
 
-    def check_label_weight(self, source: DataSource, split: str, *, of_text: bool = False) -> None:
-        """Checks that the weights of a split's labels are finite, at least 0 and not all 0.
-
-        `of_text`: the dataset has computed them, from the ends of documents that it has encoded.
-        """
+    def check_label_weight(self, source: DataSource, split: str) -> None:
+        """Checks that the weights of a split's labels are finite, at least 0 and not all 0."""
         if self._label_weight is None:
             return
         weight = source.column(self._label_weight)
@@ -94,8 +90,6 @@ class PerPosition(Supervised):
         problem = f"needs a label with a weight above 0, but the {split} split has none"
         if low < 0 or not math.isfinite(low + high):
             problem = f"must have finite numbers of at least 0, but the {split} split has {low if low < 0 else high:g}"
-        elif of_text:
-            raise no_label_counts(split)
         raise invalid(_LABEL_WEIGHT, self._label_weight, problem=problem, fix="fix the array, or name another")
 
     def _name_sequence_dims(self) -> None:

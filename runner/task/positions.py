@@ -84,11 +84,10 @@ class Positions(PerPosition):
             self._loss_of_examples = losses.named(options.loss, options=options.loss_options)
         if data.train is not None:
             self.check_split(data.train, "train")
-        self.constants = {classes.COUNT: [len(self.class_names)]}
-        weights = classes.weights_of(options.class_weights, self.class_names, data, self._count_labels)
+        weights, constants = classes.weights_of(options.class_weights, self.class_names, data, self._count_labels)
+        self.constants = {classes.COUNT: [len(self.class_names)], **constants}
         if weights is not None:
             self._class_weights = np.asarray(weights, np.float32)
-            self.constants |= classes.weight_constants(options.class_weights, weights)
 
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
         name = self._sole_target("needs one array of classes, one per position")

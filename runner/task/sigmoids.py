@@ -155,10 +155,9 @@ class Binary(OfSigmoids):
         self._settle_keras(size=1)
         if data.train is not None:
             self.check_split(data.train, "train")
-        weights = classes.weights_of(options.class_weights, names, data, self._count_examples)
-        if weights is not None:
-            self._class_weights = weights
-            self.constants = classes.weight_constants(options.class_weights, weights)
+        self._class_weights, self.constants = classes.weights_of(
+            options.class_weights, names, data, self._count_examples
+        )
 
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
         name = self._sole_target("task=binary needs one array", fix="name one array, or set task=multilabel")
