@@ -255,8 +255,8 @@ def mapped(row: Mapping[str, str]) -> Published:
     ]
     # Logits of PyTorch's cross-entropy are whole, those of others too, unless a row says that they are chunked.
     window = _WINDOW.search(row["notes"])
-    if window:
-        overrides.append(f"model.window={window[1]}")
+    if window and int(window[1]) < float(row["seq"]):
+        raise UnmappedError("gpt has no sliding windows")
     if "fused loss" not in row["notes"] and "logits chunked" not in row["notes"]:
         overrides.append("model.fused_head=false")
     return Published(

@@ -24,7 +24,7 @@ from runner.task.registry import make_task
 
 config = compose(
     "engine=jax", "engine.precision=bfloat16", "hardware=h100", "plan.compiler=arithmetic", "model=gpt",
-    "model.dim=32", "model.depth=2", "model.heads=2", "model.dropout=0.1", "model.window=4", "task=language_model",
+    "model.dim=32", "model.depth=2", "model.heads=2", "model.dropout=0.1", "task=language_model",
     "task.vocabulary=512", "task.sample.prompt=null", "dataset=synthetic", "dataset.length=32",
     "dataset.batch_size=32",
 )

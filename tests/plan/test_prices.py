@@ -97,7 +97,6 @@ def row(**cells: Any) -> dict[str, str]:
         ({"mesh_parallelism": "DP_REPLICATE 4 x DP_SHARD 16"}, ("mesh.axes={replica:4,batch:16}",)),
         ({"mesh_parallelism": "FSDP transpose 16 x FSDP 4"}, ("mesh.axes={batch:64}",)),
         ({"mesh_parallelism": "FSDP 64", "optimizer": "adamw, bf16 moments"}, ("engine.state=bfloat16",)),
-        ({"mesh_parallelism": "FSDP 64", "notes": "sliding window 4096"}, ("model.window=4096",)),
         (
             {"mesh_parallelism": "FSDP 64", "remat": "qkv_proj_offloaded"},
             ("model.remat=names", "model.offloaded=[query,key,value]"),
