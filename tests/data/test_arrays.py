@@ -152,23 +152,14 @@ BAD = {
     "empty_word.csv": ("a,b\nx,2\n,3\ny,3\n", "empty_word.csv, a: row 2 is missing"),
     "headless.csv": ("1,2\n3,4\n", "has numbers in its first line"),
     "ragged.csv": ("a,b\n1,2\n3\n", "ragged.csv can't be read: CSV parse error: Expected 2 columns, got 1"),
-    "day.csv": ("day\n2020-01-01\n", "day.csv, day has values of type date32"),
     "large.csv": (
         "n\n3000000000\n",
         "large.csv, n has integers outside the int32 range used on devices; store ids as strings",
     ),
-    "infinite.csv": ("n\n1\ninf\n", "infinite.csv, row 2, n is inf"),
     "twice.csv": ("n,n\n1,2\n", "two columns are called 'n'"),
-    "alike.csv": ("n 1,n(1)\n1,2\n", "two columns are called 'n_1'"),
     "unnamed.csv": (",n\n0,1\n", "unnamed.csv: a column has the name ''; give it a name with letters and digits"),
     "semicolons.csv": ("a;b\n1;2\n", "semicolons.csv uses ';' as its delimiter; save it as comma-separated"),
-    "none.csv": ("a,b\n", "none.csv has no examples"),
-    "weight.csv": ("weight\n1\n", "'weight' is a reserved name"),
-    "weight_.csv": (
-        "weight_\n1\n",
-        "'weight_', which is read as 'weight', is a reserved name; rename that",
-    ),
-    "weighs.csv": ("weight_\n1\n", "set task.example_weight=example_weight"),
+    "weight.csv": ("weight_\n1\n", "'weight_', which is read as 'weight', is a reserved name; rename that"),
     "text.csv": (
         "t\n" + "\n".join(f"word{row}" for row in range(30)),
         "30 distinct strings in 30 rows and looks like",
@@ -190,11 +181,8 @@ ARRAYS = {
     "unequal": ({"a": np.zeros(3), "b": np.zeros(4)}, "a has 3 examples and b has 4"),
     "nan": ({"a": np.array([[1, 2], [3, np.nan]])}, r"a: row 2, column 1 is missing \(NaN\)"),
     "deep": ({"a": np.where(np.arange(8).reshape(2, 2, 2) == 7, np.inf, 0)}, r"a: row 2, entry \[1, 1\] is inf"),
-    "beyond": ({"a": np.array([1.0, 1e300])}, "a: row 2 is inf"),
     "single": ({"a": np.float64(1)}, "a is a single value"),
-    "complex": ({"a": np.zeros(2, complex)}, "a has complex numbers"),
     "words": ({"a": np.array([["x", "y"]])}, "a has strings in 2 dims"),
-    "nothing": ({}, "has no arrays"),
 }
 
 
@@ -220,15 +208,12 @@ def test_a_truncated_file_or_one_of_another_kind_is_named() -> None:
     for name, content, said in (
         ("negative.npz", with_shape("(-1, 4)"), "negative.npz can't be read: "),
         ("empty.npz", with_shape("(4, 0)"), "empty.npz, a has the shape (4, 0), so its examples have no values"),
-        ("truth.npz", with_shape("(True, 4)"), "truth.npz can't be read: "),
         ("huge.npz", with_shape("(4, 999999999999999)"), "huge.npz can't be read: "),
         ("nested.npz", with_shape("(" * 900 + ")" * 900), "nested.npz can't be read: "),
         ("short.npz", whole[:-100], "short.npz can't be read: File is not a zip file"),
         ("damaged.npz", whole[:200] + bytes(50) + whole[250:], "damaged.npz can't be read: Bad CRC-32"),
         ("array.npz", Path("array.npy").read_bytes(), "array.npz is not a .npz archive; save it with numpy.savez"),
         ("archive.npy", whole, "archive.npy is not an array; save it with numpy.save"),
-        ("nothing.npz", b"", "nothing.npz can't be read: No data left in file"),
-        ("nothing.csv", b"", "nothing.csv can't be read: Empty CSV file"),
         ("nothing.parquet", b"", "nothing.parquet can't be read: "),
     ):
         Path(name).write_bytes(content)

@@ -147,17 +147,13 @@ def test_own_steps_that_fail_or_give_other_shapes_name_the_example():
             step("flip", probability=1.5),
             r"augment\[0\].probability=1.5: must be above 0 and at most 1; write probability: 0.5",
         ),
-        (step("flip", direction="left"), r"direction=left: must be one of horizontal"),
         (step("random_resized_crop"), r"augment\[0\].size is required"),
-        (step("random_resized_crop", size=[8]), r"size=\[8\]: must be \[height, width\]"),
         (
             step("random_resized_crop", size=[8, 8], scale=[0.5, 0.1]),
             r"scale=\[0.5,0.1\]: must be \[smallest",
         ),
         (step("color", hue=0.7), r"hue=0.7: must be from 0 to 0.5"),
-        (step("color", hue=float("nan")), "hue=nan:"),
         (AugmentConfig(), r"augment\[0\]={}: must have either a name"),
-        (AugmentConfig(name="flip", target="a.b"), "must have either a name"),
         (AugmentConfig(target="nowhere.at_all"), "there is no module nowhere"),
     ],
 )

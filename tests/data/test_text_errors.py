@@ -63,9 +63,7 @@ def test_a_split_in_another_form_than_train_is_an_error(tmp_path, names, words):
     ("name", "content", "words"),
     [
         ("a.txt", b"one\ntwo \xff\n", r"a.txt is not UTF-8 \(byte 0xff: invalid start byte"),
-        ("a.txt", b"one\ntwo \xc3", r"a.txt is not UTF-8 \(byte 0xc3: unexpected end of data"),
         ("a.jsonl", b'{"text": "x"}\n{"text": "\xff"}\n', r"a.jsonl is not UTF-8 \(byte 0xff"),
-        ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a.jsonl, line 2: invalid JSON"),
         (
             "a.jsonl",
             b'{"text": ' + b"[" * 200_000,
@@ -74,10 +72,8 @@ def test_a_split_in_another_form_than_train_is_an_error(tmp_path, names, words):
         ("a.jsonl", b'{"body": "x"}\n', r"there is no field 'text' .the fields: body.; set dataset.column"),
         ("a.jsonl", b'{"text": 3}\n', r"'text' must be a string, not int"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', r"half a character"),
-        ("a.jsonl", b'["text"]\n', r"must be an object with the field .text., not list"),
         ("a.parquet", b"PAR1", r"a.parquet can't be read"),
         ("a.txt", b"", r"there is no text; check dataset.path"),
-        ("a.jsonl", b'{"text": ""}\n' * 20, r"there is no text; check dataset.path"),
     ],
 )
 def test_invalid_text_is_named_by_its_place(tmp_path, name, content, words):
