@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -50,20 +50,11 @@ _FORMS = (
 )
 
 
-@runtime_checkable
-class IndexedExamples(Protocol):
-    """A user's object with one example per index."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, row: int, /) -> object: ...
-
-
 @dataclass(frozen=True, eq=False)
 class CustomExamples(ExampleSource):
     """Reads one example at a time from a user's object; every one must have the specs of the first."""
 
-    examples: IndexedExamples
+    examples: Any  # with `__len__`, and an example per index
     specs: Mapping[str, ArraySpec]
     where: str
 
@@ -173,7 +164,7 @@ def _is_indexed(value: object) -> bool:
         return False
     # A pandas frame is indexed by column name.
     has_names = callable(getattr(value, "keys", None))
-    return isinstance(value, IndexedExamples) and not has_names
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not has_names
 
 
 def _by_split(returned: object) -> dict[str, object] | None:
@@ -238,8 +229,7 @@ def _as_array(value: object, where: str) -> Array:
     return array
 
 
-def _custom_examples(content: object, where: str) -> CustomExamples:
-    assert isinstance(content, IndexedExamples), "_by_split has checked it"
+def _custom_examples(content: Any, where: str) -> CustomExamples:
     try:
         size = len(content)
     # An object such as a stream may raise errors of any type here.
@@ -254,7 +244,7 @@ def _custom_examples(content: object, where: str) -> CustomExamples:
     return CustomExamples(content, specs, where)
 
 
-def _read_example(examples: IndexedExamples, row: int, where: str) -> dict[str, Array]:
+def _read_example(examples: Any, row: int, where: str) -> dict[str, Array]:
     place = f"{where}: example {row}"
     try:
         returned = examples[row]
