@@ -149,7 +149,7 @@ def write_arrays(folder: Path, kind: str) -> None:
         "sequences": {
             "source": tokens[:, ::-1].copy(),
             "target": tokens[:, :-1],
-            "y": tokens[:, 1:],
+            "label": tokens[:, 1:],
             "label_weight": (tokens[:, 1:] > 0).astype(np.float32),
         },
         "crossentropy": {"x": x, "y": (x > 0).astype(np.float32)},
