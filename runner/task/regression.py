@@ -16,7 +16,7 @@ from runner.data.base import Array, DataSource
 from runner.errors import invalid
 from runner.host.late import late
 from runner.task import keras_metrics, losses
-from runner.task.base import BRIGHTEST, Cell, Evaluation, OutputSpec, Report, Shapes, Table, TaskData, is_bytes
+from runner.task.base import BRIGHTEST, Evaluation, OutputSpec, Report, Shapes, Table, TaskData, is_bytes
 from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import (
@@ -277,16 +277,14 @@ class Regression(Supervised):
         mae = totals["absolute"] / totals["count"]
         rmse = np.sqrt(totals["squared"] / totals["count"])
         r2 = self._r2(totals)
-        rows = [
-            (name, float(mae[index]), float(rmse[index]), float(r2[index]))
-            for index, name in enumerate(self.column_names)
-        ]
+        rows = list(zip(self.column_names, mae.tolist(), rmse.tolist(), r2.tolist(), strict=True))
         tables: dict[str, Table] = {"target": (("target", "mae", "rmse", "r2"), rows)}
         count = len(evaluation.outputs)
         if not count:
             return Report({}, tables)
         true = self._read(source, count)
-        predicted = self.predicted(evaluation.outputs)
+        outputs = evaluation.outputs.astype(np.float64)
+        predicted = self.predictions(numpy_functions(np), outputs)["prediction"]
         if true.ndim == 2 and true.shape[1] == 1:
             tables["largest errors"] = _largest_errors(true[:, 0], predicted[:, 0])
         files: dict[str, Callable[[Path], None]] = {
@@ -300,15 +298,9 @@ class Regression(Supervised):
         }
         return Report(files, tables)
 
-    def predicted(self, outputs: Array) -> Array:
-        """Returns the float64 predictions of a model's outputs in the target's own units."""
-        values: Array = self._predicted(numpy_functions(np), outputs.astype(np.float64))
-        return values * self._deviation + self._mean
-
 
 def _largest_errors(true: Array, predicted: Array) -> Table:
     error = predicted - true
-    rows: list[tuple[Cell, ...]] = []
-    for example in np.argsort(-np.abs(error), kind="stable")[:_MOST_SHOWN]:
-        rows.append((int(example), float(true[example]), float(predicted[example]), float(error[example])))
-    return ("example", "true", "predicted", "error"), rows
+    shown = np.argsort(-np.abs(error), kind="stable")[:_MOST_SHOWN]
+    columns = (values.tolist() for values in (shown, true[shown], predicted[shown], error[shown]))
+    return ("example", "true", "predicted", "error"), list(zip(*columns, strict=True))
