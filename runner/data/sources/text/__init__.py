@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.config.schema_data import APART, DatasetConfig
+from runner.config.schema_data import APART, MOST_TOKENS, DatasetConfig
 from runner.data import packing
 from runner.data.base import DataSource, Encoding, FullDataset, in_memory
 from runner.data.checks_source import TEXT_SUFFIXES
@@ -21,14 +22,17 @@ from runner.data.checks_text import BYTES, LENGTH
 from runner.data.digest import of_files
 from runner.data.packing import PackedSequences, no_label_counts
 from runner.data.sources import split_files
-from runner.data.sources.text import files, store, tokenizer
+from runner.data.sources.text import files, store
 from runner.data.sources.text.split import find_boundary, split_pieces
 from runner.data.sources.text.store import Pieces, StoredTokens
-from runner.data.vocabulary import EncodingError, Vocabulary
-from runner.errors import ConfigError, DataError, invalid
+from runner.data.vocabulary import BPE, EncodingError, Vocabulary
+from runner.errors import ConfigError, DataError, describe, invalid
+from runner.host import cores
 from runner.host.folders import cache_folder
 
 _COLUMN = "text"
+# Special tokens that a message lists.
+_SHOWN_TOKENS = 5
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,46 @@ def _vocabulary(config: DatasetConfig, encoding: Encoding | None) -> Vocabulary:
         return _recorded_vocabulary(config, encoding.vocabulary)
     if kind == BYTES:
         return Vocabulary(BYTES, config.end_token)
-    return tokenizer.read(Path(kind).expanduser(), config.end_token)
+    return _read_tokenizer(Path(kind).expanduser(), config.end_token)
+
+
+def _limit_threads() -> None:
+    """Limits the library to this run's cores; before its first use and before starting processes."""
+    os.environ.setdefault("RAYON_NUM_THREADS", str(cores.available()))
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def _read_tokenizer(path: Path, end_token: str | None) -> Vocabulary:
+    """Reads a user's tokenizer.json."""
+    _limit_threads()
+    try:
+        vocabulary = Vocabulary(BPE, end_token, path.read_text("utf-8"))
+        size = vocabulary.size
+    # The library tokenizers raises bare exceptions.
+    except Exception as error:
+        raise invalid(
+            "dataset.tokenizer",
+            path,
+            problem=f"must be a tokenizer.json that the library tokenizers can read ({describe(error)})",
+            fix="use another file, or set dataset.tokenizer=bytes",
+        ) from error
+    if size > MOST_TOKENS:
+        raise invalid(
+            "dataset.tokenizer",
+            path,
+            problem=f"must have at most {MOST_TOKENS:,} tokens, but its largest is {size - 1:,}",
+            fix="use another file, or set dataset.tokenizer=bytes",
+        )
+    # Any other token may be a piece of text, which decoding would drop as an end.
+    if end_token is not None and end_token not in vocabulary.special:
+        special = ", ".join(vocabulary.special[:_SHOWN_TOKENS]) or "none"
+        raise invalid(
+            "dataset.end_token",
+            end_token,
+            problem=f"must be one of the special tokens of {path} ({special})",
+            fix="use one of them, or remove dataset.end_token",
+        )
+    return vocabulary
 
 
 def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
@@ -147,11 +190,11 @@ def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabul
     path = Path(kind).expanduser()
     # The recorded vocabulary is complete, so the file may be gone. If it exists, it must be the same.
     if kind != BYTES and path.exists():
-        current = tokenizer.read(path, config.end_token)
+        current = _read_tokenizer(path, config.end_token)
         if current.sha256 != recorded.sha256:
             difference = f"sha256 {recorded.sha256[:12]}, but this file has {current.sha256[:12]}"
             raise _differs_from_run("tokenizer", kind, difference)
-    tokenizer.limit_threads()
+    _limit_threads()
     return recorded
 
 
