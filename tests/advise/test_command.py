@@ -13,8 +13,6 @@ import pytest
 from tests import forks
 from tests.plan.test_hardware import GPT
 
-pytestmark = pytest.mark.nightly
-
 ROOT = Path(__file__).parents[2]
 # GPT of `test_hardware` without what a candidate sets.
 MODEL = tuple(word for word in GPT if not word.startswith("model.remat"))
@@ -38,6 +36,7 @@ def overrides(candidate: dict[str, Any]) -> list[str]:
     return [*words, f"trainer.accumulate_steps={candidate['accumulate']}", f"engine.state={candidate['state']}"]
 
 
+@pytest.mark.nightly
 def test_a_candidates_figures_are_those_of_its_plan(tmp_path: Path) -> None:
     words = (*MODEL, BATCH, "hardware=h100", "plan.compiler=arithmetic")
     shown = run("runner.advise", tmp_path / "advice", "devices=16", *words)
@@ -73,6 +72,7 @@ def test_devices_that_are_too_small_for_every_candidate_are_exit_code_1(tmp_path
     assert "warning: hardware.network_gb_s=null: 2 devices of hardware=h100 are 2 nodes of 1" in shown
 
 
+@pytest.mark.nightly
 def test_the_advised_command_lets_jax_reserve_what_it_needs(tmp_path: Path) -> None:
     words = (*MODEL, BATCH, "hardware=h100", "plan.compiler=arithmetic", "devices=1", "trainer.accumulate_steps=1")
     words = (*words, "model.remat=full", "engine.state=float32")

@@ -69,6 +69,8 @@ class TracedModel:
       sizes: of the losses in chunks and of attention.
     """
 
+    counts_cost = False
+
     placements: Mapping[str, Placement]
     trainable: Sequence[str]
     whole: Mapping[str, VariableInfo]

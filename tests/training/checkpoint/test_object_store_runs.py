@@ -88,7 +88,8 @@ def test_a_killed_run_resumes_bit_for_bit_on_a_store_with_googles_protocol(
 ) -> None:
     with google_server.serving(Gateway(port)) as gateway:
         check_a_run(f"gs://{BUCKET}", "jax", "mesh=batch2", gateway.environment(tmp_path), tmp_path, monkeypatch)
-        assert gateway.conditions > 3
+        # Each of two attempts claims its place.
+        assert gateway.conditions >= 2
 
 
 def check_a_run(
