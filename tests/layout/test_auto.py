@@ -71,31 +71,6 @@ def test_layers_with_another_layer_between_are_no_pair() -> None:
     assert found["c/kernel"] == ("model", None)
 
 
-def test_attention_is_sharded_by_heads_and_its_mlp_column_then_row() -> None:
-    found = proposed(vit(depth=1), AXES)
-    for name in ("query", "key", "value"):
-        assert found[f"block_0/attention/{name}/kernel"] == (None, "model", None)
-        assert found[f"block_0/attention/{name}/bias"] == ("model", None)
-    assert found["block_0/attention/output/kernel"] == ("model", None, None)
-    assert found["block_0/attention/output/bias"] == (None,)
-    assert found["block_0/mlp/up/kernel"] == (None, "model")
-    assert found["block_0/mlp/down/kernel"] == ("model", None)
-    assert found["patches/kernel"] == (None, None)  # no pair with block_0/mlp/up, whose rows it fits
-    assert found["position/embedding"] == (None, None)
-
-
-@pytest.mark.parametrize("cube", [False, True])
-def test_attention_without_biases_is_recognized_by_its_shapes(cube: bool) -> None:
-    dim, heads, each = (8, 8, 8) if cube else (64, 4, 16)
-    variables: dict[str, Shape] = {
-        f"attention/{name}/kernel": (dim, heads, each) for name in ("query", "key", "value")
-    }
-    variables["attention/output/kernel"] = (heads, each, dim)
-    found = proposed(variables, AXES)
-    assert found["attention/output/kernel"] == ("model", None, None)
-    assert found["attention/key/kernel"] == (None, "model", None)
-
-
 def test_attention_with_indivisible_heads_is_replicated_and_1d_convolutions_are_no_attention() -> None:
     three = vit(dim=48, heads=3, depth=1)
     assert proposed(three, AXES)["block_0/attention/query/kernel"] == (None, None, None)

@@ -103,29 +103,6 @@ def test_the_fix_of_an_unknown_axis_is_a_mesh_that_has_it_or_the_nearest_name() 
     assert "did you mean model?" in refused(make(RuleConfig("w", ["modle"])))
 
 
-@pytest.mark.parametrize(
-    ("rules", "parts"),
-    [
-        (
-            [RuleConfig("w")],
-            ("layout.rules[0].spec=null", "exactly one of spec, shard and transformer", "shard: model"),
-        ),
-        (
-            [RuleConfig("w", [None], "model")],
-            ("layout.rules[0].shard=model", "has spec too", "remove shard"),
-        ),
-        ([RuleConfig("w", [None], min_elements=3)], ("rules[0].min_elements=3", "works with shard only")),
-        ([RuleConfig("w", shard="model", min_elements=-1)], ("rules[0].min_elements=-1", "must be at least 0")),
-    ],
-)
-def test_an_ambiguous_or_useless_rule_is_rejected_before_any_variable_is_known(
-    rules: list[RuleConfig], parts: tuple[str, ...]
-) -> None:
-    said = refused(make(*rules))
-    for part in parts:
-        assert part in said
-
-
 def test_a_shadowed_rule_is_rejected_with_the_indexes_of_the_earlier_ones() -> None:
     config = make(RuleConfig("a.*", ["model"]), RuleConfig("b.*", ["model"]), RuleConfig("[ab]1", [None]))
     said = refused(config, {"a1": (4,), "a2": (4,), "b1": (4,)})
@@ -188,7 +165,10 @@ def test_a_warning_says_why_a_large_variable_is_replicated() -> None:
     )
     assert lint(make(), {"w": (1023, 11)}, AXES)[0].endswith("it divides no dim")
     proposing = LayoutConfig(auto=True, inputs=INPUTS)
-    assert "layout=auto left it: no axis (model of size 4)" in lint(proposing, {"w/kernel": (1023, 11)}, AXES)[0]
+    assert (
+        "layout=auto left it: alone, and no axis (model of size 4)"
+        in lint(proposing, {"w/kernel": (1023, 11)}, AXES)[0]
+    )
 
 
 def test_a_shard_rule_without_effect_gets_a_warning() -> None:
