@@ -168,7 +168,6 @@ class Forecast:
         compute and memory, or the time of the collectives at the bandwidth that they attain, if that is longer: these
         run beside the rest.
       bound: what takes longest: `compute`, `memory` or `links`.
-      examples: of a step.
       tokens: of a step; 0: the task counts none.
       memory_share: `capacity_bytes` is this share of a device's memory, which JAX reserves; 0: it reserves none.
       is_transformer: whether the model is one, whose memory is never estimated much too large.
@@ -186,7 +185,6 @@ class Forecast:
     link_seconds: float
     step_seconds: tuple[float, float]
     bound: str
-    examples: int
     tokens: int
     memory_share: float = 0.0
     is_transformer: bool = False

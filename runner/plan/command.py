@@ -80,19 +80,12 @@ def _plan_elsewhere(config: RunConfig) -> Plan:
 
 def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> None:
     """Compiles an engine's step for batches of zeros."""
-    with stages.stage("compiling the step"):
-        engine.compile(engine.place(zero_batches(engine, data, batch_size, capacity)))
-
-
-def zero_batches(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> HostBatches:
-    """Returns batches of zeros, see `compile_step`."""
     shape = (capacity, batch_size)
     weights = np.zeros(shape, np.float32)
     # The batches of a split on the devices are numbers of its rows.
     if engine.caches:
         arrays = {ROW: np.zeros(shape, np.int32)}
     else:
-        arrays = {
-            name: np.zeros((capacity, batch_size, *spec.shape), spec.dtype) for name, spec in data.arrays.items()
-        }
-    return HostBatches({**arrays, WEIGHT: weights}, weights, capacity)
+        arrays = {name: np.zeros((*shape, *spec.shape), spec.dtype) for name, spec in data.arrays.items()}
+    with stages.stage("compiling the step"):
+        engine.compile(engine.place(HostBatches({**arrays, WEIGHT: weights}, weights, capacity)))

@@ -56,12 +56,11 @@ def forecast(
     traffic: Sequence[Traffic],
     work: Work,
     *,
-    examples: int,
     tokens: int,
     program: ProgramCost | None = None,
     is_transformer: bool = False,
 ) -> Forecast:
-    """Returns the verdict on the hardware, of steps of so many examples and tokens in a precision."""
+    """Returns the verdict on the hardware, of steps of so many tokens in a precision."""
     # `work.flops` has those of attention once already.
     compute = _compute_seconds(hardware, plan, precision, work.flops + (_ATTENTION_COST - 1) * work.attention_flops)
     by_kind = {part.kind: part.bytes for part in parts}
@@ -90,7 +89,6 @@ def forecast(
         link_seconds=link_seconds,
         step_seconds=(fastest, slowest),
         bound=max(parts_of_step, key=lambda name: parts_of_step[name]),
-        examples=examples,
         tokens=tokens,
         memory_share=share,
         is_transformer=is_transformer,

@@ -124,7 +124,6 @@ def make_plan(
             accounts.memory(model, traced),
             step_traffic,
             accounts.work(model, flops),
-            examples=config.dataset.batch_size,
             tokens=data.task.tokens * config.dataset.batch_size,
             program=program,
             is_transformer=bool(model.structure.roles),

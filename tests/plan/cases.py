@@ -115,5 +115,5 @@ def judged(
     config: RunConfig, parts: tuple[MemoryPart, ...], traffic: tuple[Traffic, ...], work: forecast.Work, **options: Any
 ) -> Forecast:
     """Returns the forecast of a config's step."""
-    step = {"examples": config.dataset.batch_size, "tokens": 0, **options}
+    step = {"tokens": 0, **options}
     return forecast.forecast(config.hardware, config.plan, config.engine.precision, parts, traffic, work, **step)

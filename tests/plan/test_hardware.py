@@ -337,7 +337,6 @@ def a_forecast(**changes: Any) -> Forecast:
         "link_seconds": 0.5,
         "step_seconds": (1.0, 2.5),
         "bound": "compute",
-        "examples": 16,
         "tokens": 1000,
     }
     return Forecast(**(fields | changes))

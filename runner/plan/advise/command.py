@@ -19,7 +19,7 @@ from rich.text import Text
 from runner.checkpoint.arguments import key_of
 from runner.config import compose
 from runner.config.convert import as_typed, choices
-from runner.config.schema import RunConfig
+from runner.config.schema import HardwareConfig, RunConfig
 from runner.data import loading
 from runner.engine import registry
 from runner.errors import EngineError
@@ -88,7 +88,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     if network is not None:
         lines.append(f"warning: {network}")
     lines.append(f"found in {time.perf_counter() - began:.0f} s, by arithmetic")
-    _report(config, entries, lines, command)
+    where = f"{config.advise.devices} devices of hardware={config.hardware.name}"
+    title = f"{where}, global batch {config.dataset.batch_size}"
+    _report(config.hardware, title, entries, lines, command)
 
 
 def _found(config: RunConfig, start: candidates.Candidate) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
@@ -129,7 +131,9 @@ def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:
     return axes
 
 
-def _report(config: RunConfig, entries: Sequence[ranking.Planned], lines: Sequence[str], command: str) -> None:
+def _report(
+    hardware: HardwareConfig, title: str, entries: Sequence[ranking.Planned], lines: Sequence[str], command: str
+) -> None:
     """Prints and writes the advice.
 
     Raises:
@@ -140,12 +144,10 @@ def _report(config: RunConfig, entries: Sequence[ranking.Planned], lines: Sequen
     best = entries[0]
     fits = best.verdict != ranking.TOO_LARGE
     content = show.table(entries)
-    where = f"{config.advise.devices} devices of hardware={config.hardware.name}"
-    memory_bytes = round((config.hardware.memory_gib or 0.0) * _GIB)
+    memory_bytes = round((hardware.memory_gib or 0.0) * _GIB)
     # The share that the largest candidate gets is the largest that any of them can have.
-    largest = limits.share(config.hardware.kind, max(entry.peak_bytes for entry in entries), memory_bytes)
+    largest = limits.share(hardware.kind, max(entry.peak_bytes for entry in entries), memory_bytes)
     capacity = round((largest or 1.0) * memory_bytes)
-    title = f"{where}, global batch {config.dataset.batch_size}"
     with required(folder):
         (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
         notes = "- " + "\n- ".join(line.strip() for line in lines)
@@ -173,7 +175,7 @@ def _report(config: RunConfig, entries: Sequence[ranking.Planned], lines: Sequen
             # A smaller batch has as large a state.
             fix = f"its weights and optimizer state alone need {size(state)}: add devices, or choose a smaller model"
         raise EngineError(
-            f"no candidate fits {where}: the smallest needs {size(best.peak_bytes)} of {size(capacity)} per device; "
+            f"no candidate fits {title}: the smallest needs {size(best.peak_bytes)} of {size(capacity)} per device; "
             f"{fix}"
         )
 
