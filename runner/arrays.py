@@ -16,15 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-from runner.host.late import late
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    # Learning rates are evaluated before a config is known to be valid, which needs no NumPy.
-    np = late("numpy")
+from typing import Any
 
 # A number, or an array of NumPy, TensorFlow or JAX. No type spans the three.
 Tensor = Any
@@ -312,6 +304,8 @@ def token_losses(ops: Arrays, logits: Tensor, label: Tensor) -> tuple[Tensor, Te
     if logits.dtype.name in _HALF_PRECISION:
         logits = ops.cast(logits, "float32")
     size = int(logits.shape[-1])
+    # Learning rates are evaluated before a config is known to be valid, which needs no NumPy.
+    np = importlib.import_module("numpy")
     token = np.arange(size, dtype=np.int32).reshape((1,) * len(label.shape) + (size,))
     is_label = ops.equal(ops.expand_dims(label, -1), token)
     # Subtracting the largest logit keeps the exponentials from overflowing; it has no gradient, as it cancels out.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from runner.cluster import place, restarts
-from runner.config.schema import AUTO, ClusterConfig, EngineConfig, RunConfig
+from runner.config.schema import AUTO, ClusterConfig, MeshConfig
 from runner.errors import invalid
 from runner.host.commands import command_module
 from runner.layout import mesh
@@ -13,41 +13,47 @@ from runner.layout import mesh
 _TRAINS = "runner"
 
 
-def check(config: RunConfig, single_process_engines: Collection[str]) -> None:
+def check(
+    config: ClusterConfig,
+    on: MeshConfig,
+    engine: str,
+    resume: str | None,
+    single_process_engines: Collection[str],
+) -> None:
     """Checks that the processes can share the devices of the mesh evenly; its axes are settled.
 
     Raises:
       ConfigError: the first problem.
     """
-    count = place.count(config.cluster)
-    devices = mesh.size(config.mesh.axes)
+    count = place.count(config)
+    devices = mesh.size(on.axes)
     if devices % count:
         raise invalid(
             "cluster.processes",
             count,
-            problem=f"must divide the {devices} devices of the mesh ({mesh.describe(config.mesh.axes)})",
+            problem=f"must divide the {devices} devices of the mesh ({mesh.describe(on.axes)})",
             fix=f"set cluster.processes={_nearest_divisor(devices, count)}, or choose another mesh",
         )
-    if config.cluster.restarts and command_module() == _TRAINS:
-        _check_restarts(config)
-    if count > 1 and mesh.device_kind(config.mesh) == "tpu":
+    if config.restarts and command_module() == _TRAINS:
+        _check_restarts(config, resume)
+    if count > 1 and mesh.device_kind(on) == "tpu":
         raise invalid("cluster.processes", count, problem="must be 1 on TPUs", fix="set cluster=single")
     if count > 1:
-        _check_engines(config.engine, single_process_engines)
+        _check_engine(engine, single_process_engines)
 
 
-def _check_restarts(config: RunConfig) -> None:
+def _check_restarts(config: ClusterConfig, resume: str | None) -> None:
     """Checks that something starts the run again, and that it then continues."""
     key = "cluster.restarts"
-    value = config.cluster.restarts
-    if config.resume is None:
+    value = config.restarts
+    if resume is None:
         problem = "needs resume=auto, with which a restart continues the run"
         raise invalid(key, value, problem=problem, fix="add resume=auto name=exp1")
-    starts_itself = place.has_launcher(config.cluster) or restarts.is_supervised()
+    starts_itself = place.has_launcher(config) or restarts.is_supervised()
     # A recorded run is resumed by hand, as often as it takes.
-    if config.resume == AUTO and not starts_itself:
-        where = f"cluster={config.cluster.name}"
-        if config.cluster.name == "local":
+    if resume == AUTO and not starts_itself:
+        where = f"cluster={config.name}"
+        if config.name == "local":
             where += " with a single process"
         raise invalid(
             key,
@@ -56,19 +62,18 @@ def _check_restarts(config: RunConfig) -> None:
             fix="write python -m runner.supervise -- before the command",
         )
     # The folders above the run's may have an @ in their names.
-    names_checkpoint = "@" in config.resume.rpartition("/")[2]
+    names_checkpoint = "@" in resume.rpartition("/")[2]
     if names_checkpoint and starts_itself:
         problem = f"names a checkpoint, to which each restart would return ({key}={value})"
-        raise invalid("resume", config.resume, problem=problem, fix=f"set {key}=0")
+        raise invalid("resume", resume, problem=problem, fix=f"set {key}=0")
 
 
-def _check_engines(config: EngineConfig, single_process_engines: Collection[str]) -> None:
+def _check_engine(engine: str, single_process_engines: Collection[str]) -> None:
     """Rejects DTensor in several processes.
 
     TensorFlow's servers ignore the address that they are given and listen on all interfaces. They authenticate nobody
     and run every graph that they are sent, which may read and write the user's files.
     """
-    engine = config.name
     if engine in single_process_engines:
         problem = "trains in one process only"
         raise invalid("engine", engine, problem=problem, fix="set engine=jax, or cluster=single")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from runner.cluster import checks, restarts
 from runner.cluster.restarts import Restarts
 from runner.cluster.team import ProcessError
-from runner.config.schema import ClusterConfig, RunConfig
+from runner.config.schema import ClusterConfig
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, NotFiniteError, PassingError
 
 
@@ -106,10 +105,9 @@ def test_only_restarts_within_the_window_count_and_a_long_attempt_ends_the_back_
 
 def test_a_restart_would_return_to_a_step_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
-    config = RunConfig(cluster=ClusterConfig(name="local", processes=2, restarts=3), resume="/checkpoints/aaaa")
-    checks._check_restarts(config)
-    checks._check_restarts(replace(config, resume="/home/ann@work/checkpoints/aaaa"))
-    config = replace(config, resume="/checkpoints/aaaa@10")
+    config = ClusterConfig(name="local", processes=2, restarts=3)
+    checks._check_restarts(config, "/checkpoints/aaaa")
+    checks._check_restarts(config, "/home/ann@work/checkpoints/aaaa")
     with pytest.raises(ConfigError, match=r"each restart would return .*; set cluster\.restarts=0"):
-        checks._check_restarts(config)
-    checks._check_restarts(replace(config, cluster=ClusterConfig(restarts=3)))
+        checks._check_restarts(config, "/checkpoints/aaaa@10")
+    checks._check_restarts(ClusterConfig(restarts=3), "/checkpoints/aaaa@10")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner import figures
 from runner.cli import tables
-from runner.cli.runs.records import RunRecord, directions, higher_is_better, history, judged_by
+from runner.cli.runs.records import RunRecord, directions, higher_is_better, history, judged_by, values_in
 from runner.config.names import short_keys, short_value, varied_name
 from runner.host import folders
 from runner.task import metrics
@@ -62,7 +62,7 @@ def grouped(records: Sequence[RunRecord], metric: str) -> tuple[list[str], Group
     sign = -1.0 if higher_is_better(metric, records) else 1.0
 
     def rank(values: tuple[str, ...]) -> tuple[bool, float]:
-        value = tables.mean(_values(groups[values], metric))
+        value = tables.mean(values_in(groups[values], metric))
         return (True, 0.0) if math.isnan(value) else (False, sign * value)
 
     return keys, {values: groups[values] for values in sorted(groups, key=rank)}
@@ -88,7 +88,7 @@ def table_of(keys: Sequence[str], groups: Groups, metric: str) -> tables.Table:
     for (values, members), status in zip(groups.items(), statuses, strict=True):
         row = [members[-1].run_id[:8], *map(short_value, values), *[status] * has_status]
         row += [str(len(members))] * is_folded
-        row += [tables.cell(_values(members, name)) for name in shown]
+        row += [tables.cell(values_in(members, name)) for name in shown]
         rows.append(tuple(row))
     return tables.Table(tuple(titles), tuple(rows), frozenset(range(first_number, len(titles))))
 
@@ -99,10 +99,6 @@ def _status(members: Sequence[RunRecord]) -> str:
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{status} {count}" for status, count in counts.items())
-
-
-def _values(members: Sequence[RunRecord], metric: str) -> list[float]:
-    return [record.metrics[metric] for record in members if metric in record.metrics]
 
 
 def _value(record: RunRecord, key: str) -> str:

@@ -110,6 +110,11 @@ def history(store: Store, run_id: str, metric: str) -> list[tuple[int, float]]:
     return sorted((point.step, recorded(point.value)) for point in points)
 
 
+def values_in(records: Sequence[RunRecord], metric: str) -> list[float]:
+    """Returns a metric of those runs that have it."""
+    return [record.metrics[metric] for record in records if metric in record.metrics]
+
+
 def directions(records: Sequence[RunRecord]) -> dict[str, str]:
     """Returns the evaluation metrics, `minimize` or `maximize` as the runs' tasks declare, the loss first."""
     found = {metrics.LOSS: metrics.MINIMIZE}

@@ -12,7 +12,7 @@ from pathlib import Path
 from runner import figures
 from runner.checkpoint.arguments import KEYS, key_of
 from runner.cli import plan, tables
-from runner.cli.runs.records import RunRecord, directions, from_run, higher_is_better, results_of
+from runner.cli.runs.records import RunRecord, directions, from_run, higher_is_better, results_of, values_in
 from runner.cli.sweep.jobs import GOOD, Job, Outcome, jobs_text
 from runner.cli.sweep.sweep import Sweep
 from runner.config.names import short_keys, short_value, varied_name
@@ -32,26 +32,17 @@ Draw = Callable[[Path], list[Path]]
 
 @dataclass(frozen=True)
 class Entry:
-    """A job with its outcome and what it recorded."""
+    """A job with its outcome, and the record of its run, which is empty if there is none."""
 
     job: Job
     outcome: Outcome
-    record: RunRecord | None
+    record: RunRecord
 
     def value(self, metric: str) -> float:
         """Returns a metric of a job that passed; NaN where it has none."""
-        if self.record is None or self.outcome.status not in ("passed", "skipped"):
+        if self.outcome.status not in ("passed", "skipped"):
             return math.nan
         return self.record.metrics.get(metric, math.nan)
-
-    def recorded(self, metric: str) -> list[float]:
-        """Returns the value of a metric, or none, whatever became of the job."""
-        found = {} if self.record is None else self.record.metrics
-        return [found[metric]] if metric in found else []
-
-    def tag(self, name: str) -> str:
-        """Returns a tag of its run; empty: it has none."""
-        return "" if self.record is None else self.record.tags.get(name, "")
 
 
 def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool:
@@ -93,7 +84,7 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     tags = {"runner.sweep.result": result, "runner.sweep.not_run": "; ".join(not_run)}
     best_metrics = {}
     description = []
-    if best is not None and best.record is not None:
+    if best is not None:
         tags |= {"runner.sweep.best": best.job.name, "runner.sweep.best_run_id": best.record.run_id}
         best_metrics[f"best/{metric}"] = best.value(metric)
         link = f"[{best.job.name}]({sweep.parent.address(best.record.run_id)})"
@@ -118,14 +109,13 @@ def _entries(sweep: Sweep) -> list[Entry]:
     entries = []
     for job in sweep.jobs:
         outcome = sweep.outcomes.get(job.number, Outcome("not run"))
-        record = None
+        record = RunRecord("", job.name, "", {}, {})
         if job.number in sweep.finished_runs:
             record = from_run(sweep.finished_runs[job.number])
         elif outcome.status not in ("not run", "refused"):  # the record would be that of an earlier sweep
-            record = recorded.get(values_of(varied_tags(job.varied)))
-            results = results_of(job.folder)
-            if record is None and sweep.parent is None and results:
-                record = RunRecord("", job.name, "FINISHED", {}, results)
+            if sweep.parent is None:
+                record = replace(record, metrics=results_of(job.folder))
+            record = recorded.get(values_of(varied_tags(job.varied)), record)
         entries.append(Entry(job, outcome, record))
     return entries
 
@@ -146,17 +136,19 @@ def table_of(entries: Sequence[Entry], metric: str, best: Entry | None) -> table
     columns["status"] = [entry.outcome.status for entry in entries]
     columns["seconds"] = [f"{entry.outcome.seconds:.1f}" if entry.outcome.seconds else "" for entry in entries]
     first_number = len(columns)
-    summaries = []
+    summaries: list[dict[str, str]] = []
     for entry in entries:
-        is_plan = entry.outcome.status == "passed" and entry.record is None
+        # A plan records nothing.
+        is_plan = entry.outcome.status == "passed" and not entry.record.metrics
         summaries.append(plan.summary(entry.job.folder) if is_plan else {})
     for title in dict.fromkeys(title for summary in summaries for title in summary):
         columns[title] = [summary.get(title, "") for summary in summaries]
-    names = _metrics_of([entry.record for entry in entries if entry.record is not None], metric, keys)
+    records = [entry.record for entry in entries]
+    names = _metrics_of(records, metric, keys)
     for name in names:
-        columns[tables.title(name, names)] = [tables.cell(entry.recorded(name)) for entry in entries]
+        columns[tables.title(name, names)] = [tables.cell(values_in([record], name)) for record in records]
     numeric = frozenset(range(first_number, len(columns)))
-    verified = [entry.tag("runner.verified") for entry in entries]
+    verified = [record.tags.get("runner.verified", "") for record in records]
     if any(verified):
         columns["verified"] = [{"true": "yes", "false": "NO"}.get(tag, "") for tag in verified]
     rows = tuple(zip(*columns.values(), strict=True))
@@ -208,7 +200,7 @@ def _draw(path: Path, metric: str, key: str, judged: Sequence[Entry]) -> None:
     are_related = len(series) <= len(figures.SERIES)
     if not are_related:  # more series than colors are points without a name
         series = {"": [point for points in series.values() for point in points]}
-    records = [entry.record for entry in judged if entry.record is not None]
+    records = [entry.record for entry in judged]
     figures.against(path, metric, key, series, rises=higher_is_better(metric, records), joined=are_related)
 
 

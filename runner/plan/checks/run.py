@@ -47,7 +47,8 @@ def check(config: RunConfig) -> RunConfig:
     # Everything below needs the sizes of the axes and the type of the devices.
     config = replace(config, mesh=devices.resolve_mesh(config))
     checks_hardware.check(config)
-    checks_cluster.check(config, registry.single_process_engines())
+    engines = registry.single_process_engines()
+    checks_cluster.check(config.cluster, config.mesh, config.engine.name, config.resume, engines)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
     hub.check(config.model, config.dataset, config.engine.name, registry.keras_3_engines())
