@@ -73,7 +73,7 @@ def call(module: str, function: str, *arguments: object) -> NoReturn:
     """Calls a function that returns an exit code, or prints versions; see `runner.host.signals.run_main`."""
     _open_streams()
     if "--version" in sys.argv[1:]:
-        module = "runner.cli.versions"
+        module = "runner.host.versions"
         function = "print_versions"
         arguments = ()
     else:

@@ -173,7 +173,7 @@ def check(config: ClusterConfig) -> None:
     }
     for key in idle.get(name, ()):
         value = getattr(config, key)
-        if value is not None and value is not False:
+        if value is not None:
             others = "local, auto or explicit" if key == "processes" else "auto or explicit"
             raise invalid(
                 f"cluster.{key}",
