@@ -22,7 +22,7 @@ _NULL = ("false", "no", "off", "none", "")
 
 _SINGULAR: dict[object, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 _PLURAL: dict[object, str] = {int: "integers", float: "numbers", bool: "booleans", str: "strings"}
-_EXAMPLES: dict[object, str] = {int: "1", float: "1.0", bool: "true", str: "text", list: "[...]", dict: "{...}"}
+_EXAMPLES: dict[object, str] = {int: "1", float: "1.0", bool: "true", str: "text", dict: "{...}"}
 
 
 class _MisfitError(ValueError):
@@ -75,7 +75,7 @@ def check_type(kind: Any, value: object, key: str) -> None:
     try:
         _converted(kind, value, key, strict=True)
     except _MisfitError as misfit:
-        raise misfit.as_error(assignment(misfit.key, _EXAMPLES[_origin(misfit.kind)])) from misfit
+        raise misfit.as_error(assignment(misfit.key, _example(misfit.kind))) from misfit
 
 
 def fields_of(kind: type) -> dict[str, Field[Any]]:
@@ -136,6 +136,13 @@ def _converted(kind: Any, value: object, key: str, *, strict: bool) -> Any:
         raise _MisfitError(key, value, kind) from error
 
 
+def _example(kind: Any) -> str:
+    """Returns a value of a type, as it is typed."""
+    if _origin(kind) is list:
+        return f"[{_EXAMPLES.get(get_args(kind)[0], '...')}]"
+    return _EXAMPLES[_origin(kind)]
+
+
 def _origin(kind: Any) -> Any:
     """Returns the class of a type, such as `list` of `list[int]` and of `Sequence[int]`."""
     origin = get_origin(kind) or kind
@@ -188,7 +195,7 @@ def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> Con
     fix = fix_of(None, spec, field_key, misfit.key)
     # A field without a default or an example gets an example of its type.
     if default_or_example(spec) is None and misfit.key == field_key:
-        fix = f"set {field_key}={_EXAMPLES[_origin(misfit.kind)]}"
+        fix = f"set {field_key}={_example(misfit.kind)}"
     return misfit.as_error(fix)
 
 

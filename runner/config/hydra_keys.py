@@ -52,8 +52,9 @@ def subfolder_problem(value: object) -> str | None:
 
 
 def _are_loggers(value: object) -> bool:
-    names = value if isinstance(value, list) else [value]
-    return isinstance(value, bool) or all(map(_is_text, names))
+    if isinstance(value, list):
+        return all(isinstance(name, str) and name for name in value)
+    return isinstance(value, bool) or _is_text(value)
 
 
 def _is_flag(value: object) -> bool:

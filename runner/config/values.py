@@ -133,7 +133,9 @@ def _problem_of_float(value: float, constraint: Constraint) -> str | None:
     note = ""
     if constraint.is_within(value) and rounded != value:
         note = f", but float32 rounds this value to {rounded:g}"
-    return f"must be {bounds or 'a finite number'}{note}"
+    if is_within:
+        return f"must be within the range of float32{note}"
+    return f"must be {bounds}{note}"
 
 
 def check_value(key: str, value: object, constraint: Constraint) -> None:

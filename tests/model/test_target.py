@@ -100,7 +100,7 @@ def test_an_option_without_a_default_is_required(signature: str, write: Write) -
     [
         ({"hidden": ["a"]}, "model.hidden[0]=a: must be an integer; write 1 there"),
         ({"hidden": [True]}, "model.hidden[0]=true: must be an integer"),
-        ({"hidden": 8}, "model.hidden=8: must be a list of integers; set model.hidden=[...]"),
+        ({"hidden": 8}, "model.hidden=8: must be a list of integers; set model.hidden=[1]"),
         ({"hidden": [8, -1]}, "model.hidden=[8,-1]: sizes must be at least 1"),
         ({"activation": None}, "model.activation=null: must be a string"),
     ],
