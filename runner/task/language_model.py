@@ -17,7 +17,7 @@ from runner.task import classes, generation
 from runner.task.base import LOSS, Ask, Outputs, OutputSpec, Shapes, TaskData
 from runner.task.generation import Sampling, encode_prompt
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.per_position import PerPosition, without_roles
+from runner.task.positions import PerPosition, without_roles
 from runner.task.supervised import is_real
 
 # Names of the outputs of a model that leaves the logits to the loss.
