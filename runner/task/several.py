@@ -47,12 +47,6 @@ _KEY = re.compile(r"(?<![\w.=])task\.(?!outputs\b)")
 _NAME = re.compile(r"(?<![\w.=])task=(\w+)")
 
 
-def _other_task(name: str) -> str:
-    if registry.TASKS[name].predicts == "token":
-        return "set positions, with the next tokens as its target"
-    return "set another task, such as regression or custom"
-
-
 def _configs(options: SeveralOptions) -> dict[str, TaskConfig]:
     configs = {}
     for name, output in options.outputs.items():
@@ -98,8 +92,8 @@ class Several(Task):
         """Returns the losses of all outputs, then the metrics of their tasks."""
         metrics = {_metric(output, LOSS): MINIMIZE for output in options.outputs}
         for output, config in _configs(options).items():
-            own = registry.entry(config).load().metric_directions(task_options(config))
-            metrics |= {_metric(output, name): direction for name, direction in own.items()}
+            for name, direction in registry.metric_directions(config).items():
+                metrics[_metric(output, name)] = direction
         return metrics
 
     @classmethod
@@ -107,8 +101,7 @@ class Several(Task):
         """Returns the losses of all outputs, then the step metrics of their tasks."""
         names = [_metric(output, LOSS) for output in options.outputs]
         for output, config in _configs(options).items():
-            own = registry.entry(config).load().step_metric_names(task_options(config))
-            names += [_metric(output, name) for name in own]
+            names += [_metric(output, name) for name in registry.step_metric_names(config)]
         return tuple(names)
 
     @classmethod
@@ -119,14 +112,13 @@ class Several(Task):
             key = f"task.outputs.{output}"
             entry = registry.entry(config)
             if not entry.judges_outputs:
-                fix = _other_task(config.name)
+                fix = "set another task, such as positions, regression or custom"
                 raise invalid(f"{key}.name", config.name, problem="can't judge one of several outputs", fix=fix)
             own_options = task_options(config)
             values.check(own_options, key)
-            judge = entry.load()
             with _named(output):
-                judge.check_options(own_options)
-            for name in (LOSS, *judge.metric_directions(own_options), *judge.step_metric_names(own_options)):
+                entry.load().check_options(own_options)
+            for name in (*registry.metric_directions(config), *registry.step_metric_names(config)):
                 metric = _metric(output, name)
                 owner = owners.setdefault(metric, output)
                 if owner != output:
