@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from runner.data.base import ArraySpec
 
 # The keys of which a rule has exactly one.
-_KINDS = ("transformer", "shard", "spec")
-_KINDS_IN_WORDS = "spec, shard and transformer"
+_KINDS = ("spec", "shard", "transformer")
 
 
 def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
@@ -139,13 +138,13 @@ def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySp
 def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
     """Checks that a rule is of exactly one kind (spec, shard or transformer), and has no keys of another one."""
     used = [name for name in _KINDS if getattr(rule, name) is not None]
-    if len(used) > 1:
-        first, second = used[:2]
+    if len(used) != 1:
+        axis = list(axes)[-1]
         raise invalid(
-            f"{key}.{first}",
-            getattr(rule, first),
-            problem=f"a rule has exactly one of {_KINDS_IN_WORDS}, but this one has {second} too",
-            fix=f"remove {first} or {second}",
+            f"{key}.spec",
+            rule.spec,
+            problem=f"a rule has exactly one of {', '.join(_KINDS)}, but this one has {' and '.join(used) or 'none'}",
+            fix=f"write spec: [null,{axis}] with one entry per dim, or shard: {axis}",
         )
     if rule.store is not None:
         _check_store(f"{key}.store", rule)
@@ -155,14 +154,6 @@ def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
     if rule.spec is not None:
         _check_spec(f"{key}.spec", rule.spec, axes)
         return
-    if not used:
-        axis = list(axes)[-1]
-        raise invalid(
-            f"{key}.spec",
-            None,
-            problem=f"a rule needs exactly one of {_KINDS_IN_WORDS}, but {rule.match!r} has none",
-            fix=f"write spec: [null,{axis}] with one entry per dim, or shard: {axis}",
-        )
     for name in ("transformer", "store", "shard"):
         axis_or_none = getattr(rule, name)
         if axis_or_none is not None and axis_or_none not in axes:

@@ -62,7 +62,7 @@ ROWS: list[tuple[str, ...]] = [
     ("mesh=batch8  layout=megatron", "no axis 'model' (its axis: batch)"),
     ("mesh=batch8  layout=spatial", "layout.inputs.image=[batch,height,null,null]", "mesh=batch2_height2"),
     ("layout.rules=[{match:d1/kernel}]", "layout.rules[0].spec=null", "exactly one of spec, shard"),
-    ("layout.rules=[{match:d1/kernel,spec:[null,batch],shard:batch}]", "but this one has spec too"),
+    ("layout.rules=[{match:d1/kernel,spec:[null,batch],shard:batch}]", "but this one has spec and shard"),
     ("layout.rules=[{match:d1/kernel,spec:[null,null],min_elements:9}]", "works with shard only"),
     (
         "mesh=batch2_model4  layout.inputs.image=[batch]  layout.inputs.label=[model]",

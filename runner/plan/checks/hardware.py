@@ -73,13 +73,12 @@ def _check_advise(config: RunConfig) -> None:
         raise invalid("plan.compiler", "target", problem="advice compares by arithmetic", fix=fix)
 
 
-def check_figures(config: RunConfig) -> None:
+def check_figures(hardware: HardwareConfig, device: str) -> None:
     """Checks that hardware elsewhere has every figure that a plan reads, and this machine none; for any mesh.
 
     Raises:
-      ConfigError: a figure is missing or has no effect, or `mesh.device` is of another kind.
+      ConfigError: a figure is missing or has no effect, or `device` of the mesh is of another kind.
     """
-    hardware = config.hardware
     if hardware.is_here:
         _check_no_figures(hardware)
         return
@@ -92,10 +91,10 @@ def check_figures(config: RunConfig) -> None:
                 problem=f"hardware={hardware.name} needs it",
                 fix="set it in the YAML of the hardware, as conf/hardware/h100.yaml does",
             )
-    if config.mesh.device not in ("auto", hardware.kind):
+    if device not in ("auto", hardware.kind):
         raise invalid(
             "mesh.device",
-            config.mesh.device,
+            device,
             problem=f"hardware={hardware.name} is of kind {hardware.kind}",
             fix=f"remove mesh.device, or set mesh.device={hardware.kind}",
         )

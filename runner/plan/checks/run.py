@@ -40,10 +40,10 @@ def check(config: RunConfig) -> RunConfig:
       ConfigError: the first problem.
     """
     values.check(config)
-    _check_name(config)
+    _check_name(config.resume, config.name, saves=config.trainer.checkpoint.enabled)
     values.check_finite(config.model.options, "model")
     checks_engine.check(config)
-    checks_hardware.check_figures(config)
+    checks_hardware.check_figures(config.hardware, config.mesh.device)
     # Everything below needs the sizes of the axes and the type of the devices.
     config = replace(config, mesh=devices.resolve_mesh(config))
     checks_hardware.check(config)
@@ -76,20 +76,20 @@ def check(config: RunConfig) -> RunConfig:
     return config
 
 
-def _check_name(config: RunConfig) -> None:
+def _check_name(resume: str | None, name: str | None, *, saves: bool) -> None:
     """Checks `resume=auto`, `name` and the checkpoints that they need."""
-    if config.resume == AUTO and config.name is None:
+    if resume == AUTO and name is None:
         raise invalid(
             "resume", AUTO, problem="needs the name of the run that it begins or continues", fix="add name=exp1"
         )
-    if config.name is not None and config.resume != AUTO:
+    if name is not None and resume != AUTO:
         raise invalid(
             "name",
-            config.name,
+            name,
             problem="is for resume=auto, which begins or continues the run of that name",
             fix="add resume=auto, or set tracking.run_name to title a run",
         )
-    if config.resume == AUTO and not config.trainer.checkpoint.enabled:
+    if resume == AUTO and not saves:
         raise invalid(
             "resume",
             AUTO,
