@@ -278,7 +278,7 @@ def test_a_rule_for_transformers_that_finds_none_is_refused_unless_it_is_optiona
         (RuleConfig(".*", shard=M, store="batch"), ("layout.rules[0].store=batch", "works with transformer only")),
         (
             RuleConfig(".*", transformer=M, shard=M),
-            ("rules[0].transformer=model", "has shard too"),
+            ("rules[0].spec=null", "has shard and transformer"),
         ),
     ],
 )
