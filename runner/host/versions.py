@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
-import runner
-
 # Distributions whose versions a bug report needs.
 _REPORTED = (
     "tensorflow",
@@ -37,7 +35,7 @@ def installed(names: Iterable[str]) -> dict[str, str]:
 
 def print_versions() -> int:
     """Prints the versions of this package, of Python and of the libraries; returns the process's exit code."""
-    versions = {"runner": runner.__version__, "python": platform.python_version()}
+    versions = installed(["runner"]) | {"python": platform.python_version()}
     versions |= dict.fromkeys(_REPORTED, "not installed") | installed(_REPORTED)
     width = max(map(len, versions))
     for name, number in versions.items():
