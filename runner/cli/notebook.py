@@ -33,7 +33,7 @@ from runner.host import folders, secrets, session
 from runner.host.late import late
 from runner.host.paths import outputs_dir, random_part
 from runner.host.quoting import quoted
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -32,7 +32,7 @@ from runner.host.versions import installed
 from runner.layout.mesh import size
 from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks import task as checks_task
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 from runner.tracking import member
 from runner.train.identity import code_version
 

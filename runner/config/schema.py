@@ -409,7 +409,7 @@ class SweepConfig:
     """
 
     name: str | None = None
-    # The metrics depend on the task, so `runner.plan.checks.sweep` checks the name.
+    # The metrics depend on the task, so `runner.plan.checks.trainer` checks the name.
     metric: str = "auto"
     direction: str | None = choice(None, "maximize", "minimize")
     resume: str | None = None

@@ -33,7 +33,7 @@ from runner.data import loading
 from runner.data.base import Array
 from runner.host import paths
 from runner.layout import mesh
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 from runner.verify import record as check
 from runner.verify.children import SideResult
 from runner.verify.report import Verification

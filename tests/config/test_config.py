@@ -19,7 +19,7 @@ from runner.config.convert import resolved
 from runner.config.options import arranged
 from runner.host import paths
 from runner.layout.axes import batch_axis
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 
 CONF = paths.conf_dir()
 GROUPS = {

@@ -15,8 +15,7 @@ from runner.engine import devices
 from runner.engine.accelerated import Lack
 from runner.errors import ConfigError
 from runner.host import accelerators
-from runner.plan.checks.composed import convert
-from runner.plan.checks.run import check
+from runner.plan.checks.run import check, convert
 from tests.config.test_config import composed
 from tests.configs import with_keys
 from tests.fake_machine import H100, gpus, tpus

@@ -13,7 +13,7 @@ from omegaconf import open_dict
 from runner.config.convert import resolved
 from runner.config.differences import differences
 from runner.host.paths import conf_dir
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from runner.config.compose import compose
 from runner.config.convert import typed_config
 from runner.config.texts import kept
 from runner.errors import ConfigError
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 
 LIKE_NUMBERS = ("1.10", "83e2010", "12e4567", "1_0", "true", "False", "0x10", "1:30", "nan", "-5", "1e5", "007", "1.")
 

@@ -18,7 +18,7 @@ from runner.checkpoint.arguments import KEYS
 from runner.cli import command_line
 from runner.config.schema import RunConfig
 from runner.host import paths
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 
 # Keys that name a run of an earlier command of the page; the other overrides are checked without them.
 _RECORDED = KEYS

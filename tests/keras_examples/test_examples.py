@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import compose
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 from tests import forks, stores
 from tests.keras_examples import page
 from tests.keras_examples.spec import Example, examples

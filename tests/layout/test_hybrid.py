@@ -15,7 +15,7 @@ from runner.layout import hybrid, mesh, resolve
 from runner.layout.axes import batch_axis, data_axes
 from runner.layout.specs import axis_size
 from runner.plan import rows
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 from tests import forks
 from tests.config.test_config import composed
 from tests.plan import cases

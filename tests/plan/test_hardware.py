@@ -21,7 +21,7 @@ from runner.layout import Placement
 from runner.plan import communication, forecast, known_errors, memory, rows
 from runner.plan.base import Forecast, MemoryPart, Traffic
 from runner.plan.checks import hardware as checks_hardware
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 from runner.plan.estimate import PlacedModel
 from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
 from tests import forks

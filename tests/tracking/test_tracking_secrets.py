@@ -22,7 +22,7 @@ from runner.host import secrets
 from runner.host.logs import MaskedFormatter
 from runner.host.paths import conf_dir
 from runner.host.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 from runner.tracking.library import reason
 from runner.tracking.location import fingerprint, tracking_uri
 from runner.tracking.run_file import RunFile

@@ -20,7 +20,7 @@ from runner.config.schema import SweepConfig, TrackingConfig
 from runner.config.schema_hydra import GridSweeper, ProcessLauncher, SearchSweeper
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host.commands import command_module
-from runner.plan.checks import sweep as checks_sweep
+from runner.plan.checks.trainer import settled_sweep
 from runner.tracking import location
 
 DIR = "hydra.sweep.dir"
@@ -80,7 +80,7 @@ def checked(config: DictConfig) -> Settings:
     location.check(tracking)
     settings = Settings(
         command_module(),
-        checks_sweep.settled(group, convert_group("task", config)),
+        settled_sweep(group, convert_group("task", config)),
         tracking,
         launcher,
         sweeper,

@@ -22,7 +22,7 @@ from runner.errors import ConfigError
 from runner.host import folders, session, signals
 from runner.host.quoting import quoted, unquoted
 from runner.host.stores.urls import Place
-from runner.plan.checks.composed import convert
+from runner.plan.checks.run import convert
 from runner.tracking.member import Values, values_of, varied_tags
 from runner.tracking.tags import tags_of
 

@@ -1,18 +1,25 @@
-"""Checks of a whole config before anything heavy is imported: single values, then each group, then across groups."""
+"""Conversion of the composed YAML to the typed config, and its checks before anything heavy is imported.
+
+Single values come first, then each group, then what spans groups.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from omegaconf import DictConfig, OmegaConf
+
 from runner import layout
 from runner.cluster import checks as checks_cluster
 from runner.config import values
+from runner.config.convert import typed_config
 from runner.config.schema import AUTO, RunConfig, TrackingConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
 from runner.engine import devices, registry
 from runner.engine.optim import checks as checks_optimizer
+from runner.engine.optim.adam import adam_learning_rate
 from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
@@ -21,7 +28,6 @@ from runner.layout.axes import REPLICA, batch_axis, names_of
 from runner.layout.specs import axis_size
 from runner.model import gpt_options, target
 from runner.plan.checks import hardware as checks_hardware
-from runner.plan.checks import sweep as checks_sweep
 from runner.plan.checks import trainer as checks_trainer
 from runner.task import registry as task
 from runner.tracking import location
@@ -31,6 +37,22 @@ if TYPE_CHECKING:
 else:
     # It imports NumPy, which `--help` and most config errors do without.
     hub = late("runner.model.hub.check")
+
+
+# conf/optimizer and conf/trainer/default.yaml refer to these resolvers, which OmegaConf calls when the value
+# is first read.
+OmegaConf.register_new_resolver("adam_learning_rate", adam_learning_rate, replace=True)
+OmegaConf.register_new_resolver("auto_if_any", checks_trainer.auto_if_any, replace=True)
+OmegaConf.register_new_resolver("default_epochs", checks_trainer.default_epochs, replace=True)
+
+
+def convert(composed: DictConfig) -> RunConfig:
+    """Converts the composed config to dataclasses that have passed every check that needs no TensorFlow.
+
+    Raises:
+      ConfigError: an unknown key, a wrong type, a value out of range, or keys that don't fit together.
+    """
+    return check(typed_config(composed))
 
 
 def check(config: RunConfig) -> RunConfig:
@@ -71,7 +93,7 @@ def check(config: RunConfig) -> RunConfig:
     trainer = checks_trainer.with_metrics(config.trainer, directions, step_metrics)
     checks_trainer.with_plateau_metric(config.optimizer, trainer, directions, step_metrics)
     _check_tracking(config.tracking)
-    checks_sweep.settled(config.sweep, config.task)
+    checks_trainer.settled_sweep(config.sweep, config.task)
     _check_batches(config)
     return config
 

@@ -1,15 +1,16 @@
-"""Checks between keys of `trainer`; see `runner.plan.checks.run`."""
+"""Checks between keys of `trainer`, and of the metrics that select a run; see `runner.plan.checks.run`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from runner.config.schema import OptimizerConfig
+from runner.config.schema import OptimizerConfig, SweepConfig, TaskConfig
 from runner.config.schema_trainer import TrainerConfig
 from runner.config.values import changed, check_name
 from runner.errors import invalid
-from runner.task.metrics import AUTO, default, selecting
+from runner.task import registry as task
+from runner.task.metrics import AUTO, MAXIMIZE, choices, default, selecting
 
 # Keys that each set the length of an epoch.
 _EPOCH_LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")
@@ -186,3 +187,26 @@ def with_plateau_metric(
         metric = trainer.early_stopping.metric or default(directions)
     check_name("optimizer.schedule.plateau.metric", metric, (*selecting(directions, steps), AUTO))
     return replace(config, schedule=replace(config.schedule, plateau=replace(plateau, metric=metric)))
+
+
+def settled_sweep(config: SweepConfig, of: TaskConfig) -> SweepConfig:
+    """Returns the group with a metric and a direction of the jobs' task, not `auto` or null.
+
+    Raises:
+      ConfigError: no run logs that metric, or the direction would select the worst job.
+    """
+    directions = choices(task.metric_directions(of), task.step_metric_names(of))
+    metric = config.metric
+    if metric == AUTO:
+        metric = default(task.metric_directions(of))
+    check_name("sweep.metric", metric, (*directions, AUTO))
+    # A metric of training steps may have no direction of its own.
+    better = directions[metric]
+    if better is not None and config.direction is not None and better != config.direction:
+        raise invalid(
+            "sweep.direction",
+            config.direction,
+            problem=f"must be {better} with sweep.metric={metric}, or the worst job would be selected",
+            fix=f"set sweep.direction={better}, or remove it",
+        )
+    return replace(config, metric=metric, direction=config.direction or better or MAXIMIZE)
