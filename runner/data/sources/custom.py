@@ -84,7 +84,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         raise invalid(
             _KEY,
             config.target,
-            problem=f"must return {_FORMS}, not {_describe_kind(returned)}",
+            problem=f"must return {_FORMS}, not {type(returned).__name__}",
             fix="read streams and loaders to their end there (docs/own_dataset.md)",
         )
     where = dict.fromkeys(contents, config.target)
@@ -184,17 +184,6 @@ def _by_split(returned: object) -> dict[str, object] | None:
 
 def _is_split(value: object) -> bool:
     return (isinstance(value, Mapping) or _is_indexed(value)) and not _is_array(value)
-
-
-def _describe_kind(returned: object) -> str:
-    """Returns a returned value's type, and a dict's first value that is not an array."""
-    kind = type(returned).__name__
-    if not isinstance(returned, Mapping):
-        return kind
-    for name, value in returned.items():
-        if not _is_array(value):
-            return f"{kind} whose {name!r} is {type(value).__name__}"
-    return f"an empty {kind}"
 
 
 def _read_table(content: Mapping[object, object], where: str, pad: Collection[str]) -> dict[str, Column | Sequences]:
