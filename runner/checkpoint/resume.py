@@ -34,7 +34,7 @@ from runner.cluster.team import current
 from runner.config.convert import flatten
 from runner.config.schema import AUTO, EarlyStoppingConfig, RunConfig
 from runner.data.base import Encoding
-from runner.engine.base import Engine
+from runner.engine.common import Engine
 from runner.engine.lengths import RunLength
 from runner.errors import EXIT_DONE, ConfigError, invalid, shown
 from runner.host.stores.urls import Place, place

@@ -24,7 +24,8 @@ from runner.checkpoint.stopping import best as best_evaluation
 from runner.checkpoint.storage import BestRecord, Content
 from runner.cluster.team import ALONE, ProcessError, Team
 from runner.config.schema import CheckpointConfig
-from runner.engine.base import Engine, Shard
+from runner.engine.base import Shard
+from runner.engine.common import Engine
 from runner.errors import Interrupted
 from runner.host.stores.urls import Place
 

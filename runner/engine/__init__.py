@@ -1,4 +1,4 @@
-"""Engines: objects that own devices and state, which the loop drives through `base.Engine`."""
+"""Engines: objects that own devices and state, which the loop drives through `common.Engine`."""
 
 from runner.engine.registry import make_engine
 

@@ -1,16 +1,13 @@
-"""The protocol between the training loop and an engine. Imports neither TensorFlow nor JAX."""
+"""What the training loop and an engine give each other. Imports neither TensorFlow nor JAX."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from runner.data.base import Array, DataSource
+from runner.data.base import Array
 from runner.layout import Placement
-from runner.task.base import Evaluation
 
 T = TypeVar("T")
 
@@ -199,98 +196,6 @@ class PlainModel:
     why: str = ""
 
 
-class Engine(Protocol):
-    """Owns devices and state; computes steps.
-
-    Attributes:
-      placements: of every variable, by canonical path; set by `build`.
-      counts_cost: the compiler counts a step's memory, operations and communication.
-    """
-
-    placements: Mapping[str, Placement]
-    counts_cost: bool
-
-    @property
-    def caches(self) -> bool:
-        """Returns whether a split is kept on the devices; a batch then has `row`, its indices in the split."""
-
-    def build(self) -> None:
-        """Creates devices, model and slots, and checks the mesh's arithmetic."""
-
-    def cache_on_device(self, source: DataSource) -> None:
-        """Keeps a split that is in memory, if config and size allow it; before a step is compiled."""
-
-    def place(self, batches: HostBatches) -> PlacedBatches:
-        """Puts batches on the devices, sharded as the layout says; may run on another thread than the steps."""
-
-    def compile(self, batches: PlacedBatches) -> None:
-        """Compiles the step for batches of these shapes, without running it."""
-
-    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
-        """Runs `batches.steps` training steps in one device call, after `first_step` earlier ones."""
-
-    def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Returns a context whose operations are traced into a folder, as an XSpace for TensorBoard."""
-
-    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns whole, unclipped gradients of the first batch's loss by canonical path; no state changes."""
-
-    @property
-    def trainable(self) -> Sequence[str]:
-        """Returns the canonical paths of the trainable variables."""
-
-    def layer_outputs(self) -> list[LayerOutput]:
-        """Returns every layer's output for one microbatch, in the order of the calls."""
-
-    def used_whole(self) -> Collection[str]:
-        """Returns the paths of variables that operations need whole on each device, however they are stored."""
-
-    def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
-        """Evaluates over every example of weight 1, with the EMA weights if the run keeps them."""
-
-    def mixes_rows(self, batch: HostBatches) -> bool:
-        """Returns whether an example's evaluation, or a loss that layers add, depends on the other rows of its batch.
-
-        Evaluations then leave out padding. The batch, K = 1, is one of an evaluation, for a trial.
-        """
-
-    def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns the task's results for a batch's first `kept` rows, computed from all rows, and from these alone.
-
-        Of a task that has `reads_batch`: the `loss` of each row, and the task's totals by name.
-        """
-
-    def next_logits(self, batch: HostBatches) -> Array:
-        """Returns float32 (B, V), `Task.next_logits` of one batch, with the weights of an evaluation."""
-
-    def variables(self) -> Mapping[str, VariableInfo]:
-        """Returns canonical path -> variable; slots are `optimizer/<slot>/<path>`, averages `ema/<path>`."""
-
-    def state(self) -> dict[str, Array]:
-        """Returns whole host arrays of variables and slots by canonical path; a collective call of all processes."""
-
-    def shards(self) -> dict[str, list[Shard]]:
-        """Returns the distinct shards of variables and slots by canonical path, valid until the next step.
-
-        With several processes each returns its own; together they return every shard once.
-        """
-
-    def load_state(self, state: Mapping[str, Array]) -> None:
-        """Sets variables and slots from whole arrays, see `part_of`; exactly those of `state()`."""
-
-    def plain_model(self) -> Any:
-        """Returns a single-device model of the same framework, with the current weights or their EMA."""
-
-    def saving(self) -> AbstractContextManager[None]:
-        """Returns a context in which saving a model imports no further framework."""
-
-    def collectives(self) -> list[Collective]:
-        """Returns the collectives in the compiled step's program, if the engine `counts_cost`."""
-
-    def program_cost(self) -> ProgramCost | None:
-        """Returns the compiled program's cost; None if the compiler does not count it."""
-
-
 @dataclass(frozen=True)
 class LossShapes:
     """Sizes of a loss in chunks: T tokens of a row, D features of a token, V logits of a token."""
@@ -335,13 +240,9 @@ class LossSplit:
 
 @runtime_checkable
 class TracesForward(Protocol):
-    """An engine for hardware that is not here: it traces what a step's forward pass keeps for the backward pass.
+    """An engine for hardware that is not here, or what one has traced; it knows what a forward pass keeps."""
 
-    Attributes:
-      is_checked: another engine has checked the same model, which takes a trace of its own.
-    """
-
-    is_checked: bool
+    placements: Mapping[str, Placement]
 
     def variables(self) -> Mapping[str, VariableInfo]:
         """Returns canonical path -> variable."""
@@ -354,15 +255,3 @@ class TracesForward(Protocol):
 
     def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
         """Returns shape and dtype of the whole scores of attention by block; fused attention has none."""
-
-    def traced_sizes(self) -> TracedSizes:
-        """Returns what `saved_activations` has traced."""
-
-    def traced_as(
-        self, shapes: Mapping[str, tuple[int, ...]], sizes: TracedSizes
-    ) -> tuple[tuple[Hashable, ...], LossSplit]:
-        """Returns what the traced forward pass depends on beside model and config, and how it splits the losses.
-
-        Two meshes with the same first value have the same forward pass, except for the sizes of C, P and S in the
-        arrays of the losses. It may be asked before the engine is built.
-        """

@@ -1,32 +1,42 @@
-"""The parts of an engine that need no library: the order of a build, gradients, evaluation, loading of a state."""
+"""The base class of the engines: what the loop calls, and all of it that needs no library."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
 from runner import arrays, layout
+from runner.arrays import Tensor
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import WEIGHT, Array, DataSource
 from runner.engine import calls, evaluation
 from runner.engine.axes import axes_of
-from runner.engine.base import Collective, Engine, HostBatches, PlacedBatches, shape_of
+from runner.engine.base import (
+    Collective,
+    HostBatches,
+    LayerOutput,
+    Pending,
+    PlacedBatches,
+    ProgramCost,
+    Shard,
+    VariableInfo,
+    shape_of,
+)
 from runner.engine.mappings import map_values
 from runner.host import stages
-from runner.layout import Spec
+from runner.layout import Placement, Spec
 from runner.layout.inputs import input_specs
 from runner.layout.specs import axis_size
 from runner.model import padding, target
 from runner.task.base import LOSS, DataSpec, Evaluation, Outputs, named_outputs
-
-T = TypeVar("T")  # an array on the engine's devices
 
 # Trials of a model that mixes no rows as far as was seen: at the initial weights, and at the next evaluation.
 _TRIALS = 2
@@ -37,24 +47,30 @@ def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
     return not any(any(spec[1:]) for spec in array_specs.values())
 
 
-class MeshEngine(Engine, Generic[T]):
-    """Base class of the engines."""
+class Engine(ABC):
+    """Owns devices and state; computes steps.
+
+    Attributes:
+      placements: of every variable, by canonical path; set by `build`.
+      counts_cost: the compiler counts a step's memory, operations and communication.
+    """
 
     # The module of the library's functions, its map over trees, and its conversion of NumPy arrays.
     _library: tuple[ModuleType, Callable[..., Any], Callable[[Array], Any]]
-    # What not every engine can.
+    placements: Mapping[str, Placement]
     counts_cost = False
 
     @property
     def caches(self) -> bool:
-        """Returns False: no split is kept on the devices."""
+        """Returns whether a split is kept on the devices; a batch then has `row`, its indices in the split."""
         return False
 
     def cache_on_device(self, source: DataSource) -> None:
-        """Keeps no split."""
+        """Keeps a split that is in memory, if config and size allow it; before a step is compiled."""
+        del source
 
     def saving(self) -> AbstractContextManager[None]:
-        """Returns a context that does nothing."""
+        """Returns a context in which saving a model imports no further framework."""
         return nullcontext()
 
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
@@ -72,7 +88,7 @@ class MeshEngine(Engine, Generic[T]):
         self._trials = 0
 
     def build(self) -> None:
-        """Creates devices, mesh, model and slots; a ConfigError if layout and model don't fit."""
+        """Creates devices, model and slots; a ConfigError if layout and model don't fit."""
         with stages.stage("building the model"):
             # The libraries fix their devices at first use, so they come before the model. The model's shapes come
             # before the placements, which the state is created under.
@@ -103,18 +119,74 @@ class MeshEngine(Engine, Generic[T]):
         """Prepares the functions that are traced later."""
 
     @abstractmethod
+    def place(self, batches: HostBatches) -> PlacedBatches:
+        """Puts batches on the devices, sharded as the layout says; may run on another thread than the steps."""
+
+    @abstractmethod
+    def compile(self, batches: PlacedBatches) -> None:
+        """Compiles the step for batches of these shapes, without running it."""
+
+    @abstractmethod
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
+        """Runs `batches.steps` training steps in one device call, after `first_step` earlier ones."""
+
+    @abstractmethod
+    def trace(self, folder: Path) -> AbstractContextManager[None]:
+        """Returns a context whose operations are traced into a folder, as an XSpace for TensorBoard."""
+
+    @property
+    @abstractmethod
+    def trainable(self) -> Sequence[str]:
+        """Returns the canonical paths of the trainable variables."""
+
+    @abstractmethod
+    def layer_outputs(self) -> list[LayerOutput]:
+        """Returns every layer's output for one microbatch, in the order of the calls."""
+
+    @abstractmethod
+    def used_whole(self) -> Collection[str]:
+        """Returns the paths of variables that operations need whole on each device, however they are stored."""
+
+    @abstractmethod
+    def variables(self) -> Mapping[str, VariableInfo]:
+        """Returns canonical path -> variable; slots are `optimizer/<slot>/<path>`, averages `ema/<path>`."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Array]:
+        """Returns whole host arrays of variables and slots by canonical path; a collective call of all processes."""
+
+    @abstractmethod
+    def shards(self) -> dict[str, list[Shard]]:
+        """Returns the distinct shards of variables and slots by canonical path, valid until the next step.
+
+        With several processes each returns its own; together they return every shard once.
+        """
+
+    @abstractmethod
+    def plain_model(self) -> Any:
+        """Returns a single-device model of the same framework, with the current weights or their EMA."""
+
+    def collectives(self) -> list[Collective]:
+        """Returns the collectives in the compiled step's program, if the engine `counts_cost`."""
+        return []
+
+    def program_cost(self) -> ProgramCost | None:
+        """Returns the compiled program's cost; None if the compiler does not count it."""
+        return None
+
+    @abstractmethod
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> Sequence[Array]:
         """Returns one microbatch's share of the gradients of the first step's loss, in the order of `trainable`."""
 
     @abstractmethod
-    def _start_evaluation(self, batch: HostBatches) -> evaluation.BatchResult[T]:
+    def _start_evaluation(self, batch: HostBatches) -> evaluation.BatchResult[Tensor]:
         """Starts the evaluation of a batch, K = 1, in inference mode.
 
         If the mesh does not divide its rows, each device computes all of them.
         """
 
     @abstractmethod
-    def _to_host(self, value: T) -> Array:
+    def _to_host(self, value: Tensor) -> Array:
         """Waits for a device array and returns it as a whole host array."""
 
     @abstractmethod
@@ -126,7 +198,7 @@ class MeshEngine(Engine, Generic[T]):
         return nullcontext()
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns the first batch's whole gradients; changes no state."""
+        """Returns whole, unclipped gradients of the first batch's loss by canonical path; no state changes."""
         placed = self.place(calls.first(batches))
         rounds = [self._gradient_round(placed, step, index) for index in range(self._microbatches)]
         # Each round gives its microbatch's share of the mean loss's gradients.
@@ -134,7 +206,7 @@ class MeshEngine(Engine, Generic[T]):
         return dict(zip(self.trainable, sums, strict=True))
 
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
-        """Evaluates batch by batch; reads each result after the next batch has been started."""
+        """Evaluates over every example of weight 1, with the EMA weights if the run keeps them."""
         task = self._data.task
         if self._mixes_rows or task.reads_batch:
             batches = map(evaluation.without_padding, batches)
@@ -145,7 +217,11 @@ class MeshEngine(Engine, Generic[T]):
         return replace(found, mixes_rows=self._mixes_rows)
 
     def mixes_rows(self, batch: HostBatches) -> bool:
-        """Evaluates a batch with other examples in its padding, or else in its second half, and compares the rest."""
+        """Returns whether an example's evaluation, or a loss that layers add, depends on the other rows of its batch.
+
+        Evaluations then leave out padding. The batch, K = 1, is one of an evaluation: it is evaluated with other
+        examples in its padding, or else in its second half, and the rest is compared.
+        """
         # The runner's own builders mix none. What mixes may be zero in the initial weights, so that the trained ones
         # of the next evaluation are tried too; then the answer stays.
         own_builder = target.is_own(self._config.model)
@@ -178,7 +254,10 @@ class MeshEngine(Engine, Generic[T]):
         return self._mixes_rows
 
     def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Calls the task's functions twice, on what one evaluation of the model returns."""
+        """Returns the task's results for a batch's first `kept` rows, computed from all rows, and from these alone.
+
+        Of a task that has `reads_batch`: the `loss` of each row, and the task's totals by name.
+        """
         # Not the model too: rounding differs between batches of two sizes, and most of all in bfloat16.
         with self._averaged_weights():
             outputs = self._start_evaluation(batch).outputs
@@ -212,16 +291,16 @@ class MeshEngine(Engine, Generic[T]):
         return rows % axis_size(self._axes, self._array_specs[WEIGHT][0]) == 0
 
     def next_logits(self, batch: HostBatches) -> Array:
-        """Returns the logits (B, V) that the task's `next_logits` selects, float32."""
+        """Returns float32 (B, V), `Task.next_logits` of one batch, with the weights of an evaluation."""
         with self._averaged_weights():
             return self._to_host(self._start_next_logits(batch))
 
     @abstractmethod
-    def _start_next_logits(self, batch: HostBatches) -> T:
+    def _start_next_logits(self, batch: HostBatches) -> Tensor:
         """Starts the computation of these logits, in inference mode."""
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Sets variables and slots; a ValueError if a path is missing or unknown, or a shape differs."""
+        """Sets variables and slots from whole arrays, see `part_of`; a ValueError unless they are `state()`'s."""
         variables = self.variables()
         if set(variables) != set(state):
             raise ValueError(f"state differs in {', '.join(sorted(set(variables) ^ set(state)))}")

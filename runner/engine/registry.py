@@ -6,8 +6,7 @@ An engine is a package with four modules:
 
 - `environment`: `prepare_environment(config)` runs before the library's first import;
 - `devices`: `prepare_devices(config)` runs right after that import;
-- `engine`: `make(config, data, total_steps, planning=)` returns a `runner.engine.base.Engine`; the module imports the
-  library at its top;
+- `engine`: `make(config, data, total_steps, planning=)` returns a `runner.engine.common.Engine`; imports the library;
 - `plain`: `make(config, data, values)` returns a `runner.engine.base.PlainModel`, for exports.
 
 One that is `full` has a module `planned`, whose engine is made for hardware that is not here, and a package
@@ -41,7 +40,8 @@ from runner.model import target
 
 if TYPE_CHECKING:
     from runner.data.base import Array
-    from runner.engine.base import Engine, PlainModel
+    from runner.engine.base import PlainModel
+    from runner.engine.common import Engine
     from runner.host import imports
     from runner.task.base import DataSpec
 else:

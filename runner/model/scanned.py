@@ -27,8 +27,7 @@ class Blocks(PortableLayer):
     def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sizes = sizes
-        # One dropout layer per dropout of the unrolled blocks, with the same names: a mask depends on the name of its
-        # layer, so a scanned model draws the same masks as an unrolled one.
+        # One dropout layer per dropout of the unrolled blocks, each with a generator of its own.
         self.dropouts = []
         if sizes.dropout:
             for index in range(sizes.depth):

@@ -12,7 +12,8 @@ from runner.data import loading
 from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.accelerated import has_compiler
-from runner.engine.base import Engine, HostBatches
+from runner.engine.base import HostBatches
+from runner.engine.common import Engine
 from runner.host import stages
 from runner.plan.base import ARITHMETIC, TARGET, Plan
 from runner.plan.make import make_plan

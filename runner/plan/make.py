@@ -15,13 +15,8 @@ from runner.cluster import checks as checks_cluster
 from runner.cluster import place
 from runner.config.schema import EngineConfig, LayoutConfig, ModelConfig, RunConfig
 from runner.engine import registry
-from runner.engine.base import (
-    Collective,
-    Engine,
-    LayerOutput,
-    TracesForward,
-    VariableInfo,
-)
+from runner.engine.base import Collective, LayerOutput, TracesForward, VariableInfo
+from runner.engine.common import Engine
 from runner.engine.mappings import shapes_of, subset
 from runner.engine.optim import schedules
 from runner.layout import Placement, hybrid, mesh, transformers

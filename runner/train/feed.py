@@ -22,7 +22,8 @@ from runner.data.prefetch import Prefetcher
 from runner.data.sampler import Plan, eval_plan, train_plan
 from runner.data.workers import Reader, Reading, Workers
 from runner.engine import lengths
-from runner.engine.base import Engine, HostBatches, PlacedBatches
+from runner.engine.base import HostBatches, PlacedBatches
+from runner.engine.common import Engine
 from runner.layout import mesh
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size

@@ -22,7 +22,8 @@ from runner.cluster.team import current
 from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine import lengths
-from runner.engine.base import Engine, HostBatches, PlacedBatches
+from runner.engine.base import HostBatches, PlacedBatches
+from runner.engine.common import Engine
 from runner.engine.lengths import RunLength
 from runner.engine.optim import norms, schedules
 from runner.errors import EngineError, Interrupted, NotFiniteError

@@ -14,7 +14,8 @@ import numpy as np
 from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine import lengths
-from runner.engine.base import Engine, HostBatches
+from runner.engine.base import HostBatches
+from runner.engine.common import Engine
 from runner.errors import ConfigError
 from runner.model import padding
 from runner.task.registry import compares_rows, key_of

@@ -18,7 +18,8 @@ from runner.cluster.team import current
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Encoding
 from runner.engine import registry
-from runner.engine.base import Engine, PlainModel
+from runner.engine.base import PlainModel
+from runner.engine.common import Engine
 from runner.engine.lengths import RunLength
 from runner.host.late import late
 from runner.host.outputs import quiet_native_log, spared

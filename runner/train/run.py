@@ -26,7 +26,7 @@ from runner.data import loading, workers
 from runner.data.base import Dataset
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, lengths, make_engine, registry
-from runner.engine.base import Engine
+from runner.engine.common import Engine
 from runner.errors import EngineError, UnsavedError
 from runner.host import folders, stages
 from runner.host.console import Console

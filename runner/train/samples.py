@@ -10,7 +10,8 @@ import numpy as np
 from runner.cluster.team import current
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import WEIGHT, Array, Batch
-from runner.engine.base import Engine, HostBatches
+from runner.engine.base import HostBatches
+from runner.engine.common import Engine
 from runner.host.outputs import spared
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size

@@ -13,7 +13,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import workers
 from runner.data.base import DataSource
 from runner.engine import make_engine
-from runner.engine.base import Engine
+from runner.engine.common import Engine
 from runner.engine.lengths import without_padding
 from runner.errors import invalid
 from runner.host.outputs import quiet_native_log

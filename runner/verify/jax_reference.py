@@ -18,7 +18,6 @@ from runner import arrays
 from runner.arrays import Tensor
 from runner.data.base import Array
 from runner.engine.jax.adapter import Keras3Factory, check_model, layer_outputs
-from runner.engine.jax.layers.adopted import masks_from_scope
 from runner.engine.jax.layers.gradients import exact_row_gradients
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import as_float32, rounded, set_dtypes
@@ -31,7 +30,6 @@ from runner.engine.optim.stock import (
     stock_parts,
 )
 from runner.layout.paths import slot_path
-from runner.model import scope
 from runner.verify.jax_float64 import in_float64
 from runner.verify.reference import GradientReference, Inputs
 from runner.verify.request import Request
@@ -41,9 +39,9 @@ from runner.verify.transformation import TransformationOptimizer
 class JaxReference(GradientReference):
     """A plain Keras 3 model; see the base classes for the methods.
 
-    Its layers are Keras's own, and so is the arithmetic of a step. Only dropout masks are handed in, functions of seed
-    and microbatch. The states of other layers' random generators pass from step to step among the non-trainable
-    variables, as in Keras's own training; they are not variables of the model, and are not compared.
+    Its layers are Keras's own, and so is the arithmetic of a step. The states of random generators pass from step to
+    step among the non-trainable variables, as in Keras's own training; they are not variables of the model, and are
+    not compared.
 
     The gradients of rows that a layer takes of a bfloat16 table are added up in float32, as on the mesh: stock Keras's
     sums, in bfloat16, lose most of those of a token that is frequent (docs/bugs.md).
@@ -184,7 +182,6 @@ class JaxReference(GradientReference):
             inputs,
             dict(batch),
             share_b,
-            np.int32(microstep),
             np.float32(share),
         )
         by_path = zip(self._trainable, gradients, strict=True)
@@ -197,13 +194,11 @@ class JaxReference(GradientReference):
         inputs: Tensor,
         batch: Mapping[str, Tensor],
         share_b: Tensor,
-        microstep: Tensor,
         share: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
         """Returns the mean loss with the regularization losses, and the new non-trainable variables."""
-        in_scope = scope.enter(scope.Scope(self._request.config.trainer.seed, microstep))
         forget_added_losses(self._model)
-        with in_scope, masks_from_scope(self._model), exact_row_gradients():
+        with exact_row_gradients():
             outputs, non_trainable, penalties = self._model.stateless_call(
                 weights, non_trainable, inputs, return_losses=True, **training_argument(self._model, training=True)
             )

@@ -9,7 +9,8 @@ import numpy as np
 
 from runner.data.base import Array
 from runner.engine import make_engine
-from runner.engine.base import Engine, StepMetrics
+from runner.engine.base import StepMetrics
+from runner.engine.common import Engine
 from runner.engine.optim import norms
 from runner.errors import EngineError
 from runner.layout.paths import is_variable

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.plan.advise import (
-    arithmetic,
     candidates,
     command,
     ranking,
@@ -126,38 +125,10 @@ def test_the_front_has_what_no_candidate_beats_in_memory_and_time() -> None:
     assert ranking.front([equal, second, beaten, first]) == [first, second]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "shapes"),
-    [
-        # Examples and examples times tokens shrink; a weight and a count do not.
-        ([(16, 4), (64, 8), (4, 8)], [(8, 4), (32, 8), (4, 8)], [(2, 4), (8, 8), (4, 8)]),
-        ([(16, 4)], [(8, 4), (1,)], None),
-        ([(16, 4)], [(8, 4, 1)], None),
-        ([(16, 4)], [(12, 4)], None),
-        ([(4, 4)], [(2, 4)], None),
-    ],
-)
-def test_shapes_of_other_microbatches_follow_from_two_numbers_of_them(
-    first: list[tuple[int, ...]], second: list[tuple[int, ...]], shapes: list[tuple[int, ...]] | None
-) -> None:
-    assert arithmetic._scaled_shapes(first, second, (1, 2, 8)) == shapes
-    if shapes is not None:
-        assert arithmetic._scaled_shapes(first, shapes, (1, 8, 2)) == second
-
-
 def test_reasons_count_dropped_candidates_with_an_example() -> None:
     dropped = [ranking.Dropped(START, "lint", "a"), ranking.Dropped(START, "invalid", "b")]
     dropped.append(ranking.Dropped(START, "lint", "c"))
     assert ranking.reasons(dropped) == [("lint", 2, "a"), ("invalid", 1, "b")]
-
-
-def test_the_scores_of_attention_grow_with_the_microbatch_and_stay_in_their_blocks() -> None:
-    def traced(examples: int) -> arithmetic.TracedModel:
-        scores = [[((examples, 2, 16, 16), "float32")] * 2, [((examples, 2, 16, 64), "float32")]]
-        return arithmetic.TracedModel({}, [], {}, [], [((examples, 8), "bfloat16")], [], scores, {})
-
-    scaled = traced(8).scaled(traced(4), (1, 2, 8))
-    assert scaled == traced(1)
 
 
 @pytest.mark.parametrize(

@@ -364,28 +364,36 @@ def without_training(_: Hooks, __: object, sound: Call) -> Call:
     return call
 
 
-def mask_of(position: Callable[[Hooks, scope.Scope], scope.Scope]) -> Callable[[Hooks, Any, Call], Call]:
-    """Draws masks in another scope; each begins to count the draws again."""
+def mask_of(moved: Callable[[Tensor], Tensor]) -> Callable[[Hooks, Any, Call], Call]:
+    """Draws masks of another step, (step) -> another one; each begins to count the draws again."""
 
-    def make(hooks: Hooks, _: object, sound: Call) -> Call:
-        def call(x: Tensor, training: bool | None = None) -> Tensor:
+    def make(_: Hooks, layer: Any, sound: Call) -> Call:
+        def of_scope(x: Tensor, training: bool | None = None) -> Tensor:
             held = scope.current()
             if held is None or held.step is None:
                 return sound(x, training=training)
-            with scope.enter(position(hooks, held)):
+            with scope.enter(replace(held, step=moved(held.step))):
                 return sound(x, training=training)
 
-        return call
+        def of_generator(x: Tensor, training: bool | None = None) -> Tensor:
+            state = layer.seed_generator.state
+            before = state.value
+            state.assign([before[0], moved(before[1])])
+            y = sound(x, training=training)
+            state.assign(before)
+            return y
+
+        return of_generator if hasattr(layer, "seed_generator") else of_scope
 
     return make
 
 
-def same(_: Hooks, held: scope.Scope) -> scope.Scope:
-    return held
+def same(step: Tensor) -> Tensor:
+    return step
 
 
-def first_step(_: Hooks, held: scope.Scope) -> scope.Scope:
-    return replace(held, step=held.step * 0)
+def first_step(step: Tensor) -> Tensor:
+    return step * 0
 
 
 def of_first_device(hooks: Hooks, x: Tensor) -> Tensor:

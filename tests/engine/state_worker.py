@@ -11,7 +11,8 @@ from runner.config.schema import LayoutConfig, ModelConfig, RuleConfig, RunConfi
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine import make_engine, registry
-from runner.engine.base import Engine, HostBatches
+from runner.engine.base import HostBatches
+from runner.engine.common import Engine
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.configs import with_keys

@@ -46,13 +46,13 @@ for axes, loop, _ in meshes:
 
 import jax, keras, numpy as np
 from runner.engine.jax.compile import slow_in_loops
-from runner.engine.jax.layers.adopted import adopt
+from runner.engine.jax.layers.convolution import adopt
 
 def slow(text, adopts):
     layer = eval("keras.layers." + text)
     layer.build((2, 12, 12, 6))
     if adopts:
-        adopt(keras.Sequential([layer]), on_cpu=True)
+        adopt(keras.Sequential([layer]))
     def loss(weights, x):
         return jax.jit(lambda x: layer.stateless_call(weights, [], x)[0].sum())(x)
     weights = [variable.value for variable in layer.trainable_variables]

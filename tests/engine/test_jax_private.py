@@ -30,18 +30,6 @@ except ImportError as error:
     print(json.dumps(found))
     raise SystemExit
 
-def dropout():
-    seen, layer = [], keras.layers.Dropout(0.5)
-    def make(plain):
-        def wrapped(inputs, rate, noise_shape=None, seed=None):
-            seen.append([rate, seed is layer.seed_generator])
-            return plain(inputs, rate, noise_shape=noise_shape, seed=seed)
-        return wrapped
-    with private.dropout_replaced(make):
-        layer(np.ones((2, 3), np.float32), training=True)
-    layer(np.ones((2, 3), np.float32), training=True)
-    return seen
-
 def operations():
     seen = []
     def noted(name):
@@ -116,7 +104,7 @@ def giver():
     layer = keras.layers.Dense(2)
     return hub_private.producer(layer(keras.Input((3,)))) is layer
 
-for name, question in (("dropout", dropout), ("convolution", convolution), ("stored", stored), ("giver", giver),
+for name, question in (("convolution", convolution), ("stored", stored), ("giver", giver),
                        ("operations", operations), ("saving", saving), ("forgotten", forgotten)):
     ask(name, question)
 print(json.dumps(found))
@@ -125,7 +113,6 @@ EXPECTED: dict[str, Any] = {
     "stored": [True, True, True],
     "saving": [False, None],  # Keras has not asked for TensorFlow, and will when it is next used
     "giver": True,
-    "dropout": [[0.5, True]],
     "operations": [["take", 2, "axis"], ["attention", 3, "scale"]],
     "convolution": [[[[2, 5, 5, 4], 0]] * 2, [[1.0, 2.0]] * 2, True],  # the kernel's gradient alone is twice as large
     "forgotten": [1, 0],

@@ -28,14 +28,12 @@ from runner.engine import make_engine, registry
 from runner.engine.base import HostBatches
 from runner.engine.jax import mesh
 from runner.engine.jax.adapter import Keras3Factory
-from runner.engine.jax.layers.adopted import masks_from_scope
 from runner.engine.jax.names import Names
 from runner.errors import ConfigError
 from runner.layout.paths import (
     is_variable,
     slot_path,
 )
-from runner.model import scope
 from runner.task.base import LOSS, DataSpec
 from runner.task.registry import make_task
 from tests.configs import with_keys
@@ -138,21 +136,19 @@ def stock(setup: Setup) -> Arrays:
     inputs = setup.arrays if len(setup.arrays) > 1 else next(iter(setup.arrays.values()))
     trained, others = model.trainable_variables, model.non_trainable_variables
 
-    def loss(weights: Any, rest: Any, step: Any) -> Any:
-        with scope.enter(scope.Scope(seed, step)), masks_from_scope(model):
-            outputs, rest, added = model.stateless_call(weights, rest, inputs, training=True, return_losses=True)
+    def loss(weights: Any, rest: Any) -> Any:
+        outputs, rest, added = model.stateless_call(weights, rest, inputs, training=True, return_losses=True)
         return loss_of(setup.target, outputs) + sum(added), rest
 
     @jax.jit
-    def train(weights: Any, rest: Any, kept: Any, step: Any) -> Any:
-        (value, rest), gradients = jax.value_and_grad(loss, has_aux=True)(weights, rest, step)
+    def train(weights: Any, rest: Any, kept: Any) -> Any:
+        (value, rest), gradients = jax.value_and_grad(loss, has_aux=True)(weights, rest)
         weights, kept = optimizer.stateless_apply(kept, gradients, weights)
         return value, gradients, weights, rest, kept
 
     @jax.jit
     def predict(weights: Any, rest: Any) -> Any:
-        with scope.enter(scope.Scope(seed)), masks_from_scope(model):
-            return model.stateless_call(weights, rest, inputs, training=False)[0]
+        return model.stateless_call(weights, rest, inputs, training=False)[0]
 
     weights, rest = ([start.get(paths.get(id(v), ""), v.value) for v in held] for held in (trained, others))
     kept = [variable.value for variable in optimizer.variables]
@@ -160,7 +156,7 @@ def stock(setup: Setup) -> Arrays:
     found["outputs"] = np.asarray(predict(weights, rest))
     losses = []
     for number in range(STEPS):
-        value, gradients, weights, rest, kept = train(weights, rest, kept, np.int32(number))
+        value, gradients, weights, rest, kept = train(weights, rest, kept)
         losses.append(float(value))
         named = zip(trained, gradients, strict=True)
         found |= {f"gradient{number}/{paths[id(v)]}": np.asarray(gradient) for v, gradient in named}

@@ -12,7 +12,8 @@ from runner.config.schema import DatasetConfig, RunConfig, TrainerConfig
 from runner.data import workers
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Batch, DataSource, Rows
 from runner.data.sampler import eval_plan
-from runner.engine.base import Engine, HostBatches, PlacedBatches
+from runner.engine.base import HostBatches, PlacedBatches
+from runner.engine.common import Engine
 from runner.task.base import LOSS, Task
 from runner.train import feed, padded
 from tests.numpy_engine import KnownTask

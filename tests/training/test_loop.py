@@ -24,7 +24,8 @@ from runner.config.schema import (
     TrainerConfig,
 )
 from runner.engine import lengths
-from runner.engine.base import Engine, HostBatches, PlacedBatches
+from runner.engine.base import HostBatches, PlacedBatches
+from runner.engine.common import Engine
 from runner.errors import ConfigError, EngineError, NotFiniteError
 from runner.host.signals import StopRequest
 from runner.plan.checks.trainer import with_metrics

@@ -19,7 +19,7 @@ from runner import layout
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
 from runner.engine.calls import PendingCall, example_counts
-from runner.engine.common import MeshEngine, splits_examples_alone
+from runner.engine.common import Engine, splits_examples_alone
 from runner.engine.dtensor import canary, packed
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, shards, spec_of, unpack
@@ -61,8 +61,8 @@ def _traced(function: F) -> F:
     return traced
 
 
-class DTensorEngine(MeshEngine[tf.Tensor]):
-    """Training on a DTensor mesh; see `runner.engine.base.Engine` for what the methods promise."""
+class DTensorEngine(Engine):
+    """Training on a DTensor mesh; see `runner.engine.common.Engine` for what the methods promise."""
 
     _state: State
     _library = tf, tf.nest.map_structure, tf.constant

@@ -25,7 +25,7 @@ from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
 from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, ProgramCost, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
-from runner.engine.common import MeshEngine, splits_examples_alone
+from runner.engine.common import Engine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
 from runner.engine.jax import environment, mesh, precision, private, processes, randomness, updates
 from runner.engine.jax.adapter import Keras3Factory, check_model, layer_outputs, model_inputs
@@ -39,7 +39,7 @@ from runner.engine.jax.compile import (
     program_cost,
     traced_gradients,
 )
-from runner.engine.jax.layers.adopted import adopt
+from runner.engine.jax.layers.convolution import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, unsplit
@@ -64,8 +64,8 @@ T = TypeVar("T")
 _LEAST_CACHED_S = 0.5
 
 
-class JaxEngine(MeshEngine[jax.Array]):
-    """Keras 3 on JAX; see `runner.engine.base.Engine` for what the methods promise."""
+class JaxEngine(Engine):
+    """Keras 3 on JAX; see `runner.engine.common.Engine` for what the methods promise."""
 
     counts_cost = True
     _library = jnp, jax.tree.map, jnp.asarray
@@ -114,7 +114,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._factory = Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision)
         self._model, self._initial = self._factory.build_for_mesh(eager=self._builds_eagerly)
         self._check_model()
-        adopt(self._model, on_cpu=self._on_cpus, whole_images=splits_examples_alone(self._array_specs))
+        if self._on_cpus and splits_examples_alone(self._array_specs):
+            adopt(self._model)
         self._names = Names(self._model)
         return shapes_of(self._names.variables)
 

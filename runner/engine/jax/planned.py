@@ -30,6 +30,7 @@ from runner.layout.mesh import device_kind
 class PlannedEngine(JaxEngine):
     """Keras 3 on JAX for a plan: by arithmetic, or compiled by the compiler of the config's hardware."""
 
+    # Another engine has checked the same model, which takes a trace of its own.
     is_checked = False
 
     def _make_mesh(self) -> Mesh:
@@ -94,7 +95,11 @@ class PlannedEngine(JaxEngine):
     def traced_as(
         self, shapes: Mapping[str, tuple[int, ...]], sizes: TracedSizes
     ) -> tuple[tuple[Hashable, ...], LossSplit]:
-        """Returns what the forward pass depends on; see `runner.engine.base.TracesForward`."""
+        """Returns what the traced forward pass depends on beside model and config, and how it splits the losses.
+
+        Two meshes with the same first value have the same forward pass, except for the sizes of C, P and S in the
+        arrays of the losses. It may be asked before the engine is built.
+        """
         config = self._config
         mesh = self._make_mesh()
         placements = layout.resolve(config.layout, shapes, self._axes)

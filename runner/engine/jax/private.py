@@ -277,13 +277,6 @@ def _replaced(holder: Any, name: str, make: Callable[[ArrayFunction], ArrayFunct
         setattr(holder, name, original)
 
 
-def dropout_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> AbstractContextManager[None]:
-    """Replaces the dropout of Keras's layers and of `keras.random`: else one device would draw other masks than a
-    mesh.
-    """
-    return _replaced(backend.random, "dropout", make)
-
-
 def take_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> AbstractContextManager[None]:
     """Replaces Keras's look-up of a table's rows, whose gradients else add up in bfloat16, see `.layers.gradients`."""
     return _replaced(backend.numpy, "take", make)
@@ -310,14 +303,6 @@ def gpu_attention(can_fuse: Callable[..., bool]) -> Iterator[None]:
 
 def _answering(answer: bool, _: object) -> Callable[[str], bool]:
     return lambda capability: answer  # noqa: ARG005
-
-
-def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractContextManager[None]:
-    """Replaces `jax.random.bernoulli`, with which Keras's dropout draws its masks, by a function of the mask's shape.
-
-    Without it a stock Dropout layer on one device would drop other units than the same layer on a mesh.
-    """
-    return _replaced(jax.random, "bernoulli", lambda _: lambda key, p, shape: make(shape))  # noqa: ARG005
 
 
 @contextmanager

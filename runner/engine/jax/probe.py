@@ -14,7 +14,7 @@ from runner.engine.base import as_called
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
 from runner.engine.mappings import keys_by_id, map_values, subset, without
-from runner.model import contract, padding, scope
+from runner.model import contract, padding
 from runner.task.base import DataSpec
 
 Values = list[jax.Array]
@@ -52,7 +52,7 @@ def check_kept(
     if changed or has_own_code or contract.has_activity_loss(layers):
         values = first()
         before = map_values(np.asarray, subset(values, changed))
-        padding.check(_call(model, trainer, changed, values), data.inputs, before, trainer.accumulate_steps)
+        padding.check(_call(model, changed, values), data.inputs, before, trainer.accumulate_steps)
 
 
 def _values(variables: Sequence[keras.Variable]) -> Values:
@@ -63,16 +63,12 @@ def _changed(model: keras.Model, data: DataSpec, kept: dict[str, keras.Variable]
     """Returns the paths of the variables that a call changes, from a trace."""
     paths = keys_by_id(kept)
     others = model.non_trainable_variables
-    step = None
-    if training:
-        step = 0
     changed: list[str] = []
 
     def call(trainable: Values, non_trainable: Values, inputs: object) -> None:
-        with scope.enter(scope.Scope(0, step)):
-            _, new = model.stateless_call(
-                trainable, non_trainable, inputs, **private.training_argument(model, training=training)
-            )
+        _, new = model.stateless_call(
+            trainable, non_trainable, inputs, **private.training_argument(model, training=training)
+        )
         for variable, old_value, new_value in zip(others, non_trainable, new, strict=True):
             if new_value is not old_value and id(variable) in paths:
                 changed.append(paths[id(variable)])
@@ -83,9 +79,7 @@ def _changed(model: keras.Model, data: DataSpec, kept: dict[str, keras.Variable]
     return changed
 
 
-def _call(
-    model: keras.Model, config: TrainerConfig, kept: Sequence[str], values: Mapping[str, jax.Array]
-) -> padding.Call:
+def _call(model: keras.Model, kept: Sequence[str], values: Mapping[str, jax.Array]) -> padding.Call:
     """Returns the training call that `runner.model.padding` tries; it returns the kept variables' new values too."""
     others = model.non_trainable_variables
     variables = Names(model).variables
@@ -102,10 +96,9 @@ def _call(
 
     def train(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values, Values]:
         private.forget_added_losses(model)
-        with scope.enter(scope.Scope(config.seed, 0)):
-            outputs, new, losses = model.stateless_call(
-                trainable, non_trainable, inputs, return_losses=True, **private.training_argument(model, training=True)
-            )
+        outputs, new, losses = model.stateless_call(
+            trainable, non_trainable, inputs, return_losses=True, **private.training_argument(model, training=True)
+        )
         return [new[place] for place in kept_places], list(losses), jax.tree.leaves(outputs)
 
     compiled = jax.jit(train)

@@ -31,7 +31,6 @@ from runner.engine.optim import (
 )
 from runner.engine.optim.clipping import clip
 from runner.engine.optim.schedules import learning_rate
-from runner.model import scope
 from runner.task.base import LOSS, Task
 
 # Trainable and other variables.
@@ -60,7 +59,6 @@ class Step(Rounds[State[jax.Array]]):
     ) -> None:
         super().__init__(partitioning, trainer.accumulate_steps, task.step_metrics)
         self._model = model
-        self._seed = trainer.seed
         self._optimizer = optimizer
         self._task = task
         self._total_steps = total_steps
@@ -96,9 +94,8 @@ class Step(Rounds[State[jax.Array]]):
           microstep: int32 (), micro-batches done before.
         """
         others = self._random.insert(non_trainable, microstep)
-        training_scope = scope.Scope(self._seed, microstep)
         private.forget_added_losses(self._model)
-        with scope.enter(training_scope), self._attention():
+        with self._attention():
             model_outputs, others, added_losses = self._model.stateless_call(
                 trainable,
                 others,

@@ -8,7 +8,6 @@ attention. Meshes that agree in these share a trace, see `runner.plan.advise.spl
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,8 @@ from runner.config import search_path
 from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine import make_engine
-from runner.engine.base import Engine, LayerOutput, TracedSizes, TracesForward, VariableInfo
+from runner.engine.base import LayerOutput, TracedSizes, VariableInfo
+from runner.engine.common import Engine
 from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
 from runner.layout import Placement, hybrid
@@ -111,74 +111,9 @@ class TracedModel:
         """Returns the scores of attention that is not fused, by block."""
         return self.scores
 
-    def scaled(self, second: TracedModel, microbatches: tuple[int, int, int]) -> TracedModel | None:
-        """Returns the model for microbatches of another size, or None if its arrays do not grow with the examples.
-
-        `second` is the same model, traced for another number of microbatches: the dims that differ count examples.
-        `microbatches` are those of a step: of this model, of the second one and of the new one.
-        """
-        arrays = [*self.saved, *self.offloaded, *itertools.chain(*self.scores)]
-        second_arrays = [*second.saved, *second.offloaded, *itertools.chain(*second.scores)]
-        shapes = _scaled_shapes([shape for shape, _ in arrays], [shape for shape, _ in second_arrays], microbatches)
-        outputs = _scaled_shapes(_output_shapes(self.outputs), _output_shapes(second.outputs), microbatches)
-        if shapes is None or outputs is None:
-            return None
-        kept = []
-        for shape, (_, dtype) in zip(shapes, arrays, strict=True):
-            kept.append((shape, dtype))
-        scaled = iter(kept)
-        saved = list(itertools.islice(scaled, len(self.saved)))
-        offloaded = list(itertools.islice(scaled, len(self.offloaded)))
-        scores = [list(itertools.islice(scaled, len(block))) for block in self.scores]
-        changed = []
-        remaining = iter(outputs)
-        for output in self.outputs:
-            shape = next(remaining)
-            inputs = tuple(replace(entry, shape=next(remaining)) for entry in output.inputs)
-            changed.append(replace(output, shape=shape, inputs=inputs))
-        return replace(second, saved=saved, offloaded=offloaded, scores=scores, outputs=changed)
-
     def on(self, placements: Mapping[str, Placement], axes: Mapping[str, int]) -> TracedModel:
         """Returns the same model on another mesh."""
         return replace(self, placements=placements, axes=axes)
-
-
-def _output_shapes(outputs: Sequence[LayerOutput]) -> list[tuple[int, ...]]:
-    """Returns the shapes of outputs, each before those of its layer's inputs."""
-    shapes = []
-    for output in outputs:
-        shapes.append(output.shape)
-        shapes += [entry.shape for entry in output.inputs]
-    return shapes
-
-
-def _scaled_shapes(
-    first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]], microbatches: tuple[int, int, int]
-) -> list[tuple[int, ...]] | None:
-    """Returns shapes for a third number of microbatches from those for two; None if a dim is not proportional.
-
-    Example:
-      >>> _scaled_shapes([(8, 4)], [(4, 4)], (1, 2, 8))
-      [(1, 4)]
-    """
-    first_count, second_count, new_count = microbatches
-    if len(first) != len(second):
-        return None
-    shapes = []
-    for first_shape, second_shape in zip(first, second, strict=True):
-        if len(first_shape) != len(second_shape):
-            return None
-        dims = []
-        for size, second_size in zip(first_shape, second_shape, strict=True):
-            if size == second_size:
-                dims.append(size)
-                continue
-            whole = size * first_count
-            if whole != second_size * second_count or whole % new_count:
-                return None
-            dims.append(whole // new_count)
-        shapes.append(tuple(dims))
-    return shapes
 
 
 class Arithmetic:
@@ -191,8 +126,8 @@ class Arithmetic:
         self._data = data
         self._choices = choices
         self._trace = functools.cache(self._traced)
-        # Traces by number of microbatches, moved to one part and one chunk, by all else that a trace depends on.
-        self._shared: dict[Hashable, dict[int, TracedModel]] = {}
+        # Traces, moved to one part and one chunk, by all else that a trace depends on.
+        self._shared: dict[Hashable, TracedModel] = {}
         # Outputs of the layers, by activation checkpointing and number of microbatches.
         self._outputs: dict[tuple[str | None, int], Sequence[LayerOutput]] = {}
 
@@ -272,33 +207,29 @@ class Arithmetic:
         return ranking.of_forecast(candidate, plan.forecast)
 
     def _traced(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> TracedModel:
-        """Returns the model with these options: moved or scaled from other traces if it can be, else traced."""
+        """Returns the model with these options: moved from another mesh if it can be, else traced."""
         config = self._engine_config(remat, accumulate, state, parts)
-        # The length of the run, here one step, changes no shape.
-        engine = make_engine(config, self._data, 1, planning=True)
-        if parts == _WHOLE or not isinstance(engine, TracesForward):
+        # The length of the run, here one step, changes no shape. The engine is that of a plan for absent hardware.
+        engine: Any = make_engine(config, self._data, 1, planning=True)
+        if parts == _WHOLE:
             return self._built_once(engine, config, remat)
         whole = self._whole()
         engine.is_checked = True
         losses = whole.sizes.losses
         program, own_split = engine.traced_as(shapes_of(whole.placements), whole.sizes)
-        shared = self._shared.setdefault((remat, state, program), {})
+        key = (remat, accumulate, state, program)
         examples = config.dataset.batch_size // accumulate
-        if accumulate not in shared:
-            scaled = _scaled_from(shared, accumulate)
-            if scaled is None:
-                traced = self._built_once(engine, config, remat)
-                saved = split.moved(traced.saved, losses, examples, own_split, own_split.joined)
-                if saved is not None:
-                    shared[accumulate] = replace(traced, saved=saved)
-                return traced
-            shared[accumulate] = scaled
-        saved = split.moved(shared[accumulate].saved, losses, examples, own_split.joined, own_split)
-        if saved is None:
-            return self._built_once(engine, config, remat)
-        return replace(shared[accumulate], saved=saved)
+        if key in self._shared:
+            saved = split.moved(self._shared[key].saved, losses, examples, own_split.joined, own_split)
+            if saved is not None:
+                return replace(self._shared[key], saved=saved)
+        traced = self._built_once(engine, config, remat)
+        saved = split.moved(traced.saved, losses, examples, own_split, own_split.joined)
+        if saved is not None:
+            self._shared[key] = replace(traced, saved=saved)
+        return traced
 
-    def _built_once(self, engine: Engine, config: RunConfig, remat: str | None) -> TracedModel:
+    def _built_once(self, engine: Any, config: RunConfig, remat: str | None) -> TracedModel:
         """Builds an engine and returns what it knows of the model; the layers' outputs are traced once."""
         # Whole outputs of layers are the same on every mesh.
         key = (remat, config.trainer.accumulate_steps)
@@ -328,10 +259,9 @@ class Arithmetic:
         )
 
 
-def _built(engine: Engine, config: RunConfig, outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
-    """Builds an engine and returns what it knows of the model."""
+def _built(engine: Any, config: RunConfig, outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
+    """Builds a planned engine and returns what it knows of the model."""
     engine.build()
-    assert isinstance(engine, TracesForward)
     offloaded = []
     if config.model.options.get("offloaded"):
         offloaded = engine.saved_activations(offloaded=True)
@@ -350,14 +280,6 @@ def _built(engine: Engine, config: RunConfig, outputs: Sequence[LayerOutput] | N
         axes=config.mesh.axes,
         sizes=sizes,
     )
-
-
-def _scaled_from(traces: Mapping[int, TracedModel], accumulate: int) -> TracedModel | None:
-    """Returns a model for so many microbatches from the first two that were traced for others, or None."""
-    if len(traces) < 2:
-        return None
-    first, second = list(traces)[:2]
-    return traces[first].scaled(traces[second], (first, second, accumulate))
 
 
 def _parts(candidate: Candidate) -> Parts:

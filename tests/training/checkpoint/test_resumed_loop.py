@@ -20,7 +20,7 @@ from runner.checkpoint.recovery import NewPoints
 from runner.checkpoint.resume import load
 from runner.checkpoint.saver import Saver, take_state
 from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, PlateauConfig, RunConfig, ScheduleConfig
-from runner.engine.base import Engine
+from runner.engine.common import Engine
 from runner.errors import ConfigError, EngineError, Interrupted
 from runner.host.signals import StopRequest
 from runner.tracking import Tracker

@@ -21,7 +21,8 @@ from runner.checkpoint.recorder import MetricRecorder
 from runner.checkpoint.saver import Saver, take_state
 from runner.checkpoint.storage import Content
 from runner.config.schema import CheckpointConfig
-from runner.engine.base import Engine, Shard
+from runner.engine.base import Shard
+from runner.engine.common import Engine
 from tests.training.checkpoint.numpy_engine import ABOUT
 
 

@@ -21,7 +21,10 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import keras
 from jax import lax
+
+from runner.engine.jax import private
 
 _FORM = ("NHWC", "HWIO", "NHWC")
 # Terms up to which a convolution is computed as a sum of shifted images: a 3x3 kernel on three channels has 27, and
@@ -30,6 +33,28 @@ _MOST_TERMS = 27
 
 Pair = tuple[int, int]
 Two = tuple[jax.Array, jax.Array]
+
+
+def adopt(model: keras.Model) -> None:
+    """Replaces the class of a model's stock convolutions. Its variables, names and config stay as they are."""
+    for layer in private.all_layers(model):
+        # Exactly the stock class: a subclass may compute something else.
+        if type(layer) is keras.layers.Conv2D:
+            # Not by Keras's own __setattr__, which would track the class.
+            object.__setattr__(layer, "__class__", Conv2D)
+
+
+class Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
+    """A convolution that computes the same as Keras's, faster on a CPU."""
+
+    def convolution_op(self, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
+        """Returns the convolution of (batch, height, width, channel) images."""
+        w = keras.ops.convert_to_tensor(kernel)
+        is_plain = self.groups == 1 and set(self.dilation_rate) == {1} and self.data_format == "channels_last"
+        are_float32 = all(isinstance(array, jax.Array) and array.dtype == jnp.float32 for array in (inputs, w))
+        if not is_plain or not are_float32:
+            return super().convolution_op(inputs, kernel)
+        return convolution(inputs, w, tuple(self.strides), self.padding.upper())
 
 
 def convolution(x_bhwc: jax.Array, w_hwco: jax.Array, strides: Pair, padding: str) -> jax.Array:

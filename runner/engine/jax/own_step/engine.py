@@ -31,7 +31,7 @@ from runner.task.custom import StepTask
 
 
 class OwnStepEngine(JaxEngine):
-    """Several Keras 3 models with a user's step; see `runner.engine.base.Engine` for what the methods promise."""
+    """Several Keras 3 models with a user's step; see `runner.engine.common.Engine` for what the methods promise."""
 
     # The state is a dict by canonical path, where the engine of one model has a `State`.
     _functions: Any
