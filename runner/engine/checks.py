@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import attrgetter
 
 from runner.config.schema import EngineConfig, RunConfig
@@ -12,10 +13,13 @@ from runner.errors import invalid
 from runner.model import target
 
 # Keys whose other values need an engine that is `full`: key -> the value that asks for nothing.
-_OF_FULL_ENGINES = {
+_OF_FULL_ENGINES: Mapping[str, object] = {
     "layout.from_model": False,
     "model.trainable": None,
     "trainer.accumulate_steps": 1,
+    "optimizer.ema.decay": None,
+    "optimizer.gradient_norm": None,
+    "optimizer.groups": [],
 }
 
 # A custom step computes gradients and updates itself, so keys of the run's own ones would have no effect:
@@ -80,6 +84,8 @@ def check(config: RunConfig) -> None:
     for key, default in _OF_FULL_ENGINES.items():
         value = attrgetter(key)(config)
         if value != default:
+            if key == "optimizer.groups":
+                value = [group.match for group in value]
             problem = f"engine={config.engine.name} does not support it"
             raise invalid(key, value, problem=problem, fix=f"set engine=jax, or remove {key}")
 

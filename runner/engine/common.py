@@ -193,10 +193,6 @@ class Engine(ABC):
     def _assign(self, values: Mapping[str, Array]) -> None:
         """Sets all variables and slots from whole arrays of their shapes, see `runner.engine.base.part_of`."""
 
-    def _averaged_weights(self) -> AbstractContextManager[None]:
-        """Returns a context in which the model has the EMA of its weights, if any."""
-        return nullcontext()
-
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns whole, unclipped gradients of the first batch's loss by canonical path; no state changes."""
         placed = self.place(calls.first(batches))
@@ -210,10 +206,7 @@ class Engine(ABC):
         task = self._data.task
         if self._mixes_rows or task.reads_batch:
             batches = map(evaluation.without_padding, batches)
-        with self._averaged_weights():
-            found = evaluation.evaluate(
-                task, batches, self._start_evaluation, self._to_host, keep_outputs=keep_outputs
-            )
+        found = evaluation.evaluate(task, batches, self._start_evaluation, self._to_host, keep_outputs=keep_outputs)
         return replace(found, mixes_rows=self._mixes_rows)
 
     def mixes_rows(self, batch: HostBatches) -> bool:
@@ -245,12 +238,11 @@ class Engine(ABC):
                     values.append(np.asarray(self._to_host(output))[:kept])
             return values
 
-        with self._averaged_weights():
-            first = read(batch)
-            changed = read(evaluation.refilled(batch, kept))
-            if padding.differ(first, changed, first):
-                # What an equal call changes as well, such as a random number, is no mixing.
-                self._mixes_rows = padding.differ(first, changed, read(batch))
+        first = read(batch)
+        changed = read(evaluation.refilled(batch, kept))
+        if padding.differ(first, changed, first):
+            # What an equal call changes as well, such as a random number, is no mixing.
+            self._mixes_rows = padding.differ(first, changed, read(batch))
         return self._mixes_rows
 
     def with_and_without_others(self, batch: HostBatches, kept: int) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -259,8 +251,7 @@ class Engine(ABC):
         Of a task that has `reads_batch`: the `loss` of each row, and the task's totals by name.
         """
         # Not the model too: rounding differs between batches of two sizes, and most of all in bfloat16.
-        with self._averaged_weights():
-            outputs = self._start_evaluation(batch).outputs
+        outputs = self._start_evaluation(batch).outputs
         of_all, of_first = (self._judged(outputs, batch, rows) for rows in (None, kept))
         return of_all | {LOSS: of_all[LOSS][:kept]}, of_first
 
@@ -292,8 +283,7 @@ class Engine(ABC):
 
     def next_logits(self, batch: HostBatches) -> Array:
         """Returns float32 (B, V), `Task.next_logits` of one batch, with the weights of an evaluation."""
-        with self._averaged_weights():
-            return self._to_host(self._start_next_logits(batch))
+        return self._to_host(self._start_next_logits(batch))
 
     @abstractmethod
     def _start_next_logits(self, batch: HostBatches) -> Tensor:

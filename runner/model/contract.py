@@ -3,7 +3,7 @@
 Based on tf_keras 2.21 (`Model.train_step`, `Optimizer.apply_gradients`) and Keras 3.15 (`JAXTrainer.train_step`,
 `BaseOptimizer.apply`). Like these, an engine honors:
 
-- a variable's constraint, applied to the trainable variables after each update;
+- a variable's constraint, applied to the trainable variables after each update (`engine=jax`);
 - losses that layers add, also those of the inputs, and activity regularizers: added to the mean loss; with gradient
   accumulation the loss of each microbatch counts for its share, as in Keras's `gradient_accumulation_steps`;
 - variables that a training call changes, integers too, and the states of random generators;
@@ -179,16 +179,6 @@ def check_cover(
             f"have no path of their own in {library}, so that they would be neither trained nor saved; give the "
             "layers of nested models unique names, and store layers in attributes, lists or dicts"
         )
-
-
-def constraints(variables: Mapping[str, object]) -> dict[str, Constraint]:
-    """Returns path -> constraint, of variables as the builder's layers made them: those on a mesh may have lost it."""
-    by_path = {}
-    for path, variable in variables.items():
-        constraint = getattr(variable, "constraint", None)
-        if constraint is not None:
-            by_path[path] = constraint
-    return by_path
 
 
 def changed_by_evaluation(path: str, config: ModelConfig) -> ConfigError:

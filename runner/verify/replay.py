@@ -31,7 +31,7 @@ from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data import workers
 from runner.data.base import Array, Dataset
 from runner.engine import devices, lengths, make_engine, registry
-from runner.engine.base import Engine
+from runner.engine.common import Engine
 from runner.errors import ConfigError, EngineError, invalid, shown
 from runner.host import stages
 from runner.host.console import Console

@@ -49,9 +49,9 @@ OF_DTENSOR: Rows = [
     ("without_rule", {"options": {"kind": "depthwise"}}, ["(DepthwiseConv2D)", "; set engine=jax"]),
     ("without_rule", {"options": {"kind": "dilated"}}, ["(Conv2D with groups or dilation)", "; set engine=jax"]),
     ("without_rule", {"options": {"kind": "wrapped"}}, ["(GRU)", "; set engine=jax"]),
+    ("constrained", {}, ["variable d3/kernel", "; set engine=jax"]),
 ]
 ALLOWED: list[tuple[str, dict[str, Any]]] = [
-    ("constrained", PAD),
     ("subclassed", PAD),
     ("keeps", PAD | {"options": {"what": "steps"}}),
     ("keeps", {"accumulate": 2}),

@@ -208,7 +208,7 @@ DECAY = (
 )
 
 
-@row("weight_decay_without_biases", data.classes, DECAY, engines=BOTH)
+@row("weight_decay_without_biases", data.classes, DECAY)
 def weight_decay_without_biases(keras: Any) -> Program:
     optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
@@ -283,7 +283,6 @@ def ema_swapped_in_evaluations(keras: Any) -> Program:
 
 
 AVERAGES = "with `optimizer.ema`, evaluations during training use the averages, as with `SwapEMAWeights`"
-# Keras 3's average, on both engines: it begins with the weights after the first step, tf_keras's with those before it.
 row("ema_at_the_end", data.classes, "optimizer.ema.decay=0.9", meant={"val_loss val_accuracy": AVERAGES})(
     lambda keras: optimized(keras, keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9))
 )

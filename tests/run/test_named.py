@@ -28,7 +28,6 @@ LENGTH = [
     "optimizer.schedule.plateau.metric=eval/loss",
     "optimizer.schedule.plateau.patience=1",
     "optimizer.schedule.plateau.min_delta=0.1",
-    "optimizer.ema.decay=0.9",
     "trainer.checkpoint.best=eval/loss",
 ]
 

@@ -32,9 +32,9 @@ _CASES = {
 }
 
 
-@pytest.mark.parametrize(("case", "engine"), [("groups", "keras_dtensor"), *((case, "jax") for case in _CASES)])
-def test_an_optimizer_with_groups_and_a_schedule_is_verified(tmp_path: Path, case: str, engine: str) -> None:
-    done = command(tmp_path, f"engine={engine}", *_SHORT, *_CASES[case])
+@pytest.mark.parametrize("case", _CASES)
+def test_an_optimizer_with_groups_and_a_schedule_is_verified(tmp_path: Path, case: str) -> None:
+    done = command(tmp_path, "engine=jax", *_SHORT, *_CASES[case])
     assert "verified: 4 steps" in done.stdout
     checks = result(tmp_path)["checks"]
     norms = {check["name"] for check in checks if check["name"].startswith("metric/")}

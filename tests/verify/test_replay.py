@@ -24,7 +24,6 @@ BASE = [
     "optimizer.schedule.name=cosine",
     "optimizer.schedule.warmup_steps=5",
     "optimizer.clip.global_norm=0.5",
-    "optimizer.ema.decay=0.9",
     "trainer.log_every_steps=4",
     "trainer.checkpoint.every_steps=15",
     "trainer.checkpoint.keep=99",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -30,13 +30,10 @@ from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.variable_reads import gather_for_use, read_stored
 from runner.engine.evaluation import BatchResult
 from runner.engine.mappings import map_values, shapes_of
-from runner.engine.optim import norms
 from runner.engine.optim.rules import make_rule
 from runner.errors import EngineError
 from runner.host import stages
 from runner.layout import Spec
-from runner.layout.paths import is_ema, owner_of
-from runner.model import contract
 from runner.model.builder import check_trainable
 
 logger = logging.getLogger(__name__)
@@ -82,7 +79,6 @@ class DTensorEngine(Engine):
         self._plain = self._adapter.plain()
         self._adapter.check(self._plain, pads=self._config.dataset.remainder == "pad")
         self._drawn = self._adapter.variables(self._plain)
-        self._constraints = contract.constraints(self._drawn)
         return shapes_of(self._drawn)
 
     def _make_state(self) -> None:
@@ -97,22 +93,13 @@ class DTensorEngine(Engine):
         for path, variable in variables.items():
             if variable.layout != layouts[path]:
                 raise EngineError(f"variable {path} has layout {variable.layout}, but the plan says {layouts[path]}")
-        self._state = make_state(
-            variables,
-            self._model.trainable_variables,
-            make_rule(self._config.optimizer, tf),
-            self._constraints,
-            averages=self._config.optimizer.ema.decay is not None,
-        )
+        rule = make_rule(self._config.optimizer, tf)
+        self._state = make_state(variables, self._model.trainable_variables, rule)
         check_trainable(self._state.trainable, self._config.model)
         self._gather_for_use()
         if not self._planning:
             # They were drawn whole: values that are drawn under a layout depend on the mesh.
-            values = host_values(self._drawn)
-            for path in self._state.slots:
-                if is_ema(path):
-                    values[path] = values[owner_of(path)]
-            self._state.assign(values)
+            self._state.assign(host_values(self._drawn))
         del self._drawn, self._plain
 
     def _gather_for_use(self) -> None:
@@ -233,8 +220,7 @@ class DTensorEngine(Engine):
                 # DTensor may lower a program once more at its first real call, and fail as in `_compiled`.
                 self._raise_unless_collision(error, left)
                 self._train = None
-        scalars = norms.names(self._config.optimizer, self._state.trainable)
-        return PendingCall(sums, regularization, batches.weights, batches.steps, 1, unpack, scalars)
+        return PendingCall(sums, regularization, batches.weights, batches.steps, 1, unpack)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
         """Returns a context whose operations are traced into a folder, as an XSpace for TensorBoard."""
@@ -283,11 +269,6 @@ class DTensorEngine(Engine):
     def _to_host(self, value: tf.Tensor) -> Array:
         return unpack(value)
 
-    def _averaged_weights(self) -> AbstractContextManager[None]:
-        if self._config.optimizer.ema.decay is None:
-            return nullcontext()
-        return self._state.averaged()
-
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one microbatch, in the order of the calls."""
         return self._adapter.layer_outputs(self._microbatch_size)
@@ -319,9 +300,8 @@ class DTensorEngine(Engine):
         self._state.assign(values)
 
     def plain_model(self) -> tf.Module:
-        """Returns the plain model with the current weights, or their EMA."""
-        with self._state.averaged():
-            return self._adapter.exported(map_values(unpack, self._state.variables))
+        """Returns the plain model with the current weights."""
+        return self._adapter.exported(map_values(unpack, self._state.variables))
 
 
 make = DTensorEngine  # see `runner.engine.registry`

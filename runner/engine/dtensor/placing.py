@@ -36,9 +36,7 @@ def place(
     for path, variable in variables.items():
         value = dtensor.call_with_layout(tf.zeros, layouts[path], shape=variable.shape, dtype=variable.dtype)
         name = variable.name.removesuffix(":0")
-        replacements[id(variable)] = PlacedVariable(
-            value, trainable=variable.trainable, name=name, constraint=variable.constraint
-        )
+        replacements[id(variable)] = PlacedVariable(value, trainable=variable.trainable, name=name)
     _Exchange(replacements, mesh).walk(model)
 
 

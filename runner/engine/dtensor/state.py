@@ -12,9 +12,8 @@ from tensorflow.experimental import dtensor
 from runner.data.base import Array
 from runner.engine.dtensor.arrays import pack_part, zeros
 from runner.engine.dtensor.variable_reads import read_stored
-from runner.engine.optim.rules import Rule
-from runner.layout.paths import ema_path, slot_path
-from runner.model.contract import Constraint
+from runner.engine.optim.base import Rule
+from runner.layout.paths import slot_path
 
 Variables = Mapping[str, dtensor.DVariable]
 
@@ -26,14 +25,12 @@ class State:
     Attributes:
       variables: by canonical path, in the model's order.
       trainable: paths of those that are trained.
-      slots: the slots of the trainable variables, by `runner.layout.paths`; their EMA too, if the run keeps it.
-      constraints: path -> function that is applied to a trainable variable after each update, if it has one.
+      slots: the slots of the trainable variables, by `runner.layout.paths`.
     """
 
     variables: Variables
     trainable: Sequence[str]
     slots: Variables
-    constraints: Mapping[str, Constraint]
 
     @property
     def saved(self) -> dict[str, dtensor.DVariable]:
@@ -48,15 +45,6 @@ class State:
             variable.assign(pack_part(values, path, variable.dtype.as_numpy_dtype, variable.layout))
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Puts the EMA, if the run keeps it, into the variables in the context."""
-        with self.unchanged():
-            for path in self.trainable:
-                if ema_path(path) in self.slots:
-                    self.variables[path].assign(self.slots[ema_path(path)].read_value())
-            yield
-
-    @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Restores the model's variables at the end of the context."""
         before = {path: read_stored(variable) for path, variable in self.variables.items()}
@@ -67,15 +55,8 @@ class State:
                 self.variables[path].assign(value)
 
 
-def make_state(
-    variables: Variables,
-    trainable_variables: Sequence[tf.Variable],
-    rule: Rule,
-    constraints: Mapping[str, Constraint],
-    *,
-    averages: bool,
-) -> State:
-    """Returns a state whose slots have their initial values, with averages if the run keeps an EMA."""
+def make_state(variables: Variables, trainable_variables: Sequence[tf.Variable], rule: Rule) -> State:
+    """Returns a state whose slots have their initial values."""
     trainable_ids = set(map(id, trainable_variables))
     # In the order of the variables, which gradients and slots share.
     trainable = []
@@ -86,11 +67,4 @@ def make_state(
     for path in trainable:
         for slot in rule.slots:
             slots[slot_path(slot, path)] = zeros(variables[path])
-    if averages:
-        for path in trainable:
-            slots[ema_path(path)] = zeros(variables[path])
-    trainable_constraints = {}
-    for path in trainable:
-        if path in constraints:
-            trainable_constraints[path] = constraints[path]
-    return State(variables, trainable, slots, trainable_constraints)
+    return State(variables, trainable, slots)

@@ -25,7 +25,6 @@ from runner.engine.dtensor.masks import masks_from_scope
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.update import Update
 from runner.engine.dtensor.variable_reads import deferred
-from runner.engine.optim import norms
 from runner.errors import ConfigError, EngineError
 from runner.layout import Spec
 from runner.model import scope
@@ -83,16 +82,15 @@ class Steps:
         self.graph: tf.Graph | None = None
 
     def train(self, arrays: Batch, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Runs a call's steps, arrays (K, B, ...): each example's loss and metrics (K, B), and scalars (K,).
+        """Runs a call's steps, arrays (K, B, ...): each example's loss and metrics (K, B), and regularization (K,).
 
-        The scalars are the regularization; with norms of gradients (K, 1 + norms). `numbers` are the number of steps,
-        of earlier ones, the factor on the learning rate and, from `COUNTS` on, the total weight of each step.
+        `numbers` are the number of steps, of earlier ones, the factor on the learning rate and, from `COUNTS` on, the
+        total weight of each step.
 
         The steps are a while loop and not unrolled: DTensor's passes take longer than linear time in the size of a
         program, and the number of steps can be an input.
         """
         names = (LOSS, *self._data.task.step_metrics)
-        gradient_norms = norms.names(self._config.optimizer, self._state.trainable)
         calls = int(arrays[WEIGHT].shape[0])
         rounds = tf.gather(numbers, 0)
         first = tf.gather(numbers, 1)
@@ -119,19 +117,13 @@ class Steps:
             new_sums_kb = []
             for name, sum_kb in zip(names, sums_kb, strict=True):
                 new_sums_kb.append(tf.where(row_k1, tf.expand_dims(sums_b[name], 0), sum_kb))
-            if gradient_norms:
-                new_regularization_k = tf.where(row_k1, tf.expand_dims(regularization, 0), regularization_k)
-            else:
-                new_regularization_k = tf.where(row_k, regularization, regularization_k)
-            return i + 1, new_regularization_k, *new_sums_kb, *packed_state
+            return i + 1, tf.where(row_k, regularization, regularization_k), *new_sums_kb, *packed_state
 
         # A product and not `tf.zeros`: it has the layout of its factor, (K, B) sharded over the batch axis, before the
         # loop begins, and a loop's carried tensors must have one layout. In a small loop DTensor gives `tf.zeros` the
         # same layout, but there it depends on what its propagation finds in the whole body.
         zeros_kb = share_kb * 0.0
         zeros_k = counts_k * 0.0
-        if gradient_norms:
-            zeros_k = tf.stack([zeros_k] * (1 + len(gradient_norms)), 1)
         start = (tf.constant(0), zeros_k, *([zeros_kb] * len(names)), *self._update.packed_state())
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
         _, regularization, *carried = tf.while_loop(
@@ -198,17 +190,14 @@ class Steps:
             if self._update.packs:
                 if vector is None:
                     vector = packed.pack(gradients)
-                gradient_norms, packed_state = self._update.apply_packed(vector, done, factor, packed_state)
+                packed_state = self._update.apply_packed(vector, done, factor, packed_state)
             else:
                 if vector is not None:
                     gradients = packed.unpack(vector, [gradient.shape for gradient in gradients])
-                gradient_norms = self._update.apply(gradients, done, factor)
+                self._update.apply(gradients, done, factor)
         self._check(tf.compat.v1.get_default_graph())
         metrics = self._data.task.metrics(self._ops, backward.outputs, batch)
-        scalars = backward.regularization
-        if gradient_norms:
-            scalars = tf.stack([scalars, *gradient_norms])
-        return {LOSS: backward.loss, **metrics}, scalars, packed_state
+        return {LOSS: backward.loss, **metrics}, backward.regularization, packed_state
 
     def _check(self, graph: tf.Graph) -> None:
         self.graph = graph

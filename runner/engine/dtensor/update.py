@@ -1,4 +1,4 @@
-"""The traced update of a step, from gradients to weights, slots and EMA."""
+"""The traced update of a step, from gradients to weights and slots."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from runner import arrays
 from runner.config.schema import OptimizerConfig
 from runner.engine.dtensor import packed
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.variable_reads import read_stored, read_value
 from runner.engine.mappings import map_values
-from runner.engine.optim import groups, norms, rules
 from runner.engine.optim.clipping import clip
+from runner.engine.optim.rules import make_rule
 from runner.engine.optim.schedules import learning_rate
-from runner.layout.paths import ema_path, slot_path
+from runner.layout.paths import slot_path
 
 
 class Update:
@@ -26,20 +25,15 @@ class Update:
         self._config = config
         self._total_steps = total_steps
         self._state = state
-        self._grouped_rule = rules.GroupedRule(config, groups.settings(config, state.trainable), tf)
-        self._rule = self._grouped_rule.rule
-        self._decay = config.ema.decay
-        # A vector has one learning rate, and a constraint is of one variable.
-        self.packs = packs and not config.groups and not state.constraints and self._rule.elementwise
+        self._rule = make_rule(config, tf)
+        self.packs = packs
 
     def _packed(self) -> list[list[dtensor.DVariable]]:
-        """Returns the variables in each vector: the weights, then those of each slot, then the EMA."""
+        """Returns the variables in each vector: the weights, then those of each slot."""
         state = self._state
         kinds = [[state.variables[path] for path in state.trainable]]
         for slot in self._rule.slots:
             kinds.append([state.slots[slot_path(slot, path)] for path in state.trainable])
-        if self._decay is not None:
-            kinds.append([state.slots[ema_path(path)] for path in state.trainable])
         return kinds
 
     def packed_state(self) -> list[tf.Tensor]:
@@ -59,69 +53,48 @@ class Update:
 
     def apply_packed(
         self, gradient: tf.Tensor, done: tf.Tensor, factor: tf.Tensor, before: Sequence[tf.Tensor]
-    ) -> tuple[list[tf.Tensor], tuple[tf.Tensor, ...]]:
+    ) -> tuple[tf.Tensor, ...]:
         """Updates all weights by one application of the rule, which is elementwise, to vectors (N,).
 
-        Returns the norms of the gradients, and the new vectors in the order of `packed_state`.
+        Returns the new vectors in the order of `packed_state`.
         """
-        gradient_norms = []
-        if self._config.gradient_norm is not None or self._config.clip.norm is not None:
+        gradients = [gradient]
+        if self._config.clip.norm is not None:
+            # Each gradient is clipped by its own norm.
             gradients = packed.unpack(gradient, [self._state.variables[path].shape for path in self._state.trainable])
-            gradient_norms = norms.values(self._config, self._state.trainable, gradients, arrays.of(tf))
-            gradient = packed.pack(clip(self._config.clip, gradients, tf))
-        else:
-            (gradient,) = clip(self._config.clip, [gradient], tf)
+        clipped = clip(self._config.clip, gradients, tf)
+        gradient = clipped[0]
+        if self._config.clip.norm is not None:
+            gradient = packed.pack(clipped)
         old_weight, *old_slots = before
-        # If the run keeps an EMA, its vector is the last.
-        slots = dict(zip(self._rule.slots, old_slots, strict=False))
+        slots = dict(zip(self._rule.slots, old_slots, strict=True))
         weight, new_slots = self._rule.update(gradient, old_weight, slots, self._rate(done, factor), done + 1.0)
-        vectors = [weight]
-        for slot in self._rule.slots:
-            vectors.append(new_slots[slot])
-        if self._decay is not None:
-            vectors.append(rules.average(self._decay, before[-1], weight, done, tf))
-        return gradient_norms, tuple(vectors)
+        return weight, *(new_slots[slot] for slot in self._rule.slots)
 
-    def apply(self, gradients: Sequence[tf.Tensor], done: tf.Tensor, factor: tf.Tensor) -> list[tf.Tensor]:
-        """Reads every variable, then computes, then writes; returns the norms of the gradients.
+    def apply(self, gradients: Sequence[tf.Tensor], done: tf.Tensor, factor: tf.Tensor) -> None:
+        """Reads every variable, then computes, then writes.
 
         The order matters: DTensor's all-reduce combiner does not keep that of reads and writes of one variable.
         """
         state = self._state
         rate = self._rate(done, factor)
         step = done + 1.0
-        gradient_norms = norms.values(self._config, state.trainable, gradients, arrays.of(tf))
         clipped = clip(self._config.clip, list(gradients), tf)
         assignments: list[tuple[dtensor.DVariable, tf.Tensor]] = []
         for path, gradient in zip(state.trainable, clipped, strict=True):
             variable = state.variables[path]
             slots = {slot: state.slots[slot_path(slot, path)] for slot in self._rule.slots}
             old_slots = map_values(read_value, slots)
-            weight, new_slots = self._grouped_rule.update(path, gradient, read_stored(variable), old_slots, rate, step)
+            weight, new_slots = self._rule.update(gradient, read_stored(variable), old_slots, rate, step)
             if self._config.reread_slots:
                 weight = self._reread(variable, slots, new_slots, rate, step)
                 # They are assigned already.
                 new_slots = {}
-            weight = self._constrained(path, weight, variable.layout)
             assignments.append((variable, weight))
-            if self._decay is not None:
-                ema = state.slots[ema_path(path)]
-                assignments.append((ema, rules.average(self._decay, ema.read_value(), weight, done, tf)))
             for name, new_slot in new_slots.items():
                 assignments.append((slots[name], new_slot))
         for target, value in assignments:
             target.assign(value)
-        return gradient_norms
-
-    def _constrained(self, path: str, weight: tf.Tensor, layout: dtensor.Layout) -> tf.Tensor:
-        constraint = self._state.constraints.get(path)
-        if constraint is None:
-            return weight
-        if set(layout.sharding_specs) <= {dtensor.UNSHARDED}:
-            return tf.cast(constraint(weight), weight.dtype)
-        # The constraint gets the whole weight, as it may compute its norm.
-        whole = dtensor.relayout(weight, dtensor.Layout.replicated(layout.mesh, layout.rank))
-        return dtensor.relayout(tf.cast(constraint(whole), weight.dtype), layout)
 
     def _rate(self, done: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
         return learning_rate(self._config, done, self._total_steps, tf) * factor

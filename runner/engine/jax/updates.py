@@ -28,6 +28,7 @@ from runner.engine.optim.base import (
 from runner.engine.optim.groups import Settings
 from runner.engine.optim.keras_classes import options_checked
 from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.schedules import is_constant
 from runner.engine.optim.stock import (
     keras_arguments,
     keras_slots,
@@ -90,22 +91,27 @@ class OwnUpdate(UpdateRule):
 
     def __init__(self, config: OptimizerConfig, variables: Variables, settings: Mapping[str, Settings]) -> None:
         self.settings = settings
-        self._rule = rules.GroupedRule(config, settings, jnp)
-        self.slots = whole_slots(self._rule.rule.slots, _ranks(variables))
+        self._rule = rules.make_rule(config, jnp)
+        self._rule_without_decay = rules.make_rule(groups.without_decay(config), jnp)
+        self.slots = whole_slots(self._rule.slots, _ranks(variables))
 
     def apply(self, before: Before) -> tuple[Values, list[Values]]:
-        """Updates each variable by the rule."""
+        """Updates each variable by the rule, as its parameter groups say."""
         new_weights = []
         new_slots: list[Values] = [[] for _ in before.slots]
-        names = self._rule.rule.slots
+        names = self._rule.slots
         # Rules count steps from 1, as bias corrections need.
         step = before.done + 1.0
-        for index, path in enumerate(self.settings):
-            weight = before.weights[index]
+        for index, own in enumerate(self.settings.values()):
+            rule = self._rule
+            if not own.decays:
+                rule = self._rule_without_decay
+            rate = before.rate
+            # Without a factor there is no product: `rate * 1.0` would be one more operation per variable.
+            if own.rate != 1.0:
+                rate = rate * own.rate
             old_slots = {name: values[index] for name, values in zip(names, before.slots, strict=True)}
-            new_weight, updated = self._rule.update(
-                path, before.gradients[index], weight, old_slots, before.rate, step
-            )
+            new_weight, updated = rule.update(before.gradients[index], before.weights[index], old_slots, rate, step)
             new_weights.append(before.constrain(index, new_weight))
             for name, values in zip(names, new_slots, strict=True):
                 values.append(updated[name])
@@ -250,7 +256,7 @@ class _KerasOptimizer:
         arguments = keras_arguments(config)
         # As stock Keras has a number or a schedule: Adafactor limits the rate only if it is a number.
         arguments["learning_rate"] = config.learning_rate
-        if config.schedule.name != "constant" or config.schedule.warmup_steps:
+        if not is_constant(config.schedule):
             arguments["learning_rate"] = lambda: self._rate
         make = DividedMuon if config.class_name == "Muon" else getattr(keras.optimizers, config.class_name or "")
         with options_checked(config):

@@ -49,7 +49,7 @@ def _make_rule(config: OptimizerConfig, xp: Arrays) -> Rule:
         }
         return apply(weight, new_slots, rate, step), new_slots
 
-    return Rule(("m", "v"), update, apply=apply, elementwise=True)
+    return Rule(("m", "v"), update, apply=apply)
 
 
 ADAM = OptimizerEntry(

@@ -52,20 +52,20 @@ def whole_slots(names: Sequence[str], ranks: Mapping[str, int]) -> list[Slot]:
 class Rule:
     """Update of one variable by an optimizer, as a pure function.
 
+    Each element's update depends on that element of weight, gradient and slots alone: DTensor updates all variables as
+    one vector.
+
     Attributes:
       slots: names of the optimizer state per variable (Keras calls these slot variables). A slot has the variable's
         shape and sharding.
       update: (gradient, weight, slots, learning rate, step counted from 1) -> (new weight, new slots); all tensors.
       apply: (weight, new slots, learning rate, step counted from 1) -> new weight, if the new weight depends on the
         new slots alone and not on the gradient; None otherwise.
-      elementwise: each element's update depends on that element of weight, gradient and slots alone, so that several
-        variables may be updated as one vector. False for a rule with norms of a whole variable, such as LAMB.
     """
 
     slots: tuple[str, ...]
     update: Update
     apply: Apply | None = None
-    elementwise: bool = False
 
 
 @dataclass(frozen=True)

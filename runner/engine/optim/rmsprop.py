@@ -35,7 +35,7 @@ def _make_rule(config: OptimizerConfig, xp: Arrays) -> Rule:
         slot_names.append("average")
     if momentum:
         slot_names.append("momentum")
-    return Rule(tuple(slot_names), update, elementwise=True)
+    return Rule(tuple(slot_names), update)
 
 
 RMSPROP = OptimizerEntry(

@@ -14,15 +14,8 @@ from types import ModuleType
 from runner import arrays
 from runner.arrays import Tensor
 from runner.config.schema import OptimizerConfig
-from runner.engine.optim import groups
-from runner.engine.optim.base import (
-    Rule,
-    Slots,
-)
-from runner.engine.optim.groups import Settings
+from runner.engine.optim.base import Rule
 from runner.engine.optim.registry import OPTIMIZERS
-
-__all__ = ["RULE_KEYS", "GroupedRule", "Rule", "average", "make_rule"]
 
 # Optimizer -> keys of the config that its rule uses.
 RULE_KEYS: Mapping[str, tuple[str, ...]] = {name: entry.keys for name, entry in OPTIMIZERS.items()}
@@ -33,28 +26,6 @@ def make_rule(config: OptimizerConfig, ops: ModuleType) -> Rule:
     make = OPTIMIZERS[config.name].make_rule
     assert make is not None, "checked: only engines with JAX get an optimizer without a rule"
     return make(config, arrays.of(ops))
-
-
-class GroupedRule:
-    """The update rule of a config, applied to each variable as its parameter groups say."""
-
-    def __init__(self, config: OptimizerConfig, settings: Mapping[str, Settings], ops: ModuleType) -> None:
-        self.rule = make_rule(config, ops)
-        self._rule_without_decay = make_rule(groups.without_decay(config), ops)
-        self._settings = settings
-
-    def update(
-        self, path: str, gradient: Tensor, weight: Tensor, slots: Slots, rate: Tensor, step: Tensor
-    ) -> tuple[Tensor, Slots]:
-        """Returns the new weight and slots of a variable; the step, float32 (), is counted from 1."""
-        own = self._settings[path]
-        rule = self.rule
-        if not own.decays:
-            rule = self._rule_without_decay
-        # Without a factor there is no product: `rate * 1.0` would be one more operation per variable.
-        if own.rate != 1.0:
-            rate = rate * own.rate
-        return rule.update(gradient, weight, slots, rate, step)
 
 
 def average(decay: float, old: Tensor, weight: Tensor, step: Tensor, ops: ModuleType) -> Tensor:

@@ -37,8 +37,6 @@ _DECAY = 0.1
 
 # (config, steps done before this one, steps of the run, functions of the step) -> factor of the base rate
 Factor = Callable[[OptimizerConfig, Tensor, int, Elementary], Tensor]
-# (config, steps of the run, `keras.optimizers.schedules`) -> Keras's own schedule
-MakeKeras = Callable[[OptimizerConfig, int, ModuleType], object]
 
 
 @dataclass(frozen=True)
@@ -48,14 +46,12 @@ class ScheduleEntry:
     Attributes:
       keys: keys of `optimizer.schedule` that it uses, in addition to those of the warm-up.
       factor: its formula, without the warm-up.
-      make_keras: makes Keras's schedule with the same formula, without the warm-up; None: Keras has none.
       needs: keys that must have a value.
       rises: whether the formula has a rise of its own in place of the linear warm-up.
     """
 
     keys: tuple[str, ...]
     factor: Factor
-    make_keras: MakeKeras | None = None
     needs: tuple[str, ...] = ()
     rises: bool = False
 
@@ -67,7 +63,7 @@ def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: 
     xp = arrays.elementary(ops)
     entry = SCHEDULES[schedule.name]
     warmup = schedule.warmup_steps
-    if schedule.name == "constant" and not warmup:
+    if is_constant(schedule):
         return xp.to_float(base)
     factor = entry.factor(config, step, total_steps, xp)
     if not warmup or entry.rises:
@@ -82,6 +78,11 @@ def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: 
     # A sum of products with 0 and 1: a traced step can't be tested by an `if`, and Python numbers have no `where`.
     is_rising = 1 - xp.to_float(step > warmup - 1)
     return base * (is_rising * rise + (1 - is_rising) * factor)
+
+
+def is_constant(schedule: ScheduleConfig) -> bool:
+    """Returns whether all steps have one learning rate."""
+    return schedule.name == "constant" and not schedule.warmup_steps
 
 
 def _after_warmup(schedule: ScheduleConfig, step: Tensor, xp: Elementary) -> Tensor:
@@ -253,40 +254,14 @@ def description(config: OptimizerConfig) -> str:
     return warmup
 
 
-def _keras_polynomial(config: OptimizerConfig, total_steps: int, schedules: ModuleType) -> object:
-    schedule = config.schedule
-    power = schedule.power if schedule.name == "polynomial" else 1.0
-    final = config.learning_rate * schedule.final_factor
-    return schedules.PolynomialDecay(config.learning_rate, decay_span(schedule, total_steps), final, power)
-
-
-def _keras_cosine(config: OptimizerConfig, total_steps: int, schedules: ModuleType) -> object:
-    schedule = config.schedule
-    return schedules.CosineDecay(config.learning_rate, decay_span(schedule, total_steps), schedule.final_factor)
-
-
-def _keras_exponential(config: OptimizerConfig, _: int, schedules: ModuleType) -> object:
-    schedule = config.schedule
-    return schedules.ExponentialDecay(
-        config.learning_rate, schedule.decay_steps, schedule.decay_rate, schedule.staircase
-    )
-
-
-def _keras_piecewise(config: OptimizerConfig, _: int, schedules: ModuleType) -> object:
-    rates = [config.learning_rate * factor for factor in config.schedule.factors]
-    return schedules.PiecewiseConstantDecay(config.schedule.boundaries, rates)
-
-
 # A message about a key suggests the first schedule that has it.
 SCHEDULES: Mapping[str, ScheduleEntry] = {
     "constant": ScheduleEntry((), _constant),
-    "cosine": ScheduleEntry(("decay_steps", "final_factor"), _cosine, _keras_cosine),
-    "exponential": ScheduleEntry(
-        ("decay_steps", "decay_rate", "staircase"), _exponential, _keras_exponential, needs=("decay_steps",)
-    ),
-    "piecewise": ScheduleEntry(("boundaries", "factors"), _piecewise, _keras_piecewise),
-    "linear": ScheduleEntry(("decay_steps", "final_factor"), _polynomial, _keras_polynomial),
-    "polynomial": ScheduleEntry(("decay_steps", "final_factor", "power"), _polynomial, _keras_polynomial),
+    "cosine": ScheduleEntry(("decay_steps", "final_factor"), _cosine),
+    "exponential": ScheduleEntry(("decay_steps", "decay_rate", "staircase"), _exponential, needs=("decay_steps",)),
+    "piecewise": ScheduleEntry(("boundaries", "factors"), _piecewise),
+    "linear": ScheduleEntry(("decay_steps", "final_factor"), _polynomial),
+    "polynomial": ScheduleEntry(("decay_steps", "final_factor", "power"), _polynomial),
     "inverse_sqrt": ScheduleEntry(("decay_steps",), _inverse_sqrt),
     "warmup_stable_decay": ScheduleEntry(("decay_steps", "final_factor"), _warmup_stable_decay),
     "one_cycle": ScheduleEntry(("final_factor",), _one_cycle, rises=True),

@@ -33,8 +33,8 @@ def _make_rule(config: OptimizerConfig, xp: Arrays) -> Rule:
 
     # Without momentum there is no state to keep in memory and in checkpoints.
     if not momentum:
-        return Rule((), update_plain, elementwise=True)
-    return Rule(("momentum",), update_with_momentum, elementwise=True)
+        return Rule((), update_plain)
+    return Rule(("momentum",), update_with_momentum)
 
 
 SGD = OptimizerEntry(

@@ -17,11 +17,7 @@ from runner.engine.optim.keras_classes import (
     options_checked,
 )
 from runner.engine.optim.registry import OPTIMIZERS
-from runner.engine.optim.schedules import (
-    SCHEDULES,
-    decay_span,
-    learning_rate,
-)
+from runner.engine.optim.schedules import is_constant, learning_rate
 
 # No comparison with a stock optimizer takes more steps than this.
 _MOST_COMPARED_STEPS = 65_536
@@ -57,11 +53,14 @@ def stock_parts(
     """
     by_setting = groups.parts(settings)
     found = []
-    for rate, paths in by_setting.items():
+    for factor, paths in by_setting.items():
         own = config
         if is_divided(settings):
-            own = replace(config, learning_rate=config.learning_rate * rate, clip=ClipConfig())
-        found.append(StockPart(stock_optimizer(own, total_steps, keras), paths))
+            own = replace(config, learning_rate=config.learning_rate * factor, clip=ClipConfig())
+        rate: object = own.learning_rate
+        if not is_constant(own.schedule):
+            rate = _tabulated(own, total_steps, keras)
+        found.append(StockPart(stock_optimizer(own, rate, keras), paths))
     return found
 
 
@@ -70,10 +69,9 @@ def is_divided(settings: Mapping[str, groups.Settings]) -> bool:
     return set(groups.parts(settings)) != {1.0}
 
 
-def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType) -> Any:
-    """Returns Keras's own optimizer with the config's schedule and clipping."""
-    arguments = {**_clip_arguments(config.clip), **keras_arguments(config)}
-    arguments["learning_rate"] = _schedule(config, total_steps, keras)
+def stock_optimizer(config: OptimizerConfig, rate: object, keras: ModuleType) -> Any:
+    """Returns Keras's own optimizer with the config's clipping and a learning rate, a number or a schedule."""
+    arguments = {**_clip_arguments(config.clip), **keras_arguments(config), "learning_rate": rate}
     make = getattr(keras.optimizers, _class_of(config))
     with options_checked(config):
         return make(**arguments)
@@ -140,29 +138,6 @@ def _clip_arguments(config: ClipConfig) -> dict[str, object]:
         if limit is not None:
             arguments[argument] = limit
     return arguments
-
-
-def _schedule(config: OptimizerConfig, total_steps: int, keras: ModuleType) -> object:
-    schedule = config.schedule
-    entry = SCHEDULES[schedule.name]
-    schedules = keras.optimizers.schedules
-    if not schedule.warmup_steps:
-        if schedule.name == "constant":
-            return config.learning_rate
-        if entry.make_keras is not None:
-            return entry.make_keras(config, total_steps, schedules)
-    elif schedule.name == "cosine":
-        # The only schedule of Keras's that has a warm-up.
-        base = config.learning_rate
-        span = decay_span(schedule, total_steps)
-        return schedules.CosineDecay(
-            base * schedule.initial_factor,
-            span,
-            schedule.final_factor,
-            warmup_target=base,
-            warmup_steps=schedule.warmup_steps,
-        )
-    return _tabulated(config, total_steps, keras)
 
 
 def _tabulated(config: OptimizerConfig, total_steps: int, keras: Any) -> object:

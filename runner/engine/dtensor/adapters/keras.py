@@ -75,6 +75,9 @@ class KerasAdapter:
         self._check_outputs(model)
         paths = named_variables(model)
         check_paths(paths, self._config)
+        for path, variable in paths.items():
+            if variable.constraint is not None:
+                raise ConfigError(f"engine=keras_dtensor: no constraint is applied to variable {path}; set engine=jax")
         contract.check_cover(paths, model.weights, self._config, "tf_keras")
         for layer in model.submodules:
             if _normalizes_batches(layer) and pads:

@@ -35,6 +35,7 @@ from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import host_memory
 from runner.engine.mappings import keys_by_id
+from runner.engine.optim.schedules import is_constant, learning_rate
 from runner.engine.optim.stock import stock_optimizer
 from runner.errors import ConfigError
 from runner.host.imports import seeded
@@ -340,7 +341,7 @@ class OwnStepFactory:
             "inputs": lambda: self._data.inputs,
             "outputs": lambda: self._data.task.outputs,
             "model": self._model,
-            "optimizer": lambda: stock_optimizer(self._config.optimizer, self._total_steps, keras),
+            "optimizer": self._optimizer,
         }
         arguments = {}
         for name, parameter in inspect.signature(step.build).parameters.items():
@@ -356,6 +357,21 @@ class OwnStepFactory:
     def _model(self) -> keras.Model:
         config = self._config
         return Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision).call_builder()
+
+    def _optimizer(self) -> keras.optimizers.Optimizer:
+        config = self._config.optimizer
+        if is_constant(config.schedule):
+            return stock_optimizer(config, config.learning_rate, keras)
+        total_steps = self._total_steps
+
+        class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+            def __call__(self, step: jax.Array) -> jax.Array:
+                return learning_rate(config, jax.numpy.asarray(step, "float32"), total_steps, jax.numpy)
+
+            def get_config(self) -> dict[str, object]:
+                return {}
+
+        return stock_optimizer(config, Schedule(), keras)
 
 
 def _holds_traced(parts: Parts) -> bool:
