@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from runner.config.schema import EngineConfig, RunConfig
 from runner.config.values import changed, check_name
-from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.rules import OPTIMIZERS
 from runner.engine.registry import ENGINES, check_installed
 from runner.errors import invalid
 from runner.model import target

@@ -24,7 +24,7 @@ from runner.engine.jax.precision import as_float32, rounded, set_dtypes
 from runner.engine.jax.private import all_layers, forget_added_losses, in_float32, training_argument
 from runner.engine.jax.randomness import seed_indices
 from runner.engine.optim import groups
-from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.rules import OPTIMIZERS
 from runner.engine.optim.stock import (
     StockPart,
     stock_parts,

@@ -26,7 +26,7 @@ from runner.engine.optim import (
 )
 from runner.engine.optim.base import Slot
 from runner.engine.optim.clipping import clip
-from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.rules import OPTIMIZERS
 from runner.engine.optim.schedules import learning_rate
 from runner.engine.optim.stock import (
     StockPart,

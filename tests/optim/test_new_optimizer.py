@@ -10,7 +10,7 @@ import pytest
 from runner.arrays import Arrays, Tensor
 from runner.cli.notebook import compose
 from runner.config.schema import OptimizerConfig
-from runner.engine.optim import registry, rules
+from runner.engine.optim import rules
 from runner.engine.optim.base import OptimizerEntry, Rule, Slots
 from runner.errors import ConfigError
 
@@ -32,7 +32,7 @@ ENTRY = OptimizerEntry(("momentum",), _make_rule, keras_class="SGD")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder of options with the optimizer's, which is in the registry."""
-    monkeypatch.setitem(registry.OPTIMIZERS, "heavy_ball", ENTRY)  # type: ignore[arg-type]
+    monkeypatch.setitem(rules.OPTIMIZERS, "heavy_ball", ENTRY)  # type: ignore[arg-type]
     monkeypatch.setitem(rules.RULE_KEYS, "heavy_ball", ENTRY.keys)  # type: ignore[arg-type]
     (tmp_path / "optimizer").mkdir()
     (tmp_path / "optimizer/heavy_ball.yaml").write_text("name: heavy_ball\nlearning_rate: 0.1\nmomentum: 0.5\n")

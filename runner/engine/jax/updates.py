@@ -27,7 +27,7 @@ from runner.engine.optim.base import (
 )
 from runner.engine.optim.groups import Settings
 from runner.engine.optim.keras_classes import options_checked
-from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.rules import OPTIMIZERS
 from runner.engine.optim.schedules import is_constant
 from runner.engine.optim.stock import (
     keras_arguments,

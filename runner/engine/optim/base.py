@@ -70,7 +70,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class OptimizerEntry:
-    """All that the runner knows of one optimizer; `runner.engine.optim.registry` lists them by name.
+    """All that the runner knows of one optimizer; `runner.engine.optim.rules` lists them by name.
 
     Attributes:
       keys: keys of the config group `optimizer` that the rule uses; each must have a value, and others must be null.

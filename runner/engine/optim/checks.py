@@ -11,8 +11,7 @@ from runner.engine.optim import (
     transformation,
 )
 from runner.engine.optim.keras_classes import CLASSES
-from runner.engine.optim.registry import OPTIMIZERS
-from runner.engine.optim.rules import RULE_KEYS
+from runner.engine.optim.rules import OPTIMIZERS, RULE_KEYS
 from runner.engine.optim.schedules import (
     MOST_CUSTOM_STEPS,
     RUN_PARAMETERS,

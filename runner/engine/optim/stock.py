@@ -16,7 +16,7 @@ from runner.engine.optim.keras_classes import (
     CLASSES,
     options_checked,
 )
-from runner.engine.optim.registry import OPTIMIZERS
+from runner.engine.optim.rules import OPTIMIZERS
 from runner.engine.optim.schedules import is_constant, learning_rate
 
 # No comparison with a stock optimizer takes more steps than this.

@@ -19,7 +19,7 @@ from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
 from runner.engine import devices, registry
 from runner.engine.optim import checks as checks_optimizer
-from runner.engine.optim.adam import adam_learning_rate
+from runner.engine.optim.rules import adam_learning_rate
 from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
