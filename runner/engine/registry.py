@@ -119,7 +119,7 @@ ENGINES: Mapping[str, EngineEntry] = {
 
 
 def has_keras_3(name: str) -> bool:
-    """Returns whether an engine trains models of Keras 3, else of tf_keras."""
+    """Returns whether an engine trains models of Keras 3, and plans for absent hardware; else of tf_keras."""
     return ENGINES[name].full
 
 
@@ -129,11 +129,6 @@ def keras_package(name: str | None) -> str:
     if entry is None:
         return TF_KERAS
     return entry.keras
-
-
-def plans_elsewhere(name: str) -> bool:
-    """Returns whether an engine plans for hardware that is not here without its devices."""
-    return ENGINES[name].full
 
 
 def single_process_engines() -> frozenset[str]:

@@ -25,7 +25,7 @@ from runner.engine.optim import (
     rules,
 )
 from runner.engine.optim.base import Slot
-from runner.engine.optim.clipping import clip
+from runner.engine.optim.norms import clip
 from runner.engine.optim.rules import OPTIMIZERS
 from runner.engine.optim.schedules import learning_rate
 from runner.engine.optim.stock import (

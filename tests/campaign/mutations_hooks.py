@@ -20,8 +20,8 @@ from runner.config.schema import OptimizerConfig, RunConfig
 from runner.data.base import Array
 from runner.engine.base import HostBatches
 from runner.engine.optim import (
-    clipping,
     groups,
+    norms,
     rules,
     schedules,
 )
@@ -248,7 +248,7 @@ class Hooks(ABC):
 
     def clips(self, change: Callable[..., Gradients]) -> None:
         """Replaces the clipping: (sound, config, gradients, ops) -> gradients."""
-        sound = clipping.clip
+        sound = norms.clip
         self.patches.everywhere(sound, lambda config, gradients, ops: change(sound, config, gradients, ops))
 
     def averages(self, change: Callable[..., Tensor]) -> None:

@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.schema import (
-    ClipConfig,
-    LayoutConfig,
-    MeshConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-    ScheduleConfig,
-)
+from runner.config.schema import LayoutConfig, MeshConfig, ModelConfig, OptimizerConfig, RunConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine.base import HostBatches
@@ -27,30 +19,7 @@ CLASSES = 10
 INPUT_SHAPE = (28, 28, 1)
 BATCH = 128
 
-_ADAM: dict[str, Any] = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
-_COSINE = ScheduleConfig(name="cosine", warmup_steps=10, final_factor=0.1)
-_EXPONENTIAL = ScheduleConfig(name="exponential", decay_steps=10, decay_rate=0.8)
-_STAIRS = ScheduleConfig(name="exponential", decay_steps=7, decay_rate=0.7, staircase=True)
-_PIECEWISE = ScheduleConfig(name="piecewise", boundaries=[15, 30], factors=[1.0, 0.5, 0.1])
-
-OPTIMIZERS = {
-    "adam": OptimizerConfig("adam", 0.001, **_ADAM),
-    "adam_global_norm_cosine": OptimizerConfig(
-        "adam", 0.001, **_ADAM, clip=ClipConfig(global_norm=0.5), schedule=_COSINE
-    ),
-    "adamw_norm_exponential": OptimizerConfig(
-        "adamw", 0.003, **_ADAM, weight_decay=0.004, clip=ClipConfig(norm=0.3), schedule=_EXPONENTIAL
-    ),
-    "sgd": OptimizerConfig("sgd", 0.05, momentum=0.0, nesterov=False),
-    "sgd_momentum_value_piecewise": OptimizerConfig(
-        "sgd", 0.05, momentum=0.9, nesterov=False, clip=ClipConfig(value=0.01), schedule=_PIECEWISE
-    ),
-    "sgd_nesterov_stairs": OptimizerConfig("sgd", 0.05, momentum=0.9, nesterov=True, schedule=_STAIRS),
-    "rmsprop": OptimizerConfig("rmsprop", 0.001, rho=0.9, momentum=0.0, epsilon=1e-7, centered=False),
-    "rmsprop_centered_momentum_norm": OptimizerConfig(
-        "rmsprop", 0.001, rho=0.9, momentum=0.5, epsilon=1e-4, centered=True, clip=ClipConfig(global_norm=1.0)
-    ),
-}
+ADAM = OptimizerConfig("adam", 0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-7)
 
 
 def config(
@@ -60,7 +29,7 @@ def config(
     **options: Any,
 ) -> RunConfig:
     """Returns a config of the MLP 784-128-10 on a mesh, as the checks leave one."""
-    made = RunConfig(mesh=MeshConfig(axes=axes), layout=LayoutConfig(), optimizer=optimizer or OPTIMIZERS["adam"])
+    made = RunConfig(mesh=MeshConfig(axes=axes), layout=LayoutConfig(), optimizer=optimizer or ADAM)
     return with_keys(
         made,
         {

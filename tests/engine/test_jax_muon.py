@@ -10,7 +10,7 @@ PROGRAM = """
 import json
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 8)
-from runner.engine.jax.muon import DividedMuon
+from runner.engine.jax.updates import DividedMuon
 
 found = []
 for count in (1, 8):

@@ -12,7 +12,7 @@ from runner.engine.dtensor import packed
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.variable_reads import read_stored, read_value
 from runner.engine.mappings import map_values
-from runner.engine.optim.clipping import clip
+from runner.engine.optim.norms import clip
 from runner.engine.optim.rules import make_rule
 from runner.engine.optim.schedules import learning_rate
 from runner.layout.paths import slot_path

@@ -29,7 +29,7 @@ from runner.engine.optim import (
     norms,
     rules,
 )
-from runner.engine.optim.clipping import clip
+from runner.engine.optim.norms import clip
 from runner.engine.optim.schedules import learning_rate
 from runner.task.base import LOSS, Task
 

@@ -1,13 +1,31 @@
-"""Norms of gradients as metrics of a step: of all of them, and on request of each layer's."""
+"""Clipping of gradients, and their norms as metrics of a step: of all, and on request of each layer's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
+from runner import arrays
 from runner.arrays import Arrays, Tensor
-from runner.config.schema import OptimizerConfig
+from runner.config.schema import ClipConfig, OptimizerConfig
 
 _NAME = "gradient_norm"
+
+
+def clip(config: ClipConfig, gradients: list[Tensor], ops: ModuleType) -> list[Tensor]:
+    """Returns gradients clipped by each one's norm, their global norm, or each element by value, as tf_keras 2.21."""
+    xp = arrays.of(ops)
+    if config.norm is not None:
+        limit = config.norm
+        return [g * limit / xp.maximum(xp.sqrt(xp.sum(xp.square(g))), limit) for g in gradients]
+    if config.global_norm is not None:
+        limit = config.global_norm
+        # Python's sum: the squares are added in the order of the variables, as tf_keras adds them.
+        norm = xp.sqrt(sum(xp.sum(xp.square(g)) for g in gradients))
+        return [g * (limit / xp.maximum(norm, limit)) for g in gradients]
+    if config.value is not None:
+        return [xp.minimum(xp.maximum(g, -config.value), config.value) for g in gradients]
+    return gradients
 
 
 def names(config: OptimizerConfig, trainable: Sequence[str]) -> tuple[str, ...]:
