@@ -39,17 +39,13 @@ class ScheduleConfig:
     """Learning rate schedule. All counts of steps start after the warm-up, except `boundaries`.
 
     Attributes:
-      name: `constant`, `linear`, `polynomial`, `cosine`, `exponential`, `inverse_sqrt`,
-        `warmup_stable_decay`, `one_cycle`, `piecewise` or `custom` (with `_target_`).
-      warmup_steps: steps of linear warm-up before any schedule; one_cycle: steps of the rise, 0: 30% of the run.
+      name: `constant`, `linear`, `polynomial`, `cosine`, `exponential`, `piecewise` or `custom` (with `_target_`).
+      warmup_steps: steps of linear warm-up before any schedule.
       decay_steps: linear, polynomial, cosine: steps until `final_factor`, null: to the end of training;
-        exponential: steps per factor of `decay_rate`; inverse_sqrt: steps
-        after which the rate is divided by the square root of 2, null: `warmup_steps`; warmup_stable_decay: steps of
-        the decay at the end of training, null: a tenth of the training.
+        exponential: steps per factor of `decay_rate`.
       decay_rate: exponential: factor every `decay_steps` steps.
       staircase: exponential: decay in steps, not continuously.
-      final_factor: linear, polynomial, cosine, warmup_stable_decay, one_cycle: last learning rate as
-        a fraction of the base rate.
+      final_factor: linear, polynomial, cosine: last learning rate as a fraction of the base rate.
       boundaries: piecewise: steps of the run at which the rate changes.
       factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
       initial_factor: learning rate at which the warm-up starts, as a fraction of the base rate.

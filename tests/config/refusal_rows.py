@@ -75,7 +75,6 @@ ROWS: list[tuple[str, ...]] = [
     ("optimizer=sgd  optimizer.momentum=0  optimizer.nesterov=true", "optimizer.momentum=0.9"),
     ("optimizer.clip.norm=1  optimizer.clip.value=2", "clip.norm is set", "optimizer.clip.norm=null"),
     ("optimizer.schedule.name=custom", "optimizer.schedule.name=custom", "set optimizer.schedule._target_="),
-    ("optimizer.schedule.name=inverse_sqrt", "name=inverse_sqrt", "set optimizer.schedule.warmup_steps=1000"),
     ("optimizer.schedule.name=exponential", "optimizer.schedule.decay_steps=null", "decay_steps=1000"),
     ("optimizer.schedule.initial_factor=0.1", "initial_factor=0.1", "set optimizer.schedule.warmup_steps=1000"),
     (

@@ -15,11 +15,11 @@ _SHORT = ["mesh=batch4_model2", "model.hidden=[16]", "dataset.batch_size=32", "t
 _CASES = {
     "groups": [
         *("optimizer=adamw", "optimizer.weight_decay=1.0", _GROUPS, "optimizer.gradient_norm=layer"),
-        *("optimizer.schedule.name=one_cycle", "optimizer.clip.global_norm=0.5", "layout=megatron"),
+        *("optimizer.schedule.name=cosine", "optimizer.clip.global_norm=0.5", "layout=megatron"),
     ],
     "lion": [
         *("optimizer=keras", "optimizer.class_name=Lion", "+optimizer.weight_decay=1.0", _GROUPS),
-        *("optimizer.schedule.name=warmup_stable_decay", "optimizer.schedule.warmup_steps=2", "layout=fsdp_megatron"),
+        *("optimizer.schedule.name=linear", "optimizer.schedule.warmup_steps=2", "layout=fsdp_megatron"),
     ],
     # Keras's epsilon_1 of 1e-30 makes NaN of pixels that are always 0 (docs/bugs.md), in `fit` as well.
     "adafactor": [

@@ -117,13 +117,6 @@ def _check_schedule(config: ScheduleConfig) -> None:
                 problem=f"{key}={config.name} needs a value",
                 fix=f"set {_SCHEDULE}.{needed}=1000",
             )
-    if config.name == "inverse_sqrt" and config.decay_steps is None and not config.warmup_steps:
-        raise invalid(
-            key,
-            config.name,
-            problem=f"needs the steps after which the rate falls: {_SCHEDULE}.warmup_steps, or decay_steps",
-            fix=f"set {_SCHEDULE}.warmup_steps=1000",
-        )
     if config.name == "piecewise":
         _check_pieces(config)
     if config.name == "custom":
@@ -152,7 +145,7 @@ def _check_custom(config: ScheduleConfig) -> None:
 
 def _check_schedule_keys(config: ScheduleConfig) -> None:
     used = SCHEDULE_KEYS[config.name]
-    if config.initial_factor and not config.warmup_steps and config.name != "one_cycle":
+    if config.initial_factor and not config.warmup_steps:
         raise invalid(
             f"{_SCHEDULE}.initial_factor",
             config.initial_factor,

@@ -29,12 +29,6 @@ RUN_PARAMETERS = ("step", "total_steps", "learning_rate")
 # Entries of the table of a custom schedule, 4 bytes each, which every device keeps and every program contains.
 MOST_CUSTOM_STEPS = 1_000_000
 
-# Share of the run that one_cycle rises for if its config does not say, as PyTorch's OneCycleLR.
-_RISE = 0.3
-
-# Share of the run that warmup_stable_decay decays for if its config does not say (Hu et al., 2024).
-_DECAY = 0.1
-
 # (config, steps done before this one, steps of the run, functions of the step) -> factor of the base rate
 Factor = Callable[[OptimizerConfig, Tensor, int, Elementary], Tensor]
 
@@ -47,13 +41,11 @@ class ScheduleEntry:
       keys: keys of `optimizer.schedule` that it uses, in addition to those of the warm-up.
       factor: its formula, without the warm-up.
       needs: keys that must have a value.
-      rises: whether the formula has a rise of its own in place of the linear warm-up.
     """
 
     keys: tuple[str, ...]
     factor: Factor
     needs: tuple[str, ...] = ()
-    rises: bool = False
 
 
 def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: ModuleType = math) -> Tensor:
@@ -66,7 +58,7 @@ def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: 
     if is_constant(schedule):
         return xp.to_float(base)
     factor = entry.factor(config, step, total_steps, xp)
-    if not warmup or entry.rises:
+    if not warmup:
         return base * factor
     # The warm-up ends where the schedule begins, at 1 or at a first factor of the user's.
     first = float(entry.factor(config, warmup, total_steps, arrays.NUMBERS))
@@ -116,10 +108,8 @@ def _polynomial(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Ele
 
 def _cosine(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
     """Returns half a cosine down to `final_factor` (Loshchilov and Hutter, 2017)."""
-    return _half_cosine(config.schedule.final_factor, _progress(config.schedule, step, total_steps, xp), xp)
-
-
-def _half_cosine(final: float, progress: Tensor, xp: Elementary) -> Tensor:
+    final = config.schedule.final_factor
+    progress = _progress(config.schedule, step, total_steps, xp)
     return final + (1 - final) * 0.5 * (1 + xp.cos(math.pi * progress))
 
 
@@ -130,40 +120,6 @@ def _exponential(config: OptimizerConfig, step: Tensor, total_steps: int, xp: El
     if schedule.staircase:
         exponent = xp.floor(exponent)
     return xp.power(schedule.decay_rate, exponent)
-
-
-def _inverse_sqrt(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
-    """Returns 1 over the square root of the steps (Vaswani et al., 2017)."""
-    del total_steps
-    schedule = config.schedule
-    scale = float(schedule.decay_steps or schedule.warmup_steps or 1)
-    return xp.sqrt(scale / (_after_warmup(schedule, step, xp) + scale))
-
-
-def _warmup_stable_decay(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
-    """Returns 1, and a linear decay at the end of the training (Hu et al., 2024)."""
-    schedule = config.schedule
-    length = schedule.decay_steps or max(round(_DECAY * total_steps), 1)
-    start = max(total_steps - length, schedule.warmup_steps)
-    progress = xp.minimum(xp.maximum(step - float(start), 0.0) / float(max(total_steps - start, 1)), 1.0)
-    return schedule.final_factor + (1 - schedule.final_factor) * (1 - progress)
-
-
-def _one_cycle(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
-    """Returns half a cosine up from `initial_factor` and one down to `final_factor` (Smith and Topin, 2018)."""
-    schedule = config.schedule
-    rise = rise_steps(schedule, total_steps)
-    # A rise is a fall read backwards.
-    before = xp.minimum(xp.maximum(1 - step / float(rise), 0.0), 1.0)
-    after = xp.minimum(xp.maximum(step - float(rise), 0.0) / float(max(total_steps - rise, 1)), 1.0)
-    is_rising = 1 - xp.to_float(step > rise - 1)
-    rising = is_rising * _half_cosine(schedule.initial_factor, before, xp)
-    return rising + (1 - is_rising) * _half_cosine(schedule.final_factor, after, xp)
-
-
-def rise_steps(schedule: ScheduleConfig, total_steps: int) -> int:
-    """Returns the steps of the rise of one_cycle."""
-    return schedule.warmup_steps or max(round(_RISE * total_steps), 1)
 
 
 def _piecewise(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
@@ -231,7 +187,7 @@ def turning_points(config: OptimizerConfig, total_steps: int) -> list[int]:
     schedule = config.schedule
     if schedule.name == "custom":
         return list(range(total_steps))
-    points = {0, schedule.warmup_steps, total_steps - 1, rise_steps(schedule, total_steps)}
+    points = {0, schedule.warmup_steps, total_steps - 1}
     for boundary in schedule.boundaries:
         points.add(boundary + 1)
     return sorted(point for point in points if 0 <= point < total_steps)
@@ -247,7 +203,7 @@ def description(config: OptimizerConfig) -> str:
     if schedule.name != "constant":
         words = f"{name} schedule"
     warmup = f"{schedule.warmup_steps:,} steps of warm-up"
-    if not schedule.warmup_steps or SCHEDULES[schedule.name].rises:
+    if not schedule.warmup_steps:
         return words
     if words:
         return f"{words} after {warmup}"
@@ -262,9 +218,6 @@ SCHEDULES: Mapping[str, ScheduleEntry] = {
     "piecewise": ScheduleEntry(("boundaries", "factors"), _piecewise),
     "linear": ScheduleEntry(("decay_steps", "final_factor"), _polynomial),
     "polynomial": ScheduleEntry(("decay_steps", "final_factor", "power"), _polynomial),
-    "inverse_sqrt": ScheduleEntry(("decay_steps",), _inverse_sqrt),
-    "warmup_stable_decay": ScheduleEntry(("decay_steps", "final_factor"), _warmup_stable_decay),
-    "one_cycle": ScheduleEntry(("final_factor",), _one_cycle, rises=True),
     "custom": ScheduleEntry((), _custom),
 }
 
