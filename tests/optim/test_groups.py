@@ -65,6 +65,6 @@ def test_a_group_that_matches_nothing_is_rejected() -> None:
 )
 def test_invalid_groups_are_rejected_in_one_line(entry: str, parts: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
-        compose("optimizer=adam", f"optimizer.groups=[{entry}]")
+        compose("engine=jax", "optimizer=adam", f"optimizer.groups=[{entry}]")
     for part in parts:
         assert part in str(error.value)
