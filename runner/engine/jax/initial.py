@@ -10,9 +10,9 @@ sums, such as resized embeddings, are computed as the untraced build does, whole
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import jax
@@ -22,6 +22,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from jax.sharding import NamedSharding
+from jax.typing import DTypeLike
 
 from runner.data.base import Array
 from runner.engine.jax import private
@@ -29,9 +30,6 @@ from runner.engine.jax.shards import placed_in_parts
 from runner.errors import ConfigError
 from runner.model.stored import StoredValue
 
-# Bytes per device above which a variable has a program of its own. A random generator's temporaries are several times
-# the size of its result: a program that draws several large variables would need several times their memory at once.
-_ALONE_BYTES = 64 << 20
 # Operations that add up. Their last bits depend on the order of the sum, which XLA chooses by the sharding and by the
 # operations around it, so that only the untraced build's own programs give Keras's bits.
 _SUMS = ("dot_general", "conv_general_dilated", "reduce_sum", "reduce_window_sum", "cumsum", "scatter-add", "fft")
@@ -75,7 +73,7 @@ class TraceSlice:
         key.append(atom(self.result))
         return tuple(key)
 
-    def compute(self, constants: Sequence[jax.Array], zero: jax.Array) -> jax.Array:
+    def compute(self, constants: Sequence[jax.Array], zero: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
         """Computes the value in a traced function, each equation on its own, as an untraced build does; see
         `_unmerged`.
         """
@@ -90,7 +88,7 @@ class TraceSlice:
             results = private.evaluate_equation(equation, list(map(read, equation.invars)))
             for var, result in zip(equation.outvars, results, strict=True):
                 values[var] = _unmerged(result, zero)
-        return jnp.asarray(read(self.result))
+        return jnp.asarray(read(self.result), dtype)
 
     def now(self) -> jax.Array:
         """Returns the value, computed at once on this process's first device."""
@@ -223,37 +221,22 @@ class Initial:
 
 
 def _drawn(slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    """Computes values with few programs, one for all functions that occur equally often.
+    """Computes values, each function by a program of its own.
 
     The kernels of a network's blocks are the same function of other seeds, and are compiled once. The largest
-    variables come first, while the devices are empty: their temporaries are several times their size.
+    variables come first, while the devices are empty: the temporaries of a random generator are several times the size
+    of its result.
     """
-    paths_by_function: dict[Key, list[str]] = defaultdict(list)
-    for path, part in slices.items():
-        paths_by_function[(part.key(), kinds[path].sharding, kinds[path].dtype)].append(path)
-    # Lists of equal length may share a program, which then runs once per row of paths.
-    groups: dict[tuple[int, int], list[list[str]]] = defaultdict(list)
-    for number, paths in enumerate(paths_by_function.values()):
-        # A large variable's number makes a group of its own; all others of equal length share the number -1.
-        group_number = -1
-        if _bytes_per_device(kinds[paths[0]]) > _ALONE_BYTES:
-            group_number = number
-        groups[len(paths), group_number].append(paths)
-
-    def largest(group: list[list[str]]) -> int:
-        return max(_bytes_per_device(kinds[paths[0]]) for paths in group)
-
+    programs: dict[Key, Callable[..., jax.Array]] = {}
     arrays: dict[str, jax.Array] = {}
-    for group in sorted(groups.values(), key=largest, reverse=True):
-        # A row has one path per function; all rows share the program of the first.
-        rows = list(zip(*group, strict=True))
-        program = _program(rows[0], slices, kinds)
-        for row in rows:
-            constants = []
-            for path in row:
-                constants.append([_placed_constant(value, kinds[path]) for value in slices[path].constants.values()])
-            values = jax.block_until_ready(program(constants, np.uint32(0)))
-            arrays.update(zip(row, values, strict=True))
+    for path in sorted(slices, key=lambda path: _bytes_per_device(kinds[path]), reverse=True):
+        part = slices[path]
+        kind = kinds[path]
+        key = (part.key(), kind.sharding, kind.dtype)
+        if key not in programs:
+            programs[key] = jax.jit(partial(part.compute, dtype=kind.dtype), out_shardings=kind.sharding)
+        constants = [_placed_constant(value, kind) for value in part.constants.values()]
+        arrays[path] = jax.block_until_ready(programs[key](constants, np.uint32(0)))
     return arrays
 
 
@@ -272,21 +255,6 @@ def _placed_constant(value: jax.Array, kind: jax.ShapeDtypeStruct) -> jax.Array 
         return array
     like = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=kind.sharding)
     return placed_in_parts(HostValue(array).read, like)
-
-
-def _program(
-    paths: Sequence[str], slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeStruct]
-) -> Callable[..., list[jax.Array]]:
-    """Returns a function of the constants of each path's slice, and 0, that computes the slices."""
-
-    def draw(constants: Sequence[Sequence[jax.Array]], zero: jax.Array) -> list[jax.Array]:
-        values = []
-        for path, own_constants in zip(paths, constants, strict=True):
-            values.append(slices[path].compute(own_constants, zero).astype(kinds[path].dtype))
-        return values
-
-    program: Callable[..., list[jax.Array]] = jax.jit(draw, out_shardings=[kinds[path].sharding for path in paths])
-    return program
 
 
 def holds_traced(model: keras.Model) -> bool:
