@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.engine.accelerated import INSTALLS
+from runner.engine.devices import INSTALLS
 from runner.engine.registry import ENGINES
 
 ROOT = Path(__file__).parents[1]

@@ -1,7 +1,8 @@
-"""Chooses the devices of a run's mesh before any library is imported."""
+"""Chooses the devices of a run's mesh, and finds what libraries lack for them, before any library is imported."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.cluster import checks as checks_cluster
 from runner.cluster import place
 from runner.config.schema import ClusterConfig, MeshConfig, RunConfig
-from runner.engine.accelerated import lack
+from runner.engine.registry import ENGINES
 from runner.errors import ConfigError, invalid
 from runner.host import accelerators
 from runner.host.accelerators import GPU, TPU, Accelerators, counted
@@ -20,6 +21,12 @@ from runner.layout import mesh
 AUTO = "auto"
 CPU = "cpu"
 _PLAN_COMMAND = "runner.plan"  # computes nothing on the mesh
+# JAX computes on GPUs if the plugin of one of these CUDA versions is installed.
+_CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+_TPU_LIBRARY = "libtpu"
+INSTALLS = {("jax", "gpu"): "pip install -e '.[cuda]'", ("jax", "tpu"): "pip install -e '.[tpu]'"}
+# The compilers of accelerators that need not be here: kind -> Python module, and extra that installs it.
+COMPILERS = {"gpu": ("jax_plugins.xla_cuda12", "cuda"), "tpu": ("libtpu", "tpu")}
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,39 @@ class Choice:
     count: int
     model: str = ""
     unused_reason: str = ""
+
+
+@dataclass(frozen=True)
+class Lack:
+    """What is missing, in words, and the command that installs it, or another setting."""
+
+    what: str
+    fix: str
+
+
+def lack(engine: str, kind: str) -> Lack | None:
+    """Returns what an engine lacks to use accelerators of a kind, `gpu` or `tpu`; None if nothing is known."""
+    if not ENGINES[engine].full:
+        return Lack(f"engine={engine} has no support", "set engine=jax")
+    modules: tuple[str, ...] = (_TPU_LIBRARY,)
+    name = _TPU_LIBRARY
+    if kind == GPU:
+        modules = _CUDA_PLUGINS
+        name = "CUDA"
+    if any(map(importlib.util.find_spec, modules)):
+        return None
+    return Lack(f"the installed JAX has no {name}", INSTALLS["jax", kind])
+
+
+def has_compiler(kind: str) -> bool:
+    """Returns whether the compiler of a kind of device is installed."""
+    if kind not in COMPILERS:
+        return False
+    module, _ = COMPILERS[kind]
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def resolve_mesh(config: RunConfig) -> MeshConfig:

@@ -12,7 +12,7 @@ from runner.cluster import place
 from runner.cluster.place import Place
 from runner.config.schema import ClusterConfig, EngineConfig, MeshConfig, RunConfig
 from runner.engine import devices
-from runner.engine.accelerated import Lack
+from runner.engine.devices import Lack
 from runner.errors import ConfigError
 from runner.host import accelerators
 from runner.plan.checks.run import check, convert

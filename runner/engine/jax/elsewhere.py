@@ -22,7 +22,7 @@ from jax.experimental import topologies
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from runner.config.schema import HardwareConfig
-from runner.engine.accelerated import COMPILERS, has_compiler
+from runner.engine.devices import COMPILERS, has_compiler
 from runner.engine.jax import private, residuals
 from runner.errors import invalid
 

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from runner.cluster.team import current
 from runner.config.schema import MeshConfig
-from runner.engine.accelerated import INSTALLS
+from runner.engine.devices import INSTALLS
 from runner.engine.jax import private, processes
 from runner.errors import invalid
 from runner.layout.mesh import device_kind, size

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from runner.engine.accelerated import Lack, lack
+from runner.engine.devices import Lack, lack
 from runner.engine.registry import ENGINES
 
 
@@ -35,7 +35,7 @@ def test_accelerators_are_for_jax_alone() -> None:
 
 def test_the_real_libraries_are_asked_and_not_imported() -> None:
     code = (
-        "import sys; from runner.engine.accelerated import lack;"
+        "import sys; from runner.engine.devices import lack;"
         f"[lack(name, kind) for name in {sorted(ENGINES)} for kind in ('gpu', 'tpu')];"
         "print(sorted({'tensorflow', 'jax', 'keras', 'numpy'} & set(sys.modules)))"
     )
