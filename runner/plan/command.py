@@ -11,9 +11,9 @@ from runner.config.schema import AUTO, HardwareConfig, PlanConfig, RunConfig
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, lengths, make_engine, registry
-from runner.engine.devices import has_compiler
 from runner.engine.base import HostBatches
 from runner.engine.common import Engine
+from runner.engine.devices import has_compiler
 from runner.host import stages
 from runner.plan.base import ARITHMETIC, TARGET, Plan
 from runner.plan.make import make_plan
