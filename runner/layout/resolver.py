@@ -11,7 +11,7 @@ from runner.config.schema import LayoutConfig
 from runner.errors import ConfigError, invalid
 from runner.layout import transformers
 from runner.layout.auto import propose
-from runner.layout.rules import Placement, RuleMatch, alike_once, first_match, model_axes, show
+from runner.layout.rules import Misfit, Placement, alike_once, first_match, model_axes, show
 from runner.layout.specs import Shape
 
 # Elements from which on a replicated variable is worth a warning: 4 KiB in float32.
@@ -36,51 +36,42 @@ def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[
     # Compiled once: `re` caches 512 patterns only.
     patterns = [re.compile(rule.match) for rule in config.rules]
     structure = transformers.read(variables)
-    matches: dict[str, RuleMatch] = {}
+    placed: dict[str, Placement] = {}
+    problems: list[ConfigError] = []
     for path, shape in variables.items():
-        matches[path] = first_match(config.rules, patterns, path, shape, axes, structure)
-    problems = [*_misfits(config, matches), *_unused_rules(config, patterns, matches)]
+        placed[path], misfits = first_match(config.rules, patterns, path, shape, axes, structure)
+        problems += [_misfit(config, placed[path], misfit) for misfit in misfits]
+    problems += _unused_rules(config, patterns, placed)
     # A message is one line, which has room for the first problem only.
     if problems:
         message = str(problems[0])
         if len(problems) > 1:
             message += f" (and {len(problems) - 1} more)"
         raise ConfigError(message)
-    placed = {path: match.placement for path, match in matches.items()}
     if config.auto:
         placed |= propose(placed, config, axes, structure)
     return placed
 
 
-def _misfits(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> list[ConfigError]:
-    """Returns an error for each spec that does not fit its variable."""
-    errors = []
-    for path, match in matches.items():
-        for misfit in match.misfits:
-            index = match.placement.rule
-            assert index is not None
-            errors.append(
-                invalid(
-                    f"layout.rules[{index}].spec",
-                    show(config.rules[index].spec or []),
-                    problem=f"{misfit.problem} of {path}, shape {list(match.placement.shape)}",
-                    fix=misfit.fix,
-                )
-            )
-    return errors
+def _misfit(config: LayoutConfig, placement: Placement, misfit: Misfit) -> ConfigError:
+    """Returns the error for the spec of a rule that does not fit its variable."""
+    assert placement.rule is not None
+    problem = f"{misfit.problem} of {placement.path}, shape {list(placement.shape)}"
+    spec = show(config.rules[placement.rule].spec or [])
+    return invalid(f"layout.rules[{placement.rule}].spec", spec, problem=problem, fix=misfit.fix)
 
 
 def _unused_rules(
-    config: LayoutConfig, patterns: Sequence[re.Pattern[str]], matches: Mapping[str, RuleMatch]
+    config: LayoutConfig, patterns: Sequence[re.Pattern[str]], placed: Mapping[str, Placement]
 ) -> list[ConfigError]:
     """Returns an error for each rule that is not optional and places no variable."""
-    used = {match.placement.rule for match in matches.values()}
+    used = {placement.rule for placement in placed.values()}
     errors = []
     for index, rule in enumerate(config.rules):
         # Optional rules are for presets that fit many models, so they need not apply.
         if index in used or rule.optional:
             continue
-        matched_paths = list(filter(patterns[index].fullmatch, matches))
+        matched_paths = list(filter(patterns[index].fullmatch, placed))
         if rule.transformer is not None:
             problem = (
                 "applies to no variable (no attention, feed-forward or vocabulary is recognized by paths and shapes, "
@@ -88,14 +79,12 @@ def _unused_rules(
             )
             fix = "mark it optional: true, or write rules with spec"
         elif matched_paths:
-            earlier = set()
-            for path in matched_paths:
-                earlier.add(matches[path].placement.rule or 0)
+            earlier = {placed[path].rule or 0 for path in matched_paths}
             names = ", ".join(f"layout.rules[{other}]" for other in sorted(earlier))
             problem = f"earlier rules match all of its variables ({names})"
             fix = "move it up or remove it"
         else:
-            problem = f"matches no variable (the variables are {_listed(matches)})"
+            problem = f"matches no variable (the variables are {_listed(placed)})"
             fix = "correct the pattern, remove the rule or mark it optional: true"
         errors.append(invalid(f"layout.rules[{index}].match", rule.match, problem=problem, fix=fix))
     return errors

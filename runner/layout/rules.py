@@ -49,16 +49,6 @@ class Misfit:
     fix: str
 
 
-@dataclass(frozen=True)
-class RuleMatch:
-    """Placement of a variable by its first rule: replicated, with misfits, if the rule neither fits nor is
-    optional.
-    """
-
-    placement: Placement
-    misfits: tuple[Misfit, ...] = ()
-
-
 def first_match(
     rules: Sequence[RuleConfig],
     patterns: Sequence[re.Pattern[str]],
@@ -66,10 +56,10 @@ def first_match(
     shape: Shape,
     axes: Mapping[str, int],
     structure: Structure,
-) -> RuleMatch:
+) -> tuple[Placement, list[Misfit]]:
     """Places a variable by the first rule that matches it and does not skip it; `patterns` are those of the rules.
 
-    It is replicated if no rule matches, or if the one that does is not optional and does not fit.
+    It is replicated if no rule matches, or, with misfits, if the one that does is not optional and does not fit.
     """
     skipped: list[str] = []
     for index, (rule, pattern) in enumerate(zip(rules, patterns, strict=True)):
@@ -85,20 +75,19 @@ def first_match(
             could_be_sharded = role.dim is not None or (role.width is not None and not role.adapter)
             if could_be_sharded and not is_sharded_by_units:
                 skipped.append(reason)
-            return RuleMatch(Placement(path, shape, spec, index, tuple(skipped), reason))
+            return Placement(path, shape, spec, index, tuple(skipped), reason), []
         if rule.shard is not None:
             first_dim = structure.first_dim(path)
             spec = shard_spec(shape, rule.shard, axes[rule.shard], rule.min_elements, first_dim)
-            return RuleMatch(Placement(path, shape, spec, index, tuple(skipped)))
+            return Placement(path, shape, spec, index, tuple(skipped)), []
         assert rule.spec is not None, "a rule without spec, shard and transformer has passed the checks"
         rule_misfits = misfits(rule.spec, shape, axes)
         if not rule_misfits:
-            return RuleMatch(Placement(path, shape, tuple(rule.spec), index, tuple(skipped)))
+            return Placement(path, shape, tuple(rule.spec), index, tuple(skipped)), []
         if not rule.optional:
-            placement = Placement(path, shape, replicated(shape), index, tuple(skipped))
-            return RuleMatch(placement, tuple(rule_misfits))
+            return Placement(path, shape, replicated(shape), index, tuple(skipped)), rule_misfits
         skipped.append(f"layout.rules[{index}] skipped: {rule_misfits[0].problem}")
-    return RuleMatch(Placement(path, shape, replicated(shape), None, tuple(skipped)))
+    return Placement(path, shape, replicated(shape), None, tuple(skipped)), []
 
 
 def misfits(spec: Sequence[str | None], shape: Shape, axes: Mapping[str, int]) -> list[Misfit]:

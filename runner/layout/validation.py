@@ -96,11 +96,7 @@ def _check_lengths(
     """Checks that there are sequences, and that the axis divides their length."""
     key = "layout.sequence"
     if not any(SEQUENCE in spec.dims for spec in arrays.values()):
-        dims = []
-        for name, spec in arrays.items():
-            dim_names = ", ".join(spec.dims) or "no names"
-            dims.append(f"{name} ({dim_names})")
-        problem = f"needs an array with a dim named sequence; dims are {', '.join(dims)}"
+        problem = f"needs an array with a dim named sequence, as none of {', '.join(arrays)} has"
         raise invalid(key, axis, problem=problem, fix=f"remove {key}")
     size = axes[axis]
     for name, spec in sharded.items():

@@ -77,7 +77,7 @@ def test_an_axis_that_is_not_there_or_splits_something_else_is_refused(
 def test_a_length_that_the_axis_does_not_divide_and_data_without_sequences_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"of size 3 does not divide the 16 tokens of tokens; .*to a multiple of 3"):
         layout.check_inputs(load("sequence"), TEXT, 8, {"batch": 2, "sequence": 3})
-    with pytest.raises(ConfigError, match=r"needs an array with a dim named sequence; dims are image \(height, width"):
+    with pytest.raises(ConfigError, match="a dim named sequence, as none of image has"):
         layout.check_inputs(load("sequence"), {"image": TEXT["image"]}, 8, AXES)
 
 
