@@ -167,7 +167,7 @@ class Examples:
                 done += steps
 
         readings = begun()
-        # Worker processes read the next call's examples while this one's are put together.
+        # Workers read the next call's examples while this one's are put together.
         if self.reader.in_background:
             readings = _one_ahead(readings)
         for number, (reading, indices, weight) in enumerate(readings):
