@@ -39,7 +39,7 @@ from runner.data.encode import (
     specs_as_bytes,
 )
 from runner.data.ragged import Sequences, padded
-from runner.data.sources.keras_data import as_arrays, doubt
+from runner.data.sources.keras_data import by_split, doubt, is_column
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import import_path
 
@@ -78,15 +78,15 @@ class CustomExamples(ExampleSource):
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
     """Calls the user's code."""
-    returned = as_arrays(_call_target(config), config.target)
-    contents = _by_split(returned)
-    if contents is None:
-        raise invalid(
-            _KEY,
-            config.target,
-            problem=f"must return {_FORMS}, not {type(returned).__name__}",
-            fix="read streams and loaders to their end there (docs/own_dataset.md)",
-        )
+    contents = by_split(_call_target(config), config.target)
+    for content in contents.values():
+        if not _is_table(content) and not _is_indexed(content):
+            raise invalid(
+                _KEY,
+                config.target,
+                problem=f"must return {_FORMS}, not {type(content).__name__}",
+                fix="read streams and loaders to their end there (docs/own_dataset.md)",
+            )
     where = dict.fromkeys(contents, config.target)
     if len(contents) > 1:
         for split in contents:
@@ -151,11 +151,10 @@ def _call_target(config: DatasetConfig) -> object:
         raise DataError(f"{_KEY}={config.target} failed: {describe(error)}") from error
 
 
-def _is_array(value: object) -> bool:
-    if isinstance(value, list):
-        is_list_of_examples = bool(value) and isinstance(value[0], Mapping | tuple)
-        return not is_list_of_examples
-    return hasattr(value, "dtype") and hasattr(value, "shape")
+def _is_table(value: object) -> bool:
+    if not isinstance(value, Mapping) or not value:
+        return False
+    return all(isinstance(column, list) or is_column(column) for column in value.values())
 
 
 def _is_indexed(value: object) -> bool:
@@ -165,25 +164,6 @@ def _is_indexed(value: object) -> bool:
     # A pandas frame is indexed by column name.
     has_names = callable(getattr(value, "keys", None))
     return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not has_names
-
-
-def _by_split(returned: object) -> dict[str, object] | None:
-    """Returns the content of each split, or None for a value of an unknown form."""
-    if not isinstance(returned, Mapping):
-        if _is_indexed(returned):
-            return {"train": returned}
-        return None
-    values = list(returned.values())
-    if "train" in returned and all(map(_is_split, values)):
-        return {str(name): value for name, value in returned.items()}
-    has_arrays_only = all(_is_array(value) or isinstance(value, list) for value in values)
-    if values and has_arrays_only:
-        return {"train": returned}
-    return None
-
-
-def _is_split(value: object) -> bool:
-    return (isinstance(value, Mapping) or _is_indexed(value)) and not _is_array(value)
 
 
 def _read_table(content: Mapping[object, object], where: str, pad: Collection[str]) -> dict[str, Column | Sequences]:

@@ -17,13 +17,23 @@ from runner.errors import DataError, describe
 _SPLITS = {2: ("train", "test"), 3: ("train", "validation", "test")}
 
 
-def as_arrays(returned: object, where: str) -> object:
-    """Returns what a user's function returned, with arrays by name for what Keras's `fit` takes."""
-    if isinstance(returned, Mapping) and "train" in returned:
-        return {split: _split(content, f"{where}, split {split}") for split, content in returned.items()}
+def by_split(returned: Any, where: str) -> dict[str, object]:
+    """Returns the content of each split that a user's function returned, with arrays by name for what `fit` takes."""
+    parts = {"train": returned}
     if isinstance(returned, tuple) and len(returned) in _SPLITS and all(map(_is_pair, returned)):
-        return {split: _named(pair, where) for split, pair in zip(_SPLITS[len(returned)], returned, strict=True)}
-    return _split(returned, where)
+        parts = dict(zip(_SPLITS[len(returned)], returned, strict=True))
+    elif isinstance(returned, Mapping) and "train" in returned and not any(map(is_column, returned.values())):
+        parts = {str(split): content for split, content in returned.items()}
+    if len(parts) == 1:
+        return {split: _split(content, where) for split, content in parts.items()}
+    return {split: _split(content, f"{where}, split {split}") for split, content in parts.items()}
+
+
+def is_column(value: object) -> bool:
+    """Returns whether a value is an array, or a list that is no list of examples."""
+    if isinstance(value, list):
+        return not value or not isinstance(value[0], Mapping | tuple)
+    return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
 def _split(content: Any, where: str) -> object:
