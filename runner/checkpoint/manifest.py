@@ -18,11 +18,11 @@ from runner.checkpoint.files import DamagedError
 from runner.errors import ConfigError
 from runner.host.stores.urls import ObjectPath, Place
 
-# Files of format 3 were beside the manifest.
-FORMAT = 4
+# Format 4 had the history as arrays, and the best checkpoint in a file of its own.
+FORMAT = 5
 NAME = "checkpoint.json"
 ARRAYS = "arrays-00000.safetensors"
-HISTORY = "history.safetensors"
+HISTORY = "history.json"
 
 # Bytes. A manifest of this size names half a million array parts, more than any model here is split into.
 LARGEST = 64 << 20
@@ -89,7 +89,10 @@ class ArrayEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint needs of `checkpoint.json`, of the right types; `about` is all of it."""
+    """What a checkpoint needs of `checkpoint.json`, of the right types; `about` is all of it.
+
+    `best` has the metric, and its value, by which the checkpoint was the best when it was written.
+    """
 
     format: int
     step: int
@@ -102,6 +105,7 @@ class Manifest:
     versions: dict[str, str]
     saved_at: str
     metrics: dict[str, float]
+    best: dict[str, float] = field(default_factory=dict)
     encoding: dict[str, Any] = field(default_factory=dict)
     constants: dict[str, list[float]] = field(default_factory=dict)
     data_sha256: str = ""

@@ -1,21 +1,10 @@
-"""The metrics that a run keeps, and the arrays that its checkpoints store of them.
-
-A table is an array of its steps and weights, with one more array per metric as a column:
-
-    train (n,)           steps of the logged windows;       train/<metric> (n,)        their means
-    open (n,)            weights of the open window's steps;  open/<metric> (n,)       their sums
-    epoch (1,)           weight of the epoch's steps so far;  epoch/<metric> (1,)      their sums
-    epochs (n,)          steps at the ends of epochs;       epochs/<metric> (n,)       means of all their steps
-    evaluations (n, 2)   steps, examples;                   evaluations/<metric> (n,)
-    restores (n, 3)      bad steps, steps of the checkpoints, factors
-
-All are float64.
-"""
+"""The metrics that a run keeps, and the plain values that its checkpoints store of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -90,80 +79,49 @@ def measured(history: MetricHistory) -> list[tuple[int, dict[str, float]]]:
     return rows
 
 
-def to_arrays(history: MetricHistory) -> dict[str, Array]:
-    """Returns a history as named arrays."""
-    open_rows = np.array(history.open_window, np.float64).reshape(-1, 1 + len(history.names))
-    evaluation_rows: list[tuple[int, int]] = []
-    evaluated: list[Mapping[str, float]] = []
-    for step, evaluation in history.evaluations:
-        evaluation_rows.append((step, evaluation.examples))
-        evaluated.append(evaluation.metrics)
-    tables: dict[str, Array | list[float]] = {
-        "train": [step for step, _ in history.train],
-        "open": open_rows[:, 0],
-        "epoch": history.epoch_sums[:1],
-        "epochs": [step for step, _ in history.epochs],
-        "evaluations": np.array(evaluation_rows, np.float64).reshape(-1, 2),
-        "restores": np.array(list(map(astuple, history.restores)), np.float64).reshape(-1, 3),
+def to_json(history: MetricHistory) -> dict[str, Any]:
+    """Returns a copy of a history as plain values; JSON keeps every bit of a float."""
+    return {
+        "names": list(history.names),
+        "train": _rows(history.train, history.names),
+        "epochs": _rows(history.epochs, history.names),
+        "open_window": [row.tolist() for row in history.open_window],
+        "epoch_sums": history.epoch_sums.tolist(),
+        "evaluations": [[step, one.examples, dict(one.metrics)] for step, one in history.evaluations],
+        "restores": [list(astuple(restore)) for restore in history.restores],
     }
-    for column, name in enumerate(history.names, start=1):
-        tables[f"train/{name}"] = _column(history.train, name)
-        tables[f"open/{name}"] = open_rows[:, column]
-        tables[f"epoch/{name}"] = history.epoch_sums[column : column + 1]
-        tables[f"epochs/{name}"] = _column(history.epochs, name)
-    # A run may have been resumed with fewer metrics, as without `task.metrics`. Those that all have are stored.
-    for name in evaluated[-1] if evaluated else ():
-        if all(name in metrics for metrics in evaluated):
-            tables[f"evaluations/{name}"] = [metrics[name] for metrics in evaluated]
-    return {name: np.array(table, np.float64, order="C") for name, table in tables.items()}
 
 
-def _column(rows: Sequence[StepMeans], name: str) -> list[float]:
-    return [means[name] for _, means in rows]
-
-
-def from_arrays(arrays: Mapping[str, Array]) -> MetricHistory:
-    """Returns the history that arrays store; raises LookupError, TypeError or ValueError if they store none."""
-    names = _metric_names(arrays, "train")
-    open_columns = [arrays["open"]]
-    epoch_columns = [arrays["epoch"]]
-    for name in names:
-        open_columns.append(arrays[f"open/{name}"])
-        epoch_columns.append(arrays[f"epoch/{name}"])
+def from_json(content: Mapping[str, Any]) -> MetricHistory:
+    """Returns the history of plain values; raises LookupError, TypeError or ValueError if they store none."""
+    names = tuple(map(str, content["names"]))
+    evaluations: list[tuple[int, Evaluation]] = []
+    for step, examples, metrics in content["evaluations"]:
+        values = {str(name): float(value) for name, value in metrics.items()}
+        evaluations.append((int(step), Evaluation(values, int(examples), {}, _NO_OUTPUTS)))
     return MetricHistory(
         names=names,
-        train=_means(arrays, "train", names),
-        open_window=list(np.column_stack(open_columns)),
-        epoch_sums=np.concatenate(epoch_columns),
-        evaluations=_evaluations(arrays),
-        restores=[Restore(int(bad), int(step), float(factor)) for bad, step, factor in arrays["restores"]],
-        epochs=_means(arrays, "epochs", names),
+        train=_means(content["train"], names),
+        open_window=[_row(row, names) for row in content["open_window"]],
+        epoch_sums=_row(content["epoch_sums"], names),
+        evaluations=evaluations,
+        restores=[Restore(int(bad), int(step), float(factor)) for bad, step, factor in content["restores"]],
+        epochs=_means(content["epochs"], names),
     )
 
 
-def _means(arrays: Mapping[str, Array], table: str, names: Sequence[str]) -> list[StepMeans]:
-    rows: list[StepMeans] = []
-    for row, step in enumerate(arrays[table]):
-        rows.append((int(step), _cells(arrays, table, names, row)))
-    return rows
+def _rows(table: Sequence[StepMeans], names: Sequence[str]) -> list[list[float]]:
+    """Returns rows of a step and its means, in the order of the names."""
+    return [[step, *(means[name] for name in names)] for step, means in table]
 
 
-def _cells(arrays: Mapping[str, Array], table: str, names: Sequence[str], row: int) -> dict[str, float]:
-    """Returns the metrics in one row of a table, by name."""
-    return {name: float(arrays[f"{table}/{name}"][row]) for name in names}
+def _means(rows: Iterable[Sequence[float]], names: Sequence[str]) -> list[StepMeans]:
+    table: list[StepMeans] = []
+    for step, *values in rows:
+        table.append((int(step), dict(zip(names, map(float, values), strict=True))))
+    return table
 
 
-def _evaluations(arrays: Mapping[str, Array]) -> list[tuple[int, Evaluation]]:
-    names = _metric_names(arrays, "evaluations")
-    rows: list[tuple[int, Evaluation]] = []
-    for row, (step, examples) in enumerate(arrays["evaluations"]):
-        metrics = _cells(arrays, "evaluations", names, row)
-        rows.append((int(step), Evaluation(metrics, int(examples), {}, _NO_OUTPUTS)))
-    return rows
-
-
-def _metric_names(arrays: Mapping[str, Array], table: str) -> tuple[str, ...]:
-    """Returns the metrics of a table, the loss first."""
-    prefix = f"{table}/"
-    names = {key.removeprefix(prefix) for key in arrays if key.startswith(prefix)}
-    return tuple(sorted(names, key=lambda name: (name != LOSS, name)))
+def _row(values: Sequence[float], names: Sequence[str]) -> Array:
+    """Returns a row (1 + names,) of a weight and sums."""
+    return np.array(values, np.float64).reshape(1 + len(names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from safetensors import safe_open
 from runner.checkpoint import files, manifest
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.manifest import PartEntry
+from runner.checkpoint.metric_history import MetricHistory, from_json
 from runner.data.base import Array
 from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath, Place
@@ -52,9 +54,8 @@ class Checkpoint(Mapping[str, Array]):
         self._arrays = dict(content.arrays)
         # From cheap to expensive: sizes, headers, and only then the digests, which read every byte.
         paths = {name: self._local(name) for name in content.files}
-        self._headers = {name: _headers(path) for name, path in paths.items()}
-        of_arrays = {name: header for name, header in self._headers.items() if name != manifest.HISTORY}
-        manifest.check_tensors(folder, content, of_arrays)
+        self._headers = {name: _headers(path) for name, path in paths.items() if name != manifest.HISTORY}
+        manifest.check_tensors(folder, content, self._headers)
         # The local copies of objects were compared with their digests when they were made.
         if not trusted and not isinstance(folder, ObjectPath):
             for name, path in paths.items():
@@ -143,16 +144,16 @@ class Checkpoint(Mapping[str, Array]):
         self._mapped += values.nbytes
         return values
 
-    def history(self) -> dict[str, Array]:
-        """Returns the metrics so far, as they were passed to `storage.write`."""
+    def history(self) -> MetricHistory:
+        """Returns the metrics so far; raises DamagedError if the file has none."""
         path = self._local(manifest.HISTORY)
-        with _reading(path), safe_open(path, framework="numpy") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+        with _reading(path):
+            return from_json(json.loads(path.read_bytes()))
 
 
 @contextmanager
 def _reading(path: Place) -> Iterator[None]:
-    """Turns any error of the safetensors library into a `DamagedError`."""
+    """Turns any error of reading a verified file into a `DamagedError`."""
     try:
         yield
     except Exception as error:

@@ -181,17 +181,13 @@ class MetricRecorder:
         """Starts the means of a new epoch."""
         self.history.epoch_sums = np.zeros(1 + len(self.history.names))
 
-    def arrays(self) -> dict[str, Array]:
-        """Returns everything that `restore` needs; every call must have been read."""
-        return metric_history.to_arrays(self.history)
-
-    def restore(self, step: int, arrays: Mapping[str, Array]) -> None:
-        """Continues from what `arrays` returned after `step` steps.
+    def restore(self, step: int, history: MetricHistory) -> None:
+        """Continues from the history of a checkpoint after `step` steps.
 
         All of it is logged again, because some points may have been on their way when the process died; the log drops
         those that are stored already.
         """
-        self._take(step, metric_history.from_arrays(arrays))
+        self._take(step, history)
         for at, means in self.history.train:
             self._log_window(at, means)
         for at, means in self.history.epochs:
@@ -208,12 +204,12 @@ class MetricRecorder:
         """Forgets the calls that were not read yet."""
         self._pending.clear()
 
-    def go_back(self, restore: Restore, arrays: Mapping[str, Array]) -> None:
-        """Continues from what `arrays` returned at a checkpoint of this run, and forgets what came after it."""
+    def go_back(self, restore: Restore, history: MetricHistory) -> None:
+        """Continues from the history of a checkpoint of this run, and forgets what came after it."""
         self._pending.clear()
         # The checkpoint may be older than the last restore, which it then doesn't know.
         restores = [*self.history.restores, restore]
-        self._take(restore.step, metric_history.from_arrays(arrays))
+        self._take(restore.step, history)
         self.history.restores = restores
         self._checks_loss = True
 

@@ -12,7 +12,6 @@ from typing import Any
 from runner.checkpoint import attempts, runs
 from runner.checkpoint.arguments import NAME, folder_of, recorded_overrides
 from runner.checkpoint.attempts import Journal
-from runner.checkpoint.metric_history import from_arrays
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.resume import Previous
 from runner.checkpoint.runs import SavedRun
@@ -56,7 +55,7 @@ class NewPoints:
         if checkpoint is not None or continues:
             self._stored = tracker.logged()
         if checkpoint is not None:
-            restores = from_arrays(checkpoint.history()).restores
+            restores = checkpoint.history().restores
             self._last_repeated = max((restore.bad for restore in restores), default=0)
         # Without a checkpoint the run trains all its steps again, those that the earlier attempt has logged too.
         if repeats_steps or (continues and checkpoint is None):

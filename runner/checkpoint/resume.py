@@ -27,7 +27,7 @@ from runner.checkpoint import attempts, runs, stopping, storage
 from runner.checkpoint.arguments import NAME, folder_of, recorded_overrides
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
-from runner.checkpoint.metric_history import from_arrays, measured
+from runner.checkpoint.metric_history import measured
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import WENT_BACK, SavedRun, print_line
 from runner.cluster.team import current
@@ -294,7 +294,7 @@ def check_unfinished(early: EarlyStoppingConfig, previous: Previous, length: Run
     """
     key = "branch" if previous.branches else "resume"
     name = f"{key}={previous.run.id}"
-    history = from_arrays(previous.checkpoint.history())
+    history = previous.checkpoint.history()
     evaluated = history.evaluations[-1][1].metrics if history.evaluations else task.directions
     missing = {LOSS, *task.step_metrics} - set(history.names)
     missing |= set(task.directions) - set(evaluated)

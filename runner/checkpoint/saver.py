@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +18,10 @@ import numpy as np
 
 from runner.checkpoint import storage
 from runner.checkpoint.files import DamagedError
+from runner.checkpoint.metric_history import to_json
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import MetricRecorder
 from runner.checkpoint.stopping import Objective
-from runner.checkpoint.stopping import best as best_evaluation
 from runner.checkpoint.storage import BestRecord, Content
 from runner.cluster.team import ALONE, ProcessError, Team
 from runner.config.schema import CheckpointConfig
@@ -69,8 +70,9 @@ class Saver:
     again at the end. Only what was written counts as saved, or as the best.
 
     Process 0 alone reads and changes the folder; the others learn the results. So all processes call every method, in
-    the same order. The thread that calls these methods owns every field but `_steps`, the checkpoints in the folder:
-    that belongs to the writer thread until `_settle` has waited for all of its writes.
+    the same order. The thread that calls these methods owns every field but `_steps`, the checkpoints in the folder,
+    and `_kept`, the step of the best of them: these belong to the writer thread until `_settle` has waited for all of
+    its writes.
     """
 
     def __init__(
@@ -102,9 +104,6 @@ class Saver:
         def listed() -> list[int]:
             # First: an earlier process may have left files of an unfinished checkpoint.
             storage.clean(self._folder)
-            best = self._recorded_best()
-            if best is not None and best.step > start:
-                storage.forget_best(self._folder)
             steps: list[int] = []
             for step in storage.steps(self._folder):
                 if step > start:
@@ -115,7 +114,9 @@ class Saver:
             return steps
 
         self._steps = set(self._on_first(listed)) if self._is_on else set[int]()
-        self._best = self._best_on_first() if self._is_on else None
+        self._best: BestRecord | None = None
+        self._kept: int | None = None
+        self._find_best()
         # Step and time of the last state that was handed to the writer, or that the run began with.
         self._saved_step = start
         self._saved_at = time.monotonic()
@@ -126,41 +127,21 @@ class Saver:
         """Calls a function in process 0 and returns its result in all processes."""
         return self._team.broadcast(f"kept {self._folder} {next(self._broadcasts)}", make)
 
-    def _recorded_best(self) -> BestRecord | None:
-        try:
-            return storage.read_best(self._folder)
-        except DamagedError:
-            return None
-
-    def _best_on_first(self) -> BestRecord | None:
+    def _find_best(self) -> None:
         def read() -> list[Any]:
-            best = self._recorded_best()
+            best = storage.read_best(self._folder)
             return [] if best is None else [best.metric, best.value, best.step]
 
-        record = self._on_first(read)
-        return BestRecord(*record) if record and record[-1] in self._steps else None
+        found = self._on_first(read) if self._is_on else []
+        self._best = BestRecord(*found) if found else None
+        self._kept = found[-1] if found else None
 
     def begin(self, step: int, recorder: MetricRecorder) -> None:
         """Saves the state that a run begins with, unless it has that checkpoint, as a resumed run has."""
-        self._recover_best(recorder)
         if step not in self._steps:
             # No step is saved yet, so that `save` does not skip this one.
             self._saved_step = -1
             self.save(step, recorder)
-
-    def _recover_best(self, recorder: MetricRecorder) -> None:
-        """Records the best checkpoint of a process that died after it was written and before it was recorded."""
-        best = None if self._goal is None else best_evaluation(self._goal, recorder.measured())
-        if self._goal is None or best is None or best[0] not in self._steps or not self._improves(best[1]):
-            return
-        step, value = best
-        record = BestRecord(self._goal.metric, value, step)
-        self._best = record
-        try:
-            if self._team.is_first:
-                storage.write_best(self._folder, record)
-        except OSError as error:
-            self._warn(f"could not record step {step} as the best checkpoint: {error}; training continues")
 
     def steps_left(self, step: int) -> int | None:
         """Returns the number of steps until a device call must end for a save; None: no limit."""
@@ -240,21 +221,11 @@ class Saver:
                     break
                 except DamagedError as error:
                     self._warn(f"{error}; using the previous checkpoint")
-            self._give_up(step)
-        self._best = self._best_on_first() if self._is_on else None
+            # Unless its manifest is damaged.
+            self._on_first(partial(storage.remove, self._folder, step))
+            self._steps.discard(step)
+        self._find_best()
         return checkpoint
-
-    def _give_up(self, step: int) -> None:
-        """Removes a checkpoint that no run may continue from, unless its manifest is damaged."""
-
-        def put_away() -> None:
-            best = self._recorded_best()
-            if best is not None and best.step == step:
-                storage.forget_best(self._folder)
-            storage.remove(self._folder, step)
-
-        self._on_first(put_away)
-        self._steps.discard(step)
 
     def _opened(self, step: int) -> Checkpoint:
         """Returns one of the checkpoints, verified by process 0; raises DamagedError."""
@@ -286,7 +257,9 @@ class Saver:
         self._settle(leave=_MOST_WRITES - 1)
         assert self._take is not None
         content = self._take(step, recorder)
-        self._writes.append((step, best, self._writer.submit(self._write, content, best)))
+        if best is not None:
+            content = replace(content, about={**content.about, "best": {best.metric: best.value}})
+        self._writes.append((step, best, self._writer.submit(self._write, content, is_best=best is not None)))
         self._saved_step = step
         self._saved_at = time.monotonic()
         if content.passing:
@@ -305,15 +278,13 @@ class Saver:
             if best is not None:
                 self._best = best
 
-    def _write(self, content: Content, best: BestRecord | None) -> str | None:
+    def _write(self, content: Content, *, is_best: bool) -> str | None:
         """Writes a state and removes old checkpoints, in the writer thread; returns why it could not be written."""
         try:
             storage.write(self._folder, content, self._team)
             self._steps.add(content.step)
-            # Last: a process that dies before it leaves a best checkpoint without a record, which `_recover_best`
-            # notes when the run is resumed. The other order would leave a record without a checkpoint.
-            if best is not None:
-                self._on_first(lambda: storage.write_best(self._folder, best))
+            if is_best:
+                self._kept = content.step
         except BaseException as error:
             logger.exception("checkpoint of step %d", content.step)
             # The run ends because of another process or a signal, and reports that itself.
@@ -329,10 +300,9 @@ class Saver:
 
     def _remove_old(self) -> list[int]:
         """Removes all checkpoints but the best and the `keep` newest, in process 0."""
-        best = self._recorded_best()
         removed: list[int] = []
         for step in sorted(self._steps)[: -self._config.keep]:
-            if best is not None and best.step == step:
+            if step == self._kept:
                 continue
             # What can't be removed is not tried again with each save: it is no longer counted either.
             removed.append(step)
@@ -353,7 +323,7 @@ def take_state(engine: Engine, about: Mapping[str, object]) -> Take:
     def take(step: int, recorder: MetricRecorder) -> Content:
         # The metrics of calls that still run are read first: a checkpoint holds the metrics up to its own step.
         recorder.drain()
-        now = {"saved_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "metrics": recorder.latest()}
+        now = {"saved_at": time.strftime(storage.TIME), "metrics": recorder.latest()}
         shards = engine.shards()
         # NumPy arrays are copies already and need no other.
         size = 0
@@ -363,7 +333,7 @@ def take_state(engine: Engine, about: Mapping[str, object]) -> Take:
         passing = size > MOST_COPIED
         if not passing:
             shards = {path: list(map(_copied, pieces)) for path, pieces in shards.items()}
-        return Content(step, shards, recorder.arrays(), {**about, **now}, passing=passing)
+        return Content(step, shards, to_json(recorder.history), {**about, **now}, passing=passing)
 
     return take
 

@@ -1,10 +1,9 @@
 """The checkpoints in a run's folder, on a disk or in an object store: written at once, listed, and removed.
 
-    best.json                             which checkpoint is the best, and by which metric
     step-000000300/
       checkpoint.json                     manifest: content, run, folder and digests of the files, and its own digest
       8f3a61c2/arrays-00000.safetensors   variables and optimizer state, in the shards that process 0's devices held
-      8f3a61c2/history.safetensors        metrics so far
+      8f3a61c2/history.json               metrics so far, see `metric_history.to_json`
 
 Arrays are stored under their canonical paths in safetensors files, which can be read without TensorFlow and JAX. A
 variable that is sharded over a mesh is written in its shards, so no host ever needs the whole of it.
@@ -12,35 +11,37 @@ variable that is sharded over a mesh is written in its shards, so no host ever n
 A checkpoint is written into a new folder of files, with a random name, and its manifest last. Before that write,
 readers see the former checkpoint of the same step, if there is any, and after it the new one. So a process that dies
 at any moment leaves folders that no manifest names, which `clean` removes. To remove a checkpoint, its manifest goes
-first. Other files in a checkpoint's folder stay.
+first. Other files in a checkpoint's folder stay. The best checkpoint is the last one whose manifest says that it was.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from runner.checkpoint import files, manifest, tensors
-from runner.checkpoint.files import LARGEST_RECORD, DamagedError
+from runner.checkpoint.files import DamagedError
 from runner.checkpoint.manifest import FORMAT, folder_name
 from runner.cluster.team import ALONE, Team
 from runner.data.base import Array
 from runner.engine.base import Shard
 from runner.errors import ConfigError
 from runner.host.paths import random_part
-from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath, Place
 from runner.host.stores.urls import place as place_of
 
-BEST_FILE = "best.json"
+TIME = "%Y-%m-%dT%H:%M:%S%z"  # of `saved_at` in a manifest
 _STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})", re.ASCII)
 # What a process that died may leave of a small file, before its rename.
-_LEFT = re.compile(r"\.unfinished-(best|run|checkpoint)\.json-\d+", re.ASCII)
+_LEFT = re.compile(r"\.unfinished-(run|checkpoint|history)\.json-\d+", re.ASCII)
 
 # Folder -> number of the next checkpoint that this process writes there, so that the processes of a run talk about the
 # same one. A folder has one writer thread.
@@ -52,21 +53,21 @@ Contribution = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a checkpoint: canonical path -> shards, named arrays of the metrics so far, and plain values.
+    """The content of a checkpoint: canonical path -> shards, the metrics so far and others as plain values.
 
     `passing`: the shards are the devices' own arrays, which are valid only until the next step.
     """
 
     step: int
     shards: Mapping[str, Sequence[Shard]]
-    history: Mapping[str, Array]
+    history: Mapping[str, object]
     about: Mapping[str, object]
     passing: bool = False
 
 
 @dataclass(frozen=True)
 class BestRecord:
-    """The content of `best.json`: a metric such as `eval/loss`, its value, and the step of the checkpoint."""
+    """What makes a checkpoint the best: a metric such as `eval/loss`, its value, and the step of the checkpoint."""
 
     metric: str
     value: float
@@ -165,7 +166,9 @@ def _commit(folder: Place, content: Content, contributions: Sequence[Contributio
         ordered = sorted(entry["parts"], key=lambda part: int(part["number"]))
         # The number is the part's position in the list, and is not stored.
         entry["parts"] = [{key: part[key] for key in ("file", "key", "start")} for part in ordered]
-    written[manifest.HISTORY] = tensors.write(folder / manifest.HISTORY, content.history)
+    history = json.dumps(content.history).encode()
+    files.write(folder / manifest.HISTORY, history)
+    written[manifest.HISTORY] = {"bytes": len(history), "sha256": hashlib.sha256(history).hexdigest()}
     entries = {"format": FORMAT, "step": content.step, manifest.FILES_FOLDER: folder.name, **content.about}
     data = manifest.sealed({**entries, "files": written, "arrays": arrays})
     if not isinstance(folder, ObjectPath):
@@ -246,33 +249,18 @@ def size(folder: Place, step: int) -> int:
         return 0
 
 
-def written_at(folder: Place, step: int) -> float:
-    """Returns when a checkpoint was written, in seconds since 1970."""
-    path = place(folder, step)
-    if isinstance(path, ObjectPath):
-        return client.written_at(path / manifest.NAME)
-    return path.lstat().st_mtime
+def saved_at(folder: Place) -> float | None:
+    """Returns when a run's last checkpoint was written, in seconds since 1970; None if that is not known."""
+    try:
+        return datetime.strptime(manifest.read(place(folder, steps(folder)[-1])).saved_at, TIME).timestamp()
+    except (ConfigError, IndexError, ValueError):
+        return None
 
 
 def read_best(folder: Place) -> BestRecord | None:
-    """Returns the record of a run's best checkpoint; None if there is none; raises DamagedError."""
-    path = folder / BEST_FILE
-    if not files.exists(path):
-        return None
-    try:
-        best = files.as_record(BestRecord, files.read_json(path, LARGEST_RECORD), path)
-    except DamagedError as error:
-        raise DamagedError(f"{error}; delete it to continue without a best checkpoint") from error
-    if best.step not in steps(folder):
-        raise DamagedError(f"{path} names step {best.step}, which has no checkpoint; delete it")
-    return best
-
-
-def write_best(folder: Place, record: BestRecord) -> None:
-    """Records which checkpoint is the best; the checkpoint is on the disk already."""
-    files.write_json(folder / BEST_FILE, asdict(record))
-
-
-def forget_best(folder: Place) -> None:
-    """Removes the record of the best checkpoint, which is about to be removed or replaced."""
-    files.remove(folder / BEST_FILE)
+    """Returns what makes a run's best checkpoint the best; None if there is none."""
+    for step in reversed(steps(folder)):
+        with suppress(ConfigError):
+            for metric, value in manifest.read(place(folder, step)).best.items():
+                return BestRecord(metric, value, step)
+    return None

@@ -18,7 +18,7 @@ import numpy as np
 
 from runner.checkpoint import runs, storage
 from runner.checkpoint.arguments import folder_of
-from runner.checkpoint.metric_history import MetricHistory, from_arrays
+from runner.checkpoint.metric_history import MetricHistory
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import SavedRun
 from runner.config.schema import RunConfig
@@ -99,7 +99,7 @@ def run(config: RunConfig) -> None:
 def _opened(run: SavedRun) -> _Side:
     steps = storage.steps(run.folder)
     last = runs.open_checkpoint("run", run, steps[-1])
-    return _Side(run, steps, last, from_arrays(last.history()))
+    return _Side(run, steps, last, last.history())
 
 
 def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | None]:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from runner.checkpoint import manifest, recovery, runs, storage
 from runner.checkpoint.files import DamagedError
-from runner.checkpoint.metric_history import MetricHistory, from_arrays
+from runner.checkpoint.metric_history import MetricHistory
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import MetricRecorder
 from runner.checkpoint.resume import check_data, check_examples, check_variables, load
@@ -160,7 +160,7 @@ def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
     assert step is not None
     steps = storage.steps(run.folder)
     last = runs.open_checkpoint("run", run, steps[-1])
-    history = from_arrays(last.history())
+    history = last.history()
     start = _start(run, steps, step, options.start, history)
     saved = None
     if step in steps:
@@ -190,7 +190,7 @@ def _start(
     if start is None and origin:
         problem = f"run {run.id} branched from {origin}, and has no checkpoint before the step"
         raise invalid("replay.step", step, problem=problem, fix=f"compute it from that run: run={origin}")
-    known = [] if start is None else from_arrays(start.history()).restores
+    known = [] if start is None else start.history().restores
     if any(restore.step < step for restore in history.restores[len(known) :]):
         problem = "after the checkpoint before it, the run restored a checkpoint because of a NaN or Inf loss"
         raise invalid("replay.step", step, problem=problem, fix="set a step with a later checkpoint before it")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import sys
 from pathlib import Path
@@ -97,7 +96,7 @@ def recorded(row: Row, name: str) -> dict[str, np.ndarray]:
     folder = Path("outputs/checkpoints") / opened.run_id
     taken = max(folder.glob("step-*"))
     if row.takes == "best":
-        taken = folder / f"step-{json.loads((folder / 'best.json').read_text())['step']:09d}"
+        taken = max(path for path in folder.glob("step-*") if Checkpoint(path).about.get("best"))
     arrays = Checkpoint(taken)
     prefix = "net/" if "task=step" in row.overrides else ""  # the attribute of `own_step.Step`
     for index, path in enumerate(prefix + path for path in _paths):

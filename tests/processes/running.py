@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.checkpoint.metric_history import measured
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.storage import steps
 from tests import forks
@@ -18,7 +19,6 @@ from tests.stores import store_in
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ("dataset=digits", "trainer.log_model=false", "trainer.progress=lines", "trainer.log_every_steps=1")
-TIMES = ("rates",)  # of a history: what differs from run to run
 
 
 def arguments(folder: Path, *overrides: str, module: str = "runner") -> list[str]:
@@ -64,8 +64,17 @@ def last(folder: Path) -> Checkpoint:
 
 def losses(checkpoint: Checkpoint) -> np.ndarray[Any, Any]:
     """Returns the loss of every step that a run of one step a window has logged."""
-    held = checkpoint.history()
-    found: np.ndarray[Any, Any] = held[next(key for key in sorted(held) if key.startswith("train") and "loss" in key)]
+    return np.array([means["loss"] for _, means in checkpoint.history().train])
+
+
+def columns(checkpoint: Checkpoint) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the metrics of a checkpoint's history, by table and name."""
+    history = checkpoint.history()
+    tables = {"train": history.train, "epochs": history.epochs, "evaluations": measured(history)}
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for table, rows in tables.items():
+        for name in rows[0][1] if rows else ():
+            found[f"{table}/{name}"] = np.array([values[name] for _, values in rows])
     return found
 
 
@@ -73,8 +82,8 @@ def differences(one: Checkpoint, other: Checkpoint) -> dict[str, float]:
     """Returns by how much states and histories differ, where they do; times are left out."""
     found = {path: _difference(one[path], other[path]) for path in one}
     assert set(one) == set(other)
-    theirs = other.history()
-    found |= {key: _difference(v, theirs[key]) for key, v in one.history().items() if not key.startswith(TIMES)}
+    theirs = columns(other)
+    found |= {key: _difference(values, theirs[key]) for key, values in columns(one).items()}
     return {key: value for key, value in found.items() if value}
 
 

@@ -17,7 +17,7 @@ import tokenizers
 from tests import forks
 from tests.data import texts
 from tests.docs import pages
-from tests.processes.running import differences, last
+from tests.processes.running import columns, differences, last
 
 pytestmark = pytest.mark.nightly
 
@@ -125,7 +125,7 @@ def test_two_processes_draw_and_train_what_one_does(tmp_path: Path, mesh: str, l
     in_folder(tmp_path / "two", "jax", *chosen, "cluster=local", "cluster.processes=2")
     one, two = last(tmp_path / "one"), last(tmp_path / "two")
     largest = {path: float(np.abs(one[path]).max(initial=0.0)) for path in one}
-    largest |= {key: float(np.abs(values).max(initial=0.0)) for key, values in one.history().items()}
+    largest |= {key: float(np.abs(values).max(initial=0.0)) for key, values in columns(one).items()}
     apart = differences(one, two)
     assert not {key: each for key, each in apart.items() if ROUNDING not in key and each > RELATIVE * largest[key]}
 

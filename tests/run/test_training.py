@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from runner.checkpoint import storage
-from runner.checkpoint.metric_history import from_arrays
 from runner.checkpoint.reading import Checkpoint
 from tests import forks
 from tests.nightly import nightly_except
@@ -44,7 +43,7 @@ def test_a_run_that_went_back_and_was_resumed_equals_one_at_the_lower_rate(tmp_p
     assert set(restored) == set(lower)
     for path in lower:
         np.testing.assert_array_equal(restored[path], lower[path], err_msg=path)
-    pasts = [from_arrays(found.history()) for found in (restored, lower)]
+    pasts = [found.history() for found in (restored, lower)]
     assert pasts[0].train == pasts[1].train
     client, found = recorded(folders[0])
     tags = found.data.tags

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.checkpoint.metric_history import Restore, from_arrays, to_arrays
+from runner.checkpoint.metric_history import MetricHistory, Restore, from_json, to_json
 from runner.checkpoint.recorder import MetricRecorder
 from runner.engine.base import StepMetrics
 from runner.errors import EngineError, NotFiniteError
@@ -144,12 +145,17 @@ def test_continue_logs_nan_and_inf_losses_and_continues() -> None:
     assert log.losses[1][1] == 3.0
 
 
+def copied(recorder: MetricRecorder) -> MetricHistory:
+    """Returns the history as a checkpoint stores it."""
+    return from_json(json.loads(json.dumps(to_json(recorder.history))))
+
+
 def test_restore_logs_nothing_from_the_bad_step_on_and_continues_from_the_checkpoint() -> None:
     log = Log()
     recorder = make(log, 2, on_nan="restore")
     feed(recorder, [1.0, 3.0], [2])
     recorder.drain()
-    held = recorder.arrays()
+    held = copied(recorder)
     recorder.add(2, Call([5.0, 5.0, 7.0, NAN, 7.0, 7.0]))
     with pytest.raises(NotFiniteError, match="step 6"):
         recorder.add(8, Call([NAN] * 4))
@@ -171,11 +177,11 @@ def test_a_restored_history_logs_the_same_points_again_with_the_same_rates() -> 
     recorder = make(first, 1, on_nan="restore")
     feed(recorder, [1.0] * 4, [4])
     recorder.drain()
-    recorder.go_back(Restore(5, 4, 0.5), recorder.arrays())
+    recorder.go_back(Restore(5, 4, 0.5), copied(recorder))
     recorder.add(4, Call([1.0] * 3))
     recorder.drain()
     restored = make(again, 1, on_nan="restore")
-    restored.restore(7, recorder.arrays())
+    restored.restore(7, copied(recorder))
     assert again.points == first.points
     assert restored.rate_factor(7) == 0.5
 
@@ -216,14 +222,12 @@ def filled() -> MetricRecorder:
     return recorder
 
 
-def test_arrays_name_their_metrics_and_restore_the_same_history() -> None:
+def test_a_history_keeps_every_bit_in_json() -> None:
     recorder = filled()
-    arrays = recorder.arrays()
-    assert {"train/accuracy", "open/loss", "epoch/loss", "evaluations/top_5"} <= set(arrays)
-    again = to_arrays(from_arrays(arrays))
-    assert set(again) == set(arrays)
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(again[name], array)
+    recorder.history.train.append((8, {"loss": 0.1 + 0.2, "accuracy": NAN}))
+    stored = to_json(recorder.history)
+    np.testing.assert_equal(to_json(copied(recorder)), stored)
+    assert stored["evaluations"] == [[4, 9, {"loss": 0.5, "accuracy": 0.25, "top_5": 1.0}]]
 
 
 def test_the_mean_of_an_epoch_is_logged_once_and_again_after_a_kill() -> None:
@@ -234,9 +238,9 @@ def test_the_mean_of_an_epoch_is_logged_once_and_again_after_a_kill() -> None:
     recorder.end_epoch(3)
     means = [points for _, points in log.points if "train/epoch_loss" in points]
     assert means == [{"train/epoch_loss": 3.0, "train/epoch_accuracy": 0.03}]
-    arrays = recorder.arrays()
+    history = copied(recorder)
     again = make(later := Log(), window=2)
-    again.restore(3, arrays)
+    again.restore(3, history)
     assert (3, means[0]) in later.points
     again.end_epoch(3)
     assert [points for _, points in later.points].count(means[0]) == 1

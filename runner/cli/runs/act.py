@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from runner.checkpoint import attempts, files, runs, storage
 from runner.checkpoint.arguments import folder_of
-from runner.checkpoint.files import DamagedError
 from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
 from runner.cli.runs import compare, listing
@@ -123,12 +121,8 @@ def _steps(run: ListedRun) -> str:
     """Returns the steps of a run's last checkpoints as a cell, `*` at the best one."""
     if run.saved is None:
         return ""
-    best_step = None
-    with suppress(DamagedError):
-        record = storage.read_best(run.saved.folder)
-        if record:
-            best_step = record.step
-    texts = [f"{step}*" if step == best_step else str(step) for step in run.steps[-_STEPS_SHOWN:]]
+    best = storage.read_best(run.saved.folder)
+    texts = [f"{step}*" if best and step == best.step else str(step) for step in run.steps[-_STEPS_SHOWN:]]
     text = ", ".join(texts)
     return f"... {text}" if len(run.steps) > _STEPS_SHOWN else text
 
@@ -199,8 +193,6 @@ def _remove(saved: SavedRun) -> int:
     with runs.locked("run", saved):
         # Checked while the lock is held, so that no process can resume the run meanwhile.
         runs.check_not_running("run", saved)
-        # Before the checkpoints, so that no record ever names one that is gone.
-        storage.forget_best(folder)
         for step in storage.steps(folder):
             size = storage.size(folder, step)
             if storage.remove(folder, step):

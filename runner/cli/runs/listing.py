@@ -98,7 +98,7 @@ def _untracked(saved: SavedRun) -> ListedRun:
     if record.get("ended") or process.is_gone(record["process"]):
         status = "UNFINISHED"
         # The time of the last checkpoint, its last trace.
-        ended = max(storage.written_at(saved.folder, step) for step in storage.steps(saved.folder))
+        ended = storage.saved_at(saved.folder)
     if record.get("finished"):
         status = "FINISHED"
     return ListedRun(

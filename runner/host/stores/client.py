@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import EngineError, in_one_line
@@ -176,12 +175,6 @@ def size(path: ObjectPath) -> int | None:
             return int(obstore.head(_store(path.store), path.key)["size"])
     except FileNotFoundError:
         return None
-
-
-def written_at(path: ObjectPath) -> float:
-    """Returns when an object was written, in seconds since 1970; raises as `read` does."""
-    with _requesting(path):
-        return float(obstore.head(_store(path.store), path.key)["last_modified"].timestamp())
 
 
 def write(path: ObjectPath, data: bytes) -> None:

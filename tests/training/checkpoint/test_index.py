@@ -10,7 +10,6 @@ import pytest
 from runner.checkpoint import storage
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.saver import Saver
-from runner.checkpoint.storage import BestRecord
 from runner.config.schema import CheckpointConfig
 from tests.training.checkpoint.numpy_engine import NumpyEngine
 from tests.training.checkpoint.test_resumed_loop import Killed, Store, make_config, train
@@ -54,12 +53,6 @@ def test_a_crash_before_the_first_save_continues_from_the_step_that_was_named(fo
     assert storage.steps(folder)[-1] == 10
     best = storage.read_best(folder)
     assert best is None or best.step <= 10
-
-
-def test_the_best_checkpoint_is_forgotten_if_it_is_removed(folder: Path) -> None:
-    storage.write_best(folder, BestRecord("train/loss", 0.5, 20))
-    assert saver(folder, 10).best() is None
-    assert storage.read_best(folder) is None
 
 
 def test_a_damaged_checkpoint_after_the_resumed_one_is_replaced(folder: Path) -> None:

@@ -43,15 +43,16 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
     "a dtype that runs": lambda found: whole(found).update(dtype="O,i4"),
     "no files": lambda found: found.update(files={}),
     "a file outside": lambda found: whole(found)["parts"][0].update(file="../x.safetensors"),
-    "an absolute file": lambda found: found["files"].update({"/etc/hostname": found["files"]["history.safetensors"]}),
-    "a file too many": lambda found: found["files"].update({"x": found["files"]["history.safetensors"]}),
+    "an absolute file": lambda found: found["files"].update({"/etc/hostname": found["files"]["history.json"]}),
+    "a file too many": lambda found: found["files"].update({"x": found["files"]["history.json"]}),
     "no step": lambda found: found.pop("step"),
     "no config": lambda found: found.pop("config"),
     "a true step": lambda found: found.update(step=True),
     "a step of 3.0": lambda found: found.update(step=3.0),
     "another step": lambda found: found.update(step=4),
     "a format in words": lambda found: found.update(format="1"),
-    "a size that is NaN": lambda found: found["files"]["history.safetensors"].update(bytes=float("nan")),
+    "a size that is NaN": lambda found: found["files"]["history.json"].update(bytes=float("nan")),
+    "a best in words": lambda found: found.update(best={"eval/loss": "low"}),
     "metrics in words": lambda found: found.update(metrics={"eval/loss": "low"}),
     "an encoding in words": lambda found: found.update(encoding="none"),
     "constants in words": lambda found: found.update(constants={"scale": ["1.0"]}),
@@ -77,7 +78,7 @@ def test_changes_without_meaning_are_no_damage(tmp_path: Path) -> None:
     assert Checkpoint(written).step == 3
 
 
-@pytest.mark.parametrize("name", ["checkpoint.json", "arrays-00000.safetensors", "history.safetensors"])
+@pytest.mark.parametrize("name", ["checkpoint.json", "arrays-00000.safetensors", "history.json"])
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder", "device"])
 def test_only_regular_files_are_opened(tmp_path: Path, name: str, kind: str) -> None:
     written = storage.write(tmp_path, content())

@@ -262,23 +262,6 @@ def test_a_resume_with_more_steps_continues_with_the_same_examples(tmp_path: Pat
     assert {step: again[step] for step in once} == once
 
 
-def test_a_best_checkpoint_that_was_not_recorded_before_a_kill_is_recorded_on_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, killed = make_config(None, keep=9), tmp_path / "killed"
-    config = with_keys(config, {"trainer.checkpoint.best": "eval/loss"})
-    train(config, Store(), tmp_path / "whole")
-    expected = storage.read_best(tmp_path / "whole")
-    assert expected is not None
-    with monkeypatch.context() as patch:
-        note = storage.write_best
-        patch.setattr(storage, "write_best", lambda *to: None if to[1] == expected else note(*to))
-        train(config, Store(), killed)
-    assert storage.read_best(killed) != expected
-    train(config, Store(), killed, last(killed))
-    assert storage.read_best(killed) == expected
-
-
 @pytest.mark.parametrize(("goes_back", "logged"), [(False, []), (True, [("train/loss", 7, 0.5)])])
 def test_a_run_that_goes_back_logs_repeated_steps_with_their_new_values(
     tmp_path: Path, goes_back: bool, logged: list[tuple[str, int, float]]
@@ -339,9 +322,9 @@ def test_every_multiple_is_saved_with_the_metrics_of_that_step(tmp_path: Path) -
     train(make_config(5, keep=99), Store(), tmp_path)
     assert {5, 10, 15, 20, 24} <= set(storage.steps(tmp_path))
     found = Checkpoint(storage.place(tmp_path, 10)).history()
-    assert found["train"].tolist() == [4, 8]
-    assert len(found["open"]) == 2  # steps 9 and 10 wait for their window's end
-    assert found["evaluations"][:, 0].tolist() == [8]
+    assert [step for step, _ in found.train] == [4, 8]
+    assert len(found.open_window) == 2  # steps 9 and 10 wait for their window's end
+    assert [step for step, _ in found.evaluations] == [8]
 
 
 def test_a_nan_or_inf_loss_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

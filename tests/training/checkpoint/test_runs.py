@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from runner.checkpoint import arguments, files, reading, resume, runs, storage
+from runner.checkpoint import arguments, reading, resume, runs, storage
 from runner.errors import ConfigError
 from runner.host import quoting
 from runner.tracking import process
@@ -58,7 +58,7 @@ def test_a_run_is_found_in_a_folder_whose_path_has_an_at_sign_or_a_quote(tmp_pat
 
 
 def test_the_best_is_found_by_its_name(folder: Path) -> None:
-    files.write_json(folder / "aaaa2222" / storage.BEST_FILE, {"metric": "eval/loss", "value": 0.1, "step": 10})
+    storage.write(folder / "aaaa2222", content(10, "aaaa2222", best={"eval/loss": 0.1}))
     assert runs.find("run", "latest@best", folder)[1] == 10
 
 

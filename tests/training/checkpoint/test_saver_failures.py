@@ -130,13 +130,14 @@ def test_the_next_improvement_becomes_the_best_after_an_unsaved_one(tmp_path: Pa
 
 
 def test_a_damaged_best_is_reported_and_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_best = storage.write_best
+    write = storage.write
 
-    def damages(folder: Path, record: Any) -> None:
-        write_best(folder, record)
-        file_of(storage.place(folder, 10), "arrays-00000.safetensors").write_bytes(b"")
+    def damages(folder: Path, content: Content, team: Team) -> None:
+        written = write(folder, content, team)
+        if content.step == 10:
+            file_of(written, "arrays-00000.safetensors").write_bytes(b"")
 
-    monkeypatch.setattr(storage, "write_best", damages)
+    monkeypatch.setattr(storage, "write", damages)
     result, seen, _ = train(tmp_path, accuracies=[0.9, 0.6], early_stopping=EARLY)
     assert result.taken == 20
     assert any("arrays-00000.safetensors has 0 bytes" in line for line in seen.said)
