@@ -70,7 +70,10 @@ def main_without_config(module: str) -> NoReturn:
 
 
 def call(module: str, function: str, *arguments: object) -> NoReturn:
-    """Calls a function that returns an exit code, or prints versions; see `runner.host.signals.run_main`."""
+    """Calls a function that returns an exit code, or prints versions, and exits with that code.
+
+    The function's module is imported when the signals have handlers.
+    """
     _open_streams()
     if "--version" in sys.argv[1:]:
         module = "runner.host.versions"
@@ -78,6 +81,6 @@ def call(module: str, function: str, *arguments: object) -> NoReturn:
         arguments = ()
     else:
         _check_folder()
-    run_main = import_module("runner.host.signals").run_main
-    run_main(module, function, *arguments)
-    raise AssertionError("run_main exits")
+    with import_module("runner.host.signals").exiting() as codes:
+        codes.append(getattr(import_module(module), function)(*arguments))
+    raise AssertionError("the context exits")

@@ -22,14 +22,10 @@ from runner.layout import mesh
 from runner.task.base import DataSpec, Report
 from runner.task.registry import make_task
 from runner.tracking.attach import attach
-from runner.train import samples
 from runner.train.display import result_table
 from runner.train.evaluation import EvaluationReport
 from runner.train.record import CONFIG, with_config
-from runner.train.samples import sample
 from runner.train.saved import evaluated, open_saved, place_of, restored
-
-_SAMPLE = "sample.txt"
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -56,11 +52,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         source, split = _chosen(config, data)
         task.check_split(source, split)
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
-        # Every process takes part in these two, and process 0 reports.
+        # Every process takes part, and process 0 reports.
         with stages.stage(f"evaluating {split}"):
             limit = config.trainer.limit_eval_batches
             evaluation = evaluated(config, engine, task, source, limit, keep_outputs=True)
-            text = sample(config, engine, task, saved.checkpoint.step)
         if not team.is_first:
             return
         task_report = Report({}, {})
@@ -86,11 +81,6 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             with spared(str(folder / name)):
                 write(folder / name)
                 files.append(folder / name)
-        if text is not None:
-            path = folder / _SAMPLE
-            path.write_text(text, "utf-8")
-            files.append(path)
-            console.print_lines([f"sample of {_SAMPLE}:", *samples.shown(text)])
         place = place_of(config.dataset, saved, split)
         step = saved.checkpoint.step
         store.add(step, report.logged(place), files, f"evaluate/{place}/step-{step:09d}")

@@ -37,7 +37,7 @@ from runner.train.display import result_table
 from runner.train.export import folder as folders
 from runner.train.export.check import BATCH, TOLERANCE, Difference, check
 from runner.train.export.signature import Served
-from runner.train.export.write import SAVED_MODEL, loaded_keras, write_model
+from runner.train.export.write import KERAS_FILE, SAVED_MODEL, loaded_keras, write_model
 from runner.train.record import CONFIG, with_config
 from runner.train.saved import evaluated, open_saved, restored
 
@@ -101,7 +101,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             count = len(next(iter(examples.values())))
             console.print(result_table(_result_rows(config.mesh, saved, data, count, compared)))
             raise_if_different(compared)
-            left_out = list(written.left_out)
+            left_out = []
+            if written.no_keras is not None:
+                left_out.append(f"{KERAS_FILE}: {written.no_keras}")
             if not has_tensorflow:
                 left_out.append("SavedModel: tensorflow is not installed")
             vocabulary = data.vocabulary
@@ -120,8 +122,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
             if vocabulary is not None:
                 (unfinished / TOKENIZER).write_text(vocabulary.tokenizer_json(), "utf-8")
-        files = [SAVED_MODEL if written.saved_model else None, written.keras, TOKENIZER if vocabulary else None]
-        console.print_lines([str(target / name) for name in files if name])
+        for name in (SAVED_MODEL, KERAS_FILE, TOKENIZER):
+            if (target / name).exists():
+                console.print_lines([str(target / name)])
         console.print_lines([f"left out {line}" for line in left_out])
         _record(store, saved.checkpoint.step, target, compared)
         uri = store.log_model(

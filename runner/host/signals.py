@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 
 from runner.errors import Interrupted
 from runner.host.terminal import Output, clean_output
@@ -139,27 +138,28 @@ def interruption(error: BaseException | None) -> int | None:
     return signum
 
 
-def run_main(module: str, function: str, *arguments: object) -> NoReturn:
-    """Calls a function that returns an exit code, and exits with that, or with 128 + n if signal n arrived.
+@contextmanager
+def exiting() -> Iterator[list[object]]:
+    """Handles signals while a command runs, and exits with the code that it appends, or 128 + n if signal n arrived.
 
-    The function's module is imported when the signals have handlers.
+    A context, so that it is no frame between the command line and a training step.
     """
     clean_output()
     stop = StopRequest().__enter__()
     _process[:] = [stop]
-    code: object = None
+    codes: list[object] = []
     signum: int | None = None
     try:
         try:
-            code = getattr(import_module(module), function)(*arguments)
+            yield codes
         except SystemExit as ended:
-            code = ended.code
+            codes.append(ended.code)
         finally:
             # From here a signal only changes the exit code.
             stop.deferred = True
     except BrokenPipeError:
         # The reader of a pipe left, as `| head` does.
-        code = 1
+        codes.append(1)
         _abandon_output()
     except BaseException as error:
         signum = interruption(error)
@@ -170,8 +170,8 @@ def run_main(module: str, function: str, *arguments: object) -> NoReturn:
     if signum is not None:
         with suppress(OSError):
             print("interrupted", file=sys.stderr)
-        code = 128 + signum
-    _leave(code, just_now=stop.just_now)
+        codes.append(128 + signum)
+    _leave(codes[-1], just_now=stop.just_now)
 
 
 def _leave(code: object, *, just_now: bool) -> NoReturn:

@@ -29,7 +29,7 @@ from runner.engine.optim import norms, schedules
 from runner.errors import EngineError, Interrupted, NotFiniteError
 from runner.task.base import Evaluation
 from runner.task.metrics import TEST
-from runner.train import feed, first_loss
+from runner.train import feed
 from runner.train.display import Display, evaluation_line
 from runner.train.meter import Meter
 from runner.train.profile import Profiler
@@ -171,8 +171,14 @@ def train(
       EngineError: the loss is NaN or Inf, and `trainer.on_nan` does not restore a checkpoint any more.
     """
     training = _begin(config, engine, splits, hooks, start)
+    ended: str | None = None
     try:
-        ended = _train_with_restores(training)
+        while ended is None:
+            try:
+                ended = _train_periods(training)
+            except NotFiniteError as error:
+                # From a checkpoint again, or the end of the run.
+                _restore(training, error)
         return _finish(training, ended, start)
     except Interrupted as interrupted:
         _save_interrupted(training, interrupted)
@@ -245,15 +251,6 @@ def _begin(
     if start is not None or trainer.on_nan == "restore":
         hooks.saver.begin(training.step, recorder)
     return training
-
-
-def _train_with_restores(training: _Training) -> str:
-    """Trains to the end, from a checkpoint again after a NaN or Inf loss; returns why training ended."""
-    while True:
-        try:
-            return _train_periods(training)
-        except NotFiniteError as error:
-            _restore(training, error)
 
 
 def _train_periods(training: _Training) -> str:
@@ -360,7 +357,7 @@ def _restore(training: _Training, error: NotFiniteError) -> None:
     hooks = training.hooks
     if error.step == 1:
         # A restore would compute the same loss again.
-        cause = first_loss.cause(training.config.dataset, trainer, training.splits.train)
+        cause = feed.nan_cause(training.config.dataset, trainer, training.splits.train)
         raise NotFiniteError(1, error.loss, trainer.on_nan, cause) from error
     if trainer.on_nan != "restore":
         raise error

@@ -24,21 +24,6 @@ _MAX_LINES = 12
 _MAX_COLUMNS = 100
 
 
-def sample(
-    config: RunConfig,
-    engine: Engine,
-    task: Task,
-    step: int,
-    before: Callable[[], None] = lambda: None,
-) -> str | None:
-    """Returns a text that a model writes; None if its task writes none.
-
-    The random draws depend on the seed and the step. `before` is called before each token.
-    """
-    ask, multiple = asking(config.layout, config.mesh.axes, engine, before)
-    return task.sample(ask, step, config.trainer.seed, multiple)
-
-
 def asking(
     layout: LayoutConfig, axes: Mapping[str, int], engine: Engine, before: Callable[[], None] = lambda: None
 ) -> tuple[Ask, int]:
@@ -88,8 +73,13 @@ class Samples:
         self._texts: dict[int, str] = {}
 
     def take(self, step: int, before: Callable[[], None] = lambda: None) -> None:
-        """Writes a sample of the present weights, `samples/step_<step>.txt`; calls `before` before each token."""
-        text = sample(self._config, self._engine, self._task, step, before=before)
+        """Writes a sample of the present weights, if the task has one, to `samples/step_<step>.txt`.
+
+        The random draws depend on the seed and the step. `before` is called before each token.
+        """
+        config = self._config
+        ask, multiple = asking(config.layout, config.mesh.axes, self._engine, before)
+        text = self._task.sample(ask, step, config.trainer.seed, multiple)
         if text is None or not current().is_first:
             return
         self._texts[step] = text

@@ -100,7 +100,7 @@ def exported(builder: Callable[..., Any], folder: Path) -> dict[str, Any]:
     compared = check(target / SAVED_MODEL, loaded, served, given, outputs, folder / "log")
     return {
         "drawn": sorted(name for name, each in compared["SavedModel"].items() if each.drawn),
-        "left_out": written.left_out,
+        "left_out": written.no_keras,
         "files": sorted(path.name for path in target.iterdir()),
         "equal": {file: all(each.equal for each in found.values()) for file, found in compared.items()},
         "compared": {

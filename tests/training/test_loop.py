@@ -30,7 +30,7 @@ from runner.errors import ConfigError, EngineError, NotFiniteError
 from runner.host.signals import StopRequest
 from runner.plan.checks.trainer import with_metrics
 from runner.task.base import Evaluation
-from runner.train import feed, first_loss, loop, profile
+from runner.train import feed, loop, profile
 from runner.train.display import Display
 from tests.configs import with_keys
 from tests.numpy_engine import KnownTask, NumpyEngine, splits
@@ -190,7 +190,7 @@ def test_nan_in_the_data_is_named_by_array_and_row() -> None:
     data = splits(run, {**labels(1, EXAMPLES), "x": x}, {**labels(1, 4), "x": np.ones(4)})
     first = feed.epoch_plan(run.dataset, run.trainer, data.train.source, 0, 1).indices[0]
     row = int(np.flatnonzero(first < EXAMPLES // 2)[0])
-    told = first_loss.cause(run.dataset, run.trainer, data.train)
+    told = feed.nan_cause(run.dataset, run.trainer, data.train)
     assert told == f"array x of the dataset has NaN or Inf in row {row} of the first batch; correct the data"
 
 

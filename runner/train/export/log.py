@@ -81,7 +81,7 @@ def log_model(
         if on_jax:
             write_program(plain, served, folder / _PROGRAM)
         # The Keras file is for notebooks, see `runner.cli.notebook`.
-        parts = (_PROGRAM if on_jax else SAVED_MODEL, *([KERAS_FILE] if written.keras == KERAS_FILE else []))
+        parts = (_PROGRAM if on_jax else SAVED_MODEL, *([KERAS_FILE] if written.no_keras is None else []))
         with store.pointed_at(), _without_package_scan(), _quiet():
             logged = store.client.create_logged_model(store.experiment_id, name=name, source_run_id=run_id)
             info = Model.log(

@@ -41,59 +41,54 @@ SAVED_MODEL = "saved_model"
 PROGRAM_FILE = "answer.stablehlo"
 VALUES_FILE = "values.npz"
 KERAS_FILE = "model.keras"
-WEIGHTS_FILE = "model.weights.h5"
 
 
 @dataclass(frozen=True)
 class Written:
-    """Whether an export has a SavedModel, the name of its Keras file, and a line per file that was not written."""
+    """Whether an export has a SavedModel, and why it has no Keras file; None: it has one."""
 
     saved_model: bool
-    keras: str | None
-    left_out: tuple[str, ...]
+    no_keras: str | None
 
 
 def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: bool, tensorflow: bool) -> Written:
-    """Writes a model in every format that it can be written in: `saved_model/`, `model.keras` or `model.weights.h5`.
+    """Writes a model as `saved_model/`, which needs `tensorflow`, and as `model.keras`, each if it can be written so.
 
-    `convert`: whether TensorFlow's AutoGraph may rewrite the layers, as users' own layers may need. A SavedModel is
-    written with `tensorflow`, which it needs.
+    `convert`: whether TensorFlow's AutoGraph may rewrite the layers, as users' own layers may need.
     """
     if tensorflow and plain.package == "keras":
         _from_keras3(plain, served, folder / SAVED_MODEL)
     elif tensorflow:
         _from_tensorflow(plain, served, folder / SAVED_MODEL, convert)
     if plain.keras is None:
-        return Written(tensorflow, None, (f"{KERAS_FILE}: {plain.why}",))
+        return Written(tensorflow, plain.why)
     try:
         plain.keras.save(folder / KERAS_FILE)
     except Exception as error:
         # A user's object may raise anything in its `get_config`.
-        return _with_weights(plain, folder, tensorflow, error)
-    return Written(tensorflow, KERAS_FILE, ())
+        return Written(tensorflow, _without_keras(folder, error))
+    return Written(tensorflow, None)
 
 
 def loaded_keras(plain: PlainModel, folder: Path, written: Written) -> tuple[Written, Any]:
-    """Returns what was written and the model of its Keras file, loaded again; weights replace a file without a model.
+    """Returns what was written and the model of its Keras file, loaded again; removes a file without a model.
 
     A user's function or class may have no name by which Keras finds it.
     """
-    if written.keras != KERAS_FILE:
+    if written.no_keras is not None:
         return written, None
     try:
         return written, importlib.import_module(plain.package).models.load_model(folder / KERAS_FILE)
     except Exception as error:
         # Keras shares no class of errors with what a user's object raises.
-        return _with_weights(plain, folder, written.saved_model, error), None
+        return Written(written.saved_model, _without_keras(folder, error)), None
 
 
-def _with_weights(plain: PlainModel, folder: Path, saved_model: bool, error: Exception) -> Written:
+def _without_keras(folder: Path, error: Exception) -> str:
     (folder / KERAS_FILE).unlink(missing_ok=True)
-    plain.keras.save_weights(folder / WEIGHTS_FILE)
     # Keras puts each level of a model around the error that says why.
     reason = in_one_line(f"{type(error).__name__}: {str(error).rpartition('Exception encountered: ')[2]}")
-    why = f"the model can't be written as a whole ({_ADDRESS.sub('', reason[:_LONGEST])})"
-    return Written(saved_model, WEIGHTS_FILE, (f"{KERAS_FILE}: {why}; {WEIGHTS_FILE} has the weights",))
+    return f"the model can't be written as a whole ({_ADDRESS.sub('', reason[:_LONGEST])})"
 
 
 def _signature(served: Served) -> dict[str, tf.TensorSpec]:
