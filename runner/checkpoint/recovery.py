@@ -26,9 +26,6 @@ from runner.tracking import Tracker
 
 _LIBRARIES = ("runner", *registry.distributions(), "numpy")
 
-# The config groups that a plan is computed from.
-_PLANNED = ("engine", "mesh", "layout", "model", "optimizer", "dataset", "task")
-
 
 class NewPoints:
     """Logs only the points that a run does not have yet.
@@ -48,7 +45,6 @@ class NewPoints:
         points without a checkpoint.
         """
         self._tracker = tracker
-        self._checkpoint = checkpoint
         self._stored: dict[str, dict[int, float]] = {}
         # Up to this step, a logged point may be of a history that the run has left.
         self._last_repeated = 0
@@ -77,19 +73,13 @@ class NewPoints:
         for key, points in self._stored.items():
             self._stored[key] = {at: value for at, value in points.items() if at <= step}
 
-    def log_changed(self, step: int, values: Mapping[str, float], content: Mapping[str, object]) -> None:
+    def log_changed(self, step: int, values: Mapping[str, float]) -> None:
         """Logs the values that differ from the last point of their metric: metrics that depend on the config only."""
-        lost = {key: value for key, value in values.items() if not self._stored.get(key)}
         changed: dict[str, float] = {}
         for key, value in values.items():
             points = self._stored.get(key)
-            if points and points[max(points)] != value:
+            if not points or points[max(points)] != value:
                 changed[key] = value
-        # Points that are missing altogether were on their way when the process died. If the config still gives the
-        # same plan, they belong to the beginning of the run.
-        before = content if self._checkpoint is None else self._checkpoint.about["config"]
-        has_same_plan = all(before.get(group) == content.get(group) for group in _PLANNED)
-        self.log(0 if has_same_plan else step, lost)
         self.log(step, changed)
 
 

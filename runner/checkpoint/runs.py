@@ -64,7 +64,6 @@ class _Record:
     started: float
     ended: bool = False
     finished: bool = False
-    kept: bool = False
     went_back: bool = False
     origin: str = ""
     name: str = ""

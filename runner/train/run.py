@@ -205,7 +205,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     tracker.page.facts["plan"] = rows.in_a_line(plan)
                     tracker.show_page()
                     measures = plan.metrics()
-                points.log_changed(start, measures, content)
+                points.log_changed(start, measures)
 
                 # ------------------------------------------------------------------ checkpoints
                 saver = Saver()
