@@ -20,6 +20,7 @@ from runner.cluster.team import current
 from runner.config.schema import CheckpointConfig
 from runner.engine import registry
 from runner.errors import in_one_line
+from runner.host import outputs
 from runner.host.stores.urls import ObjectPath, place
 from runner.host.versions import installed
 from runner.tracking import Tracker
@@ -94,8 +95,8 @@ def begin_attempt(
 ) -> tuple[SavedRun, Journal | None]:
     """Records the run and this process in its `run.json`, and begins the journal of the attempt, which process 0 has.
 
-    `mesh` are its axes and sizes in words, and `folder` is the run's own. `locks` gets a lock on a new run, and ends
-    the journal with the reason that ends the command.
+    `mesh` are its axes and sizes in words, and `folder` is the run's own. `locks` gets a lock on a new run. As it is
+    closed, after the run's tracker, it ends the run's record, and the journal with the reason that ends the command.
 
     Raises:
       ConfigError: another process has begun an attempt at the same time.
@@ -151,10 +152,19 @@ def begin_attempt(
             job=slurm.job(),
             lasting=lasting,
         )
+        locks.push(partial(_end_run, run))
         return [str(run.folder), dict(run.record)]
 
     run_folder, record = current().broadcast("the run's checkpoints", register)
     return SavedRun(place(run_folder), record), journals[0] if journals else None
+
+
+def _end_run(run: SavedRun, kind: type[BaseException] | None, *_: object) -> None:
+    """Records that the run has ended, and that it finished unless an exception ends it."""
+    try:
+        runs.end(run, finished=kind is None)
+    except OSError as error:  # others can see that its process is gone
+        outputs.warn(f"could not record the end of the run in {run.folder}: {error}")
 
 
 def _end_journal(journal: Journal, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:

@@ -33,7 +33,6 @@ from runner.host.console import Console
 from runner.host.outputs import quiet_native_log, required, spared
 from runner.host.outputs import warn as warn_of_disk
 from runner.host.signals import heard
-from runner.host.stores.urls import Place
 from runner.layout import mesh
 from runner.model import gpt_options
 from runner.plan import limits, rows, tokens
@@ -82,6 +81,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
     saved_run: SavedRun | None = None
+    to_continue: SavedRun | None = None
 
     def say(line: str) -> None:
         if line:
@@ -164,17 +164,16 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     with spared(str(folder / folders.MARK)):
                         folders.note_run(folder, tracker.run_id or folder.name)
 
-                saved_in: list[Place] = []
+                if previous is not None and not previous.branches:
+                    to_continue = previous.run
 
                 def print_how_to_continue(kind: type[BaseException] | None, *_: object) -> None:
                     """Prints the command that continues the run, as its last line, if an exception ends it."""
                     # A sweep prints one command for all its jobs.
-                    if kind is not None and saved_in and team.is_first and member.membership() is None:
-                        say(lines.continuing_line(saved_in[-1], config.cluster, config.name))
+                    if kind is not None and to_continue and team.is_first and member.membership() is None:
+                        say(lines.continuing_line(to_continue.folder, config.cluster, config.name))
 
                 until_exit.push(print_how_to_continue)
-                if previous is not None and not previous.branches:
-                    saved_in.append(previous.run.folder)
                 journal = None
                 begin = partial(
                     recovery.begin_attempt,
@@ -184,7 +183,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 if config.name is not None:
                     # At once: another machine, to which the lock may not reach, is to see that this one has the run.
                     saved_run, journal = begin()
-                    saved_in.append(saved_run.folder)
+                    to_continue = saved_run
                 repeats_steps = previous is not None and previous.repeats_steps
                 points = recovery.NewPoints(
                     tracker, checkpoint, repeats_steps=repeats_steps, continues=config.name is not None
@@ -212,8 +211,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 if trainer.checkpoint.enabled:
                     if saved_run is None:
                         saved_run, journal = begin()
-                        saved_in.append(saved_run.folder)
-                    until_exit.push(partial(_end_unfinished, saved_run))
+                        to_continue = saved_run
                     tags = {_CHECKPOINTS: str(saved_run.folder)}
                     if previous is not None and previous.branches:
                         tags[_ORIGIN] = f"{previous.run.id}@{start}"
@@ -298,9 +296,6 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     show_result(outcome, console)
                     for line in samples.lines(result.taken):
                         say(line)
-            # Only now: a run that is killed before its tracker has finished can be resumed, to record the rest.
-            if saved_run is not None:
-                _end(saved_run, finished=True)
 
 
 def _data_and_task(config: RunConfig, previous: Previous | None) -> tuple[Dataset, Task]:
@@ -406,20 +401,6 @@ def _tracker(config: RunConfig, content: Mapping[str, object], run_id: str | Non
     tracker = Tracker()
     tracker.run_id = tracked_id
     return tracker
-
-
-def _end_unfinished(saved: SavedRun, kind: type[BaseException] | None, *_: object) -> None:
-    if kind is not None:
-        _end(saved, finished=False)
-
-
-def _end(saved: SavedRun, *, finished: bool) -> None:
-    """Records that the run has ended. A failure is only a warning: others can see that its process is gone."""
-    if current().is_first:
-        try:
-            runs.end(saved, finished=finished)
-        except OSError as error:
-            warn_of_disk(f"could not record the end of the run in {saved.folder}: {error}")
 
 
 @contextmanager
