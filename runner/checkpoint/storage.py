@@ -41,7 +41,7 @@ from runner.host.stores.urls import place as place_of
 TIME = "%Y-%m-%dT%H:%M:%S%z"  # of `saved_at` in a manifest
 _STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})", re.ASCII)
 # What a process that died may leave of a small file, before its rename.
-_LEFT = re.compile(r"\.unfinished-(run|checkpoint|history)\.json-\d+", re.ASCII)
+_LEFT = re.compile(r"\.unfinished-(run|checkpoint)\.json-\d+", re.ASCII)
 
 # Folder -> number of the next checkpoint that this process writes there, so that the processes of a run talk about the
 # same one. A folder has one writer thread.
@@ -111,14 +111,14 @@ def _write_shards(folder: Place, content: Content, team: Team) -> Contribution:
     file = manifest.ARRAYS.replace("00000", f"{team.index:05d}")
     for path, shards in content.shards.items():
         parts: list[dict[str, Any]] = []
-        for position, shard in enumerate(shards):
-            number = position
-            count = len(shards)
-            if team.count > 1:
-                number, count = _place_in_grid(shard)
-            key = path if count == 1 else f"{path}@{number}"
-            arrays_of_file[key] = shard.array
-            parts.append({"number": number, "file": file, "key": key, "start": list(shard.start)})
+        for shard in shards:
+            key = path
+            if shard.array.shape != shard.whole:
+                key += f"@{','.join(map(str, shard.start))}"
+            # An empty array has the same shard on every device.
+            if key not in arrays_of_file:
+                arrays_of_file[key] = shard.array
+                parts.append({"file": file, "key": key, "start": list(shard.start)})
         if shards:
             arrays[path] = {"shape": list(shards[0].whole), "dtype": str(shards[0].array.dtype), "parts": parts}
     written: dict[str, Any] = {}
@@ -135,22 +135,6 @@ def _write_shards(folder: Place, content: Content, team: Team) -> Contribution:
     return {"files": written, "arrays": arrays}
 
 
-def _place_in_grid(shard: Shard) -> tuple[int, int]:
-    """Returns a shard's row-major number among the shards of its array, and their count.
-
-    A process sees only its own shards, but a mesh splits an array into a grid of equal ones.
-    """
-    number = 0
-    shards = 1
-    for start, size, whole in zip(shard.start, shard.array.shape, shard.whole, strict=True):
-        # An empty dim has one shard.
-        step = max(size, 1)
-        count = max(whole // step, 1)
-        number = number * count + start // step
-        shards *= count
-    return number, shards
-
-
 def _commit(folder: Place, content: Content, contributions: Sequence[Contribution]) -> None:
     """Writes the history, and then the manifest of everything that the processes have written."""
     written: dict[str, Any] = {}
@@ -162,10 +146,6 @@ def _commit(folder: Place, content: Content, contributions: Sequence[Contributio
         for path, entry in contribution["arrays"].items():
             merged = arrays.setdefault(path, {**entry, "parts": []})
             merged["parts"] = merged["parts"] + entry["parts"]
-    for entry in arrays.values():
-        ordered = sorted(entry["parts"], key=lambda part: int(part["number"]))
-        # The number is the part's position in the list, and is not stored.
-        entry["parts"] = [{key: part[key] for key in ("file", "key", "start")} for part in ordered]
     history = json.dumps(content.history).encode()
     files.write(folder / manifest.HISTORY, history)
     written[manifest.HISTORY] = {"bytes": len(history), "sha256": hashlib.sha256(history).hexdigest()}

@@ -156,7 +156,7 @@ def test_an_unfinished_folder_is_no_checkpoint(tmp_path: Path, monkeypatch: pyte
         storage.write(tmp_path, content(2))
     assert storage.steps(tmp_path) == [1]
     assert len(list(tmp_path.iterdir())) == 2
-    assert len(list(storage.place(tmp_path, 2).rglob("*"))) == 4
+    assert len(list(storage.place(tmp_path, 2).rglob("*"))) == 3
     storage.clean(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
     assert Checkpoint(storage.place(tmp_path, 1)).step == 1
