@@ -9,18 +9,16 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
-from rich.console import Console
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from runner.errors import TrackingError
 from runner.host.lock import HeldError
-from runner.tracking import Status, Tracker, process, run_file, send
+from runner.tracking import Tracker, process, run_file, send
 from runner.tracking.records import Artifact, Ending, Point, Record, Tag
 from runner.tracking.run_file import RunFile
 from runner.tracking.send import is_retryable
 from runner.tracking.start import mark_dead_runs
 from runner.tracking.store import Store, open_store
-from runner.train.record import recorded
 from tests.tracking.conftest import Opener, Unsent
 
 POINTS: list[Record] = [Point("loss", float(step), 7, step) for step in range(5)]
@@ -229,20 +227,3 @@ def test_what_mlflow_refuses_is_refused_for_good_and_a_proxys_page_is_not(code: 
     assert not is_retryable(MlflowException("No run", error_code=value))
     page = "API request to endpoint /x failed with error code 404 != 200. Response body: '<html>'"
     assert is_retryable(MlflowException(page, error_code=value))
-
-
-class Losing(Tracker):
-    """Can't keep what it is given."""
-
-    def finish(self, status: Status) -> bool:
-        del status
-        return False
-
-    def describe(self) -> list[str]:
-        return ["3 records are lost"]
-
-
-def test_a_run_that_ended_well_fails_where_something_of_it_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(TrackingError, match="run None is not recorded completely"), recorded(Losing(), Console()):
-        pass
-    assert "3 records are lost" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -14,13 +13,11 @@ import pytest
 pytest.importorskip("obstore")
 
 from runner.checkpoint import attempts, manifest, recovery, runs, storage
-from runner.checkpoint.files import DamagedError
 from runner.checkpoint.metric_history import to_json
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import MetricRecorder
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import Saver
-from runner.checkpoint.storage import BestRecord
 from runner.config.schema import CheckpointConfig
 from runner.errors import ConfigError
 from runner.host.stores import client
@@ -119,33 +116,6 @@ def test_files_stay_beside_a_manifest_that_can_not_be_read(folder: ObjectPath) -
     assert client.below(place) == {}
 
 
-def test_every_corruption_is_found(folder: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = storage.write(folder, content())
-    assert isinstance(place, ObjectPath)
-    whole = {path: client.read(place / path) for path in client.below(place)}
-    draw = random.Random(7)
-    for case in range(50):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(case)))
-        client._copies.cache_clear()  # as a new process
-        path = draw.choice(sorted(whole))
-        data = bytearray(whole[path])
-        kind = draw.choice(["flip", "cut", "add", "lose"])
-        if kind == "flip":
-            data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-        elif kind == "cut":
-            del data[draw.randrange(len(data)) :]
-        elif kind == "add":
-            data += b"\0"
-        if kind == "lose":
-            client.remove(place / path)
-        else:
-            client.write(place / path, bytes(data))
-        with pytest.raises(DamagedError):
-            Checkpoint(place)
-        client.write(place / path, whole[path])
-    assert Checkpoint(place)
-
-
 def test_a_store_that_does_not_answer_is_no_damage(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
     place = storage.write(folder, content())
 
@@ -176,19 +146,6 @@ def test_a_step_waits_for_no_upload(folder: ObjectPath, monkeypatch: pytest.Monk
     may_answer.set()
     saver.close()
     assert storage.steps(folder) == [1, 2]
-
-
-def test_the_index_keeps_the_newest_and_the_best(folder: ObjectPath) -> None:
-    saver = Saver(CheckpointConfig(keep=1), folder, lambda step, _: content(step), pytest.fail)
-    saver._put(1, RECORDER, BestRecord("eval/loss", 0.1, 1))
-    for step in (2, 3, 4):
-        saver.save(step, RECORDER)
-    saver._settle()
-    assert storage.steps(folder) == [1, 4]
-    assert storage.read_best(folder) == BestRecord("eval/loss", 0.1, 1)
-    assert saver.go_back(1) is None
-    assert storage.read_best(folder) is None
-    saver.close()
 
 
 def registered(folder: ObjectPath) -> SavedRun:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from runner.checkpoint.files import DamagedError
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.storage import Content
 from runner.engine.base import Shard
-from runner.errors import ConfigError
 from runner.host.stores.urls import Place
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(6, 4)
@@ -68,7 +66,7 @@ def test_arrays_history_and_metadata_are_restored(tmp_path: Path) -> None:
     assert (found["step"].shape, found["step"].dtype, int(found["step"])) == ((), np.int64, 7)
     assert found["d1/kernel"].dtype == np.float32
     assert (found.shape("d1/kernel"), len(found)) == ((6, 4), 3)
-    assert metric_history.to_json(found.history()) == pytest.approx(HISTORY, nan_ok=True)
+    np.testing.assert_equal(metric_history.to_json(found.history()), HISTORY)
 
 
 def test_membership_tests_read_no_array(tmp_path: Path) -> None:
@@ -135,14 +133,6 @@ def test_damage_is_detected_in_every_file(
     with pytest.raises(DamagedError, match=shown) as refused:
         Checkpoint(written)
     assert name in str(refused.value)
-
-
-def test_a_newer_format_is_rejected_by_its_number(tmp_path: Path) -> None:
-    written = storage.write(tmp_path, content())
-    manifest = json.loads((written / "checkpoint.json").read_text())
-    (written / "checkpoint.json").write_text(json.dumps({**manifest, "format": 99, "news": True}))
-    with pytest.raises(ConfigError, match="has format 99, but this version of the runner reads format 5"):
-        Checkpoint(written)
 
 
 def test_an_unfinished_folder_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
