@@ -20,11 +20,8 @@ _BOOKKEEPING = frozenset(
         "runner.metrics",
         "runner.checkpoints",
         # The params of the page say these where they matter.
-        "runner.cluster",
         "runner.optimizer",
         "runner.task",
-        "runner.tracking",
-        "runner.trainer",
         "runner.varied",
         "runner.sweep.job",
         "runner.sweep.best_run_id",

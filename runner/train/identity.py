@@ -13,10 +13,9 @@ from runner.host import import_path, paths
 from runner.host.versions import installed
 
 _LIBRARIES = (*registry.distributions(), "numpy", "simplejpeg", "opencv-python-headless", "pillow")
-# Groups whose options say nothing of a run.
-GROUPS_OF_COMMANDS = ("sweep", "plan", "advise", "hardware", "verify", "evaluate", "generate", "replay", "export")
+_GROUPS_OF_COMMANDS = ("sweep", "plan", "advise", "hardware", "verify", "evaluate", "generate", "replay", "export")
 # Groups and keys that decide where, how fast or how visibly a run computes, not what.
-_IGNORED_GROUPS = ("tracking", *GROUPS_OF_COMMANDS)
+_IGNORED_GROUPS = ("tracking", *_GROUPS_OF_COMMANDS)
 _IGNORED_PREFIXES = ("trainer.checkpoint.", "trainer.profile.", "cluster.restart")
 _IGNORED_KEYS = frozenset(
     {

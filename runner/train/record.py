@@ -26,7 +26,6 @@ from runner.task import metrics
 from runner.task.registry import metric_directions
 from runner.tracking import RunSpec, Status, Tracker, member, open_tracker
 from runner.tracking.page import ENDED as ENDED
-from runner.train import identity
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +83,10 @@ def open_run(
     """
     options = choices()
     typed_keys = [key_of(override) for override in as_typed(HydraConfig.get().overrides.task)]
-    tags: dict[str, str] = {}
-    for group, option in options.items():
-        if group not in identity.GROUPS_OF_COMMANDS:
-            tags[f"runner.{group}"] = option
-    tags[metrics.TAG] = json.dumps(metric_directions(config.task))
+    tags = {metrics.TAG: json.dumps(metric_directions(config.task))}
+    for group in (*_LISTED_GROUPS, "experiment"):
+        if group in options:
+            tags[f"runner.{group}"] = options[group]
     spec = RunSpec(
         prefix + (config.name or _name(config.task.name, config.dataset.batch_size, options, typed_keys)),
         listed_params(content, options, typed_keys),
