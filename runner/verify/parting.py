@@ -17,16 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from runner.checkpoint import runs, storage
-from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.metric_history import MetricHistory
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import SavedRun
-from runner.config.schema import RunConfig
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, invalid, shown
 from runner.host.console import Console
 from runner.host.quoting import quoted
+from runner.host.stores.urls import Place
 from runner.layout.paths import is_variable
-from runner.train.saved import open_saved
 from runner.verify.replay import FILE, State, config_differences, sketches
 
 # Relative to the norm of a variable: what rounding in another order makes of many steps, and less than what a person
@@ -46,18 +44,16 @@ class _Side:
     history: MetricHistory
 
 
-def run(config: RunConfig) -> None:
-    """Prints where the run that `run=` names and that of `against=` part, the result last.
+def run(run: SavedRun, against: str, folder: Place) -> None:
+    """Prints where a run and that of `against=`, whose checkpoints are in a folder, part; the result last.
 
     Raises:
       ConfigError: there is no such run, or a run can't be computed again.
       EngineError: a computation failed.
     """
     say = Console().print_lines
-    against = config.replay.against
-    assert against is not None
-    first = _opened(open_saved(config, "runner.verify").run)
-    other, step = runs.find("against", against, folder_of(config.trainer.checkpoint))
+    first = _opened(run)
+    other, step = runs.find("against", against, folder)
     if step is not None:
         raise invalid(
             "against", against, problem="names a checkpoint, but must name a run", fix="remove the part after @"
@@ -86,7 +82,7 @@ def run(config: RunConfig) -> None:
             where = f"in step {step:,}" if step else "before the first step: they begin with different values"
             say([f"the runs part {where}; first variable: {paths[0]} (of {len(paths)} that differ)"])
             if step:
-                say([f"to see that step: python -m runner.verify run={first.run.id} step={step}"])
+                say([f"to see that step: python -m runner.verify run={run.id} step={step}"])
             return
     say(
         [

@@ -15,6 +15,7 @@ import numpy as np
 from omegaconf import DictConfig
 from rich.console import Console
 
+from runner.checkpoint.arguments import folder_of
 from runner.cluster.launch import free_port
 from runner.cluster.member import Member
 from runner.cluster.place import Place
@@ -34,6 +35,7 @@ from runner.plan.checks import warnings as config_warnings
 from runner.plan.table import plan_console
 from runner.tracking import Tracker
 from runner.train.record import CONFIG, Verdict, open_run, recorded, with_config
+from runner.train.saved import open_saved
 from runner.verify import parting, replay
 from runner.verify.children import PERTURBED, SideResult, run_children
 from runner.verify.compare import FROM_THE_START, compare
@@ -54,7 +56,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
     if config.replay.against is not None:
-        parting.run(config)
+        saved = open_saved(config, "runner.verify")
+        parting.run(saved.run, config.replay.against, folder_of(config.trainer.checkpoint))
         return
     if config.replay.step is not None:
         replay.run(config, composed)
