@@ -54,8 +54,8 @@ def test_slots_are_as_after_many_steps(kept: tuple[str, ...]) -> None:
 def test_keys_of_points_are_told_from_paths() -> None:
     assert points.parsed("point1/end/optimizer/m/d1/kernel") == (1, "end", "optimizer/m/d1/kernel")
     assert points.parsed("point0/loss") == (0, "loss", "")
-    assert points.is_input("point0/start/d1/kernel")
-    assert not points.is_input("point0/gradient/d1/kernel")
+    assert points.is_of_one_side("point0/start/d1/kernel")
+    assert not points.is_of_one_side("point0/gradient/d1/kernel")
     assert not points.is_of_point("final/point0/gradient/d1/kernel")
 
 
