@@ -87,7 +87,6 @@ class EngineConfig:
       combine_all_reduces: DTensor: merge the all-reduces of a step into one. That moves them across variable accesses,
         so a model whose step reads what it has written is rejected.
       intra_op_threads: DTensor: threads per operation; null: the cores divided by the number of virtual devices.
-      canary: DTensor: run two checked steps on the mesh before training.
       loop: jax: how the steps of one device call are run: `device` (a loop inside one program), `host` (one program
         per step) or `auto`: `device`, except for convolutions that XLA's CPU loops make several times slower.
       data: jax: location of the training examples: `device` (all of them on every device), `host` (streamed) or
@@ -102,7 +101,6 @@ class EngineConfig:
     combine_all_reduces: bool = True
     # A choice: more than the cores of any machine of today, so that only typing mistakes are rejected.
     intra_op_threads: int | None = integer(None, at_least=1, at_most=1024)
-    canary: bool = True
     loop: str = choice("auto", "auto", "device", "host")
     data: str = choice("auto", "auto", "device", "host")
     compilation_cache: bool = True

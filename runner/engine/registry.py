@@ -99,7 +99,7 @@ _KERAS_DTENSOR = EngineEntry(
     # would take longer than ours, and no run needs them.
     hidden=("jax", "pandas", "sklearn"),
     install="pip install -e .",
-    keys=("combine_all_reduces", "intra_op_threads", "canary"),
+    keys=("combine_all_reduces", "intra_op_threads"),
 )
 ENGINES: Mapping[str, EngineEntry] = {
     "keras_dtensor": _KERAS_DTENSOR,

@@ -11,8 +11,7 @@ from runner.plan.advise import split
 from tests.engine.jax_runs import answers
 
 # Chunks of 16 KiB of logits, so that the numbers of chunks differ between meshes. A GPU's attention in bfloat16 is
-# fused if the axis `model` divides the 2 heads and no axis splits tokens. Local attention computes blocks if no axis
-# splits tokens.
+# fused if the axis `model` divides the 2 heads and no axis splits tokens.
 PROGRAM = """
 import json, sys
 from runner.cli.notebook import compose
@@ -82,15 +81,6 @@ def compared(cases=tuple(truth)):
     return {"builds": len(builds), "outputs": len(outputs), "checks": len(checks), "wrong": wrong}
 
 found = {"cases": len(truth), "keyed": compared()}
-traced_as = planned.PlannedEngine.traced_as
-def without(part):
-    def other(engine, *arguments):
-        program, split = traced_as(engine, *arguments)
-        return tuple(value for index, value in enumerate(program) if index != part), split
-    return other
-for part, name in [(1, "sequence"), (2, "fused")]:
-    planned.PlannedEngine.traced_as = without(part)
-    found[name] = compared()
 print(json.dumps(found))
 """
 # Of batch, sequence and model. On 8 devices the losses have 16 chunks; on 16, 8; on 128, one.

@@ -84,7 +84,7 @@ class DTensorEngine(Engine):
     def _make_state(self) -> None:
         self._mesh = dtensor.create_mesh(list(self._axes.items()), devices=self._devices)
         # Before anything else is computed on the mesh, and in the mode that was chosen for it.
-        if self._config.engine.canary and not self._planning:
+        if not self._planning:
             with stages.stage("checking the mesh's arithmetic"):
                 canary.check(self._mesh, self._batch_axis, reread=not self._config.engine.combine_all_reduces)
         layouts = {path: layout_of(placement.spec, self._mesh) for path, placement in self.placements.items()}
