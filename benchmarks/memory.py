@@ -31,7 +31,8 @@ from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import WEIGHT
 from runner.engine import make_engine
-from runner.engine.base import Engine, HostBatches
+from runner.engine.base import HostBatches
+from runner.engine.common import Engine
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 

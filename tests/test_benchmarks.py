@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -13,8 +14,32 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu, object_stores, optimizers, published, turns
+from tests import imports
 
 ROOT = Path(__file__).parents[1]
+
+
+def defined(module: ast.Module) -> set[str]:
+    names = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+    return names
+
+
+def test_benchmarks_import_what_the_package_has() -> None:
+    package = imports.modules("runner")
+    missing = []
+    for path in imports.modules("benchmarks").values():
+        for node in ast.walk(imports.tree(path)):
+            if isinstance(node, ast.ImportFrom) and node.module in package:
+                names = {alias.name for alias in node.names if f"{node.module}.{alias.name}" not in package}
+                missing += [f"{path.name}: {name}" for name in names - defined(imports.tree(package[node.module]))]
+    assert not missing
 
 
 def test_a_child_that_its_parent_kills_writes_below_the_parent_s_folder(

@@ -21,7 +21,7 @@ from runner.host.stores.urls import ObjectPath, Place
 
 Record = TypeVar("Record")
 
-# Bytes of best.json and run.json. A command line has two million bytes at most, so twice that holds every record, and
+# Bytes of run.json. A command line has two million bytes at most, so twice that holds every record, and
 # a larger file from elsewhere takes no memory.
 LARGEST_RECORD = 4 << 20
 

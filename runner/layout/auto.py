@@ -215,6 +215,9 @@ def _replicate_rest(plan: _Plan) -> None:
     for path in plan.free:
         shape = plan.variables[path]
         layer, _, name = path.rpartition("/")
+        shardable = shape
+        if name == "kernel":
+            shardable = shape[-1:]
         reason = f"no principle fits a variable of shape {list(shape)} in {layer or 'the model'}"
         if math.prod(shape) < SMALL:
             reason = f"small, {_count(shape)}"
@@ -222,7 +225,7 @@ def _replicate_rest(plan: _Plan) -> None:
             reason = "the bias of a layer whose output is replicated"
         elif name != "kernel" and len(shape) < 2:
             reason = "no kernel: each device needs all of it"
-        elif plan.model_axes and not any(map(plan.axis_dividing, shape[-1:] if name == "kernel" else shape)):
+        elif plan.model_axes and not any(map(plan.axis_dividing, shardable)):
             reason = f"no axis ({plan.described_axes()}) divides the dims of {list(shape)} that it may shard"
         plan.decide(path, replicated(shape), reason)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from runner.config.build import check_type
 from runner.config.schema import ModelConfig
@@ -43,11 +43,11 @@ def takes_layouts(config: ModelConfig) -> bool:
 def _check_values(config: ModelConfig) -> None:
     """Checks the types of the options of a builder of this package, and that no layer has a size below 1."""
     kinds = get_type_hints(load(config.target))
-    for name, value in config.options.items():
-        if name in kinds:
-            check_type(kinds[name], value, f"model.{name}")
+    for name in config.options.keys() & kinds.keys():
+        value = config.options[name]
+        check_type(kinds[name], value, f"model.{name}")
         # A list of integers is a list of sizes in every builder.
-        if isinstance(value, list) and any(isinstance(size, int) and size < 1 for size in value):
+        if get_args(kinds[name]) == (int,) and any(size < 1 for size in value):
             raise invalid(f"model.{name}", value, problem="sizes must be at least 1", fix=f"set model.{name}=[128]")
 
 

@@ -178,3 +178,10 @@ def test_load_rejects_what_only_the_import_shows(source: str, parts: tuple[str, 
     assert len(str(caught.value).splitlines()) == 1
     for part in parts:
         assert part in str(caught.value)
+
+
+def test_only_lists_of_sizes_are_checked_as_sizes() -> None:
+    mlp = "runner.model.mlp.sequential"
+    with pytest.raises(ConfigError, match="sizes must be at least 1"):
+        target.check(ModelConfig(mlp, {"hidden": [0]}))
+    target.check(ModelConfig("runner.model.keras_hub.build", {"ratios": [0, 0.25], "flags": [False, True]}))

@@ -46,14 +46,19 @@ def _split(content: Any, where: str) -> object:
     if is_keras or is_tensorflow:
         try:
             # Those of Keras 3 may have `num_batches` in place of a length, and no end.
-            count = range(content.num_batches if hasattr(type(content), "num_batches") else len(content))
+            if hasattr(type(content), "num_batches"):
+                numbers = range(content.num_batches)
+            else:
+                numbers = range(len(content))
         # The user's code may raise errors of any type.
         except Exception as error:
             raise DataError(
                 f"{where}: its number of batches is unknown ({describe(error)}); give it an end (a tf.data.Dataset by "
                 ".take(n) and tf.data.experimental.assert_cardinality(n)), or return arrays by name"
             ) from error
-        return _joined(content.as_numpy_iterator() if is_tensorflow else map(content.__getitem__, count), where)
+        if is_tensorflow:
+            return _joined(content.as_numpy_iterator(), where)
+        return _joined(map(content.__getitem__, numbers), where)
     first, last = _rows_at_ends(content)
     if last and (last < first or getattr(content, "batch_size", None) == first):
         batches = [content[number] for number in range(len(content))]
