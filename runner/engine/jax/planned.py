@@ -80,7 +80,7 @@ class PlannedEngine(JaxEngine):
     def _loss_shapes(self) -> tuple[LossShapes, ...]:
         found: dict[LossShapes, None] = {}
         tokens = 0
-        # A loss constrains its head (P, S, D, V) and bias (P, S, V), then its tokens (C, P, S, N, D) and (C, P, S, N).
+        # A loss constrains its head (P, S, D, V), then its tokens (C, P, S, N, D) and (C, P, S, N).
         heads: list[tuple[int, ...]] = []
         for shape in self._loss_arrays:
             if len(shape) == 5:
@@ -119,7 +119,7 @@ class PlannedEngine(JaxEngine):
         (batch_axis,) = self._array_specs[WEIGHT]
         others = [size for axis, size in self._axes.items() if axis not in names_of(batch_axis)]
         fused = tuple(not splits_tokens and divide_heads(others, heads) for heads in sizes.heads)
-        return (split.joined.chunks, (splits_tokens, splits_rows), fused), split
+        return (split.joined.chunks, splits_rows, fused), split
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Returns the shapes of a call's arrays with their shardings."""

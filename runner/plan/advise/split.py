@@ -1,8 +1,8 @@
 """Arrays of a loss in chunks, moved from one mesh to another.
 
-The forward pass of such a loss keeps four arrays, in whose shapes are the parts of the mesh: the gradients of the
-tokens (C, P, S, N, D), of the head (P, S, D, V) and of the bias (P, S, V), and the weights of the tokens (C, P, S, N).
-See `runner.engine.jax.layers.chunked_loss` for the letters. All other arrays have whole shapes.
+The forward pass of such a loss keeps three arrays, in whose shapes are the parts of the mesh: the gradients of the
+tokens (C, P, S, N, D) and of the head (P, S, D, V), and the weights of the tokens (C, P, S, N). See
+`runner.engine.jax.layers.chunked_loss` for the letters. All other arrays have whole shapes.
 """
 
 from __future__ import annotations
