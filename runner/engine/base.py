@@ -247,11 +247,8 @@ class TracesForward(Protocol):
     def variables(self) -> Mapping[str, VariableInfo]:
         """Returns canonical path -> variable."""
 
-    def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps.
-
-        Those in device memory, or the `offloaded` ones in host memory.
-        """
+    def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
+        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps in device memory."""
 
     def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
         """Returns shape and dtype of the whole scores of attention by block; fused attention has none."""

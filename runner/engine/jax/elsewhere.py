@@ -185,12 +185,12 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 
 def saved_arrays(
-    function: Callable[..., Any], weights: object, *others: object, offloaded: bool
+    function: Callable[..., Any], weights: object, *others: object
 ) -> tuple[list[jax.ShapeDtypeStruct], list[list[jax.ShapeDtypeStruct]]]:
     """Returns the arrays that a forward pass keeps for the backward pass, and its scores of attention by block.
 
     All have their whole shapes. Weights and arguments themselves are left out, and so is what XLA computes again from
-    other arrays. Activation checkpointing is applied as it is in a step. The function returns (loss, anything).
+    other arrays, or what is offloaded to host memory. Activation checkpointing is applied as it is in a step. The function returns (loss, anything).
     """
 
     def forward(weights: object, *others: object) -> object:
@@ -201,8 +201,7 @@ def saved_arrays(
     outputs = [variable for variable in trace.outvars if not isinstance(variable, jax.extend.core.Literal)]
     saved = []
     for aval in residuals.held(trace, outputs):
-        is_on_host = aval.memory_space == jax.memory.Space.Host
-        if is_on_host == offloaded:
+        if aval.memory_space != jax.memory.Space.Host:
             saved.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     scores = []
     for block in residuals.scores(trace):

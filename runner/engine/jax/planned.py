@@ -136,7 +136,7 @@ class PlannedEngine(JaxEngine):
     def _compiler_options(self) -> Options:
         return {}
 
-    def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
+    def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
         """Returns shape and dtype of each whole array that a microbatch's forward pass keeps for the backward pass."""
         count = jax.ShapeDtypeStruct((), np.float32)
         microstep = jax.ShapeDtypeStruct((), np.int32)
@@ -155,7 +155,6 @@ class PlannedEngine(JaxEngine):
                 self._microbatch_shapes(),
                 count,
                 microstep,
-                offloaded=offloaded,
             )
         return _described(saved)
 

@@ -63,7 +63,6 @@ class TracedModel:
       whole: variables and slots by path, with whole shapes.
       outputs: of the layers.
       saved: shape and dtype of each array that the forward pass keeps in device memory.
-      offloaded: those in host memory.
       scores: of attention that is not fused, by block.
       axes: size by mesh axis.
       sizes: of the losses in chunks and of attention.
@@ -76,7 +75,6 @@ class TracedModel:
     whole: Mapping[str, VariableInfo]
     outputs: Sequence[LayerOutput]
     saved: list[tuple[tuple[int, ...], str]]
-    offloaded: list[tuple[tuple[int, ...], str]]
     scores: list[list[tuple[tuple[int, ...], str]]]
     axes: Mapping[str, int]
     sizes: TracedSizes = field(default_factory=TracedSizes)
@@ -103,9 +101,9 @@ class TracedModel:
         """Returns nothing: XLA splits every operation."""
         return set()
 
-    def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
-        """Returns the arrays that the forward pass keeps in device memory, or in host memory."""
-        return self.offloaded if offloaded else self.saved
+    def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
+        """Returns the arrays that the forward pass keeps in device memory."""
+        return self.saved
 
     def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
         """Returns the scores of attention that is not fused, by block."""
@@ -262,9 +260,6 @@ class Arithmetic:
 def _built(engine: Any, config: RunConfig, outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
     """Builds a planned engine and returns what it knows of the model."""
     engine.build()
-    offloaded = []
-    if config.model.options.get("offloaded"):
-        offloaded = engine.saved_activations(offloaded=True)
     saved = engine.saved_activations()
     if outputs is None:
         outputs = list(engine.layer_outputs())
@@ -275,7 +270,6 @@ def _built(engine: Any, config: RunConfig, outputs: Sequence[LayerOutput] | None
         whole=dict(engine.variables()),
         outputs=outputs,
         saved=saved,
-        offloaded=offloaded,
         scores=engine.attention_scores(),
         axes=config.mesh.axes,
         sizes=sizes,
