@@ -190,7 +190,8 @@ def saved_arrays(
     """Returns the arrays that a forward pass keeps for the backward pass, and its scores of attention by block.
 
     All have their whole shapes. Weights and arguments themselves are left out, and so is what XLA computes again from
-    other arrays, or what is offloaded to host memory. Activation checkpointing is applied as it is in a step. The function returns (loss, anything).
+    other arrays, or what is offloaded to host memory. Activation checkpointing is applied as it is in a step. The
+    function returns (loss, anything).
     """
 
     def forward(weights: object, *others: object) -> object:
