@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -15,6 +17,7 @@ from runner.engine.optim.schedules import (
     turning_points,
 )
 from runner.errors import ConfigError
+from tests import forks
 
 TOTAL, STEPS = 50, 61
 BASE = 0.05
@@ -103,3 +106,9 @@ def test_a_schedule_that_a_run_of_this_length_can_t_have_is_rejected(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         check_rates(OptimizerConfig(learning_rate=BASE, schedule=schedule), total)
+
+
+def test_verify_compares_with_keras_own_schedules_where_keras_has_them() -> None:
+    command = [sys.executable, "-m", "tests.optim.schedules_worker"]
+    done = forks.run(command, library=forks.JAX, timeout=100, check=True)
+    assert json.loads(done.stdout) == {"tabulated": ["linear after a warm-up"], "differing": []}

@@ -17,7 +17,7 @@ from runner.engine.optim.keras_classes import (
     options_checked,
 )
 from runner.engine.optim.rules import OPTIMIZERS
-from runner.engine.optim.schedules import is_constant, learning_rate
+from runner.engine.optim.schedules import decay_span, is_constant, learning_rate
 
 # No comparison with a stock optimizer takes more steps than this.
 _MOST_COMPARED_STEPS = 65_536
@@ -57,10 +57,7 @@ def stock_parts(
         own = config
         if is_divided(settings):
             own = replace(config, learning_rate=config.learning_rate * factor, clip=ClipConfig())
-        rate: object = own.learning_rate
-        if not is_constant(own.schedule):
-            rate = _tabulated(own, total_steps, keras)
-        found.append(StockPart(stock_optimizer(own, rate, keras), paths))
+        found.append(StockPart(stock_optimizer(own, keras_schedule(own, total_steps, keras), keras), paths))
     return found
 
 
@@ -138,6 +135,35 @@ def _clip_arguments(config: ClipConfig) -> dict[str, object]:
         if limit is not None:
             arguments[argument] = limit
     return arguments
+
+
+def keras_schedule(config: OptimizerConfig, total_steps: int, keras: Any) -> object:
+    """Returns a constant rate, Keras's own schedule, or a table of the runner's rates where Keras has none."""
+    base = config.learning_rate
+    schedule = config.schedule
+    schedules = keras.optimizers.schedules
+    if is_constant(schedule):
+        return base
+    span = decay_span(schedule, total_steps)
+    if schedule.name == "cosine":
+        if not schedule.warmup_steps:
+            return schedules.CosineDecay(base, span, schedule.final_factor)
+        first = base * schedule.initial_factor
+        return schedules.CosineDecay(
+            first, span, schedule.final_factor, warmup_target=base, warmup_steps=schedule.warmup_steps
+        )
+    # Keras's other schedules have no warm-up.
+    if schedule.warmup_steps:
+        return _tabulated(config, total_steps, keras)
+    if schedule.name in ("linear", "polynomial"):
+        power = schedule.power if schedule.name == "polynomial" else 1.0
+        return schedules.PolynomialDecay(base, span, base * schedule.final_factor, power)
+    if schedule.name == "exponential":
+        return schedules.ExponentialDecay(base, schedule.decay_steps, schedule.decay_rate, schedule.staircase)
+    if schedule.name == "piecewise":
+        rates = [base * factor for factor in schedule.factors]
+        return schedules.PiecewiseConstantDecay(schedule.boundaries, rates)
+    return _tabulated(config, total_steps, keras)
 
 
 def _tabulated(config: OptimizerConfig, total_steps: int, keras: Any) -> object:
