@@ -63,15 +63,21 @@ def whole(labels: Array, target: str) -> Array:
     return np.asarray(labels.astype(np.int64))
 
 
-def check_range(labels: Array, classes: int, target: str, split: str, fix: Callable[[int], str]) -> None:
-    """Checks that labels, integers of any shape, are from 0 to classes - 1; `fix` is called with one that is not."""
+def check_range(
+    labels: Array, classes: int, target: str, split: str, fix: Callable[[int], str], *, key: str = "task.target"
+) -> None:
+    """Checks that labels, integers of any shape, are from 0 to classes - 1; `fix` is called with one that is not.
+
+    `key` names their array, `target`; tokens that a model reads are checked as those that it predicts.
+    """
     low = int(labels.min(initial=0))
     high = int(labels.max(initial=0))
     if low >= 0 and high < classes:
         return
     wrong = low if low < 0 else high
-    problem = f"labels must be from 0 to {classes - 1}, but the {split} split has {wrong}"
-    raise invalid("task.target", target, problem=problem, fix=fix(wrong))
+    what = "labels" if key == "task.target" else "tokens"
+    problem = f"{what} must be from 0 to {classes - 1}, but the {split} split has {wrong}"
+    raise invalid(key, target, problem=problem, fix=fix(wrong))
 
 
 def weights_of(

@@ -111,19 +111,31 @@ class LanguageModel(PerPosition):
         return chosen or known or 0
 
     def check_split(self, source: DataSource, split: str) -> None:
-        """Checks the weights of the labels, and the tokens of a user's arrays.
+        """Checks the weights of the labels, and the tokens of a user's arrays, those of the input and the labels.
 
-        A device would read or invent values for tokens that are too large.
+        A device invents an embedding or a loss for a token out of range: NaN, or that of another token.
         """
         self.check_label_weight(source, split)
         # A dataset with a vocabulary was encoded with it.
         if self.vocabulary is not None:
             return
-        tokens = source.column(self.label)
-        if tokens is None:
-            # A source that makes each example as it is read.
-            tokens = source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))[self.label]
-        classes.check_range(tokens, self.units, self.label, split, _fix_of_token)
+        checked = {"task.target": self.label}
+        read = self._tokens_name()
+        spec = self.arrays[read]
+        # A model's input may also be something else, such as features of an image.
+        if spec.shape == self.positions and np.dtype(spec.dtype).kind in "iu":
+            checked["task.inputs"] = read
+        first: Mapping[str, Array] = {}
+        for key, name in checked.items():
+            tokens = source.column(name)
+            if tokens is None:
+                # A source that makes each example as it is read.
+                first = first or source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))
+                tokens = first[name]
+            classes.check_range(tokens, self.units, name, split, _fix_of_token, key=key)
+
+    def _tokens_name(self) -> str:
+        return TOKENS if TOKENS in self.input_names else self.input_names[0]
 
     def _encode_prompt(self, text: str | None, tokens: int | None, keys: tuple[str, str]) -> Array | None:
         """Returns the tokens that samples start with; None: there is no vocabulary to read and write text with."""
@@ -198,7 +210,7 @@ class LanguageModel(PerPosition):
     def _batch_that_asks(self, rows: Array, positions: Array) -> dict[str, Array]:
         """Returns a batch of tokens (R, T) whose labels mark, by 1, each row's token whose successor is asked for."""
         batch = {name: np.ones((len(rows), *spec.shape), spec.dtype) for name, spec in self.arrays.items()}
-        tokens = TOKENS if TOKENS in self.input_names else self.input_names[0]
+        tokens = self._tokens_name()
         batch[tokens] = rows.astype(self.arrays[tokens].dtype)
         if POSITIONS in self.input_names:
             # The row is one document.

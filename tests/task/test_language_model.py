@@ -137,10 +137,18 @@ def test_a_prompt_that_the_tokenizer_has_no_tokens_for_is_refused() -> None:
         make_task(config(sample={"prompt": "b"}), SPECS, vocabulary=words)
 
 
-def test_tokens_beyond_the_vocabulary_are_refused() -> None:
-    arrays = {"tokens": np.full((2, T), 7, np.int32), "label": np.full((2, T), 9, np.int32)}
+@pytest.mark.parametrize(
+    ("token", "label", "said"),
+    [
+        (7, 9, "task.target=label: labels must be from 0 to 8, but the train split has 9"),
+        (9, 7, "task.inputs=tokens: tokens must be from 0 to 8, but the train split has 9; set task.vocabulary=10"),
+        (-1, 7, "task.inputs=tokens: tokens must be from 0 to 8, but the train split has -1; store token numbers"),
+    ],
+)
+def test_tokens_beyond_the_vocabulary_are_refused(token: int, label: int, said: str) -> None:
+    arrays = {"tokens": np.full((2, T), token, np.int32), "label": np.full((2, T), label, np.int32)}
     specs = {"tokens": ROW, "label": ROW}
-    with pytest.raises(ConfigError, match=r"task.target=label: labels must be from 0 to 8, but the train"):
+    with pytest.raises(ConfigError, match=said):
         make_task(config(vocabulary=9), specs, ArraySource(arrays, specs))
 
 
