@@ -89,6 +89,16 @@ def mixing(outputs, layouts=None, seed=0):
     return Mixing()
 
 
+def clamped(outputs, layouts=None, seed=0):
+    import tensorflow as tf
+
+    from runner.model import core_modules
+
+    made = core_modules.mlp((3,), [4, outputs.units], layouts or {}, [(seed, 0), (seed, 1)])
+    made.layers[0].kernel = tf.Variable(made.layers[0].kernel, constraint=tf.abs)
+    return made
+
+
 def level(keras):
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
@@ -115,10 +125,11 @@ REJECTED = [
     ("mixing", "x", [CORE, "dataset.remainder=pad", "dataset.batch_size=20"], 2, ["; set dataset.remainder=drop"]),
     ("causal", "rows", [JAX, *LANGUAGE, "+model.preprocessor=true"], 2, ["GPT2CausalLM has a preprocessor", "=None"]),
     ("ids", "tokens", [JAX], 1, ["at step 1, before", "ids outside of an Embedding's input_dim", "JAX_DEBUG_NANS"]),
+    ("clamped", "x", [CORE], 2, ["no constraint is applied to variable ", "/kernel; set engine=jax"]),
     ("level", "x", [JAX, *BROADCAST, SPLIT], 2, [f"{SPLIT}: the loss of", "arrays are broadcast, such as"]),
 ]
 # One of each way in which an error comes about: of a trace, a type, a data flow, a value, and padding.
-ALWAYS = (0, 1, 3, 5, 6)
+ALWAYS = (0, 1, 3, 5, 7)
 
 
 @pytest.fixture(scope="module")

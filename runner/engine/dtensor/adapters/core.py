@@ -50,13 +50,17 @@ class CoreAdapter:
         return variables
 
     def check(self, model: tf.Module, *, pads: bool) -> None:
-        """Rejects outputs that the task can't use, layers of one name, and padding that would count."""
+        """Rejects outputs that the task can't use, layers of one name, constraints, and padding that would count."""
         # Names first: two layers of one name would be one variable in what follows.
-        check_paths(self.variables(model), self._config)
+        paths = self.variables(model)
+        check_paths(paths, self._config)
+        for path, variable in paths.items():
+            if variable.constraint is not None:
+                raise ConfigError(f"engine=core_dtensor: no constraint is applied to variable {path}; set engine=jax")
         # A batch of one example is enough for the shape of the outputs.
         self._data.task.check({"outputs": self.layer_outputs(1)[-1].shape})
         if not target.is_own(self._config):
-            check_kept(model, self.variables(model), self._config, self._data, self._seed, pads=pads)
+            check_kept(model, paths, self._config, self._data, self._seed, pads=pads)
 
     def whole(self, model: tf.Module) -> set[str]:
         """Returns nothing: a dense layer computes with shards of its kernel."""
