@@ -153,12 +153,17 @@ def _computed(run: SavedRun, low: int, high: int) -> dict[int, State]:
 
 
 def differing(one: State, other: State, tolerance: float) -> list[str]:
-    """Returns the variables in which two states differ by more than a share of the norm, the model's first."""
+    """Returns the variables in which two states differ by more than a share of the norm, the model's first.
+
+    With a tolerance of 0, the variables that are not bitwise equal.
+    """
     paths = [path for path in one if path not in other or not _is_close(one[path], other[path], tolerance)]
     paths += [path for path in other if path not in one]
     return sorted(paths, key=lambda path: not is_variable(path))
 
 
-def _is_close(one: tuple[float, float], other: tuple[float, float], tolerance: float) -> bool:
+def _is_close(one: tuple[float, float, str], other: tuple[float, float, str], tolerance: float) -> bool:
+    if not tolerance:
+        return one[2] == other[2]
     # Variables with a NaN on both sides, such as a metric's, are equal.
-    return bool(np.allclose(one, other, rtol=0.0, atol=tolerance * max(one[0], other[0]), equal_nan=True))
+    return bool(np.allclose(one[:2], other[:2], rtol=0.0, atol=tolerance * max(one[0], other[0]), equal_nan=True))

@@ -5,7 +5,9 @@ The step is trained by the loop of the run itself, from the nearest checkpoint b
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -67,8 +69,10 @@ _SHOWN = 10
 
 # Key -> the recorded value and the present one.
 Differences = dict[str, tuple[object, object]]
-# Path of a variable -> its L2 norm, and the sum of its entries with fixed random signs.
-State = Mapping[str, tuple[float, float]]
+# Path of a variable -> its L2 norm, the sum of its entries with fixed random signs, and the SHA-256 of its bytes.
+State = Mapping[str, tuple[float, float, str]]
+# Entries of an array that are sketched at once: 32 MiB in float64, and as much for their signs.
+_PIECE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -330,18 +334,27 @@ def sketches(state: Mapping[str, Array]) -> State:
     return {path: sketch(array) for path, array in state.items()}
 
 
-def sketch(array: Array) -> tuple[float, float]:
-    """Returns the L2 norm of an array and the sum of its entries with random signs, which its size determines.
+def sketch(array: Array) -> tuple[float, float, str]:
+    """Returns an array's L2 norm, the sum of its entries with random signs, and the SHA-256 of its dtype and bytes.
 
-    Two arrays whose sketches agree within a small part of the norm agree as closely, except with a small probability;
-    two with the same sketch are equal, but for coincidences.
+    Two arrays whose norms and sums agree within a small part of the norm agree as closely, except with a small
+    probability; two with the same digest are bitwise equal.
     """
-    values = np.asarray(array, np.float64).reshape(-1)
+    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
+    entries = np.ascontiguousarray(array).reshape(-1)
     # A sum with random signs shows what a norm does not, such as entries that have changed places. Its square is the
     # squared norm on average. So the sums of two arrays, with the same signs, differ by about the norm of their
     # difference. The size as the seed gives both runs the same signs, whatever their dtypes are.
-    signs = np.random.default_rng(values.size).choice([-1.0, 1.0], values.size)
-    return float(np.linalg.norm(values)), float(values @ signs)
+    random = np.random.default_rng(entries.size)
+    square = 0.0
+    signed = 0.0
+    for start in range(0, entries.size, _PIECE):
+        piece = entries[start : start + _PIECE]
+        digest.update(piece.tobytes())
+        values = np.asarray(piece, np.float64)
+        square += float(values @ values)
+        signed += float(values @ random.choice([-1.0, 1.0], values.size))
+    return math.sqrt(square), signed, digest.hexdigest()
 
 
 def compare(

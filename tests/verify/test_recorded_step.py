@@ -11,6 +11,7 @@ from runner.checkpoint.metric_history import (
 )
 from runner.checkpoint.runs import SavedRun
 from runner.errors import ConfigError
+from runner.verify import parting
 from runner.verify import replay as record
 
 
@@ -67,3 +68,18 @@ def test_a_difference_is_of_values_and_not_of_their_dtype(tmp_path) -> None:  # 
     assert compared == {"metric": 0, "variable": 4}
     assert (far.name, far.absolute, far.relative) == ("far", 0.5, 0.125)
     assert is_nan.name == "nan"
+
+
+def test_runs_of_one_config_part_where_a_bit_differs() -> None:
+    # Neither the norm nor the sum of the entries shows the second one in float64.
+    one, other = ({"d1/kernel": record.sketch(np.array([1e20, last], np.float32))} for last in (1.0, 2.0))
+    assert one["d1/kernel"][:2] == other["d1/kernel"][:2]
+    assert parting.differing(one, other, 0.0) == ["d1/kernel"]
+    assert parting.differing(one, dict(one), 0.0) == parting.differing(one, other, 1e-3) == []
+
+
+def test_a_sketch_of_pieces_is_that_of_the_whole_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.arange(40, dtype=np.float16).reshape(5, 8)
+    whole = record.sketch(array)
+    monkeypatch.setattr(record, "_PIECE", 7)
+    assert record.sketch(array) == pytest.approx(whole)
