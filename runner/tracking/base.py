@@ -26,12 +26,14 @@ class RunSpec:
       params: flat, dotted key to value, such as `dataset.batch_size: 128`: those that the run's page lists.
       tags: the run's tags, without those that every run gets.
       parent_run_id: the run that it is nested in.
+      config: the whole config, flat; what a resumed run has recorded is compared with it.
     """
 
     name: str
     params: Mapping[str, object] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     parent_run_id: str | None = None
+    config: Mapping[str, object] = field(default_factory=dict)
 
 
 class Tracker:

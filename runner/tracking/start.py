@@ -70,7 +70,9 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
         sync_run(store, run, warn)
         tags = tags_of(run.data.tags)
         recorded = run.data.params
-        changed = {f"{_RESUMED}{key}": value for key, value in params.items() if recorded.get(key) != value}
+        # A param that only the first start listed is compared too.
+        now = {key: value for key, value in clean_params(spec.config).items() if key in recorded} | params
+        changed = {f"{_RESUMED}{key}": value for key, value in now.items() if recorded.get(key) != value}
         client.update_run(run_id, status="RUNNING")
         # Compared with the last start: a run that was renamed in MLflow keeps that name.
         last_name = tags.get(f"{_RESUMED}{_RUN_NAME}", recorded.get(_RUN_NAME))

@@ -91,6 +91,7 @@ def open_run(
         prefix + (config.name or _name(config.task.name, config.dataset.batch_size, options, typed_keys)),
         listed_params(content, options, typed_keys),
         tags,
+        config=dict(flatten(content)),
     )
     sweep = member.membership()
     if sweep is not None:

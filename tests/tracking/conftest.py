@@ -36,6 +36,7 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
         uri: str,
         *,
         params: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | None = None,
         run_name: str = "a run",
         parent_run_id: str | None = None,
         finish_timeout_s: float = 30.0,
@@ -43,7 +44,7 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
     ) -> Tracker:
         tracker = open_tracker(
             TrackingConfig(uri=uri, experiment="tests"),
-            RunSpec(run_name, params or {}, {"purpose": "test"}, parent_run_id),
+            RunSpec(run_name, params or {}, {"purpose": "test"}, parent_run_id, config or {}),
             folder,
             resume_run_id=resume_run_id,
             root=tmp_path,

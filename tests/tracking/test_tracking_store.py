@@ -116,6 +116,14 @@ def test_a_value_that_returns_to_the_recorded_one_removes_its_tag(opener, uri):
     assert {key: value for key, value in tags.items() if key.startswith("resumed.")} == {"resumed.b": "3"}
 
 
+def test_a_param_that_a_resumed_run_no_longer_lists_is_tagged_with_its_value(opener, uri):
+    first = opener(uri, params={"a": 1, "b": 2})
+    first.finish("FINISHED")
+    opener(uri, params={"a": 1}, config={"a": 1, "b": 0, "c": 5}, resume_run_id=first.run_id).finish("FINISHED")
+    tags = MlflowClient(uri).get_run(first.run_id).data.tags
+    assert {key: value for key, value in tags.items() if key.startswith("resumed.")} == {"resumed.b": "0"}
+
+
 def test_a_changed_run_name_renames_a_resumed_run_and_an_unchanged_one_does_not(opener, uri):
     def name_after(run_name, spec_name):
         params = {"tracking.run_name": run_name}
