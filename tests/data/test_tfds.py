@@ -58,3 +58,10 @@ def test_what_can_not_be_prepared_is_one_line(keys: dict[str, object], said: str
         load(DatasetConfig(data_dir=str(tmp_path), **keys))  # type: ignore[arg-type]
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_supervised_features_that_are_nested_in_part_lose_no_target() -> None:
+    from runner.data.sources.tfds_prepare import supervised
+
+    found = [supervised(keys) for keys in (None, ("image", "label"), ("image", ("a", "b")), ({"x": "image"}, "label"))]
+    assert found == [[], ["image", "label"], [], []]

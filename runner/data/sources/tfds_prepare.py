@@ -67,12 +67,17 @@ def prepare(name: str, download: bool, root: str, into: str) -> None:
         "name": builder.info.full_name.rpartition("/")[0],
         "version": str(builder.version),
         "splits": list(builder.info.splits),
-        # Features may be nested in these in any way. Then all are read.
-        "supervised": [key for key in builder.info.supervised_keys or () if isinstance(key, str)],
+        "supervised": supervised(builder.info.supervised_keys),
         "texts": [name for name, feature in features.items() if isinstance(feature, tfds.features.Text)],
     }
     # Last: a folder that has this file is complete.
     (folder / META).write_text(json.dumps(content), "utf-8")
+
+
+def supervised(keys: Sequence[object] | None) -> list[str]:
+    """Returns the names of the supervised features; none, so that all are read, if any are nested, in whatever way."""
+    names = [key for key in keys or () if isinstance(key, str)]
+    return names if len(names) == len(keys or ()) else []
 
 
 def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
