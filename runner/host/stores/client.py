@@ -11,8 +11,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
+import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import EngineError, in_one_line
 from runner.host import outputs, secrets
+from runner.host.folders import cache_folder
 from runner.host.late import late
 from runner.host.stores.urls import ObjectPath, is_in_memory
 
@@ -62,6 +65,10 @@ _BACKOFF = {
 
 # Seconds after which a line says that a store has not answered yet: its address may be wrong.
 _SILENT_S = 10.0
+
+_PREFIX = "copies-"
+# Seconds after which the copies of a process that was killed are removed: no download takes a day.
+_LEFT_S = 86400.0
 
 _QUERY = re.compile(r"\?[^\s'\"]*")
 _DOCUMENT = re.compile(r"<\?xml.*", re.DOTALL)
@@ -273,8 +280,17 @@ def remove(path: ObjectPath) -> None:
 
 @cache
 def _copies() -> tempfile.TemporaryDirectory[str]:
-    """Returns the folder of this process's copies, which is removed as the process ends."""
-    return tempfile.TemporaryDirectory(prefix="runner-objects-", ignore_cleanup_errors=True)
+    """Returns the folder of this process's copies, which is removed as the process ends.
+
+    It is in the user's cache: the temporary folder is often in memory, and a checkpoint may be larger than that.
+    """
+    parent = cache_folder("objects")
+    parent.mkdir(parents=True, exist_ok=True)
+    for left in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > _LEFT_S:
+                shutil.rmtree(left)
+    return tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True)
 
 
 def fetch(path: ObjectPath, sha256: str, size: int) -> Path:
@@ -293,6 +309,8 @@ def fetch(path: ObjectPath, sha256: str, size: int) -> Path:
     digest = hashlib.sha256()
     received = 0
     try:
+        # Another process has removed the folder if this one has not fetched for a day.
+        copy.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             for piece in pieces(path):
                 received += len(piece)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("obstore")
 
+from runner.host.folders import cache_folder
 from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath
 
@@ -80,6 +82,17 @@ def test_an_object_with_other_bytes_is_rejected_and_not_kept(folder: ObjectPath,
     with pytest.raises(client.MismatchError):
         client.fetch(folder / "x", sha256, 5)
     assert not list(Path(client._copies().name).iterdir())
+
+
+@pytest.mark.parametrize("age", [60.0, 2 * 86400.0])
+def test_copies_are_in_the_cache_and_those_of_a_killed_process_are_removed_after_a_day(age: float) -> None:
+    cache = cache_folder("objects")
+    left = cache / "copies-of-a-killed-process"
+    left.mkdir(parents=True, exist_ok=True)
+    os.utime(left, (time.time() - age, time.time() - age))
+    client._copies.cache_clear()
+    assert Path(client._copies().name).parent == cache
+    assert left.exists() == (age < 86400.0)
 
 
 def test_an_error_of_the_writer_itself_is_not_one_of_the_store(folder: ObjectPath) -> None:
