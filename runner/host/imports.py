@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -33,10 +33,17 @@ def seeded(seed: int) -> Iterator[None]:
     Args:
       seed: 0 to 2**32 - 1.
     """
+    with kept_random_state():
+        random.seed(seed)
+        np.random.seed(seed)
+        yield
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Restores the states of `random` and `np.random` after the block."""
     python_state = random.getstate()
     numpy_state = np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed)
     try:
         yield
     finally:
@@ -45,11 +52,11 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class _Loader(Loader):
-    """Executes a module with a random state of its own."""
+    """Executes a module inside a context."""
 
-    def __init__(self, loader: Loader, seed: int) -> None:
+    def __init__(self, loader: Loader, around: AbstractContextManager[None]) -> None:
         self._loader = loader
-        self._seed = seed
+        self._around = around
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Lets the module's own loader create it."""
@@ -60,7 +67,7 @@ class _Loader(Loader):
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        with seeded(self._seed):
+        with self._around:
             self._loader.exec_module(module)
 
 
@@ -70,19 +77,33 @@ class _Finder(MetaPathFinder):
     def __init__(self, seed: int, own: Collection[str]) -> None:
         self._seed = seed
         self._own = frozenset(own)
+        # Whether a user's module is being executed: a library that draws as it is imported must not move its streams.
+        self._in_own = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of the next finders, with the loader of a user's module wrapped."""
+        """Returns the spec of the next finders, with the loader of a user's module, or a library in one, wrapped."""
         specs = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((found for found in specs if found is not None), None)
         # The loader of a built-in module is a class, and one of the old protocol has no `exec_module`: neither can be
         # wrapped.
-        if spec is not None and is_users(spec, self._own) and hasattr(spec.loader, "exec_module"):
-            assert isinstance(spec.loader, Loader)
-            spec.loader = _Loader(spec.loader, (zlib.crc32(fullname.encode()) ^ self._seed) & _MAX_SEED)
+        if spec is not None and isinstance(spec.loader, Loader) and hasattr(spec.loader, "exec_module"):
+            if is_users(spec, self._own):
+                spec.loader = _Loader(spec.loader, self._executing(fullname))
+            elif self._in_own:
+                spec.loader = _Loader(spec.loader, kept_random_state())
         return spec
+
+    @contextmanager
+    def _executing(self, name: str) -> Iterator[None]:
+        before = self._in_own
+        self._in_own = True
+        try:
+            with seeded((zlib.crc32(name.encode()) ^ self._seed) & _MAX_SEED):
+                yield
+        finally:
+            self._in_own = before
 
 
 def is_users(spec: ModuleSpec, own: Collection[str] = ()) -> bool:

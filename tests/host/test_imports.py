@@ -17,20 +17,26 @@ from runner.host import imports
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Writes two modules of a user's, one of which imports the other."""
+    """Writes two modules of a user's, one of which imports the other, and an installed library that draws."""
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "own_library.py").write_text("import random, numpy\nrandom.random()\nnumpy.random.random()\n")
     draws = "import random\nimport numpy as np\n{}DRAWN = random.random(), np.random.random()\n"
-    (tmp_path / "own_first.py").write_text(draws.format(""))
+    (tmp_path / "own_first.py").write_text(draws.format("import own_library\n"))
     (tmp_path / "own_second.py").write_text(draws.format("random.random()\nimport own_first\n"))
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(installed))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    imports._installed.cache_clear()
     forget()
     yield
     forget()
+    imports._installed.cache_clear()
 
 
 def forget() -> None:
-    for name in ("own_first", "own_second"):
+    for name in ("own_first", "own_second", "own_library"):
         sys.modules.pop(name, None)
 
 
@@ -43,10 +49,13 @@ def test_what_a_users_module_draws_depends_on_the_seed_and_its_name_alone() -> N
     first = drawn("own_first")
     forget()
     random.random()
-    # The module is imported by another one, which has drawn.
+    # The module is imported by another one, which has drawn, and the library is imported for the first time again.
     second = drawn("own_second")
     assert first == importlib.import_module("own_first").DRAWN
     assert second != first
+    sys.modules.pop("own_first")
+    # Now the library is there already.
+    assert drawn("own_first") == first
     forget()
     assert drawn("own_first", seed=2) != first
 
