@@ -22,6 +22,8 @@ from runner.tracking import process
 
 RECORD = "run.json"
 LOCK = "run.lock"
+# The record among what a checkpoint says about its run.
+IN_CHECKPOINTS = "record"
 
 # The entry of a run that was resumed from before its last checkpoint.
 WENT_BACK = "went_back"
@@ -217,13 +219,30 @@ def _recorded(key: str, folder: Place) -> SavedRun:
 
 
 def _read(folder: Place) -> SavedRun:
-    """Returns the run of a folder; raises DamagedError if it has no valid record."""
+    """Returns the run of a folder; raises DamagedError if it has no valid record, and no checkpoint has a copy."""
     path = folder / RECORD
-    record = files.unsealed(files.read_json(path, LARGEST_RECORD), path)
+    try:
+        content = files.read_json(path, LARGEST_RECORD)
+    except DamagedError:
+        record = _record_in_checkpoints(folder)
+        if not record:
+            raise
+    else:
+        record = files.unsealed(content, path)
     checked = files.as_record(_Record, record, path)
     if not re.fullmatch(r"\w[\w.-]*", checked.run):
         raise DamagedError(f"{path} is invalid: run must be a name and no path, because folders are named after it")
     return SavedRun(folder.absolute(), record)
+
+
+def _record_in_checkpoints(folder: Place) -> dict[str, Any]:
+    """Returns the record that the newest checkpoint has of its run; empty if none has one."""
+    for step in reversed(storage.steps(folder)):
+        with suppress(DamagedError):
+            record = manifest.read(storage.place(folder, step)).about.get(IN_CHECKPOINTS)
+            if isinstance(record, dict):
+                return record
+    return {}
 
 
 def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:

@@ -55,6 +55,7 @@ from runner.errors import (
     TrackingError,
     cut,
     in_one_line,
+    invalid,
 )
 from runner.host import paths, secrets, session, stages
 from runner.host.outputs import caused_by_disk
@@ -109,6 +110,11 @@ def run_command(command: str | Command) -> int:
                     sweep = import_module("runner.cli.sweep.run")
                     passed = sweep.run(settings, composed, hydra.config_loader, flags)
                     return EXIT_DONE if passed else EXIT_FAILED
+                resumed = checkpoint_arguments.value_of(opened.typed, "sweep.resume")
+                if resumed:
+                    problem = "continues a sweep, but without -m this is a single run"
+                    fix = "type the sweep's whole command with -m"
+                    raise invalid("sweep.resume", resumed, problem=problem, fix=fix)
                 prepared = prepare(composed, opened.typed)
                 run = import_module(command).run if isinstance(command, str) else command
                 team = current_team()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
 from runner.checkpoint.arguments import KEYS, MULTIRUN
 from runner.config import hydra_keys, short_keys, texts
 from runner.config.search_path import FLAG, NAME_FLAG, folders
-from runner.errors import ConfigError, did_you_mean
+from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host.commands import command_module
 
 _RUNNING_FLAGS = ("--version", "--resolve", "--run", "-r", *MULTIRUN)
@@ -52,6 +53,8 @@ def arranged(arguments: Sequence[str]) -> list[str]:
         key = override.key_or_group
         if not key:
             raise ConfigError(f"'{short(text)}': has no key; write key=value")
+        if is_group(key):
+            _check_options(override, text.partition("=")[2])
         if key.startswith(("hydra.", "hydra/")):
             hydra_keys.check(text, override, multirun=any(flag in MULTIRUN for flag in flags))
     return [*flags, *short_keys.arranged(overrides)]
@@ -102,6 +105,22 @@ def is_group(key: str) -> bool:
     if "." in key or key in KEYS:
         return False
     return any((folder / key).is_dir() for folder in folders())
+
+
+def _check_options(override: Override, value: str) -> None:
+    """Rejects an option whose path leaves the folder of its group: any YAML file would become part of the config."""
+    if isinstance(override.value(), Glob):  # it selects from the group's folder
+        return
+    options = list(override.sweep_iterator()) if override.is_discrete_sweep() else [override.value()]
+    for name in (override.key_or_group, *options):
+        path = PurePosixPath(str(name).replace("\\", "/"))
+        if ".." in path.parts or path.is_absolute():
+            raise invalid(
+                override.key_or_group,
+                short(value),
+                problem="must be an option in the folder of the group, not a path that leaves it",
+                fix="put options of your own into a folder, and name it with --config-dir",
+            )
 
 
 def unreadable(text: str) -> ConfigError:

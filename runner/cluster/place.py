@@ -208,11 +208,14 @@ def _address(text: str) -> tuple[str, int]:
 
 def scheduled(environ: Mapping[str, str] = os.environ) -> Place | None:
     """Returns the place of a process that a scheduler started as one of several; else None."""
+    place = None
     with suppress(ConfigError):
-        place = _from_scheduler(environ, socket.gethostname())
-        if place is not None and place.count > 1:
-            return place
-    return None
+        try:
+            place = _from_scheduler(environ, socket.gethostname())
+        except ConfigError:
+            # Launchers disagree: the outer one has started several tasks.
+            place = _open_mpi(environ) or _slurm(environ)
+    return place if place is not None and place.count > 1 else None
 
 
 def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
@@ -221,8 +224,7 @@ def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
     place = _open_mpi(environ) or _slurm(environ)
     inner = _torchrun(environ)
     if place is not None and inner is not None:
-        # Scripts set torchrun's variables for PyTorch by those of the outer launcher, too.
-        place = inner if "TORCHELASTIC_RUN_ID" in environ or place.count == 1 else place
+        place = _within(place, inner, environ)
     place = place or inner or _kubernetes(environ)
     if place is None:
         return None
@@ -231,6 +233,28 @@ def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
     if is_own_host and place.source != "Kubernetes" and _is_one_machine(environ):
         return replace(place, host=_LOOPBACK)
     return place
+
+
+def _within(outer: Place, inner: Place, environ: Mapping[str, str]) -> Place:
+    """Returns the place of a process that has torchrun's variables, `inner`, within another launcher.
+
+    Raises:
+      ConfigError: they disagree: each task would train a run of its own, or a variable is from somewhere else.
+    """
+    is_torchrun = "TORCHELASTIC_RUN_ID" in environ
+    if not is_torchrun and (inner.index, inner.count) == (outer.index, outer.count):
+        # A script has set them for PyTorch, by the outer launcher's.
+        return outer
+    # torchrun's agents have met: there is one per task of the outer launcher.
+    agents = environ.get("GROUP_WORLD_SIZE") if is_torchrun else None
+    if outer.count == 1 or agents == str(outer.count):
+        return inner
+    problem = (
+        f"{outer.source} started {outer.count} tasks, but RANK={inner.index} and WORLD_SIZE={inner.count} are set, as "
+        "by torchrun in each task for itself"
+    )
+    fix = "unset RANK and WORLD_SIZE, give torchrun --nnodes and one --rdzv-endpoint, or set cluster=explicit"
+    raise invalid("cluster", "auto", problem=problem, fix=fix)
 
 
 def _is_one_machine(environ: Mapping[str, str]) -> bool:

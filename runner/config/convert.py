@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from runner.config import options
+from runner.config import options, texts
 from runner.config.build import build, check_type, fields_of, unknown_key
 from runner.config.schema import RunConfig, TrackingConfig
 from runner.config.values import leaves
@@ -45,6 +45,8 @@ def typed_config(composed: DictConfig) -> RunConfig:
             value = composed.get(key)
         except InterpolationResolutionError as error:
             raise _unresolved(key, error) from error
+        if OmegaConf.is_interpolation(composed, key) and value is not None:
+            value = str(value)
         check_type(str | None, value, key)
         content[key] = value
     return RunConfig(**content)
@@ -101,6 +103,7 @@ def convert_group(name: str, composed: DictConfig) -> Any:
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or name}: {_reason(error)}; set another value") from error
     specs = fields_of(kind)
+    _take_as_texts(raw, content, name)
     content = options.arranged(name, content)
     for key in content:
         if key not in specs:
@@ -109,6 +112,17 @@ def convert_group(name: str, composed: DictConfig) -> Any:
     if isinstance(typed, TrackingConfig) and typed.uri is not None:
         return replace(typed, uri=secrets.hide(typed.uri))
     return typed
+
+
+def _take_as_texts(raw: Any, content: Any, prefix: str) -> None:
+    """Makes numbers that interpolations bring to keys of text, as `tracking.run_name=${trainer.seed}`, texts."""
+    for name, value in raw.items():
+        key = f"{prefix}.{name}"
+        found = content.get(name)
+        if isinstance(value, dict) and isinstance(found, dict):
+            _take_as_texts(value, found, key)
+        elif isinstance(value, str) and isinstance(found, int | float) and texts.kind_at(key) is str:
+            content[name] = str(found)
 
 
 def _reason(error: OmegaConfBaseException) -> str:

@@ -5,6 +5,7 @@ Hydra reads `name=1.10` as the number 1.1, and `name=83e2010` as infinity: both 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import is_dataclass
 from functools import cache
@@ -21,6 +22,8 @@ _OF_HYDRA = (
     *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir"),
     "hydra.job.name",
 )
+# A sweep of values by a function of Hydra's grammar, which may be within another; the numbers of a range are no texts.
+_SWEEP = re.compile(r"(.*\b(?:choice|shuffle|sort)\()([^()]*)(\)+)")
 # What a value has that is more than a text, or a sweep of texts: its texts are quoted by the user.
 _STRUCTURE = frozenset("'\"[]{}()$\\")
 
@@ -33,20 +36,28 @@ def kept(override: str) -> str:
     Example:
       >>> kept("name=1.10"), kept("trainer.epochs=1"), kept("+tracking.tags.note=null")
       ("name='1.10'", 'trainer.epochs=1', "+tracking.tags.note='null'")
+      >>> kept("name=choice(1.10,a)"), kept("task.target=2024")
+      ("name=choice('1.10',a)", "task.target='2024'")
     """
     key, _, value = override.partition("=")
     path = key.lstrip("+~")
-    is_text = path in _OF_HYDRA or _kind_at(path) is str
+    # A name in place of a list of names is a list of one.
+    is_text = path in _OF_HYDRA or kind_at(path) in (str, list[str])
+    tail = ""
+    sweep = _SWEEP.fullmatch(value)
+    if sweep is not None:
+        _, value, tail = sweep.groups()
     if not is_text or not _STRUCTURE.isdisjoint(value):
         return override
-    others = ["true", "false"]
+    # A folder may be named 2025.10, but a flag in place of one is a mistake, which `hydra_keys` rejects.
+    others = [] if path in _OF_HYDRA else ["true", "false"]
     if path.rpartition(".")[0] == "tracking.tags":
         others.append("null")
     texts = value.split(",")
-    for index, text in enumerate(texts):
+    for index, text in enumerate(map(str.strip, texts)):
         if text.lower() in others or _is_number(text):
             texts[index] = quoted(text)
-    return override.removesuffix(value) + ",".join(texts)
+    return override.removesuffix(value + tail) + ",".join(texts) + tail
 
 
 def _is_number(text: str) -> bool:
@@ -57,7 +68,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _kind_at(path: str) -> Any:
+def kind_at(path: str) -> Any:
     """Returns the type of a dotted key, without None; None: it is of any type, or unknown."""
     kind: Any = RunConfig
     for name in path.split("."):

@@ -27,6 +27,7 @@ from runner.model import gpt_options
 from runner.plan import communication, communication_dtensor, estimate, forecast, memory
 from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Total, VariablePlan
 from runner.plan.rates import hardware_rates, rates, traffic, unpriced_network
+from runner.plan.tokens import step_flops
 from runner.task.base import DataSpec
 
 # Bytes per number.
@@ -126,7 +127,7 @@ def make_plan(
         split = hybrid.split(config.layout, engine.placements, axes)
         verdict = replace(
             verdict,
-            mixture=_mixture(model),
+            mixture=_mixture(config.model, model, data),
             undivided=split.reason if split else "",
             split_axes=split.axes if split else {},
         )
@@ -242,7 +243,7 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
     )
 
 
-def _mixture(model: estimate.PlacedModel) -> str:
+def _mixture(config: ModelConfig, model: estimate.PlacedModel, data: DataSpec) -> str:
     """Returns what a mixture computes more than its tokens use, in words; empty: it is none."""
     experts = 0
     for path, role in model.structure.roles.items():
@@ -250,7 +251,17 @@ def _mixture(model: estimate.PlacedModel) -> str:
             experts = max(experts, model.placements[path].shape[role.experts])
     if not experts:
         return ""
-    return f"all {experts} experts are computed for every token, those that it does not use too"
+    line = f"all {experts} experts are computed for every token"
+    # gpt's option, and that of KerasHub's mixtures, which have defaults of their own.
+    per_token = config.options.get("experts_per_token", config.options.get("top_k"))
+    if not isinstance(per_token, int):
+        return f"{line}, those that it does not use too"
+    shapes = shapes_of(model.placements)
+    length = _row_tokens(data) or 1
+    vocabulary = data.task.outputs.units or 0
+    all_flops = step_flops(shapes, model.trained, length, length, vocabulary)
+    used_flops = step_flops(shapes, model.trained, length, length, vocabulary, used_experts=per_token / experts)
+    return f"{line}: {all_flops / used_flops:.1f} times the FLOPs of the {per_token} that it uses"
 
 
 def _row_tokens(data: DataSpec) -> int | None:

@@ -218,6 +218,8 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     tracker.set_tags(tags)
                     about = {
                         "run": saved_run.id,
+                        # `runs` takes it if the file of the record is lost.
+                        runs.IN_CHECKPOINTS: dict(saved_run.record),
                         "config": content,
                         "seed": trainer.seed,
                         "versions": recovery.versions(),

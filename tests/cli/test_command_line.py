@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from runner.cli.command_line import arranged
@@ -44,3 +46,18 @@ def test_where_to_write_is_a_path(value: str, problem: str) -> None:
     for key in ("hydra.run.dir", "hydra.sweep.dir"):
         with pytest.raises(ConfigError, match=rf"{key}=.*: must {problem}.*; set {key}="):
             arranged([f"{key}={value}"])
+
+
+@pytest.mark.parametrize("group", ["mesh", "+mesh@a.b", "hydra/launcher", "experiment"])
+def test_an_options_name_does_not_leave_its_folder(
+    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil.yaml").write_text("axes: {batch: 8}\n")
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    evil = str(tmp_path / "evil")
+    climbed = "../" * 20 + evil.lstrip("/")
+    swept = (f"single,{climbed}", f"choice({climbed},a)")
+    for option in ("../evil", climbed, evil, f"'{climbed}'", *swept):
+        with pytest.raises(ConfigError, match="a path that leaves it"):
+            arranged([f"{group}={option}"])

@@ -167,7 +167,7 @@ ROWS: list[tuple[str, ...]] = [
     ("~mesh=batch2", "~mesh=batch2:", "No match in the defaults list"),
     ("+trainer.epochs=2", "+trainer.epochs=2:", "already at"),
     ("trainer.epochs=1,2", "trainer.epochs=1,2:", "add -m"),
-    ("mesh=../../etc/passwd", "mesh=../../etc/passwd:", "unknown option"),
+    ("mesh=../../etc/passwd", "mesh=../../etc/passwd:", "a path that leaves it"),
     ("mesh=sub/thing", "mesh=sub/thing:", "choose one, as mesh=batch1_model1"),
     ("trainer=[a]", "trainer=a:", "unknown option"),
     ("plan=${oc.env:NO_SUCH_VARIABLE}", "plan=${oc.env:NO_SUCH_VARIABLE}:", "resolving interpolation"),
@@ -191,6 +191,7 @@ ROWS: list[tuple[str, ...]] = [
     # Sweeps: nothing is opened for them.
     ("-m  trainer.seed=1,2  +hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs=0:", "max_parallel"),
     ("-m  trainer.seed=interval(1,2)", "trainer.seed=interval(1,2):", "hydra/sweeper=optuna"),
+    ("sweep.resume=latest", "sweep.resume=latest:", "type the sweep's whole command with -m"),
     ("-m  hydra/sweeper=optuna  trainer.seed=1", "hydra/sweeper=optuna:", "no key is swept"),
     # Values that would be computed with, or left out, without a word.
     ("optimizer.learning_rate=1e39", "optimizer.learning_rate=1e+39", "float32 rounds this value to inf"),

@@ -51,6 +51,11 @@ def test_a_run_may_be_called_null() -> None:
         ("name=null", "name=null"),
         ("name='null'", "name='null'"),
         ("tracking.run_name=1.10,2.20,a", "tracking.run_name='1.10','2.20',a"),
+        ("tracking.run_name=choice(1.10, a, 2.20)", "tracking.run_name=choice('1.10', a,'2.20')"),
+        ("tracking.run_name=tag(x, shuffle(1.10,a))", "tracking.run_name=tag(x, shuffle('1.10',a))"),
+        ("trainer.seed=choice(1,2)", "trainer.seed=choice(1,2)"),
+        ("task.target=2024", "task.target='2024'"),
+        ("hydra.run.dir=true", "hydra.run.dir=true"),
         ("tracking.run_name=range(1,4)", "tracking.run_name=range(1,4)"),
         ("dataset.features=[1.10, a]", "dataset.features=[1.10, a]"),
         ("dataset.standardize=true", "dataset.standardize=true"),
@@ -87,3 +92,11 @@ def test_a_text_that_yaml_reads_as_a_number_is_rejected(text: str, said: str) ->
         convert(OmegaConf.merge(made, OmegaConf.create(text)))
     assert said in str(error.value)
     assert str(error.value).endswith("in quotes")
+
+
+def test_an_interpolation_of_a_number_is_a_text() -> None:
+    config = convert(compose(["tracking.run_name=${optimizer.learning_rate}", "optimizer.learning_rate=0.25"]))
+    assert config.tracking.run_name == "0.25"
+    tagged = compose(arranged(["resume=auto", "name=${trainer.seed}", "tracking.tags.seed=${trainer.seed}"]))
+    config = typed_config(tagged)
+    assert (config.name, dict(config.tracking.tags)) == ("1337", {"seed": "1337"})

@@ -93,6 +93,15 @@ def test_torchrun_within_another_launcher_has_started_the_process(
     assert found(monkeypatch, outer | TORCHRUN | kept).source == "torchrun"
 
 
+@pytest.mark.parametrize("outer", [SLURM, OPEN_MPI])
+def test_launchers_that_disagree_are_an_error(monkeypatch: pytest.MonkeyPatch, outer: dict[str, str]) -> None:
+    said = r"cluster=auto: .* tasks, but RANK=5 and WORLD_SIZE=6 are set.*; unset RANK.* --nnodes and one --rdzv"
+    each_alone = {"TORCHELASTIC_RUN_ID": "none"}
+    for variables in ({}, each_alone, each_alone | {"GROUP_WORLD_SIZE": "1"}):
+        with pytest.raises(ConfigError, match=said):
+            found(monkeypatch, outer | TORCHRUN | variables)
+
+
 def test_kubernetes_tells_the_index_and_a_person_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getfqdn", lambda _: "train-2.train.default.svc.cluster.local")
     with pytest.raises(

@@ -143,6 +143,7 @@ def test_the_list_shows_where_what_lies(place: Path, store: Store, capsys: pytes
         (["clean"], "clean needs a filter: older=30d, keep=5"),
         (["clean", "older=30"], "older=30: must be a number above 0 with a unit, s, m, h or d; set older=30d"),
         (["clean", "status=dead"], "status=dead: must be one of finished, failed"),
+        (["clean", "status=failed", "status=killed"], "status=killed: is given twice; write status=failed,killed"),
         (["clean", "keep=-1"], "keep=-1: must be an integer of at least 0"),
         (["clean", "keep=2", "yes=maybe"], "yes=maybe: must be true or false"),
         (["cleen", "keep=2"], "cleen: write one of list, compare, clean, sync, then key=value; did you mean clean?"),

@@ -80,6 +80,11 @@ def read(arguments: Sequence[str]) -> Request:
             raise ConfigError(f"{argument}: write one of {', '.join(ACTIONS)}, then key=value; {fix}")
         elif key == "run":
             runs.append(value)
+        elif key in values:
+            fix = f"write it once, such as {key}={values[key]}"
+            if key == "status":
+                fix = f"write {key}={values[key]},{value}"
+            raise invalid(key, value, problem="is given twice", fix=fix)
         else:
             values[key] = value
     return Request(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -175,3 +176,19 @@ def test_a_run_continues_with_examples_of_the_same_form() -> None:
     for key, value in (("standardize", False), ("sequence_length", 16)):
         with pytest.raises(ConfigError, match=rf"dataset\.{key}=.*: the run has trained with .*; leave"):
             resume.check_examples(found, {"dataset": {**recorded, key: value}})
+
+
+@pytest.mark.parametrize("left", [None, b"", b"{"], ids=["lost", "empty", "torn"])
+def test_a_run_whose_record_is_lost_is_found_by_its_checkpoints(tmp_path: Path, left: bytes | None) -> None:
+    saved = runs.register(tmp_path, "aaaa1111", tracked=True, overrides=OVERRIDES, lasting={"name": "mine"})
+    about = content(10, "aaaa1111")
+    storage.write(saved.folder, replace(about, about={**about.about, runs.IN_CHECKPOINTS: dict(saved.record)}))
+    record = saved.folder / "run.json"
+    if left is None:
+        record.unlink()
+    else:
+        record.write_bytes(left)
+    found, _ = runs.find("resume", "latest", tmp_path)
+    assert found == saved
+    runs.end(found, finished=False)
+    assert runs.find("resume", "aaaa", tmp_path)[0].record["ended"], "the file is there again"
