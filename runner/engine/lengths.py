@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.config.schema import RunConfig, TaskConfig, TrainerConfig
+from runner.config.schema import LayoutConfig, RunConfig, TaskConfig, TrainerConfig
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySpec, DataSource
 from runner.data.sampler import steps_in_epoch
@@ -125,7 +125,8 @@ def run_length(config: RunConfig, examples: int, tokens: int) -> RunLength:
     """Returns the length of a run on so many examples, with so many tokens each; 0: the task counts none."""
     trainer = config.trainer
     if config.dataset.batch_size > examples:
-        _check_batch(config, examples)
+        multiple = _batch_axis_size(config.layout, config.mesh.axes) * trainer.accumulate_steps
+        _check_batch(config.dataset, examples, multiple)
     epoch = epoch_steps(config.dataset, trainer, examples)
     tokens_per_step = tokens * config.dataset.batch_size
     if trainer.steps is not None:
@@ -204,15 +205,14 @@ def without_padding(config: RunConfig, examples: int | None = None) -> RunConfig
     return replace(config, dataset=replace(config.dataset, remainder="drop"))
 
 
-def _check_batch(config: RunConfig, examples: int) -> None:
+def _check_batch(config: DatasetConfig, examples: int, multiple: int) -> None:
     # The split can't fill it, or it would be padded by more than the mesh needs.
-    batch = config.dataset.batch_size
-    multiple = _batch_axis_size(config) * config.trainer.accumulate_steps
-    if config.dataset.remainder == "drop":
+    batch = config.batch_size
+    if config.remainder == "drop":
         largest = examples // multiple * multiple
     else:
         largest = _rounded_up(examples, multiple)
-    split = f"split {config.dataset.train} has {examples} examples"
+    split = f"split {config.train} has {examples} examples"
     if largest == 0:
         raise invalid(
             "dataset.batch_size",
@@ -239,7 +239,7 @@ def eval_sizes(config: RunConfig, examples: int, *, mixes_rows: bool = False) ->
         # A loss of more rows is another one, which could not be compared with that of training.
         size = config.dataset.batch_size
     size = min(size, examples)
-    return size, _rounded_up(size, _batch_axis_size(config))
+    return size, _rounded_up(size, _batch_axis_size(config.layout, config.mesh.axes))
 
 
 def steps_per_call(dataset: DatasetConfig, trainer: TrainerConfig, examples: int) -> int | None:
@@ -283,8 +283,8 @@ def _max_steps(dataset: DatasetConfig, source: DataSource) -> int:
     return max(1, _MAX_BYTES // max(bytes_per_step(dataset, source.specs), 1))
 
 
-def _batch_axis_size(config: RunConfig) -> int:
-    return axis_size(config.mesh.axes, batch_axis(config.layout, config.mesh.axes))
+def _batch_axis_size(config: LayoutConfig, axes: Mapping[str, int]) -> int:
+    return axis_size(axes, batch_axis(config, axes))
 
 
 def _rounded_up(count: int, multiple: int) -> int:
