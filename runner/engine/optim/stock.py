@@ -19,7 +19,7 @@ from runner.engine.optim.keras_classes import (
 from runner.engine.optim.rules import OPTIMIZERS
 from runner.engine.optim.schedules import decay_span, is_constant, learning_rate
 
-# No comparison with a stock optimizer takes more steps than this.
+# No comparison with a stock optimizer takes more steps than this, with a schedule that Keras lacks.
 _MOST_COMPARED_STEPS = 65_536
 
 # Variables of fewer dims have no factored state.
@@ -171,9 +171,9 @@ def _tabulated(config: OptimizerConfig, total_steps: int, keras: Any) -> object:
 
     So the formula that the devices compute in float32 is compared with other numbers than its own.
     """
-    count = min(total_steps, _MOST_COMPARED_STEPS)
-    rates = np.zeros(count, np.float32)
-    for step in range(count):
+    # A comparison may take more steps than the run.
+    rates = np.zeros(_MOST_COMPARED_STEPS, np.float32)
+    for step in range(_MOST_COMPARED_STEPS):
         rates[step] = learning_rate(config, step, total_steps)
 
     class Tabulated(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
