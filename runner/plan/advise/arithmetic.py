@@ -68,8 +68,6 @@ class TracedModel:
       sizes: of the losses in chunks and of attention.
     """
 
-    counts_cost = False
-
     placements: Mapping[str, Placement]
     trainable: Sequence[str]
     whole: Mapping[str, VariableInfo]

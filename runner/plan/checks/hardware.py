@@ -11,10 +11,7 @@ from runner.task import registry as task
 
 # Keys that a plan for other hardware reads.
 _REQUIRED = ("kind", "memory_gib", "peak_tflops", "memory_gb_s", "link_gb_s")
-_PLAN_MODULE = "runner.plan"
 _ADVISE_MODULE = "runner.advise"
-# A name that a user may give to hardware of a YAML of their own.
-_EXAMPLE_NAME = "mine"
 
 
 def check(config: RunConfig) -> None:
@@ -51,7 +48,7 @@ def check_command(config: RunConfig, module: str) -> None:
     hardware = config.hardware
     if module == _ADVISE_MODULE:
         _check_advise(config)
-    if hardware.is_here or module in (_PLAN_MODULE, _ADVISE_MODULE):
+    if hardware.is_here or module in ("runner.plan", _ADVISE_MODULE):
         return
     raise invalid(
         "hardware",
@@ -110,5 +107,5 @@ def _check_no_figures(hardware: HardwareConfig) -> None:
                 f"hardware.{field.name}",
                 value,
                 problem="has no effect on hardware.name=here, this machine",
-                fix=f"remove hardware.{field.name}, or set hardware.name={_EXAMPLE_NAME}",
+                fix=f"remove hardware.{field.name}, or set hardware.name=mine",
             )
