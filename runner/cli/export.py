@@ -34,10 +34,9 @@ from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking.attach import Attachment, attach
 from runner.train.display import result_table
-from runner.train.export import folder as folders
 from runner.train.export.check import BATCH, TOLERANCE, Difference, check
 from runner.train.export.signature import Served
-from runner.train.export.write import KERAS_FILE, SAVED_MODEL, loaded_keras, write_model
+from runner.train.export.write import KERAS_FILE, RECORD, SAVED_MODEL, loaded_keras, making, target_folder, write_model
 from runner.train.record import CONFIG, with_config
 from runner.train.saved import evaluated, open_saved, restored
 
@@ -67,7 +66,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     saved = open_saved(config, "runner.export")
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.device_lines(config, composed)
-    target = folders.target(config.export, saved.run)
+    target = target_folder(config.export, saved.run)
     folder = with_config(resolved(config, composed))
     native_log = folder / "runner.log"
     with heard():
@@ -86,7 +85,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             return
         console.print_lines(device_lines)
         # The export appears in its folder when the block ends, so only after it was compared and found equal.
-        with folders.making(target) as unfinished:
+        with making(target) as unfinished:
             with stages.stage("writing the export"), quiet_native_log(native_log):
                 plain = registry.make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
                 has_tensorflow = importlib.util.find_spec("tensorflow") is not None
@@ -118,7 +117,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 "compared": {name: _plain(differences) for name, differences in compared.items()},
                 "versions": versions(),
             }
-            (unfinished / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
+            (unfinished / RECORD).write_text(json.dumps(record, indent=1) + "\n")
             shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
             if vocabulary is not None:
                 (unfinished / TOKENIZER).write_text(vocabulary.tokenizer_json(), "utf-8")
@@ -217,7 +216,7 @@ def _record(store: Attachment, step: int, target: Path, compared: Mapping[str, M
     for name, difference in next(iter(compared.values())).items():
         if not difference.exact and not difference.drawn:
             metrics[f"export/{name}_difference"] = difference.largest
-    files = [path for path in (target / folders.RECORD, target / TOKENIZER) if path.is_file()]
+    files = [path for path in (target / RECORD, target / TOKENIZER) if path.is_file()]
     store.add(step, metrics, files, "export")
 
 

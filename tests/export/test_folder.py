@@ -7,7 +7,7 @@ import pytest
 from runner.checkpoint.runs import SavedRun
 from runner.config.schema import ExportConfig
 from runner.errors import ConfigError, EngineError
-from runner.train.export import folder
+from runner.train.export import write as folder
 
 RUN = SavedRun(Path("nowhere"), {"run": "abc", "tracked": True})
 
@@ -20,13 +20,13 @@ def export(path: Path, text: str) -> None:
 
 
 def test_the_default_folder_has_the_name_of_the_run() -> None:
-    assert folder.target(ExportConfig(), RUN).parts[-3:] == ("outputs", "exports", "abc")
+    assert folder.target_folder(ExportConfig(), RUN).parts[-3:] == ("outputs", "exports", "abc")
 
 
 def test_an_earlier_export_is_replaced_completely(tmp_path: Path) -> None:
     path = tmp_path / "served" / "model"
     export(path, "first")
-    assert folder.target(ExportConfig(str(path)), RUN) == path
+    assert folder.target_folder(ExportConfig(str(path)), RUN) == path
     export(path, "second")
     assert (path / "saved_model").read_text() == "second"
     assert [each.name for each in path.parent.iterdir()] == ["model"]
@@ -38,7 +38,7 @@ def test_an_earlier_export_with_other_files_is_rejected_and_kept(tmp_path: Path)
     (path / "notes").mkdir()
     (path / "notes" / "mine.txt").write_text("precious")
     with pytest.raises(ConfigError, match="an earlier export without other files"):
-        folder.target(ExportConfig(str(path)), RUN)
+        folder.target_folder(ExportConfig(str(path)), RUN)
     with pytest.raises(EngineError, match="other files were written there"):
         export(path, "second")
     assert (path / "notes" / "mine.txt").read_text() == "precious"
@@ -80,8 +80,8 @@ def test_a_failed_rename_restores_the_earlier_export(tmp_path: Path, monkeypatch
 def test_a_folder_that_no_export_wrote_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(ConfigError, match=r"export.folder=.*: .* set export.folder="):
-        folder.target(ExportConfig(str(tmp_path)), RUN)
+        folder.target_folder(ExportConfig(str(tmp_path)), RUN)
     with pytest.raises(ConfigError, match=r"export\.folder"):
-        folder.target(ExportConfig(str(tmp_path / "thesis.txt")), RUN)
+        folder.target_folder(ExportConfig(str(tmp_path / "thesis.txt")), RUN)
     (tmp_path / "empty").mkdir()
-    assert folder.target(ExportConfig(str(tmp_path / "empty")), RUN) == tmp_path / "empty"
+    assert folder.target_folder(ExportConfig(str(tmp_path / "empty")), RUN) == tmp_path / "empty"

@@ -1,10 +1,17 @@
-"""Writes a plain model: as a SavedModel that takes a dataset's raw arrays, and as a Keras file."""
+"""Writes a plain model, as a SavedModel that takes a dataset's raw arrays and as a Keras file, into its folder.
+
+The folder is written atomically, and never in place of anything but an earlier export.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 import re
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,9 +21,12 @@ import numpy as np
 
 from runner.arrays import Tensor
 from runner.arrays import of as array_functions
+from runner.checkpoint.runs import SavedRun
+from runner.config.schema import ExportConfig
 from runner.engine.base import PlainModel
-from runner.errors import in_one_line
+from runner.errors import EngineError, in_one_line, invalid
 from runner.host.late import late
+from runner.host.paths import outputs_dir
 from runner.task.base import named_outputs
 from runner.train.export.signature import NAME, Served
 
@@ -32,8 +42,8 @@ else:
     tf = late("tensorflow")
     export = late("jax.export")
 
-# The memory address in an object's repr, which says nothing to a user and differs each time.
 _LONGEST = 300  # characters of a reason
+# The memory address in an object's repr, which says nothing to a user and differs each time.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 SAVED_MODEL = "saved_model"
@@ -41,6 +51,9 @@ SAVED_MODEL = "saved_model"
 PROGRAM_FILE = "answer.stablehlo"
 VALUES_FILE = "values.npz"
 KERAS_FILE = "model.keras"
+# What was exported, and which files belong to it.
+RECORD = "export.json"
+_KEY = "export.folder"
 
 
 @dataclass(frozen=True)
@@ -151,3 +164,61 @@ def write_program(plain: PlainModel, served: Served, folder: Path) -> None:
     folder.mkdir()
     (folder / PROGRAM_FILE).write_bytes(program.serialize())
     np.savez(folder / VALUES_FILE, *values)
+
+
+def target_folder(config: ExportConfig, run: SavedRun) -> Path:
+    """Returns the folder of an export; raises ConfigError if it has other files than an earlier export's."""
+    path = outputs_dir() / "exports" / run.id
+    if config.folder:
+        path = Path(config.folder).expanduser().absolute()
+    if path.exists() and not _is_ours(path):
+        problem = "must be a new or empty folder, or an earlier export without other files"
+        raise invalid(_KEY, path, problem=problem, fix=f"set {_KEY}={path}/export")
+    return path
+
+
+def _is_ours(path: Path) -> bool:
+    """Returns whether a folder has no other files than those that an export recorded."""
+    if not path.is_dir():
+        return False
+    try:
+        recorded = {RECORD, *map(str, json.loads((path / RECORD).read_text())["files"])}
+    except (OSError, ValueError, TypeError, KeyError):
+        recorded = set()
+    return set(_files(path)) <= recorded
+
+
+def _files(path: Path) -> list[str]:
+    """Returns the relative paths of all files below a folder; a link counts as a file."""
+    found = [child for child in path.rglob("*") if not child.is_dir() or child.is_symlink()]
+    return sorted(child.relative_to(path).as_posix() for child in found)
+
+
+@contextmanager
+def making(path: Path) -> Iterator[Path]:
+    """Yields a folder beside the target, which takes the target's place if the block succeeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # On the same file system as the target, so that renames are atomic.
+    workspace = Path(tempfile.mkdtemp(prefix=f".unfinished-{path.name}-", dir=path.parent))
+    new = workspace / "new"
+    old = workspace / "old"
+    new.mkdir()
+    try:
+        yield new
+        # What a later export may replace.
+        record = json.loads((new / RECORD).read_text())
+        record["files"] = [name for name in _files(new) if name != RECORD]
+        (new / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+        # Checked again: an export takes minutes, in which somebody may have written there.
+        if path.exists() and not _is_ours(path):
+            raise EngineError(f"{_KEY}={path}: other files were written there during the export; nothing was exported")
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
+    finally:
+        # The earlier export goes only when the new one is in its place.
+        shutil.rmtree(workspace, ignore_errors=True)
