@@ -25,7 +25,7 @@ from typing import IO
 
 from runner.cluster.messages import DeniedError, authenticate
 from runner.cluster.place import VARIABLE, Place
-from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, UNHEARD_S
+from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, STOPPED_S, UNHEARD_S
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
 from runner.host.signals import SIGNALS, TOGETHER_S
@@ -104,6 +104,8 @@ def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
     # Time at which the processes that are left are killed.
     deadline = math.inf
     loss = _Loss(place)
+    # When each process was last seen not to be stopped.
+    awake_at = [time.monotonic()] * len(children)
     is_over = False
     while not is_over:
         # Asked first, so that the codes of all are seen below before the loop ends.
@@ -117,9 +119,12 @@ def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
                 deadline = min(deadline, now + SECOND_SIGNAL_S)
             first_signal_at = min(first_signal_at, now)
         passed_on = len(signals)
-        failed = [index for index, child in enumerate(children) if child.code]
-        if failed and not loss.why:
-            loss.begin(failed[0], children[failed[0]].code or _KILLED)
+        for index, child in enumerate(children):
+            if not child.is_stopped:
+                awake_at[index] = now
+        lost = [index for index, child in enumerate(children) if child.code or now - awake_at[index] > STOPPED_S]
+        if lost and not loss.why:
+            loss.begin(lost[0], children[lost[0]].code)
             # Process 0 has to record the end, but may have been stopped, as by SIGSTOP.
             children[0].send(signal.SIGCONT)
             deadline = min(deadline, now + GRACE_S)
@@ -127,7 +132,7 @@ def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
             deadline = now
         if children[0].code is not None:
             deadline = min(deadline, now + (AFTER_FIRST_S if children[0].code else UNHEARD_S))
-        if now > deadline:
+        if now >= deadline:
             for child in children:
                 child.give_up()
         time.sleep(_POLL_S)
@@ -177,15 +182,17 @@ class _Loss:
         self.code = 0
         self.is_told = False
 
-    def begin(self, index: int, code: int) -> None:
-        """Stores a failure, and reports it to the coordinator in a thread."""
-        if code < 0:
+    def begin(self, index: int, code: int | None) -> None:
+        """Stores a failure, and reports it to the coordinator in a thread; without a code, the process is stopped."""
+        if code is None:
+            how = f"was stopped for {STOPPED_S:.0f} s"
+        elif code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
         else:
             how = f"ended with exit code {code}"
         self.since = time.monotonic()
         self.why = f"process {index} {how}"
-        self.code = code
+        self.code = code or _KILLED
         signum = self.code - _SIGNALED if self.code > _SIGNALED else None
         report = {"kind": "lost", "index": index, "why": self.why, "signum": signum}
         line = json.dumps(report).encode() + b"\n"
@@ -246,6 +253,13 @@ class Child:
     def code(self) -> int | None:
         """Its exit code, -n if signal n killed it; None: it runs."""
         return self._process.poll()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped, as by SIGSTOP, and can't end by itself."""
+        if self.code is not None or not hasattr(os, "waitid"):
+            return False
+        return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
 
     def send(self, signum: int) -> None:
         """Sends it a signal."""
