@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -27,11 +26,9 @@ def saved(folder: Path, name: str, *, days: float = 0, tracked: bool = False, **
     made = runs.register(folder, name, tracked=tracked, overrides=[])
     began = time.time() - days * DAY
     for step in (5, 10):
-        storage.write(made.folder, content(step, name))
+        storage.write(made.folder, content(step, name, saved_at=time.strftime(storage.TIME, time.localtime(began))))
     lasting = {**made.record, "started": began, "ended": True, "finished": True, **record}
     runs.write_record(made.folder, lasting)
-    for step in (5, 10):
-        os.utime(storage.place(made.folder, step), (began, began))
     return made.folder
 
 
