@@ -535,7 +535,7 @@ def front(
 
 
 def examples(path: Path, images: Array, captions: Sequence[tuple[str, str]], title: str) -> None:
-    """Draws images (n, H, W, C) side by side, each with a caption in black and one in red, of any lines."""
+    """Draws images (n, H, W, C) side by side, each with a caption in black and one in orange, of any lines."""
     count = len(images)
     columns = min(_EXAMPLES_PER_ROW, max(count, 3))
     rows = max(-(-count // _EXAMPLES_PER_ROW), 1)

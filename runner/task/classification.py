@@ -277,7 +277,7 @@ class Classification(Supervised):
         if len(wrong) > len(shown):
             title += f"; the {len(shown)} most confident"
         if len(shown):
-            title += "\nbelow each its label, and in red the prediction with its probability"
+            title += "\nbelow each its label, and in orange the prediction with its probability"
         draw = partial(figures.examples, images=source.read(shown)[image], captions=captions, title=title)
         return Report({"wrong.png": draw}, {})
 
