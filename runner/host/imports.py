@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
+from numpy import random as numpy_random
 
 _OURS = ("runner", "hydra_plugins")
 # NumPy takes a seed of 32 bits.
@@ -35,7 +35,7 @@ def seeded(seed: int) -> Iterator[None]:
     """
     with kept_random_state():
         random.seed(seed)
-        np.random.seed(seed)
+        numpy_random.seed(seed)
         yield
 
 
@@ -43,12 +43,12 @@ def seeded(seed: int) -> Iterator[None]:
 def kept_random_state() -> Iterator[None]:
     """Restores the states of `random` and `np.random` after the block."""
     python_state = random.getstate()
-    numpy_state = np.random.get_state()
+    numpy_state = numpy_random.get_state()
     try:
         yield
     finally:
         random.setstate(python_state)
-        np.random.set_state(numpy_state)
+        numpy_random.set_state(numpy_state)
 
 
 class _Loader(Loader):
@@ -90,17 +90,18 @@ class _Finder(MetaPathFinder):
         # wrapped.
         if spec is not None and isinstance(spec.loader, Loader) and hasattr(spec.loader, "exec_module"):
             if is_users(spec, self._own):
-                spec.loader = _Loader(spec.loader, self._executing(fullname))
+                seed = (zlib.crc32(fullname.encode()) ^ self._seed) & _MAX_SEED
+                spec.loader = _Loader(spec.loader, self._executing(seeded(seed), own=True))
             elif self._in_own:
-                spec.loader = _Loader(spec.loader, kept_random_state())
+                spec.loader = _Loader(spec.loader, self._executing(kept_random_state(), own=False))
         return spec
 
     @contextmanager
-    def _executing(self, name: str) -> Iterator[None]:
+    def _executing(self, around: AbstractContextManager[None], *, own: bool) -> Iterator[None]:
         before = self._in_own
-        self._in_own = True
+        self._in_own = own
         try:
-            with seeded((zlib.crc32(name.encode()) ^ self._seed) & _MAX_SEED):
+            with around:
                 yield
         finally:
             self._in_own = before

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,3 +81,18 @@ def test_a_module_is_as_any_other_afterwards() -> None:
     assert type(module.__loader__).__name__ == "SourceFileLoader"
     assert module.__spec__ is not None
     assert module.__spec__.loader is module.__loader__
+
+
+def test_a_users_module_is_the_first_to_need_numpys_generator(tmp_path: Path) -> None:
+    code = "from runner.host import imports; imports.watch(1); import own_first; print(own_first.DRAWN)"
+    path = os.pathsep.join([str(Path(__file__).parents[2]), str(tmp_path), str(tmp_path / "site-packages")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-1000:]
+    assert done.stdout.strip() == str(drawn("own_first"))
