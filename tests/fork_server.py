@@ -51,7 +51,7 @@ def preload(library: str) -> None:
     """Imports a library as the product does, and what runs import beside it; the other library stays away."""
     from runner.engine import registry
     from runner.host import libraries
-    from runner.tracking import library as of_mlflow
+    from runner.tracking import mlflow_setup as of_mlflow
 
     for name in _BESIDE[:1]:
         importlib.import_module(name)

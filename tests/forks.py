@@ -39,7 +39,7 @@ SLOW_CODE = " ".join(
 )
 # For tests with maxima over a whole dim. Compiling takes 2.5 times as long.
 RIGHT_MAXIMA = SLOW_CODE.replace("optimization_level=0", "optimization_level=1")
-# What the product sets before the imports, see `runner.engine` and `runner.tracking.library`.
+# What the product sets before the imports, see `runner.engine` and `runner.tracking.mlflow_setup`.
 _ALWAYS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "MLFLOW_DISABLE_TELEMETRY": "true",

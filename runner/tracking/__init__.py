@@ -14,7 +14,7 @@ from runner.host import stages
 from runner.host.late import late
 from runner.host.paths import project_root
 from runner.tracking.base import RunSpec, Status, Tracker
-from runner.tracking.library import set_environment
+from runner.tracking.mlflow_setup import set_environment
 
 if TYPE_CHECKING:
     from runner.tracking import tracker

@@ -14,8 +14,8 @@ from runner.errors import TrackingError
 from runner.host import stages
 from runner.host.late import late
 from runner.host.paths import project_root
-from runner.tracking.library import reason
 from runner.tracking.location import shown, tracking_uri, ui_lines
+from runner.tracking.mlflow_setup import reason
 from runner.tracking.records import clean_key
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from sqlalchemy.pool import StaticPool
 from runner.errors import TrackingError
 from runner.host.late import late
 from runner.host.secrets import scrub
-from runner.tracking.library import NOT_MLFLOW, http_code, reason
 from runner.tracking.location import is_database, is_http, shown, sqlite_path
+from runner.tracking.mlflow_setup import NOT_MLFLOW, http_code, reason
 
 if TYPE_CHECKING:
     from mlflow.store.db import utils

@@ -15,8 +15,8 @@ from mlflow.exceptions import MlflowException
 from runner.errors import TrackingError
 from runner.host.lock import HeldError
 from runner.tracking import page, run_file
-from runner.tracking.library import http_code, reason
 from runner.tracking.location import fingerprint
+from runner.tracking.mlflow_setup import http_code, reason
 from runner.tracking.process import BOOT, PID
 from runner.tracking.records import TAG_LIMIT, Artifact, Dataset, Ending, Point, Record, Tag, cut
 from runner.tracking.run_file import Unsent

@@ -15,8 +15,8 @@ from runner.errors import TrackingError
 from runner.host import session
 from runner.tracking import page, process
 from runner.tracking.base import RunSpec
-from runner.tracking.library import reason, warn
 from runner.tracking.location import shown
+from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.records import TAG_LIMIT, clean_params, cut
 from runner.tracking.send import sync_run
 from runner.tracking.store import Store, search

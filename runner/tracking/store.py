@@ -18,8 +18,8 @@ from runner.errors import ConfigError, TrackingError
 from runner.host.lock import locked
 from runner.host.paths import project_root
 from runner.host.signals import current
-from runner.tracking.library import NOT_MLFLOW, quiet
 from runner.tracking.location import VARIABLE, shown, sqlite_path, tracking_uri
+from runner.tracking.mlflow_setup import NOT_MLFLOW, quiet
 from runner.tracking.probe import create_tables, probe, unusable, unusable_by
 
 # MLflow's UI shows it in the list of experiments. Which view opens is up to the address, in MLflow 3.17.

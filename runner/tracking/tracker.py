@@ -18,8 +18,8 @@ from runner.errors import Interrupted, TrackingError
 from runner.host.signals import current
 from runner.tracking import page, start
 from runner.tracking.base import RunSpec, Status, Tracker
-from runner.tracking.library import reason, warn
 from runner.tracking.location import tracking_uri, ui_lines
+from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
 from runner.tracking.run_file import RunFile, sync_command
 from runner.tracking.send import FOLDER, MlflowWriter, is_retryable

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from runner.host.lock import HeldError
-from runner.tracking.library import reason
+from runner.tracking.mlflow_setup import reason
 from runner.tracking.records import Point, Record
 from runner.tracking.run_file import RunFile
 from runner.tracking.send import POINTS_PER_CALL, MlflowWriter, is_retryable

@@ -2,7 +2,7 @@
 
 from mlflow.exceptions import MlflowException
 
-from runner.tracking.library import reason
+from runner.tracking.mlflow_setup import reason
 
 
 def test_a_pages_long_error_is_its_innermost_cause():

@@ -23,8 +23,8 @@ from runner.host.logs import MaskedFormatter
 from runner.host.paths import conf_dir
 from runner.host.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
 from runner.plan.checks.run import convert
-from runner.tracking.library import reason
 from runner.tracking.location import fingerprint, tracking_uri
+from runner.tracking.mlflow_setup import reason
 from runner.tracking.run_file import RunFile
 from tests.tracking.server import Server
 

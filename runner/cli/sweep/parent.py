@@ -14,8 +14,8 @@ from runner.cli.sweep.settings import Settings
 from runner.host.paths import project_root
 from runner.tracking import page, start
 from runner.tracking.base import RunSpec, Status
-from runner.tracking.library import reason, warn
 from runner.tracking.location import ui_lines
+from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.records import TAG_LIMIT, cut
 from runner.tracking.start import mark_dead_runs
 from runner.tracking.store import KIND_TAG, Store, find_sweep, open_tracking, search

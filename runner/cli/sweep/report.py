@@ -20,8 +20,8 @@ from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.task import metrics
 from runner.tracking.base import Status
-from runner.tracking.library import reason, warn
 from runner.tracking.member import Values, values_of, varied_tags
+from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.tags import tags_of
 
 # A resumed sweep runs these again: they may end well this time. A refused job would end as before.
