@@ -30,22 +30,17 @@ def moved(
             # Computed whole.
             continue
         old_shapes = _kept_shapes(loss, old_chunks, examples, old)
-        *always, of_bias = old_shapes
-        # A head may have no bias.
-        if any(counts[shape] != 1 for shape in always) or counts[of_bias] > 1:
-            return None
-        if not new_shapes.keys().isdisjoint(old_shapes):
+        if any(counts[shape] != 1 for shape in old_shapes) or not new_shapes.keys().isdisjoint(old_shapes):
             return None
         new_shapes |= dict(zip(old_shapes, _kept_shapes(loss, new_chunks, examples, new), strict=True))
     return [(new_shapes.get(shape, shape), dtype) for shape, dtype in saved]
 
 
 def _kept_shapes(loss: LossShapes, chunks: int, examples: int, split: LossSplit) -> list[tuple[int, ...]]:
-    """Returns the shapes of what the forward pass of a loss keeps, that of the bias's gradient last."""
+    """Returns the shapes of what the forward pass of a loss keeps."""
     tokens = (examples // split.examples) * (loss.tokens // split.sequence // chunks)
     return [
         (chunks, split.examples, split.sequence, tokens, loss.features),
         (split.examples, split.sequence, loss.features, loss.vocabulary),
         (chunks, split.examples, split.sequence, tokens),
-        (split.examples, split.sequence, loss.vocabulary),
     ]
