@@ -35,8 +35,8 @@ NAME = "name"
 _FOLDER = "trainer.checkpoint.folder"
 # The checkpoint that a reference names after the run.
 _STEP = re.compile(r"@(\d+|best)$", re.ASCII)
-# They need `resume=auto` or `resume=<run>`, so a branch of a run with restarts has none.
-_OF_RESTARTS = ("cluster.restarts", "cluster.restart_window")
+# It needs `resume=auto` or `resume=<run>`, so a branch of a run with restarts has none.
+_RESTARTS = "cluster.restarts"
 MULTIRUN = ("-m", "--multirun")
 
 
@@ -84,7 +84,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         # A run is evaluated or exported in this process, however many processes trained it.
         typed_keys.append("cluster")
     elif key == "branch":
-        typed_keys += _OF_RESTARTS
+        typed_keys.append(_RESTARTS)
     foreign = recorded.why_foreign(run.folder, runs.RECORD)
     overrides = recorded.checked(f"{key}={run.folder}", foreign, without(run.record["overrides"], typed_keys))
     resolved = run.folder.as_posix()

@@ -37,7 +37,6 @@ _PLACES = {
     "folder",
     "path",
     "preset",
-    "secret_file",
     "tokenizer",
     "uri",
 }

@@ -15,7 +15,7 @@ from runner.checkpoint.attempts import Journal
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.resume import Previous
 from runner.checkpoint.runs import SavedRun
-from runner.cluster import lifecycle, restarts, slurm
+from runner.cluster import restarts, slurm
 from runner.cluster.team import current
 from runner.config.schema import CheckpointConfig
 from runner.engine import registry
@@ -140,7 +140,7 @@ def begin_attempt(
         journal = attempts.begin(own_folder, start, restarts.earlier_end(), mesh)
         journals.append(journal)
         # A lost process ends this one from another thread, without the stack.
-        lifecycle.on_end(lambda reason, _: journal.end(reason))
+        current().on_end(lambda reason, _: journal.end(reason))
         # `push` and not `callback`, because such a function gets the exception that ends the attempt.
         locks.push(partial(_end_journal, journal))
         run = runs.register(

@@ -20,7 +20,6 @@ from runner.cluster.team import current
 from runner.config import short_keys
 from runner.config.compose import directory, without_hydra
 from runner.config.convert import flatten, resolved
-from runner.config.fields import seconds_of
 from runner.config.hydra_keys import subfolder_problem
 from runner.config.schema import AUTO, RunConfig
 from runner.engine import devices, registry
@@ -45,7 +44,8 @@ _MODULES_WITHOUT_A_MESH = ("runner.plan", "runner.advise", _DATA_MODULE)  # they
 _LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
 # Keys whose values may differ between the processes of a run: each has its own, or process 0 alone reads them.
 _KEYS_PER_PROCESS = (
-    *("cluster.index", "cluster.coordinator", "cluster.secret_file"),
+    "cluster.index",
+    "cluster.coordinator",
     "tracking.uri",
 )
 
@@ -152,8 +152,7 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
     # A supervisor around this command starts it again, and counts.
     if not most or restarts.is_supervised():
         raise SystemExit(start({}))
-    limits = restarts.Restarts(most, seconds_of(config.cluster.restart_window))
-    raise SystemExit(restarts.run(start, limits, lambda: bool(signals)))
+    raise SystemExit(restarts.run(start, most, lambda: bool(signals)))
 
 
 def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:

@@ -13,14 +13,12 @@ from types import FrameType
 
 from runner.checkpoint.arguments import value_of
 from runner.cluster import restarts
-from runner.config.fields import duration_problem, seconds_of
-from runner.config.schema import AUTO, ClusterConfig
+from runner.config.schema import AUTO
 from runner.errors import EXIT_REFUSED
 from runner.host.signals import SIGNALS
 
 _USAGE = "python -m runner.supervise -- python -m runner resume=auto name=exp1 ..."
 _MOST = "cluster.restarts"
-_WINDOW = "cluster.restart_window"
 # Used where the command sets no limit of its own: enough for a bad night, and few enough that a run which fails at
 # once each time ends within minutes.
 _DEFAULT_MOST = 10
@@ -29,7 +27,7 @@ _POLL_S = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Supervises a command; its `cluster.restarts` and `cluster.restart_window` are the limits.
+    """Supervises a command, which is started again as often as its `cluster.restarts` says.
 
     Returns:
       The exit code of the command's last start; 2 if the command line is invalid.
@@ -46,10 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     for signum in SIGNALS:
         if signal.getsignal(signum) != signal.SIG_IGN:
             previous[signum] = signal.signal(signum, supervisor.pass_on)
-    window = value_of(command, _WINDOW) or ClusterConfig.restart_window
-    limits = restarts.Restarts(int(value_of(command, _MOST) or _DEFAULT_MOST), seconds_of(window))
+    most = int(value_of(command, _MOST) or _DEFAULT_MOST)
     try:
-        return restarts.run(supervisor.start, limits, supervisor.is_stopped, supervisor.sleep)
+        return restarts.run(supervisor.start, most, supervisor.is_stopped, supervisor.sleep)
     finally:
         for signum, handler in previous.items():
             signal.signal(signum, handler)
@@ -65,10 +62,6 @@ def _problem(command: Sequence[str]) -> str | None:
     most = value_of(command, _MOST)
     if most and not most.isdigit():
         return f"{_MOST}={most}: must be an integer of at least 0; set {_MOST}={_DEFAULT_MOST}"
-    window = value_of(command, _WINDOW)
-    window_problem = duration_problem(window) if window else None
-    if window_problem is not None:
-        return f"{_WINDOW}={window}: {window_problem}; set {_WINDOW}={ClusterConfig.restart_window}"
     return None
 
 

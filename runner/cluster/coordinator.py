@@ -1,8 +1,8 @@
 """The coordinator: a server in process 0 that broadcasts, all-gathers, and notices lost processes.
 
 Every connection must first prove that it knows the secret of the run: process 0 sends a challenge, the peer its answer
-and the HMAC-SHA256 of both, and process 0 its own HMAC. Until then a connection may send 4 KiB within 10 s, and at
-most 64 may wait. So a stranger can neither end a run nor fill the memory. What follows is not encrypted.
+and the HMAC-SHA256 of both, and process 0 its own HMAC. Until then a connection may send a line of 4 KiB within 10 s,
+and at most 64 may wait. So a stranger can neither end a run nor fill the memory. What follows is not encrypted.
 
 A message is a line of JSON with a `kind`:
 
@@ -44,8 +44,8 @@ from runner.cluster.messages import (
 from runner.cluster.timeouts import BEAT_S, LAST_WORDS_S, PROOF_S, SILENCE_S
 from runner.errors import shown
 
-# Connections that have not proved the secret yet. Each may hold 4 KiB, and a run on a large cluster joins within
-# seconds.
+# Connections that have not proved the secret yet. asyncio buffers up to 256 KiB of each, and a run on a large cluster
+# joins within seconds.
 MOST_WAITING = 64
 # Between two looks at whether the others have heard; short next to an exit.
 _POLL_S = 0.02
@@ -98,9 +98,7 @@ class Coordinator:
         # Values of an unfinished all_gather, by key and process.
         self._values: dict[str, dict[int, Any]] = {}
         # Connections that have not proved the secret yet, the oldest first.
-        self._waiting: dict[asyncio.Task[None], None] = {}
-        # The event loop keeps no references to tasks, which would then be collected.
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: list[asyncio.Task[None]] = []
         self._denied = 0
         self._ended: Message | None = None
         self._begun = False
@@ -121,10 +119,9 @@ class Coordinator:
 
     async def _serve(self) -> None:
         started = time.monotonic()
-        self._listening.setblocking(False)
-        accepting = asyncio.create_task(self._accept())
-        self._tasks.add(accepting)
-        while True:
+        # The limit is that of a stranger's line; `_lines` puts longer ones together.
+        server = await asyncio.start_server(self._meet, sock=self._listening, limit=GREETING)
+        while server.is_serving():
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
             # This process was stopped: the others have not heard its beats either, and take it for lost.
@@ -146,76 +143,45 @@ class Coordinator:
                     peer.has_left = True
                     self._end(f"{self._name(index)} has not answered for {SILENCE_S:.0f} s")
 
-    async def _accept(self) -> None:
-        """Accepts connections. If too many wait to prove the secret, the oldest of them is dropped."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(self._listening)
-            except OSError:
-                # The connection broke, or this process has too many open files.
-                await asyncio.sleep(_POLL_S)
-                continue
-            if len(self._waiting) >= MOST_WAITING:
-                oldest = next(iter(self._waiting))
-                del self._waiting[oldest]
-                oldest.cancel()
-            task = asyncio.create_task(self._meet(connection))
-            self._waiting[task] = None
-            self._tasks.add(task)
-            task.add_done_callback(self._forget)
-            # During a flood of connections, the other tasks still get their turn.
-            await asyncio.sleep(0)
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves a connection, which may be anybody's: nothing counts before it has proved the secret.
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._waiting.pop(task, None)
-        self._tasks.discard(task)
-        if not task.cancelled():
-            # Retrieved, or asyncio would log it.
-            task.exception()
-
-    async def _meet(self, connection: socket.socket) -> None:
-        """Serves a connection, which may be anybody's: nothing counts before it has proved the secret."""
-        own = asyncio.current_task()
+        If too many wait to prove it, the oldest of them is dropped.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._waiting) >= MOST_WAITING:
+            self._waiting.pop(0).cancel()
+        self._waiting.append(task)
         try:
-            await asyncio.wait_for(self._prove(connection, own), PROOF_S)
-            reader, writer = await asyncio.open_connection(sock=connection)
+            async with asyncio.timeout(PROOF_S):
+                own_proof = await self._proved(reader, writer)
         except (DeniedError, TimeoutError, OSError, ValueError, asyncio.CancelledError):
-            connection.close()
+            writer.close()
             return
+        finally:
+            if task in self._waiting:
+                self._waiting.remove(task)
+        # Sent when it no longer waits: a flood of strangers must not end a connection that has had its answer.
+        writer.write(own_proof)
         await self._hear(reader, writer)
 
-    async def _prove(self, connection: socket.socket, task: asyncio.Task[None] | None) -> None:
-        """Verifies that the other side knows the secret, then proves it to the other side.
-
-        The task that serves it no longer counts as waiting once the secret is proved: a flood of strangers must not
-        cancel it after the other side has had its answer.
+    async def _proved(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """Verifies that the other side knows the secret; returns what proves it to the other side.
 
         Raises:
           DeniedError: the other side does not know the secret.
+          ValueError: it has sent too much.
         """
-        loop = asyncio.get_running_loop()
-        connection.setblocking(False)
-        # Otherwise, Nagle's algorithm lets a small message wait until the one before it is acknowledged.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         challenge = nonce()
-        await loop.sock_sendall(connection, encoded({"challenge": challenge}))
-        line = b""
-        while not line.endswith(b"\n"):
-            chunk = await loop.sock_recv(connection, GREETING - len(line))
-            # The other side has closed the connection, or has sent too much.
-            if not chunk:
-                raise DeniedError
-            line += chunk
-        said = greeting(line)
+        writer.write(encoded({"challenge": challenge}))
+        said = greeting(await reader.readline())
         answer = str(said.get("answer"))
         if not is_proof(said.get("proof"), self._token, PEER, challenge, answer):
             self._denied += 1
-            await loop.sock_sendall(connection, encoded({"denied": True}))
+            writer.write(encoded({"denied": True}))
             raise DeniedError
-        if task is not None:
-            self._waiting.pop(task, None)
-        await loop.sock_sendall(connection, encoded({"proof": proof(self._token, FIRST, challenge, answer)}))
+        return encoded({"proof": proof(self._token, FIRST, challenge, answer)})
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves a connection that has proved the secret, until it ends."""
@@ -275,7 +241,7 @@ class Coordinator:
         index = int(said["index"])
         about = said["about"]
         if self._ended is not None:
-            writer.write(_line(self._ended))
+            writer.write(encoded(self._ended))
             return None
         why = ""
         if int(said["count"]) != self._count:
@@ -325,7 +291,7 @@ class Coordinator:
                     in_order = [values[other] for other in range(self._count)]
                     self._tell_all({"kind": "all", "key": said["key"], "value": in_order})
             case "first":
-                self._send(self._peers[0], _line({**said, "index": index}))
+                self._send(self._peers[0], encoded({**said, "index": index}))
             case "bye":
                 # A process that reports a timeout stays until it hears of the end.
                 self._peers[index].has_left = not said.get("stays")
@@ -354,11 +320,11 @@ class Coordinator:
         self._ended = {"kind": "ended", "why": printable(why), "signum": signum, "code": code, "index": index}
         if newcomer is not None:
             # Before process 0, which exits without waiting for a rejected connection.
-            newcomer.write(_line(self._ended))
+            newcomer.write(encoded(self._ended))
         self._tell_all(self._ended)
 
     def _tell_all(self, message: Message) -> None:
-        line = _line(message)
+        line = encoded(message)
         for peer in self._peers.values():
             self._send(peer, line)
 
@@ -390,8 +356,4 @@ def _where(about: Mapping[str, Any]) -> str:
 
 def _only_for_one(why: str) -> bytes:
     """Returns the message to a newcomer that it can't be part of this run, which itself continues."""
-    return _line({"kind": "ended", "why": printable(why), "signum": None, "code": 1, "index": None})
-
-
-def _line(message: Message) -> bytes:
-    return json.dumps(message).encode() + b"\n"
+    return encoded({"kind": "ended", "why": printable(why), "signum": None, "code": 1, "index": None})

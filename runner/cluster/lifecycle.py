@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import platform
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runner.cluster import secret, team
-from runner.cluster.member import Ending, Member
+from runner.cluster.member import Member
 from runner.cluster.place import find, from_launcher, has_launcher
 from runner.cluster.team import ProcessError, Team, current
 from runner.cluster.timeouts import REASON_S
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError, DataError, Interrupted, TrackingError
 from runner.host import cores
-from runner.host.signals import SIGNALS, StopRequest, at_exit
+from runner.host.signals import SIGNALS, at_exit
 
 # In the run's folder: the folder of the other processes, each with a log of its own and its standard output, and the
 # standard output of process 0's native libraries.
@@ -42,8 +41,6 @@ _COLLECTIVE_WORDS = (
     "rendezvous",
 )
 
-# Keys of `finish_together`, each used once.
-_finish_number = itertools.count()
 # Why this process fails, and whether all may fail for that reason; see `failed`.
 _failure: list[tuple[str, bool]] = []
 
@@ -70,7 +67,7 @@ def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
     place = find(config)
     if place is None:
         return
-    place = replace(place, token=secret.token(config, place))
+    place = replace(place, token=secret.token(place))
     member = Member(place, config.timeout)
     team.enter(member)
     at_exit(leave)
@@ -132,52 +129,6 @@ def explained() -> Iterator[None]:
         except (ProcessError, Interrupted) as known:
             raise known from error
         raise
-
-
-def finish_together() -> None:
-    """Waits until all processes have finished their work.
-
-    Raises:
-      ProcessError, Interrupted: one has failed, or the run has ended elsewhere.
-    """
-    current().all_gather(f"done {next(_finish_number)}", True)
-
-
-def on_end(end: Ending) -> Callable[[], None]:
-    """Registers a function for a run that ends elsewhere; see `Member.on_end`."""
-    member = current()
-    if not isinstance(member, Member):
-        return lambda: None
-    return member.on_end(end)
-
-
-def begin_leaving() -> None:
-    """Declares that the main thread ends this process; see `Member.begin_leaving`."""
-    member = current()
-    if isinstance(member, Member):
-        member.begin_leaving()
-
-
-class AgreedStop:
-    """A request to stop that takes effect at the same step in all processes."""
-
-    def __init__(self, stop: StopRequest) -> None:
-        self._stop = stop
-        self._asked = 0
-
-    def raise_if_requested(self) -> None:
-        """Raises `Interrupted` in every process if one of them has received a signal."""
-        member = current()
-        if not isinstance(member, Member):
-            self._stop.raise_if_requested()
-            return
-        if self._stop.signum is not None:
-            member.pass_on(self._stop.signum)
-        self._asked += 1
-        signum = member.broadcast(f"stop {self._asked}", lambda: self._stop.signum or member.signalled())
-        if signum is not None:
-            member.has_agreed_to_end = True
-            raise Interrupted(signum)
 
 
 def own_folder(folder: Path, member: Team) -> Path:

@@ -23,10 +23,11 @@ from runner.cluster.coordinator import Coordinator
 from runner.cluster.messages import DeniedError, authenticate, encoded, printable
 from runner.cluster.place import Place
 from runner.cluster.secret import VARIABLE as SECRET
-from runner.cluster.team import ProcessError, Team
+from runner.cluster.team import Ending, ProcessError, Team
 from runner.cluster.timeouts import BEAT_S, MAIN_THREAD_S, RECORD_S, SILENCE_S
 from runner.errors import ConfigError, DataError, EngineError, Interrupted, PassingError, TrackingError
 from runner.host.secrets import scrub
+from runner.host.signals import StopRequest
 
 T = TypeVar("T")
 # Between two attempts to connect to process 0, and between two looks at whether a wait is given up.
@@ -38,8 +39,6 @@ _BACKLOG = 128
 # Errors of process 0 that the others raise as the same class, so that all exit with the same code and message; a
 # subclass before its base.
 _ERRORS = {error.__name__: error for error in (PassingError, ConfigError, DataError, EngineError, TrackingError)}
-# Records the end of a run: (why, signal number or None).
-Ending = Callable[[str, int | None], None]
 
 
 class Member(Team):
@@ -56,10 +55,13 @@ class Member(Team):
         self._ended: Mapping[str, Any] | None = None
         self._signal: int | None = None
         self._has_passed_on = False
+        # How often `raise_if_requested` and `finish` were called, whose keys are used once.
+        self._asked = 0
+        self._finished = 0
         self._has_left = False
         self._has_begun = False
         self._main_leaves = False
-        self.has_agreed_to_end = False
+        self._has_agreed_to_end = False
         self._timeout = timeout
         self._waits_since = math.inf
         self._sending = threading.Lock()
@@ -157,7 +159,7 @@ class Member(Team):
             raise ProcessError(
                 f"process {self.index} and the server at {self.place.host}:{self.place.port} have different secrets: "
                 "it belongs to another run, or the processes share no secret; set cluster.coordinator to a free port, "
-                f"or {SECRET} or cluster.secret_file to the same secret for all"
+                f"or {SECRET} to the same secret for all"
             ) from error
         except OSError:
             connection.close()
@@ -257,15 +259,12 @@ class Member(Team):
                 print(line, file=sys.stderr, flush=True)
 
     def on_end(self, end: Ending) -> Callable[[], None]:
-        """Registers a function of the reason, and the signal number or None, for when the run ends elsewhere.
-
-        It is called while the main thread is stuck. The function that is returned removes it.
-        """
+        """Registers a function for a run that ends elsewhere; see `Team`."""
         self._on_end.append(end)
         return lambda: self._on_end.remove(end)
 
     def begin_leaving(self) -> None:
-        """Declares that the main thread ends this process; blocks forever if another thread already does."""
+        """Declares that the main thread ends this process; see `Team`."""
         if not self._main_leaves:
             self._main_leaves = self._leaving.acquire(blocking=False)
         if not self._main_leaves:
@@ -276,14 +275,14 @@ class Member(Team):
 
         Without a reason it has finished. The reason is its own if it names no process, because all may fail for it.
         """
-        if self._ended is None and (code == 0 or self.has_agreed_to_end):
+        if self._ended is None and (code == 0 or self._has_agreed_to_end):
             try:
                 self.all_gather("the end", True)
             except ProcessError as error:
                 code = code or (0 if self.is_first else error.code)
             except Interrupted as error:
                 code = code or (0 if self.is_first else 128 + error.signum)
-        if self._ended is None and (why or signum) and not self.has_agreed_to_end:
+        if self._ended is None and (why or signum) and not self._has_agreed_to_end:
             self._send("bye", why=why or f"signal {signum}", signum=signum, code=code, own=own)
         elif self._ended is None:
             self._send("bye")
@@ -386,15 +385,21 @@ class Member(Team):
         finally:
             self._waits_since = math.inf
 
-    def pass_on(self, signum: int) -> None:
-        """Tells process 0, once, that this process has received a signal."""
-        if not self.is_first and not self._has_passed_on:
+    def raise_if_requested(self, stop: StopRequest) -> None:
+        """Raises `Interrupted` in all processes if one of them has received a signal; see `Team`."""
+        if stop.signum is not None and not self.is_first and not self._has_passed_on:
             self._has_passed_on = True
-            self._send("first", signum=signum)
+            self._send("first", signum=stop.signum)
+        self._asked += 1
+        signum = self.broadcast(f"stop {self._asked}", lambda: stop.signum or self._signal)
+        if signum is not None:
+            self._has_agreed_to_end = True
+            raise Interrupted(signum)
 
-    def signalled(self) -> int | None:
-        """Returns the first signal that another process has received."""
-        return self._signal
+    def finish(self) -> None:
+        """Waits until all processes have finished their work; see `Team`."""
+        self._finished += 1
+        self.all_gather(f"done {self._finished}", True)
 
 
 def _error_name(error: Exception) -> str:

@@ -168,8 +168,8 @@ def check(config: ClusterConfig) -> None:
     """
     name = config.name
     idle = {
-        "single": ("processes", "index", "coordinator", "secret_file"),
-        "local": ("index", "coordinator", "secret_file"),
+        "single": ("processes", "index", "coordinator"),
+        "local": ("index", "coordinator"),
     }
     for key in idle.get(name, ()):
         value = getattr(config, key)

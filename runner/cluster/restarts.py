@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -66,32 +65,6 @@ def earlier_end() -> str:
     return os.environ.get(BEFORE_VARIABLE, "")
 
 
-class Restarts:
-    """Decides whether a run is started again, and when."""
-
-    def __init__(self, most: int, window_s: float) -> None:
-        """Takes the most restarts within any window of so many seconds."""
-        self._most = most
-        self._window_s = window_s
-        self._restarted: deque[float] = deque()
-        self._in_a_row = 0
-
-    def wait(self, now: float, lasted_s: float) -> float | None:
-        """Returns the seconds to wait before the next start, after an attempt that lasted so long; None: too many
-        were lost.
-        """
-        while self._restarted and now - self._restarted[0] > self._window_s:
-            self._restarted.popleft()
-        if len(self._restarted) >= self._most:
-            return None
-        if lasted_s >= LASTED_S:
-            self._in_a_row = 0
-        wait = min(FIRST_WAIT_S * 2.0**self._in_a_row, LONGEST_WAIT_S)
-        self._restarted.append(now)
-        self._in_a_row += 1
-        return wait
-
-
 def described(code: int) -> str:
     """Returns an exit code in words; that of `subprocess` or of a shell for a process that a signal has killed."""
     signum = -code if code < 0 else code - _SIGNALED
@@ -103,16 +76,18 @@ def described(code: int) -> str:
 
 def run(
     start: Callable[[Mapping[str, str]], int],
-    restarts: Restarts,
+    most: int,
     is_stopped: Callable[[], bool],
     sleep: Callable[[float], object] = time.sleep,
 ) -> int:
-    """Runs something again and again until it ends well, for good, or too often; returns the last exit code.
+    """Runs something until it ends well, for good, or after the most restarts; returns the last exit code.
 
     `start` runs it with variables in addition to this process's. `is_stopped` says whether this process has received a
     signal that ends it; `sleep` waits for so many seconds, or until a signal comes.
     """
     before = ""
+    wait = FIRST_WAIT_S
+    left = most
     while True:
         began = time.monotonic()
         code, would_fail_again = _run_once(start, before)
@@ -121,16 +96,18 @@ def run(
         if would_fail_again:
             _say("not started again: the run would fail for the same reason")
             return code
-        now = time.monotonic()
-        wait = restarts.wait(now, now - began)
         before = described(code)
-        if wait is None:
-            _say(f"not started again: {before}, and there were too many restarts (cluster.restarts)")
+        if not left:
+            _say(f"not started again: {before}, after {most} restarts (cluster.restarts)")
             return code
+        left -= 1
+        if time.monotonic() - began >= LASTED_S:
+            wait = FIRST_WAIT_S
         _say(f"{before}; starting the run again in {wait:.0f} s")
         sleep(wait)
         if is_stopped():
             return code
+        wait = min(2.0 * wait, LONGEST_WAIT_S)
 
 
 def _run_once(start: Callable[[Mapping[str, str]], int], before: str) -> tuple[int, bool]:

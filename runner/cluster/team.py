@@ -7,8 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from runner.errors import EngineError
+from runner.host.signals import StopRequest
 
 T = TypeVar("T")
+# Records the end of a run: (why, signal number or None).
+Ending = Callable[[str, int | None], None]
 
 
 class ProcessError(EngineError):
@@ -69,12 +72,23 @@ class Team:
         """Returns a context in which the process waits for devices of others, for `cluster.timeout` at most."""
         return nullcontext()
 
-    def pass_on(self, signum: int) -> None:
-        """Tells process 0 that this process has received a signal."""
+    def raise_if_requested(self, stop: StopRequest) -> None:
+        """Raises `Interrupted` if a signal came: in all processes at the same call, if one of them has received it."""
+        stop.raise_if_requested()
 
-    def signalled(self) -> int | None:
-        """Returns the first signal that another process has received; only process 0 knows it."""
-        return None
+    def on_end(self, end: Ending) -> Callable[[], None]:
+        """Registers a function for a run that ends elsewhere, while the main thread is stuck.
+
+        The function that is returned removes it.
+        """
+        del end
+        return lambda: None
+
+    def finish(self) -> None:
+        """Waits until all processes have finished their work; raises as `broadcast` does."""
+
+    def begin_leaving(self) -> None:
+        """Declares that the main thread ends this process; blocks forever if another thread already does."""
 
 
 ALONE = Team()

@@ -15,7 +15,6 @@ from runner.config.fields import (
     NOT_EMPTY,
     checked,
     choice,
-    duration_problem,
     file_path,
     integer,
     number,
@@ -146,11 +145,8 @@ class ClusterConfig:
       coordinator: `host:port` of process 0.
       timeout: longest wait in a collective, in seconds.
       start_timeout: time within which all processes must have connected, in seconds.
-      restarts: how often a run that was lost is started again within `restart_window`, by the launcher of
-        `cluster=local` or by `runner.supervise`; not after an invalid config or a NaN or Inf loss.
-      restart_window: a duration with a unit, such as `30m`, `1h` or `2d`.
-      secret_file: file of mode 0600 with the secret that all processes share; null: the variable
-        `RUNNER_CLUSTER_SECRET`, else a file in your home directory that the first run creates.
+      restarts: how often a run that was lost is started again, by the launcher of `cluster=local` or by
+        `runner.supervise`; not after an invalid config or a NaN or Inf loss.
     """
 
     name: str = choice("single", "single", "local", "auto", "explicit")
@@ -165,8 +161,6 @@ class ClusterConfig:
     start_timeout: float = number(120.0, at_least=1.0, at_most=1e6, unit="seconds")
     # A choice: more would only hide that something is wrong.
     restarts: int = integer(0, at_least=0, at_most=1000, example=10)
-    restart_window: str = checked("1h", test=duration_problem, rule="duration", example="1h")
-    secret_file: str | None = None
 
 
 @dataclass(frozen=True)

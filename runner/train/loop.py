@@ -17,7 +17,6 @@ from runner.checkpoint.recorder import LogPoints, MetricRecorder, Reductions
 from runner.checkpoint.resume import load
 from runner.checkpoint.saver import Saver
 from runner.checkpoint.stopping import Objective
-from runner.cluster.lifecycle import AgreedStop
 from runner.cluster.team import current
 from runner.config.schema import RunConfig
 from runner.data.base import Array
@@ -87,7 +86,7 @@ class LoopHooks:
       forget: takes a step; the steps after it are trained again.
       notify: takes a line for the user, and tags of the run.
       display: shows progress.
-      stop: tells whether a signal came.
+      stop: raises `Interrupted` in all processes at the same step, after one of them has received a signal.
       saver: saves checkpoints.
       profiler: traces a few steps.
       evaluated: takes the step of an evaluation, with whose weights it may write samples.
@@ -98,7 +97,7 @@ class LoopHooks:
     forget: Callable[[int], None]
     notify: Callable[[str, Mapping[str, str]], None]
     display: Display
-    stop: AgreedStop
+    stop: Callable[[], None]
     saver: Saver
     profiler: Profiler
     evaluated: Callable[[int], None] = lambda _: None
@@ -334,7 +333,7 @@ def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int)
 
         # Signals before a checkpoint that is due: an interrupted run is saved in any case, and once is enough. The
         # processes agree here at which step they stop.
-        hooks.stop.raise_if_requested()
+        hooks.stop()
         # Last: a checkpoint is taken between two calls, with the metrics of all steps before it. That of the period's
         # last step waits for its evaluation.
         if not is_end:
@@ -499,7 +498,7 @@ def _evaluate(training: _Training, examples: feed.Examples, *, keep_outputs: boo
 
     def interruptible() -> Iterator[HostBatches]:
         for batch in batches:
-            training.hooks.stop.raise_if_requested()
+            training.hooks.stop()
             yield batch
 
     batches = feed.evaluation_of(training.config, training.engine, examples, trainer.limit_eval_batches)

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from runner.checkpoint.arguments import key_of
 from runner.cluster import lifecycle as processes
+from runner.cluster.team import current as current_team
 from runner.config.convert import as_typed, choices, flatten
 from runner.config.schema import RunConfig, TaskConfig
 from runner.errors import EngineError, Interrupted, TrackingError
@@ -173,13 +174,14 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
         tracker.set_tags({ENDED: reason})
         tracker.finish("KILLED" if signum else "FAILED", in_haste=True)
 
-    forget = processes.on_end(end_from_another_thread)
+    team = current_team()
+    forget = team.on_end(end_from_another_thread)
     try:
         current().raise_if_requested()  # a signal may have come while the run was opened
         with processes.explained():
             yield tracker
         # A process that was lost or stopped may have had something to do: then the run has not finished.
-        processes.finish_together()
+        team.finish()
         current().raise_if_requested()
         status = "FINISHED"
     except BaseException as error:
@@ -195,7 +197,7 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
             tracker.set_tags({ENDED: str(error)})
         raise
     finally:
-        processes.begin_leaving()
+        team.begin_leaving()
         forget()
         lines = incomplete()
         if lines:

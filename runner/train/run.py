@@ -17,7 +17,6 @@ from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.resume import Previous
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import Saver, take_state
-from runner.cluster.lifecycle import AgreedStop, finish_together
 from runner.cluster.team import current
 from runner.config import compose
 from runner.config.convert import choices, resolved
@@ -239,7 +238,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     say(line)
                     tracker.set_tags(tags)
 
-                agreed_stop = AgreedStop(stop)
+                end_together = partial(team.raise_if_requested, stop)
                 profiler = profile.Profiler(trainer.profile, engine.trace, folder)
                 samples = Samples(config, engine, task, folder, tracker.log_artifact)
                 hooks = loop.LoopHooks(
@@ -247,10 +246,10 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     forget=points.forget,
                     notify=notify,
                     display=Display(trainer.progress if team.is_first else "none", console, splits.selecting_name),
-                    stop=agreed_stop,
+                    stop=end_together,
                     saver=saver,
                     profiler=profiler,
-                    evaluated=partial(samples.take, before=agreed_stop.raise_if_requested),
+                    evaluated=partial(samples.take, before=end_together),
                     stepped=(lambda _: None) if journal is None else journal.update,
                 )
                 with stop.deferring():  # the loop asks for a signal between device calls
@@ -415,5 +414,5 @@ def _unsaved(result: loop.Result, tracker: Tracker) -> Iterator[None]:
     except OSError as error:  # the disk is full, or one that the results are on
         logger.exception("results are not recorded")
         raise UnsavedError(f"{result.unsaved}; not all of its results are recorded ({error})") from error
-    finish_together()  # process 0 has more to record than the others
+    current().finish()  # process 0 has more to record than the others
     raise UnsavedError(result.unsaved)

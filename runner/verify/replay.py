@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from runner.checkpoint.recorder import MetricRecorder
 from runner.checkpoint.resume import check_data, check_examples, check_variables, load
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import Saver
-from runner.cluster.lifecycle import AgreedStop
 from runner.cluster.team import current
 from runner.config.convert import flatten, resolved
 from runner.config.schema import ProfileConfig, ReplayConfig, RunConfig
@@ -61,7 +61,7 @@ FILE = "step.json"
 # Keys that say nothing about what a step computes, although a run with another value is another run.
 _IGNORED = (
     *("trainer.log_model", "trainer.on_nan", "cluster.start_timeout", "cluster.coordinator"),
-    *("cluster.index", "cluster.secret_file"),
+    "cluster.index",
 )
 _AXES = "mesh.axes."
 # Examples and differences that are printed; the file has all.
@@ -264,7 +264,8 @@ def recompute(
     with workers.Workers(config.dataset) as readers:
         splits = feed.splits(config, data, task, readers, cached=engine.caches)
         profiler = profile.Profiler(trainer.profile, engine.trace, folder)
-        hooks = loop.LoopHooks(_ignore, _ignore, _ignore, Display(), AgreedStop(stop), taker, profiler)
+        end_together = partial(current().raise_if_requested, stop)
+        hooks = loop.LoopHooks(_ignore, _ignore, _ignore, Display(), end_together, taker, profiler)
         title = f"computing steps {recorded.first + 1:,} to {last:,} again"
         with stages.stage(title), stop.deferring(), suppress(_ReachedError):
             # The last step of a run is a period's end, after which the saver is asked and ends the training.

@@ -141,7 +141,6 @@ ROWS: list[tuple[str, ...]] = [
     ("devices=8", "devices=8", "only python -m runner.advise has this key", "set mesh=batch8"),
     ("cluster.restarts=3", "cluster.restarts=3", "needs resume=auto", "add resume=auto name=exp1"),
     ("cluster.restarts=3  resume=auto  name=exp1", "nothing that starts the run again"),
-    ("cluster.restart_window=3x", "cluster.restart_window=3x", "with a unit", "set cluster.restart_window=1h"),
     ("name=exp1", "name=exp1", "is for resume=auto", "add resume=auto"),
     ("name=a/b", "name=a/b", "must be letters, digits", "set name=exp1"),
     ("name=latest", "name=latest", "must not be a word that selects other runs"),

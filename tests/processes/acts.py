@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 
-from runner.cluster import lifecycle
 from runner.cluster.team import current
 from runner.errors import ConfigError, Interrupted
 from runner.host.signals import heard
@@ -56,7 +55,7 @@ def wait_for_all() -> None:
 
 def stick() -> None:
     """Waits where nothing wakes it, as in a collective."""
-    lifecycle.on_end(lambda why, signum: say(recorded=why, signum=signum))
+    current().on_end(lambda why, signum: say(recorded=why, signum=signum))
     say()
     with heard() as stop, stop.deferring():
         threading.Event().wait(LONG_S)
@@ -81,12 +80,12 @@ def step() -> None:
     """Counts steps, between which a signal is asked for."""
     say()
     with heard() as stop, stop.deferring():
-        agreed, done = lifecycle.AgreedStop(stop), 0
+        done = 0
         try:
             while True:
                 time.sleep(0.02 * (1 + current().index))
                 done += 1
-                agreed.raise_if_requested()
+                current().raise_if_requested(stop)
         except Interrupted as ended:
             say(step=done, signum=ended.signum)
             raise

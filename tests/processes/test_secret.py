@@ -18,10 +18,8 @@ from runner.cluster.member import Member
 from runner.cluster.messages import DeniedError
 from runner.cluster.place import Place
 from runner.cluster.team import ProcessError
-from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
 
-EXPLICIT = ClusterConfig(name="explicit")
 PLACE = Place(0, 2, "127.0.0.1", 1)
 
 
@@ -33,7 +31,7 @@ def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_processes_that_start_together_share_a_secret_that_the_first_of_them_makes(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        tokens = set(pool.map(lambda _: secret.token(EXPLICIT, PLACE), range(32)))
+        tokens = set(pool.map(lambda _: secret.token(PLACE), range(32)))
     assert len(tokens) == 1
     folder = tmp_path / "home" / "runner"
     assert [path.name for path in folder.iterdir()] == ["cluster-secret"], "nothing half made is left"
@@ -43,42 +41,37 @@ def test_processes_that_start_together_share_a_secret_that_the_first_of_them_mak
 
 def test_jobs_of_a_user_have_secrets_of_their_own_and_the_launchers_is_taken_as_it_is() -> None:
     jobs = [Place(0, 2, "127.0.0.1", 1, job=job) for job in ("", "Slurm 16", "Slurm 17")]
-    assert len({secret.token(EXPLICIT, job) for job in jobs}) == 3
-    assert secret.token(EXPLICIT, Place(0, 2, "127.0.0.1", 1, "launched")) == "launched"
+    assert len({secret.token(job) for job in jobs}) == 3
+    assert secret.token(Place(0, 2, "127.0.0.1", 1, "launched")) == "launched"
 
 
-def test_a_file_and_a_variable_are_taken_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "secret"
-    file.write_text("a secret of sixteen\n")
-    file.chmod(0o600)
-    of_file = secret.token(ClusterConfig(name="explicit", secret_file=str(file)), PLACE)
+def test_a_variable_is_taken_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(secret.VARIABLE, "a secret of sixteen")
-    assert secret.token(EXPLICIT, PLACE) == of_file
+    secret.token(PLACE)
     assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize(
     ("mode", "text", "said"),
     [
-        (0o644, "a secret of sixteen", "other users can access it; run chmod 600"),
+        (0o644, "a secret of sixteen", "other users can access this secret; run chmod 600"),
         (0o600, "too short", "must have 16 to 4096 bytes, but has 9"),
-        (None, "", "can't be read (No such file or directory)"),
     ],
 )
-def test_a_file_that_keeps_no_secret_is_rejected(tmp_path: Path, mode: int | None, text: str, said: str) -> None:
-    file = tmp_path / "secret"
-    if mode is not None:
-        file.write_text(text)
-        file.chmod(mode)
+def test_a_file_that_keeps_no_secret_is_rejected(tmp_path: Path, mode: int, text: str, said: str) -> None:
+    file = tmp_path / "home" / "runner" / "cluster-secret"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    file.chmod(mode)
     with pytest.raises(ConfigError) as caught:
-        secret.token(ClusterConfig(name="explicit", secret_file=str(file)), PLACE)
+        secret.token(PLACE)
     assert said in str(caught.value)
-    assert not text or text not in str(caught.value)
+    assert text not in str(caught.value)
 
 
 def test_kubernetes_needs_a_secret_of_its_own() -> None:
     with pytest.raises(ConfigError, match="RUNNER_CLUSTER_SECRET"):
-        secret.token(ClusterConfig(name="auto"), Place(0, 2, "a", 1, source="Kubernetes"))
+        secret.token(Place(0, 2, "a", 1, source="Kubernetes"))
 
 
 # The coordinator, in this process.

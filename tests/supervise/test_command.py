@@ -34,7 +34,6 @@ if count < int(sys.argv[1]):
         (["--", "python", "-m", "runner"], "add resume=auto name=<name> to the command"),
         (["--", "python", "resume=latest"], "add resume=auto name=<name> to the command"),
         (["--", "python", *RUN, "cluster.restarts=x"], "cluster.restarts=x: must be an integer of at least 0"),
-        (["--", "python", *RUN, "cluster.restart_window=3"], "cluster.restart_window=3: must be a number above 0"),
         (["--", "/no/such/program", *RUN], "/no/such/program can't be started"),
     ],
 )

@@ -23,7 +23,7 @@ from runner.train import identity
         ("tracking.uri", False),
         ("dataset.data_dir", False),
         ("trainer.progress", False),
-        ("cluster.restart_window", False),
+        ("cluster.restarts", False),
         ("dataset.batch_size", True),
         ("optimizer.learning_rate", True),
     ],

@@ -107,7 +107,6 @@ ELSEWHERE = [
     "dataset.tokenizer=/tmp/evil.json",
     "dataset.parts=[{name: text, tokenizer: /tmp/evil.json}]",
     "model.preset=hf://evil/model",
-    "cluster.secret_file=/tmp/evil",
     "+task.outputs.age.outputs.of._target_=evil.loss",
     "export.folder=/tmp/evil",
     "+tracking.tags.x=${oc.env:HOME}",
@@ -127,7 +126,7 @@ def checked(overrides: object, *, own: bool = False) -> list[str]:
 
 def test_plain_keys_are_accepted_from_any_record() -> None:
     assert checked(USUAL) == USUAL
-    assert checked(["mesh=single,batch2", "model=glob(mlp*)", "cluster.secret_file=null", "dataset.parts=[]"])
+    assert checked(["mesh=single,batch2", "model=glob(mlp*)", "dataset.parts=[]"])
 
 
 @pytest.mark.parametrize("override", EVIL)

@@ -218,7 +218,7 @@ def test_evaluation_rejects_branch(folder: Path) -> None:
 
 
 def test_a_branch_of_a_run_with_restarts_has_none(tmp_path: Path) -> None:
-    typed = ["cluster=local", "cluster.restarts=3", "cluster.restart_window=2h", "trainer.epochs=5"]
+    typed = ["cluster=local", "cluster.restarts=3", "trainer.epochs=5"]
     run = runs.register(tmp_path, "aaaa", tracked=True, overrides=typed)
     storage.write(run.folder, content(10, "aaaa"))
     assert arguments.expand([f"branch={run.folder}"])[:-1] == ["cluster=local", "trainer.epochs=5"]
