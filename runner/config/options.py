@@ -1,6 +1,6 @@
 """Arguments that YAML has next to a group's own keys: of a builder, a data source, an optimizer's class or a task.
 
-Augmentation steps and schedules have such arguments too.
+Augmentation steps have such arguments too.
 
 In YAML and on the command line, `_target_` names a callable and its keyword arguments are written next to it. The
 dataclasses have the callable as `target` and the arguments as `options`.
@@ -20,7 +20,6 @@ from runner.config.schema import (
     DatasetConfig,
     ModelConfig,
     OptimizerConfig,
-    ScheduleConfig,
     TaskConfig,
 )
 from runner.config.schema_task import OutputConfig
@@ -48,8 +47,6 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
     if group == "task":
         return _task(content)
     if group == "optimizer":
-        if isinstance(content.get("schedule"), dict):
-            content = content | {"schedule": _schedule(content["schedule"])}
         if content.get("class_name") is not None or _TARGET in content:
             return _optimizer(content)
         for name in _NOT_IN_YAML:
@@ -114,36 +111,6 @@ def _step(index: int, step: object) -> object:
     if not isinstance(step, Mapping):
         return step
     return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)
-
-
-# Keys of `optimizer.schedule` that a schedule with a function of the user has too.
-_OF_EVERY_SCHEDULE = ("name", "warmup_steps", "initial_factor", "plateau")
-
-
-def _schedule(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns a schedule as its dataclass has it; one with a function of the user is named `custom`.
-
-    Keys that only other schedules use are arguments of the function, if they are not at their defaults. At its
-    default, a key is in the YAML of every option.
-    """
-    if content.get(_TARGET) is None:
-        content = {name: value for name, value in content.items() if name != _TARGET}
-        for name in _NOT_IN_YAML:
-            if name in content:
-                raise unknown_key(f"optimizer.schedule.{name}", _yaml_keys(ScheduleConfig))
-        return content
-    default = ScheduleConfig()
-    own = [key for key in _yaml_keys(ScheduleConfig) if content.get(key) == getattr(default, key, None)]
-    arranged_schedule = _with_options("optimizer.schedule", ScheduleConfig, content, [*own, *_OF_EVERY_SCHEDULE])
-    name = content.get("name", ScheduleConfig.name)
-    if name not in (ScheduleConfig.name, "custom"):
-        raise invalid(
-            f"optimizer.schedule.{_TARGET}",
-            content[_TARGET],
-            problem=f"can't be used with optimizer.schedule.name={name}",
-            fix=f"remove optimizer.schedule.name or optimizer.schedule.{_TARGET}",
-        )
-    return arranged_schedule | {"name": "custom"}
 
 
 def _task(content: dict[str, Any]) -> dict[str, Any]:
@@ -248,9 +215,9 @@ def import_paths(
 ) -> list[str]:
     """Returns the import paths of the user's code in a config, which runs in the program's own process.
 
-    They are those of the model builder, optimizer, data source, augmentation, loss, metrics and schedule.
+    They are those of the model builder, optimizer, data source, augmentation, loss and metrics.
     """
-    paths = [model.target, optimizer.target, optimizer.schedule.target, dataset.target]
+    paths = [model.target, optimizer.target, dataset.target]
     # The parts of a mixture are mappings as typed. They have no augmentation of their own.
     for part in dataset.parts:
         paths.append(part.get(_TARGET) or "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from runner.config.fields import entries, integer, number, valid_if
 
@@ -39,7 +38,7 @@ class ScheduleConfig:
     """Learning rate schedule. All counts of steps start after the warm-up, except `boundaries`.
 
     Attributes:
-      name: `constant`, `linear`, `polynomial`, `cosine`, `exponential`, `piecewise` or `custom` (with `_target_`).
+      name: `constant`, `linear`, `polynomial`, `cosine`, `exponential` or `piecewise`.
       warmup_steps: steps of linear warm-up before any schedule.
       decay_steps: linear, polynomial, cosine: steps until `final_factor`, null: to the end of training;
         exponential: steps per factor of `decay_rate`.
@@ -50,10 +49,6 @@ class ScheduleConfig:
       factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
       initial_factor: learning rate at which the warm-up starts, as a fraction of the base rate.
       power: polynomial: exponent; 1: linear.
-      target: `_target_` in YAML; import path of a function `(step, ...)` that returns a factor of `learning_rate`, or
-        the rate itself if it has a parameter `learning_rate`; a parameter `total_steps` gets the steps of the run.
-      options: its other arguments; in YAML they are written next to `_target_`. Keys of this group that are its
-        parameters are among them.
       plateau: reduces the rate when a metric no longer improves.
     """
 
@@ -74,6 +69,4 @@ class ScheduleConfig:
     factors: list[float] = entries([], at_least=0.0, example=[1.0, 0.1])
     initial_factor: float = number(0.0, at_least=0.0)
     power: float = number(1.0, above=0.0)
-    target: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
     plateau: PlateauConfig = field(default_factory=PlateauConfig)

@@ -15,6 +15,7 @@ from runner.model import target
 # Keys whose other values need an engine that is `full`: key -> the value that asks for nothing.
 _OF_FULL_ENGINES: Mapping[str, object] = {
     "layout.from_model": False,
+    "layout.sequence": None,
     "model.trainable": None,
     "trainer.accumulate_steps": 1,
     "optimizer.ema.decay": None,
@@ -88,6 +89,11 @@ def check(config: RunConfig) -> None:
                 value = [group.match for group in value]
             problem = f"engine={config.engine.name} does not support it"
             raise invalid(key, value, problem=problem, fix=f"set engine=jax, or remove {key}")
+    for name, spec in config.layout.inputs.items():
+        # The features of vectors may be sharded, as in TensorFlow's tutorial; a convolution would gather images first.
+        if len(spec) > 2 and any(spec[1:]):
+            problem = f"engine={config.engine.name} shards images by examples only"
+            raise invalid(f"layout.inputs.{name}", spec, problem=problem, fix="set engine=jax")
 
 
 def _check_keys(config: EngineConfig) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from runner.data.base import Array
-from runner.model import scope
 from runner.model.portable import Tensor
 
 # Added to the score of a token that may not be attended to: its weight is then exactly 0 in float32.
@@ -90,12 +89,10 @@ def attend(
 
 
 def _attend_dtensor(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments_bt: Tensor | None) -> Tensor:
-    """Returns (B, T, H, K) by operations that DTensor can shard; the tokens may be sharded too."""
-    batch = scope.batch_axis()
+    """Returns (B, T, H, K) by operations that DTensor can shard."""
     tokens = int(q_bthk.shape[1])
-    # Each query attends to the keys and values of all tokens, so these are gathered; their heads stay sharded.
-    k = scope.lay(k_bsgk, [batch, None, scope.MATCH, None])
-    v = scope.lay(v_bsgk, [batch, None, scope.MATCH, None])
+    k = k_bsgk
+    v = v_bsgk
     heads = int(q_bthk.shape[2])
     groups = int(k.shape[2])
     if heads != groups:
@@ -106,8 +103,7 @@ def _attend_dtensor(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, se
     unseen_tokens = np.triu(np.full((tokens, tokens), _MASKED_SCORE, np.float32), 1)
     scores = scores + _constant(ops, unseen_tokens, scores)
     if segments_bt is not None:
-        gathered_bs = scope.lay(segments_bt, [batch, None])
-        other_document = ops.not_equal(ops.expand_dims(segments_bt, 2), ops.expand_dims(gathered_bs, 1))
+        other_document = ops.not_equal(ops.expand_dims(segments_bt, 2), ops.expand_dims(segments_bt, 1))
         scores = scores + ops.expand_dims(ops.cast(other_document, scores.dtype) * _MASKED_SCORE, 1)
     return ops.einsum("bhqs,bshk->bqhk", ops.softmax(scores), v)
 

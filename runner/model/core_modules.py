@@ -54,7 +54,7 @@ class Mlp(tf.Module):  # type: ignore[misc]
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns (batch, units of the last layer); `training` changes nothing here."""
         del training
-        x = tf.reshape(scope.as_flat(inputs), (-1, math.prod(inputs.shape[1:])))
+        x = tf.reshape(inputs, (-1, math.prod(inputs.shape[1:])))
         for layer in self.layers:
             x = layer(x)
         return x

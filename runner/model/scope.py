@@ -33,14 +33,12 @@ class Scope:
       step: scalar int32 tensor, number of earlier microbatches; None if nothing random is drawn, as in an evaluation.
       placer: the placer of the mesh; None on one plain device, and with JAX, whose compiler reshards by itself.
       batch: axis that shards the examples.
-      space: axes that shard the height and the width of images.
     """
 
     seed: int
     step: Tensor = None
     placer: Placer | None = None
     batch: str | None = None
-    space: tuple[str | None, str | None] = (None, None)
 
 
 # The entered scopes, the current one last, each with the number of masks drawn per layer name.
@@ -89,16 +87,12 @@ def _placer() -> Placer | None:
     return scope.placer
 
 
-def lay(x: Tensor, spec: Spec, back: Spec | None = None) -> Tensor:
-    """Returns `x` sharded by a spec, on a mesh; without a placer `x` itself.
-
-    `back` is the current sharding of `x` and that of its gradient, if known: both ends are then fixed. Otherwise
-    DTensor propagates the new sharding to the operation before, which may not support it; convolutions do not.
-    """
+def lay(x: Tensor, spec: Spec) -> Tensor:
+    """Returns `x` sharded by a spec, on a mesh; without a placer `x` itself."""
     placer = _placer()
     if placer is None:
         return x
-    return placer.lay(x, spec, back)
+    return placer.lay(x, spec)
 
 
 def replicate(x: Tensor) -> Tensor:
@@ -114,63 +108,9 @@ def batch_axis() -> str | None:
     return scope.batch
 
 
-def _batch_spec(x: Tensor) -> Spec:
-    return [batch_axis(), *[None] * (len(x.shape) - 1)]
-
-
 def by_batch(x: Tensor) -> Tensor:
     """Returns `x` sharded by examples only."""
-    return lay(x, _batch_spec(x))
-
-
-def splits_space() -> bool:
-    """Returns whether the mesh shards the height or width of images."""
-    scope = current()
-    return scope is not None and scope.placer is not None and any(scope.space)
-
-
-def image_spec(shape: Sequence[int]) -> Spec:
-    """Returns the spec of images (batch, height, width, channel), replicated in dims that the axes do not divide."""
-    scope = current()
-    assert scope is not None
-    assert scope.placer is not None
-    spec: list[str | None] = [scope.batch]
-    for size, axis in zip(shape[1:3], scope.space, strict=True):
-        if axis is not None and size % scope.placer.size(axis) != 0:
-            axis = None
-        spec.append(axis)
-    return [*spec, None]
-
-
-def as_flat(x: Tensor) -> Tensor:
-    """Returns images ready to be flattened: at most the height is sharded.
-
-    DTensor merges dims only if none but the first of them is sharded.
-    """
-    if not splits_space() or len(x.shape) != 4:
-        return x
-    spec = image_spec(x.shape)
-    return lay(x, [*spec[:2], None, None], spec)
-
-
-def whole_images(x: Tensor) -> Tensor:
-    """Returns images sharded by examples only. A convolution or a pooling window needs them so."""
-    current_spec = None
-    if splits_space():
-        current_spec = image_spec(x.shape)
-    return lay(x, _batch_spec(x), current_spec)
-
-
-def as_images(x: Tensor) -> Tensor:
-    """Returns images sharded by examples only, sharded in space like the inputs.
-
-    If the mesh does not shard space, this fixes the sharding by examples. Otherwise a sharding that a later layer asks
-    for, such as that of a dense kernel's rows, would propagate back to the convolution or window, which does not
-    support it.
-    """
-    if not splits_space():
-        return by_batch(x)
-    return lay(x, image_spec(x.shape), _batch_spec(x))
+    return lay(x, [batch_axis(), *[None] * (len(x.shape) - 1)])
 
 
 def as_rows(x: Tensor, kernel: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from runner.model import scope
 from runner.model.inputs import Inputs, with_image
 from runner.model.portable import PortableLayer, Tensor, bind
 
@@ -30,15 +29,11 @@ class Patches(PortableLayer):
         return {**super().get_config(), "patch": self.patch}
 
     def call(self, images: Tensor) -> Tensor:
-        """Returns the tokens. They are sharded like the images' height if the axis divides the rows of patches."""
+        """Returns the tokens."""
         p = self.patch
         _, height, width, channels = images.shape
         rows = height // p
         columns = width // p
-        if scope.splits_space():
-            # A device must have whole patches: the height may be sharded by rows of patches, the width not at all.
-            batch, height_axis, _, _ = scope.image_spec((0, rows, 1, 0))
-            images = scope.lay(images, [batch, height_axis, None, None], scope.image_spec(images.shape))
         x = self.ops.reshape(images, (-1, rows, p, columns, p, channels))
         x = self.ops.transpose(x, (0, 1, 3, 2, 4, 5))
         return self.ops.reshape(x, (-1, rows * columns, p * p * channels))
@@ -68,11 +63,6 @@ class Mix(PortableLayer):
     def call(self, inputs: Sequence[Tensor]) -> Tensor:
         """Returns the attended values of queries, keys and values."""
         q, k, v = inputs
-        if scope.splits_space():
-            # The tokens are sharded, and each attends to all others, so every device needs all keys and values.
-            spec = [scope.batch_axis(), None, scope.MATCH, None]
-            k = scope.lay(k, spec)
-            v = scope.lay(v, spec)
         scores = self.ops.einsum("bqhk,bshk->bhqs", q * (1.0 / math.sqrt(q.shape[-1])), k)
         return self.ops.einsum("bhqs,bshk->bqhk", self.ops.softmax(scores), v)
 

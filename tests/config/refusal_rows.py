@@ -60,7 +60,8 @@ ROWS: list[tuple[str, ...]] = [
     ("mesh=batch2_model4  layout.rules=[{match:d1/kernel,spec:[model,model]}]", "replace one model by null"),
     ("layout.rules=[{match:'d1/(',spec:[null]}]", "layout.rules[0].match=d1/(", "regular expression"),
     ("mesh=batch8  layout=megatron", "no axis 'model' (its axis: batch)"),
-    ("mesh=batch8  layout=spatial", "layout.inputs.image=[batch,height,null,null]", "mesh=batch2_height2"),
+    ("mesh=batch2_height2  layout=spatial", "shards images by examples only", "set engine=jax"),
+    ("mesh=batch8  layout=spatial  engine=jax", "layout.inputs.image=[batch,height,null,null]", "mesh=batch2_height2"),
     ("layout.rules=[{match:d1/kernel}]", "layout.rules[0].spec=null", "exactly one of spec, shard"),
     ("layout.rules=[{match:d1/kernel,spec:[null,batch],shard:batch}]", "but this one has spec and shard"),
     ("layout.rules=[{match:d1/kernel,spec:[null,null],min_elements:9}]", "works with shard only"),
@@ -74,13 +75,8 @@ ROWS: list[tuple[str, ...]] = [
     ("+optimizer.momentum=0.5", "optimizer=adam has no such key (its keys: beta_1", "remove optimizer.momentum"),
     ("optimizer=sgd  optimizer.momentum=0  optimizer.nesterov=true", "optimizer.momentum=0.9"),
     ("optimizer.clip.norm=1  optimizer.clip.value=2", "clip.norm is set", "optimizer.clip.norm=null"),
-    ("optimizer.schedule.name=custom", "optimizer.schedule.name=custom", "set optimizer.schedule._target_="),
     ("optimizer.schedule.name=exponential", "optimizer.schedule.decay_steps=null", "decay_steps=1000"),
     ("optimizer.schedule.initial_factor=0.1", "initial_factor=0.1", "set optimizer.schedule.warmup_steps=1000"),
-    (
-        "optimizer.schedule._target_=tests.optim.rates.halving  optimizer.schedule.name=cosine",
-        "can't be used with optimizer.schedule.name=cosine",
-    ),
     (
         "optimizer.schedule.name=piecewise  optimizer.schedule.boundaries=[10]  optimizer.schedule.factors=[1.0]",
         "must have 2 entries, one more than optimizer.schedule.boundaries",

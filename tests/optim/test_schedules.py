@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.config.schema import OptimizerConfig, ScheduleConfig
-from runner.engine.optim.checks import check_rates
 from runner.engine.optim.schedules import (
     learning_rate,
     turning_points,
 )
-from runner.errors import ConfigError
 from tests import forks
 
 TOTAL, STEPS = 50, 61
@@ -26,8 +24,6 @@ BASE = 0.05
 OWN = {
     "linear with warm-up": ScheduleConfig("linear", warmup_steps=7, initial_factor=0.25),
     "exponential with warm-up": ScheduleConfig("exponential", warmup_steps=7, decay_steps=10, decay_rate=0.5),
-    "custom": ScheduleConfig("custom", target="tests.optim.rates.halving", options={"every": 10}),
-    "custom rate with warm-up": ScheduleConfig("custom", warmup_steps=7, target="tests.optim.rates.falling"),
 }
 
 
@@ -68,12 +64,6 @@ def test_a_schedule_after_a_warm_up_is_the_schedule_later(name: str) -> None:
     assert rates(after)[:8] == pytest.approx(rising)
 
 
-def test_a_custom_function_returns_a_factor_or_with_a_learning_rate_the_rate() -> None:
-    assert rates(OWN["custom"], 50) == pytest.approx([BASE * 0.5 ** (step // 10) for step in range(50)])
-    late = rates(OWN["custom rate with warm-up"], 50)
-    assert late[7:] == pytest.approx([BASE * (1 - 0.5 * step / TOTAL) for step in range(43)])
-
-
 @given(
     name=st.sampled_from(["linear", "cosine", "polynomial"]),
     warmup=st.integers(1, 30),
@@ -84,28 +74,6 @@ def test_the_turning_points_have_the_largest_and_the_smallest_rate(name: str, wa
     found = rates(config.schedule, total, total)
     turning = [found[step] for step in turning_points(config, total)]
     assert (min(turning), max(turning)) == (min(found), max(found))
-
-
-@pytest.mark.parametrize(
-    ("schedule", "total", "said"),
-    [
-        (ScheduleConfig("custom", target="tests.optim.rates.negative"), 5, "returns -1 in step 3"),
-        (ScheduleConfig("custom", target="tests.optim.rates.broken"), 5, "fails in step 2 .ZeroDivisionError"),
-        (ScheduleConfig("custom", target="tests.optim.rates.none"), 5, "module tests.optim.rates has no 'none'"),
-        (ScheduleConfig("custom", target="tests.optim.rates.positional"), 5, "this one takes count; write def pos"),
-        (ScheduleConfig("custom", target="tests.optim.rates.halving"), 5, "add .optimizer.schedule.every=..."),
-        (
-            ScheduleConfig("custom", target="tests.optim.rates.halving", options={"every": 2}),
-            10**7,
-            "at most 1,000,000",
-        ),
-    ],
-)
-def test_a_schedule_that_a_run_of_this_length_can_t_have_is_rejected(
-    schedule: ScheduleConfig, total: int, said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        check_rates(OptimizerConfig(learning_rate=BASE, schedule=schedule), total)
 
 
 def test_verify_compares_with_keras_own_schedules_where_keras_has_them() -> None:

@@ -291,13 +291,11 @@ row("ema_at_the_end", data.classes, "optimizer.ema.decay=0.9", meant={"val_loss 
 # Callbacks that steer. With the rate of the last rows, the loss jumps.
 
 
-def by_epoch(step: int, total_steps: int) -> float:
-    """Halves the rate per epoch, as `optimizer.schedule._target_`; an epoch has 3 steps."""
-    del total_steps
-    return 0.5 ** (step // 3)
+# An epoch has 3 steps.
+BY_EPOCH = f"{SCHEDULE}.name=piecewise {SCHEDULE}.boundaries=[2,5] {SCHEDULE}.factors=[1.0,0.5,0.25]"
 
 
-@row("learning_rate_scheduler", data.classes, f"{SCHEDULE}._target_={__name__}.by_epoch")
+@row("learning_rate_scheduler", data.classes, BY_EPOCH)
 def learning_rate_scheduler(keras: Any) -> Program:
     callback = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 * 0.5**epoch)
     return classified(keras, dense(keras), callbacks=[callback])

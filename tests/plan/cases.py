@@ -28,8 +28,6 @@ MESHES = {
     "batch8": {"batch": 8},
     "batch4_model2": {"batch": 4, "model": 2},
     "batch2_model4": {"batch": 2, "model": 4},
-    "batch4_height2": {"batch": 4, "height": 2},
-    "batch2_height2_width2": {"batch": 2, "height": 2, "width": 2},
 }
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp": ("runner.model.mlp.sequential", {"hidden": [128, 64]}),
@@ -44,15 +42,11 @@ EXACT = [
     ("mlp", "batch4_model2", "auto"),
     ("convnet", "batch8", "fsdp"),
     ("convnet", "batch4_model2", "auto"),
-    ("convnet", "batch4_height2", "fsdp_spatial"),
     ("resnet", "batch8", "replicated"),
     ("resnet", "batch4_model2", "megatron"),
-    ("resnet", "batch2_height2_width2", "spatial2d"),
     ("vit", "batch8", "replicated"),
     ("vit", "batch4_model2", "megatron"),
     ("vit", "batch2_model4", "fsdp_megatron"),
-    ("vit", "batch4_height2", "fsdp_spatial"),
-    ("vit", "batch2_height2_width2", "spatial2d"),
 ]
 _SHAPES = {"d1/kernel": (784, 128), "d1/bias": (128,), "d2/kernel": (128, 10), "d2/bias": (10,)}
 

@@ -104,11 +104,10 @@ MAY_NAME_TASKS = {
     "task/registry.py",
     # It names the target of `task=custom`, until a field can have another name in YAML.
     "config/options.py",
-    # A source of data and a schedule are called custom, too.
+    # A source of data is called custom, too.
     "data/registry.py",
     # A doubt about the form of the data is raised for tasks of one target per example.
     "data/loading.py",
-    "engine/optim/schedules.py",
 }
 
 

@@ -31,29 +31,9 @@ class MeshPlacer:
 
     mesh: dtensor.Mesh
 
-    def size(self, axis: str) -> int:
-        """Returns the size of a mesh axis."""
-        return int(self.mesh.dim_size(axis))
-
-    def lay(self, x: tf.Tensor, spec: Spec, back: Spec | None) -> tf.Tensor:
-        """Returns `x` sharded by `spec`, its gradient by `back` if that is given."""
-        if back is None:
-            return self._relayout(x, spec)
-        gradient_spec = back
-
-        # Each pass states both layouts, the one before and the one after. With one of them only, DTensor crashed on
-        # convolutions of sharded images.
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def relayout_both(value: tf.Tensor) -> tf.Tensor:
-            def relayout_gradient(gradient: tf.Tensor) -> tf.Tensor:
-                return self._relayout(self._relayout(gradient, spec), gradient_spec)
-
-            return self._relayout(self._relayout(value, gradient_spec), spec), relayout_gradient
-
-        return relayout_both(x)
-
-    def _relayout(self, value: tf.Tensor, spec: Spec) -> tf.Tensor:
-        return dtensor.relayout(value, layout_of(spec, self.mesh))
+    def lay(self, x: tf.Tensor, spec: Spec) -> tf.Tensor:
+        """Returns `x` sharded by `spec`."""
+        return dtensor.relayout(x, layout_of(spec, self.mesh))
 
     def axis(self, kernel: tf.Variable, dim: int) -> str | None:
         """Returns the axis that shards a dim of a kernel, as layers read it; None for a plain variable."""

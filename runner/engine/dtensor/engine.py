@@ -31,7 +31,7 @@ from runner.engine.dtensor.variable_reads import gather_for_use, read_stored
 from runner.engine.evaluation import BatchResult
 from runner.engine.mappings import map_values, shapes_of
 from runner.engine.optim.rules import make_rule
-from runner.errors import EngineError
+from runner.errors import EngineError, invalid
 from runner.host import stages
 from runner.layout import Spec
 from runner.model.builder import check_trainable
@@ -73,6 +73,11 @@ class DTensorEngine(Engine):
         return self._array_specs[WEIGHT][0]
 
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
+        for name, spec in self._array_specs.items():
+            # Queries and keys of tokens that one axis shards would be multiplied wrongly, without an error.
+            if any(spec[1:]) and not self._data.arrays[name].dtype.startswith("float"):
+                problem = f"engine={self._config.engine.name} shards the features of float vectors only"
+                raise invalid(f"layout.inputs.{name}", spec, problem=problem, fix="set engine=jax")
         # Before the model: without it tf_keras draws other initial weights than in stock training.
         tf_keras.backend.experimental.enable_tf_random_generator()
         self._adapter = make_adapter(self._config, self._data)
@@ -173,12 +178,7 @@ class DTensorEngine(Engine):
             if not is_compile_error(str(error)):
                 raise
             logger.error("DTensor could not compile the step:\n%s", error)
-            graph = self._steps.graph
-            operations = []
-            if graph is not None:
-                operations = [(operation.type, operation.name) for operation in graph.get_operations()]
-            layers = [layer.name for layer in self._model.submodules]
-            raise compile_error(str(error), operations, layers) from None
+            raise compile_error(str(error)) from None
 
     def _compiled(self, batches: PlacedBatches) -> Call:
         """Returns the training call, compiled by calling it for no step.

@@ -1,10 +1,10 @@
 """Layers whose inputs need another sharding on a mesh than they arrive in.
 
 Builders use tf_keras as it is. `adopt` gives the layers of one model, including those of a user's subclasses, classes
-whose calls reshard their inputs so that DTensor can compute with them: images are gathered before a convolution, both
-sides of a product are sharded alike, and nothing is sharded where tensors are joined. Arguments, variables and
-arithmetic stay tf_keras's own, except for layer normalization, whose fused form would merge sharded dims. Operations
-that DTensor has no rule for at all are in `.operations`.
+whose calls reshard their inputs so that DTensor can compute with them: a convolution's are sharded by examples alone,
+both sides of a product are sharded alike, and nothing is sharded where tensors are joined. Arguments, variables and
+arithmetic stay tf_keras's own, except for layer normalization, whose fused form DTensor has no rule for. Operations
+that it has no rule for at all are in `.operations`.
 """
 
 from __future__ import annotations
@@ -21,32 +21,15 @@ from runner.errors import ConfigError
 from runner.model import scope
 
 
-class Conv2D(tf_keras.layers.Conv2D):  # type: ignore[misc]
-    """A convolution of whole images; sharded ones are gathered before it and sharded again after it."""
-
-    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """Returns the convolution of images (B, H, W, C), sharded as its input was."""
-        if scope.current() is None or len(inputs.shape) != 4:
-            return super().convolution_op(inputs, kernel)
-        return scope.as_images(super().convolution_op(scope.whole_images(inputs), kernel))
-
-
-class _OfWholeImages:
-    """A layer that computes with whole images, as `Conv2D`."""
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns the layer's output, sharded as its input was."""
-        if scope.current() is None:
-            return super().call(inputs)  # type: ignore[misc]
-        return scope.as_images(super().call(scope.whole_images(inputs)))  # type: ignore[misc]
-
-
 class _ByBatch:
-    """A layer whose input is sharded along its examples only."""
+    """A convolution or a pooling window, whose input and output are sharded along their examples only.
+
+    A sharding that a later layer asks for, such as that of a dense kernel's rows, would else propagate back to it.
+    """
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns the layer's output."""
-        return super().call(scope.by_batch(inputs))  # type: ignore[misc]
+        return scope.by_batch(super().call(scope.by_batch(inputs)))  # type: ignore[misc]
 
 
 class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[misc]
@@ -78,14 +61,6 @@ class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[mi
         return y
 
 
-class Flatten(tf_keras.layers.Flatten):  # type: ignore[misc]
-    """Flattens; dims after the first merged one are gathered if they are sharded."""
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns (batch, everything else)."""
-        return super().call(scope.as_flat(inputs))
-
-
 class Dense(tf_keras.layers.Dense):  # type: ignore[misc]
     """A dense layer whose input is sharded as its kernel's rows are: DTensor can't multiply other shardings."""
 
@@ -102,11 +77,13 @@ class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
         return super().call(list(map(scope.by_batch, inputs)))
 
 
-# The class that changes a call -> tf_keras's classes that it is combined with.
-_RESHARDING: dict[type, Sequence[type]] = {
-    _OfWholeImages: (tf_keras.layers.MaxPooling2D,),
-    _ByBatch: (tf_keras.layers.Conv1D, tf_keras.layers.MaxPooling1D),
-}
+# tf_keras's classes that `_ByBatch` is combined with.
+_WINDOWS = (
+    tf_keras.layers.Conv1D,
+    tf_keras.layers.Conv2D,
+    tf_keras.layers.MaxPooling1D,
+    tf_keras.layers.MaxPooling2D,
+)
 # Layers whose operations, or their gradients, DTensor has no rule for. Recurrent layers of
 # any kind are subclasses of RNN, a 3-D transposed convolution is one of Conv3D.
 _NOT_TAKEN = (
@@ -149,11 +126,10 @@ def check_taken(model: tf.Module) -> None:
 
 def _adopted_classes() -> dict[type, type]:
     classes: dict[type, type] = {}
-    for own_class in (Conv2D, LayerNormalization, Flatten, Dense, Concatenate):
+    for own_class in (LayerNormalization, Dense, Concatenate):
         classes[own_class.__bases__[0]] = own_class
-    for resharding, stock_classes in _RESHARDING.items():
-        for stock in stock_classes:
-            classes[stock] = type(stock.__name__, (resharding, stock), {"__doc__": resharding.__doc__})
+    for stock in _WINDOWS:
+        classes[stock] = type(stock.__name__, (_ByBatch, stock), {"__doc__": _ByBatch.__doc__})
     return classes
 
 

@@ -19,13 +19,12 @@ from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.dtensor import operations, packed
 from runner.engine.dtensor.devices import MeshPlacer
-from runner.engine.dtensor.explain import trace_error
 from runner.engine.dtensor.guards import check_indexing, check_order, check_resources
 from runner.engine.dtensor.masks import masks_from_scope
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.update import Update
 from runner.engine.dtensor.variable_reads import deferred
-from runner.errors import ConfigError, EngineError
+from runner.errors import ConfigError, EngineError, describe
 from runner.layout import Spec
 from runner.model import scope
 from runner.task.base import LOSS, DataSpec, Outputs
@@ -55,7 +54,7 @@ class _Backward:
 
 
 class Steps:
-    """Functions to be traced; `graph` is that of the step that was traced last."""
+    """Functions to be traced."""
 
     def __init__(
         self,
@@ -77,9 +76,7 @@ class Steps:
         self._ops = replace(arrays.of(tf), all_rows=self._whole)
         self._update = Update(config.optimizer, total_steps, state, packs=groups is not None)
         self._devices = mesh.size
-        self._space = _space(data, specs)
         self._groups = groups
-        self.graph: tf.Graph | None = None
 
     def train(self, arrays: Batch, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Runs a call's steps, arrays (K, B, ...): each example's loss and metrics (K, B), and regularization (K,).
@@ -110,7 +107,8 @@ class Steps:
             except (ConfigError, EngineError):
                 raise
             except Exception as error:  # a user's layers may raise anything
-                raise trace_error(error, self._config.model.target) from error
+                reason = f"a training step of the model raised {describe(error)}; correct it, or set engine=jax"
+                raise ConfigError(f"model._target_={self._config.model.target}: {reason}") from error
             # Row i of the results is selected by `where`: in a product with a mask, a NaN would reach all rows.
             row_k = tf.one_hot(i, calls) > 0.0
             row_k1 = tf.expand_dims(row_k, 1)
@@ -163,7 +161,7 @@ class Steps:
         return self._outputs(_only_batch(arrays), None, self._data.task.next_logits)
 
     def _whole(self, x: tf.Tensor) -> tf.Tensor:
-        return self._placer.lay(x, [None] * x.shape.rank, None)
+        return self._placer.lay(x, [None] * x.shape.rank)
 
     def _step(
         self, batch: Batch, share_b: tf.Tensor, done: tf.Tensor, factor: tf.Tensor, packed_state: tuple[tf.Tensor, ...]
@@ -200,7 +198,6 @@ class Steps:
         return {LOSS: backward.loss, **metrics}, backward.regularization, packed_state
 
     def _check(self, graph: tf.Graph) -> None:
-        self.graph = graph
         if self._devices > 1:
             check_indexing(graph)
         names = {id(variable.handle): path for path, variable in self._state.saved.items()}
@@ -255,7 +252,7 @@ class Steps:
     ) -> Outputs:
         """Returns the model's outputs, float32 (B, ...), reduced by the task and sharded as batches are."""
         step = None if done is None else tf.cast(done, tf.int32)
-        entered = scope.Scope(self._config.trainer.seed, step, self._placer, self._specs[WEIGHT][0], self._space)
+        entered = scope.Scope(self._config.trainer.seed, step, self._placer, self._specs[WEIGHT][0])
         with scope.enter(entered), masks_from_scope(self._model), operations.replaced():
             model_outputs = self._model(self._inputs(batch), training=done is not None)
             outputs = (reduced or self._data.task.reduced)(self._ops, model_outputs, batch)
@@ -284,16 +281,3 @@ def _only_batch(arrays: Batch) -> dict[str, tf.Tensor]:
 def _shares(arrays: Batch, numbers: tf.Tensor) -> tf.Tensor:
     """Returns (K, B), each example's share of the mean over its step: 0 for padding."""
     return tf.cast(arrays[WEIGHT] > 0.0, tf.float32) / tf.expand_dims(numbers[COUNTS:], 1)
-
-
-def _space(data: DataSpec, specs: Mapping[str, Spec]) -> tuple[str | None, str | None]:
-    """Returns the axes that shard height and width of the first input that is an image and sharded."""
-    for name, spec in data.inputs.items():
-        if not spec.is_image:
-            continue
-        # A batch has one dim more than its spec: that of the examples.
-        height = specs[name][1 + spec.dims.index("height")]
-        width = specs[name][1 + spec.dims.index("width")]
-        if height or width:
-            return height, width
-    return None, None

@@ -13,16 +13,12 @@ from runner.engine.optim import (
 from runner.engine.optim.keras_classes import CLASSES
 from runner.engine.optim.rules import OPTIMIZERS, RULE_KEYS
 from runner.engine.optim.schedules import (
-    MOST_CUSTOM_STEPS,
-    RUN_PARAMETERS,
     SCHEDULE_KEYS,
     SCHEDULES,
-    TARGET_KEY,
     learning_rate,
     turning_points,
 )
 from runner.errors import invalid, shown
-from runner.host import import_path
 
 _SCHEDULE = "optimizer.schedule"
 
@@ -119,28 +115,6 @@ def _check_schedule(config: ScheduleConfig) -> None:
             )
     if config.name == "piecewise":
         _check_pieces(config)
-    if config.name == "custom":
-        _check_custom(config)
-
-
-def _check_custom(config: ScheduleConfig) -> None:
-    if not config.target:
-        raise invalid(
-            f"{_SCHEDULE}.name",
-            config.name,
-            problem=f"needs the import path of a function, {TARGET_KEY}",
-            fix=f"set {TARGET_KEY}=my_project.rates.my_rate in its place",
-        )
-    check_finite(config.options, _SCHEDULE)
-    import_path.check(TARGET_KEY, config.target)
-    for reserved in RUN_PARAMETERS:
-        if reserved in config.options:
-            raise invalid(
-                f"{_SCHEDULE}.{reserved}",
-                config.options[reserved],
-                problem="is set by the run itself",
-                fix=f"remove it, or rename the parameter of {config.target}",
-            )
 
 
 def _check_schedule_keys(config: ScheduleConfig) -> None:
@@ -183,13 +157,6 @@ def _check_pieces(config: ScheduleConfig) -> None:
 def check_rates(config: OptimizerConfig, total_steps: int) -> None:
     """Checks that the learning rate of every step of a run is a finite float32."""
     schedule = config.schedule
-    if schedule.name == "custom" and total_steps > MOST_CUSTOM_STEPS:
-        raise invalid(
-            TARGET_KEY,
-            schedule.target,
-            problem=f"a custom schedule supports runs of at most {MOST_CUSTOM_STEPS:,} steps, not {total_steps:,}",
-            fix="choose a schedule by optimizer.schedule.name",
-        )
     for step in turning_points(config, total_steps):
         try:
             rate = as_float32(learning_rate(config, step, total_steps))

@@ -2,7 +2,6 @@
 
 A schedule is a factor of the base rate, and a linear warm-up may precede any. Each formula is written once, for Python
 numbers and for tensors: the rate of a step is computed on the devices, and once more for the log, checks and pictures.
-A custom schedule is a Python function of the user, whose rates the devices read from a table.
 
 To add a schedule: its formula and an entry in `SCHEDULES`, and its name in conf/optimizer/_base.yaml.
 """
@@ -12,22 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from types import ModuleType
 
 from runner import arrays
-from runner.arrays import Arrays, Elementary, Tensor
+from runner.arrays import Elementary, Tensor
 from runner.config.schema import OptimizerConfig, ScheduleConfig
-from runner.errors import invalid
-from runner.host import import_path
-
-TARGET_KEY = "optimizer.schedule._target_"
-
-# Parameters of a custom schedule's function that it gets from the run.
-RUN_PARAMETERS = ("step", "total_steps", "learning_rate")
-
-# Entries of the table of a custom schedule, 4 bytes each, which every device keeps and every program contains.
-MOST_CUSTOM_STEPS = 1_000_000
 
 # (config, steps done before this one, steps of the run, functions of the step) -> factor of the base rate
 Factor = Callable[[OptimizerConfig, Tensor, int, Elementary], Tensor]
@@ -133,60 +121,12 @@ def _piecewise(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elem
     return factor
 
 
-def _custom(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
-    """Returns a user's factor: from the function for a number, from a table of all steps for a tensor."""
-    schedule = config.schedule
-    since = _after_warmup(schedule, step, xp)
-    last = max(total_steps - schedule.warmup_steps - 1, 0)
-    if not isinstance(xp, Arrays):
-        return custom_factor(config, min(int(since), last), total_steps)
-    factors = [custom_factor(config, index, total_steps) for index in range(last + 1)]
-    # In float32 every whole number below 2**24 is exact, and a table is shorter than that.
-    index = xp.cast(xp.minimum(since, float(last)), "int32")
-    return xp.take(xp.to_float(factors), index)
-
-
-def custom_factor(config: OptimizerConfig, step: int, total_steps: int) -> float:
-    """Returns what a user's function returns `step` steps after the warm-up, as a factor of the base rate."""
-    schedule = config.schedule
-    function, parameters = _loaded(schedule.target, tuple(schedule.options))
-    from_run = {"step": step, "total_steps": total_steps, "learning_rate": config.learning_rate}
-    arguments = {name: value for name, value in from_run.items() if name in parameters}
-    try:
-        value = float(function(**arguments, **schedule.options))
-    except Exception as error:
-        # A user's function may raise anything.
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise invalid(
-            TARGET_KEY, schedule.target, problem=f"fails in step {step} ({reason})", fix="correct that function"
-        ) from error
-    if not math.isfinite(value) or value < 0:
-        problem = f"returns {value:g} in step {step}; must return a finite number of at least 0"
-        raise invalid(TARGET_KEY, schedule.target, problem=problem, fix="correct that function")
-    if "learning_rate" in parameters:
-        return value / config.learning_rate
-    return value
-
-
-@cache
-def _loaded(path: str, options: tuple[str, ...]) -> tuple[Callable[..., float], tuple[str, ...]]:
-    function = import_path.load(path, TARGET_KEY)
-    names = tuple(import_path.parameters(function))
-    if "step" not in names:
-        problem = f"must be a function with a parameter named step; this one takes {', '.join(names) or 'nothing'}"
-        raise invalid(TARGET_KEY, path, problem=problem, fix=f"write def {path.rpartition('.')[2]}(step)")
-    import_path.check_options("optimizer.schedule", path, function, options, RUN_PARAMETERS)
-    return function, names
-
-
 def turning_points(config: OptimizerConfig, total_steps: int) -> list[int]:
     """Returns steps of a run among which are those of the largest and the smallest rate.
 
-    Between two of them every schedule is monotonic. A custom one may be anything, so it has all steps.
+    Between two of them every schedule is monotonic.
     """
     schedule = config.schedule
-    if schedule.name == "custom":
-        return list(range(total_steps))
     points = {0, schedule.warmup_steps, total_steps - 1}
     for boundary in schedule.boundaries:
         points.add(boundary + 1)
@@ -196,12 +136,9 @@ def turning_points(config: OptimizerConfig, total_steps: int) -> list[int]:
 def description(config: OptimizerConfig) -> str:
     """Returns a schedule in words, such as `cosine schedule after 100 steps of warm-up`; empty if it is constant."""
     schedule = config.schedule
-    name = schedule.name
-    if name == "custom":
-        name = schedule.target
     words = ""
     if schedule.name != "constant":
-        words = f"{name} schedule"
+        words = f"{schedule.name} schedule"
     warmup = f"{schedule.warmup_steps:,} steps of warm-up"
     if not schedule.warmup_steps:
         return words
@@ -218,7 +155,6 @@ SCHEDULES: Mapping[str, ScheduleEntry] = {
     "piecewise": ScheduleEntry(("boundaries", "factors"), _piecewise),
     "linear": ScheduleEntry(("decay_steps", "final_factor"), _polynomial),
     "polynomial": ScheduleEntry(("decay_steps", "final_factor", "power"), _polynomial),
-    "custom": ScheduleEntry((), _custom),
 }
 
 _WARMUP_KEYS = ("warmup_steps", "initial_factor")

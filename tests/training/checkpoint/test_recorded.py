@@ -90,7 +90,6 @@ ELSEWHERE = [
     f"++dataset={{_target_: {CODE}}}",
     "dataset.augment=[{name: flip}, {_target_: evil.step}]",
     "optimizer._target_=evil.optimizer",
-    "optimizer.schedule._target_=evil.rate",
     "task._target_=evil.loss",
     "+task={_target_: evil.loss}",
     "task.minimize=[evil.metric]",
