@@ -21,8 +21,8 @@ from runner.config.schema import CheckpointConfig
 from runner.engine import registry
 from runner.errors import in_one_line
 from runner.host import outputs
+from runner.host.libraries import installed
 from runner.host.stores.urls import ObjectPath, place
-from runner.host.versions import installed
 from runner.tracking import Tracker
 
 _LIBRARIES = ("runner", *registry.distributions(), "numpy")

@@ -57,10 +57,10 @@ from runner.errors import (
     in_one_line,
     invalid,
 )
-from runner.host import paths, secrets, session, stages
+from runner.host import secrets, session, stages
 from runner.host.outputs import caused_by_disk
 from runner.host.signals import interruption
-from runner.host.terminal import spare_output
+from runner.host.terminal import Output
 from runner.tracking import member
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def run_command(command: str | Command) -> int:
     # Lets errors reach us, in place of Hydra's own printer, which ends the process with its text and exit code 1.
     os.environ[_FULL_ERROR] = "1"
     _find_modules_of_the_user()
-    with session.opened(sys.argv[0], sys.argv[1:]) as opened, paths.project():
+    with session.opened(sys.argv[0], sys.argv[1:]) as opened:
         try:
             flags = _read_arguments(opened)
             if not set(command_line.PRINTING_FLAGS).isdisjoint(flags):
@@ -100,7 +100,7 @@ def run_command(command: str | Command) -> int:
                 overrides = command_line.split(opened.arguments)[1]
                 is_multirun = not set(MULTIRUN).isdisjoint(flags)
                 composed = compose_command(hydra, name, overrides, is_multirun=is_multirun)
-                spare_output()
+                Output.is_spared = True
                 secrets.hide_config(composed)
                 if opened.membership is None and place.from_launcher() is None:
                     say_replaced(composed)  # else the sweep, or the process that launched this one, has said it

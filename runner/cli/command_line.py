@@ -13,7 +13,7 @@ from runner.checkpoint.arguments import KEYS, MULTIRUN
 from runner.config import hydra_keys, short_keys, texts
 from runner.config.search_path import FLAG, NAME_FLAG, folders
 from runner.errors import ConfigError, did_you_mean, invalid
-from runner.host.commands import command_module
+from runner.host.session import command_module
 
 _RUNNING_FLAGS = ("--version", "--resolve", "--run", "-r", *MULTIRUN)
 # Flag -> its values; none: any text. Hydra's --experimental-rerun is left out: it would unpickle a file.

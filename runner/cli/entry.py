@@ -76,7 +76,7 @@ def call(module: str, function: str, *arguments: object) -> NoReturn:
     """
     _open_streams()
     if "--version" in sys.argv[1:]:
-        module = "runner.host.versions"
+        module = "runner.cli.commands"
         function = "print_versions"
         arguments = ()
     else:

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.cli.commands import listed
 from runner.errors import EXIT_DONE, EXIT_REFUSED, ConfigError
-from runner.host.commands import listed
 
 _TEMPLATE = Path(__file__).parent / "template"
 _NAME = "my_project"  # in the template, where the project's own name goes

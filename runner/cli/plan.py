@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.engine import devices
-from runner.host import tables
+from runner.host.console import size as size_text
 from runner.host.outputs import quiet_native_log, required
 from runner.host.signals import at_exit
 from runner.plan import rows
@@ -62,9 +62,9 @@ def summary(folder: Path) -> dict[str, str]:
     totals = {kind: total["bytes_per_device"] for kind, total in plan["totals"].items()}
     traffic = plan["traffic"]
     return {
-        "parameters + slots": tables.size(totals["parameters"] + totals["slots"]),
-        "gradients": tables.size(totals["gradients"]),
-        "activations": tables.size(totals["activations"]),
+        "parameters + slots": size_text(totals["parameters"] + totals["slots"]),
+        "gradients": size_text(totals["gradients"]),
+        "activations": size_text(totals["activations"]),
         "collectives": _summed(traffic),
         "between processes": _summed([group for group in traffic if group["crosses"]]),
         "compute": f"{rows.operations(plan['flops_per_device'])}, {rows.duration(plan['compute_seconds'])}",
@@ -77,4 +77,4 @@ def _summed(groups: Sequence[Mapping[str, float]]) -> str:
     count = sum(group["count"] for group in groups)
     size = int(sum(group["bytes"] for group in groups))
     seconds = sum(group["seconds"] for group in groups)
-    return f"{count}: {tables.size(size)}, {rows.duration(seconds)}"
+    return f"{count}: {size_text(size)}, {rows.duration(seconds)}"

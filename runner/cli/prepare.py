@@ -25,9 +25,9 @@ from runner.config.schema import AUTO, RunConfig
 from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.host import accelerators, folders
-from runner.host.commands import command_module
+from runner.host.libraries import installed
 from runner.host.quoting import quoted
-from runner.host.versions import installed
+from runner.host.session import command_module
 from runner.layout.mesh import size
 from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks import task as checks_task

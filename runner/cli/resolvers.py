@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from omegaconf import OmegaConf
 
-from runner.host import commands, paths
+from runner.cli import commands
+from runner.host import paths
 from runner.tracking.location import sqlite_uri
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from runner.host.console import Console
-from runner.host.tables import Column, fitted
+from runner.host.console import Column, Console, fitted
 from runner.task import metrics
 
 _SHORT_TITLES = {

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from runner.cluster import place, restarts
 from runner.config.schema import AUTO, ClusterConfig, MeshConfig
 from runner.errors import invalid
-from runner.host.commands import command_module
+from runner.host.session import command_module
 from runner.layout import mesh
 
 _TRAINS = "runner"

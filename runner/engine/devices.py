@@ -15,7 +15,7 @@ from runner.engine.registry import ENGINES
 from runner.errors import ConfigError, invalid
 from runner.host import accelerators
 from runner.host.accelerators import GPU, TPU, Accelerators, counted
-from runner.host.commands import command_module
+from runner.host.session import command_module
 from runner.layout import mesh
 
 AUTO = "auto"

@@ -35,7 +35,7 @@ from runner.engine.optim import transformation
 from runner.errors import invalid
 from runner.host import libraries, stages
 from runner.host.late import late
-from runner.host.versions import installed
+from runner.host.libraries import installed
 from runner.model import target
 
 if TYPE_CHECKING:

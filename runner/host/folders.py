@@ -80,9 +80,7 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
     try:
         created = _create(folder)
         if folder.resolve() not in _locked:
-            handle = lock_until_exit(folder / MARK)
-            if handle is not None:
-                _locked[folder.resolve()] = handle
+            _locked[folder.resolve()] = lock_until_exit(folder / MARK)
         if is_new:
             _write_mark(folder)
         elif hold:

@@ -13,7 +13,7 @@ import sysconfig
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -51,26 +51,6 @@ def kept_random_state() -> Iterator[None]:
         numpy_random.set_state(numpy_state)
 
 
-class _Loader(Loader):
-    """Executes a module inside a context."""
-
-    def __init__(self, loader: Loader, around: AbstractContextManager[None]) -> None:
-        self._loader = loader
-        self._around = around
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Lets the module's own loader create it."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Lets the module's own loader execute it, which is the module's loader from then on."""
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        with self._around:
-            self._loader.exec_module(module)
-
-
 class _Finder(MetaPathFinder):
     """Finds modules as the other finders do, and executes user modules with a random state of their own."""
 
@@ -83,26 +63,28 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of the next finders, with the loader of a user's module, or a library in one, wrapped."""
+        """Returns the spec of the next finders; a user's module, or a library in one, is executed by `_execute`."""
         specs = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((found for found in specs if found is not None), None)
-        # The loader of a built-in module is a class, and one of the old protocol has no `exec_module`: neither can be
-        # wrapped.
-        if spec is not None and isinstance(spec.loader, Loader) and hasattr(spec.loader, "exec_module"):
-            if is_users(spec, self._own):
-                seed = (zlib.crc32(fullname.encode()) ^ self._seed) & _MAX_SEED
-                spec.loader = _Loader(spec.loader, self._executing(seeded(seed), own=True))
-            elif self._in_own:
-                spec.loader = _Loader(spec.loader, self._executing(kept_random_state(), own=False))
+        # The loader of a built-in module is a class, and one of the old protocol has no `exec_module`.
+        if spec is None or not isinstance(spec.loader, Loader) or not hasattr(spec.loader, "exec_module"):
+            return spec
+        is_own = is_users(spec, self._own)
+        if is_own or self._in_own:
+            seed = (zlib.crc32(fullname.encode()) ^ self._seed) & _MAX_SEED
+            around = seeded(seed) if is_own else kept_random_state()
+            execute = partial(self._execute, spec.loader, around, is_own)
+            spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec
 
-    @contextmanager
-    def _executing(self, around: AbstractContextManager[None], *, own: bool) -> Iterator[None]:
+    def _execute(self, loader: Loader, around: AbstractContextManager[None], is_own: bool, module: ModuleType) -> None:
+        # The loader is as any other from here on; one may load several modules.
+        del loader.exec_module
         before = self._in_own
-        self._in_own = own
+        self._in_own = is_own
         try:
             with around:
-                yield
+                loader.exec_module(module)
         finally:
             self._in_own = before
 

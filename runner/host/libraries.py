@@ -1,18 +1,29 @@
-"""Imports of an engine's libraries without their optional dependencies, which take a third of the time."""
+"""Installed libraries: their versions, and imports of an engine's without their optional dependencies."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+
+
+def installed(names: Iterable[str]) -> dict[str, str]:
+    """Returns the version of each distribution that is installed, by name; `runner` is this package's in records."""
+    versions = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            versions[name] = version("mesh-runner" if name == "runner" else name)
+    return versions
 
 
 def load(names: Sequence[str], *, without: Sequence[str]) -> None:
     """Imports those packages, in this order, that are installed, while they don't find the ones of `without`.
 
-    The process's environment must be set, see `runner.engine.registry.load`.
+    The optional dependencies take a third of the time. The process's environment must be set, see
+    `runner.engine.registry.load`.
     """
     with hidden(without):
         for name in names:

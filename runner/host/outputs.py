@@ -1,4 +1,4 @@
-"""Files that can't be written: an invalid config before a run begins, and a warning later on."""
+"""Logs, and files that can't be written: an invalid config before a run begins, and a warning later on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 
 from runner.errors import PassingError, describe, passing
 from runner.host import stages
+from runner.host.secrets import scrub
 from runner.host.signals import interruption
-from runner.host.terminal import clean
+from runner.host.terminal import clean, note_incomplete
 
 logger = logging.getLogger(__name__)
 
@@ -21,20 +22,9 @@ logger = logging.getLogger(__name__)
 _terminals: list[int] = []
 
 # Errors of a disk that is full, read-only, broken or not this user's. Any other error is a bug, and shows as one.
-_UNWRITABLE = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.ENOTDIR,
-    errno.EEXIST,
-    errno.ENAMETOOLONG,
-    errno.EFBIG,
-    errno.EMFILE,
-    errno.ENFILE,
-}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE}
+_UNWRITABLE = _FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+_NO_FOLDER = {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}
 
 
 @contextmanager
@@ -59,7 +49,7 @@ def caused_by_disk(error: BaseException) -> OSError | None:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
-    return cause if cause is not None and cause.errno in _UNWRITABLE else None
+    return cause if cause is not None and cause.errno in _UNWRITABLE | _NO_FOLDER else None
 
 
 @contextmanager
@@ -70,8 +60,6 @@ def spared(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        warn(f"could not write {what} ({error.strerror or error}); continuing without it")
     except Exception as error:
         if interruption(error) is not None:
             raise
@@ -135,3 +123,32 @@ def append_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
                 if is_new:
                     path.unlink()
             raise
+
+
+class LogFile(logging.FileHandler):
+    """A log file whose disk may be full: that is one warning, where logging prints a traceback per record."""
+
+    _has_warned = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """Warns once that records are missing."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._has_warned:
+            self._has_warned = True
+            note_incomplete(self.baseFilename, error)
+            warn(f"could not write {self.baseFilename} ({error.strerror}); continuing without a log")
+
+    def close(self) -> None:
+        """Closes the file, even if the disk did not take all of it."""
+        with suppress(OSError):
+            super().close()
+
+
+class MaskedFormatter(logging.Formatter):
+    """Formats log records and tracebacks without secrets of URIs and without terminal control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the record's text."""
+        return clean(scrub(super().format(record)))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
-from runner.host.stores.urls import ObjectPath, Place
+from runner.host import session
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# The project's folder of the command that runs, if one does; process-wide, as the current directory is.
-_project: list[Path] = []
 # 32 bits: of a thousand folders made in one second, two share a name once in 8,600 times. `folders.claim` rejects the
 # second one.
 _RANDOM_BYTES = 4
@@ -27,17 +24,7 @@ def conf_dir() -> Path:
 
 def project_root() -> Path:
     """Returns the project's folder: the current directory, as it was when the command began."""
-    return _project[-1] if _project else Path.cwd()
-
-
-@contextmanager
-def project() -> Iterator[None]:
-    """Fixes the project's folder while a command runs: `hydra.job.chdir=true` changes the current directory."""
-    _project.append(Path.cwd())
-    try:
-        yield
-    finally:
-        _project.pop()
+    return session.current().project or Path.cwd()
 
 
 def outputs_dir() -> Path:
@@ -50,13 +37,10 @@ def random_part() -> str:
     return os.urandom(_RANDOM_BYTES).hex()
 
 
-def shown(path: Place) -> str:
+def shown(path: object) -> str:
     """Returns a path for a message: relative to the current directory if it is inside that."""
-    if isinstance(path, ObjectPath):
-        return str(path)
-    try:
-        here = Path.cwd()
-    except OSError:
-        # The current directory was removed since the command began.
-        return str(path)
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    # The current directory may have been removed since the command began.
+    with suppress(OSError, ValueError):
+        if isinstance(path, Path):
+            return str(path.relative_to(Path.cwd()))
+    return str(path)

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import re
 
-_QUOTES = "'\""
+from hydra.core.override_parser.types import Quote, QuotedString
 
 
 def quoted(text: str) -> str:
     r"""Returns a text in single quotes, whatever characters it has.
 
-    Hydra reads backslashes as such, except before a quote.
-
     >>> print(quoted("Ann's runs"), quoted("a\\b"))
     'Ann\'s runs' 'a\b'
     """
-    escaped = re.sub(r"(\\*)('|\Z)", _escaped, text)
-    return f"'{escaped}'"
-
-
-def _escaped(match: re.Match[str]) -> str:
-    backslashes, quote = match.groups()
-    return 2 * backslashes + ("\\'" if quote else "")
+    return QuotedString(text, Quote.single).with_quotes()
 
 
 def unquoted(value: str) -> str:
@@ -31,6 +23,6 @@ def unquoted(value: str) -> str:
     Ann's runs latest
     """
     text = value.strip()
-    if len(text) < 2 or text[0] != text[-1] or text[0] not in _QUOTES:
+    if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"":
         return text
     return re.sub(rf"(\\+)({text[0]}|\Z)", lambda match: match[1][: len(match[1]) // 2] + match[2], text[1:-1])

@@ -45,7 +45,6 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _URI = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]*")
-_INTERPOLATION = re.compile(r"\$\{[^{}]*\}")
 _VARIABLE_NAME = re.compile(r"\$\{oc\.env:([^},]*)")
 # Keys whose value is a secret; narrower than names of parameters, because `tokens` and `tokenizer` are keys.
 _SECRET_KEY = re.compile(
@@ -156,36 +155,30 @@ def _hide_argument(argument: str) -> str:
 
 def hide_config(config: DictConfig) -> None:
     """Masks the URIs of a composed config, its `hydra` node included, before Hydra writes it; changes it in place."""
-    # Of texts with a typed password beside an interpolation: what replaces them.
+    # A text with a password beside an interpolation, in which no known URI is found -> what replaces it.
     replaced: dict[str, str] = {}
     for key in (TRACKING, STUDIES):
         group, _, name = key.rpartition(".")
         node = OmegaConf.select(config, group)
-        # The node's own value: reading it through OmegaConf would resolve an interpolation, and may fail.
-        value_node = node._get_node(name) if isinstance(node, DictConfig) and name in node else None
-        uri = value_node._value() if value_node is not None else None
-        if not isinstance(uri, str):
+        if not isinstance(node, DictConfig) or name not in node:
             continue
-        if "${" in uri:
-            # An interpolation is no secret itself.
-            typed = _INTERPOLATION.sub("", uri)
-            if shown(typed) == typed:
-                continue
-            try:
-                whole = str(node[name])
-            except OmegaConfBaseException:
-                # The check of the config names the interpolation that fails.
-                continue
-            replaced[uri] = shown(whole)
-            uri = whole
-        if hide(uri) != uri:
+        try:
+            uri = node[name]
+        except OmegaConfBaseException:
+            # The check of the config names the interpolation that fails.
+            continue
+        typed = str(OmegaConf.to_container(node, resolve=False)[name])  # type: ignore[index,call-overload]
+        if shown(typed) != typed:
+            replaced[typed] = shown(typed)
+        if isinstance(uri, str) and hide(uri) != uri:
             with read_write(node), open_dict(node):
                 node[name] = shown(uri)
 
     def masked(text: str) -> str:
+        text = _masked(text)
         for typed, shorter in replaced.items():
             text = text.replace(typed, shorter)
-        return _masked(text)
+        return text
 
     overrides = config.hydra.overrides
     job = config.hydra.job

@@ -7,9 +7,11 @@ this process when it started it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass
@@ -22,12 +24,14 @@ class Session:
       typed: the command line as typed, secrets masked, without the overrides of a recorded run.
       membership: the sweep that started this process for one of its jobs, a `Membership` of tracking; None for
         a run of its own. The session stores it, whose type is above this folder.
+      project: the current directory when the command began: `hydra.job.chdir=true` changes it. None: no command runs.
     """
 
     program: str = ""
     arguments: tuple[str, ...] = ()
     typed: tuple[str, ...] = ()
     membership: object = None
+    project: Path | None = None
 
 
 _sessions = [Session()]  # the last one is the current one; the first one is of a process that runs no command
@@ -41,8 +45,15 @@ def current() -> Session:
 @contextmanager
 def opened(program: str, arguments: Sequence[str]) -> Iterator[Session]:
     """Opens the session of a command; the one around it is current again afterwards."""
-    _sessions.append(Session(program, tuple(arguments)))
+    _sessions.append(Session(program, tuple(arguments), project=Path.cwd()))
     try:
         yield current()
     finally:
         _sessions.pop()
+
+
+def command_module(otherwise: str = "runner") -> str:
+    """Returns the module of this process's command, such as `runner.plan`; `otherwise` for a user's program."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    name = spec.name.removesuffix(".__main__") if spec else "runner"
+    return name if name.split(".")[0] == "runner" else otherwise

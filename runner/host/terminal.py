@@ -80,9 +80,6 @@ class Output:
             text = "\r" + clean(text[1:]) if is_bar else clean(text)
         try:
             return self._stream.write(text)
-        except UnicodeEncodeError as error:
-            # A name may have characters that the locale's encoding lacks.
-            return self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
         except OSError as error:
             self._note(error)
             return len(text)
@@ -117,14 +114,11 @@ class Output:
         os.close(null)
 
 
-def spare_output() -> None:
-    """Keeps this process running if its output can't be written: its results are in other files."""
-    Output.is_spared = True
-
-
 def clean_output() -> None:
     """Replaces this process's standard output and error by streams that are cleaned."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None:
+            # A name may have characters that the locale's encoding lacks.
+            stream.reconfigure(errors="backslashreplace")
             setattr(sys, name, Output(stream))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner import figures
-from runner.host.tables import broken, size
+from runner.host.console import size
 from runner.layout import mesh
 from runner.plan import limits, rows
 from runner.plan.base import Plan, VariablePlan
@@ -50,7 +50,7 @@ def _sharded(plan: Plan, variable: VariablePlan) -> figures.Sharded:
         others = [axis for axis, count in plan.axes.items() if axis not in axes and count > 1]
         words += f", {replicas} replicas over {'+'.join(others)}"
     return figures.Sharded(
-        broken(variable.path, _PATH),
+        textwrap.fill(variable.path, _PATH),
         f"{rows.dims(variable.shape)}  {variable.dtype}  {rows.spec_words(variable.spec)}",
         variable.shape,
         variable.spec,

@@ -10,8 +10,7 @@ from types import MappingProxyType
 from rich.console import Group
 from rich.text import Text
 
-from runner.host.console import Console
-from runner.host.tables import Column, fitted
+from runner.host.console import Column, Console, fitted
 from runner.plan import rows
 from runner.plan.base import Plan
 

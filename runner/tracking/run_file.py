@@ -113,8 +113,7 @@ def opened(path: Path) -> Iterator[Unsent]:
         yield parsed(path)
         append_whole(path, _SENT)
     finally:
-        if lock is not None:
-            os.close(lock)
+        os.close(lock)
 
 
 def parsed(path: Path) -> Unsent:
@@ -136,11 +135,10 @@ def parsed(path: Path) -> Unsent:
     return Unsent(head, records)
 
 
-def _locked(path: Path) -> int | None:
+def _locked(path: Path) -> int:
     lock = lock_until_exit(path)
     # It may be in a folder that others can write to, or somebody else's.
     if not is_own(path.lstat()):
-        if lock is not None:
-            os.close(lock)
+        os.close(lock)
         raise PermissionError(f"{path} belongs to another user, or others can write to it")
     return lock

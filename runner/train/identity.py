@@ -10,7 +10,7 @@ from runner.config.options import import_paths
 from runner.config.schema import RunConfig
 from runner.engine import registry
 from runner.host import import_path, paths
-from runner.host.versions import installed
+from runner.host.libraries import installed
 
 _LIBRARIES = (*registry.distributions(), "numpy", "simplejpeg", "opencv-python-headless", "pillow")
 _GROUPS_OF_COMMANDS = ("sweep", "plan", "advise", "hardware", "verify", "evaluate", "generate", "replay", "export")

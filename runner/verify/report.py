@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.console import Group
 
 from runner.engine import registry
-from runner.host.tables import Column, fitted
-from runner.host.versions import installed
+from runner.host.console import Column, fitted
+from runner.host.libraries import installed
 from runner.plan.table import WIDTH
 from runner.verify import points
 from runner.verify.compare import FACTOR, MORE_RUNS, PERTURBED_RUNS, ULPS, Check

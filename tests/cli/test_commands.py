@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import runner
-from runner.host.commands import COMMANDS, listed
+from runner.cli.commands import COMMANDS, listed
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(sys.executable).parent / "runner"

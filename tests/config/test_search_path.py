@@ -137,6 +137,6 @@ def test_a_recorded_command_line_has_its_folder_of_options(tmp_path: Path, monke
     made = SimpleNamespace(job=SimpleNamespace(config_name="config"), overrides=of_task)
     monkeypatch.setattr(HydraConfig, "get", lambda: made)
     monkeypatch.chdir(tmp_path)
-    with session.opened("runner", ["--config-dir", "options", "experiment=mine"]), paths.project():
+    with session.opened("runner", ["--config-dir", "options", "experiment=mine"]):
         assert composed_with() == ["--config-dir=options"]
         assert command("runner") == "python -m runner --config-dir=options experiment=mine"

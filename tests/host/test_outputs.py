@@ -13,7 +13,7 @@ import pytest
 from runner.cli.messages import one_line
 from runner.errors import ConfigError
 from runner.host import outputs
-from runner.host.logs import LogFile
+from runner.host.outputs import LogFile
 
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
@@ -41,7 +41,6 @@ def test_a_full_disk_under_the_log_is_one_line(tmp_path: Path, capsys: pytest.Ca
     handler = LogFile(tmp_path / "runner.log")
     for number in range(50):
         handler.handle(logging.LogRecord("a", logging.INFO, "p", 1, "record %d", (number,), None))
-    handler.flush()
     handler.close()
     warning = f"warning: could not write {tmp_path / 'runner.log'} (No space left on device); continuing without a log"
     assert capsys.readouterr().err.splitlines() == [warning]

@@ -1,4 +1,4 @@
-"""What a command does is said while it does it: in a log a line a stage, on a terminal a line that is replaced."""
+"""What a command does is said while it does it, in one line per stage."""
 
 from __future__ import annotations
 
@@ -16,14 +16,7 @@ from runner.host.outputs import warn
 
 
 class Out(io.StringIO):
-    """A standard output that is a terminal, or is none."""
-
-    def __init__(self, *, terminal: bool) -> None:
-        super().__init__()
-        self._terminal = terminal
-
-    def isatty(self) -> bool:
-        return self._terminal
+    """A standard output."""
 
     @property
     def text(self) -> str:
@@ -38,14 +31,13 @@ def _speaking() -> Iterator[None]:
     stages.speak(wanted=False)
 
 
-def out(monkeypatch: pytest.MonkeyPatch, *, terminal: bool = False) -> Out:
-    made = Out(terminal=terminal)
+def out(monkeypatch: pytest.MonkeyPatch) -> Out:
+    made = Out()
     monkeypatch.setattr(sys, "stdout", made)
-    monkeypatch.setenv("TERM", "xterm")
     return made
 
 
-def test_in_a_log_a_line_is_there_while_its_stage_lasts_and_ends_with_the_seconds(
+def test_a_line_is_there_while_its_stage_lasts_and_ends_with_the_seconds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     shown = out(monkeypatch)
@@ -63,7 +55,7 @@ def test_a_stage_in_another_ends_the_line_of_that_also_where_it_fails(monkeypatc
         raise KeyError
     with stages.stage("next"):
         pass
-    assert shown.text == "outer ... N s\ninner ... N s\nnext ... N s\n"
+    assert shown.text == "outer ...\ninner ... N s\nouter ... N s\nnext ... N s\n"
 
 
 def test_a_warning_meanwhile_has_a_line_of_its_own(
@@ -75,11 +67,3 @@ def test_a_warning_meanwhile_has_a_line_of_its_own(
         warn("and stays so")
     assert shown.text == "loading it ...\nloading it ... N s\n"
     assert capsys.readouterr().err == "warning: the disk is full\nwarning: and stays so\n"
-
-
-def test_on_a_terminal_each_line_is_replaced_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = out(monkeypatch, terminal=True)
-    for name in ("one", "two"):
-        with stages.stage(name):
-            pass
-    assert shown.text == "one ...\r\x1b[2Ktwo ...\r\x1b[2K"

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.host import terminal
-from runner.host.console import Console
-from runner.host.tables import Column, fitted
+from runner.host.console import Column, Console, fitted
 from runner.host.terminal import Output, clean, incomplete
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +50,7 @@ def screen_of(output: Output) -> str:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_stream_cleans_what_is_printed_and_not_what_is_styled(name: str) -> None:
     output = Output(Screen())
-    print(f"run {name} ended", file=output)  # type: ignore[call-overload]
+    print(f"run {name} ended", file=output)
     output.writelines([name, "\n"])
     assert not CONTROLS.search(screen_of(output))
     assert screen_of(output) == f"run {clean(name)} ended\n{clean(name)}\n"

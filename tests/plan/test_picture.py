@@ -10,7 +10,7 @@ import pytest
 from matplotlib import image
 from rich.console import Console
 
-from runner.host import tables
+from runner.host import console
 from runner.plan import picture, rows
 from runner.plan.base import MemoryPart, Rates, Traffic, VariablePlan
 from runner.plan.files import markdown
@@ -93,8 +93,8 @@ def test_equal_blocks_are_one_and_what_differs_stays() -> None:
 def test_the_terminal_has_the_sum_of_the_blocks_and_plan_md_has_all() -> None:
     plan = cases.plan(variables=tuple(one for number in range(12) for one in block(number)))
     table = rows.variables(plan, join=True)
-    assert table.rows[0][-3] == tables.size(12 * 256)
-    assert table.rows[1][-3] == tables.size(12 * KERNEL.bytes)
+    assert table.rows[0][-3] == console.size(12 * 256)
+    assert table.rows[1][-3] == console.size(12 * KERNEL.bytes)
     out = io.StringIO()
     show(plan, Console(file=out, width=80, highlight=False))
     assert max(map(len, out.getvalue().splitlines())) <= 80

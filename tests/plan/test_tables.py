@@ -14,8 +14,7 @@ from runner.cli import plan as main
 from runner.config.schema import MeshConfig, PlanConfig
 from runner.engine.base import Collective, ProgramCost
 from runner.figures import of_shard
-from runner.host import tables
-from runner.host.tables import broken
+from runner.host import console
 from runner.plan import rows
 from runner.plan.base import Rates, Traffic
 from runner.plan.files import NAMES, markdown, write_files
@@ -28,13 +27,7 @@ from tests.plan import cases
     ("count", "shown"), [(40, "40 B"), (1000, "0.98 KiB"), (5120, "5.00 KiB"), (401408, "392 KiB"), (0, "0 B")]
 )
 def test_bytes_are_shown_with_three_digits(count: int, shown: str) -> None:
-    assert tables.size(count) == shown
-
-
-def test_long_paths_break_at_slashes() -> None:
-    lines = broken("encoder/block_0/attention/query/kernel", 20)
-    assert [len(line) <= 20 for line in lines.splitlines()] == [True] * len(lines.splitlines())
-    assert lines.replace("\n  ", "") == "encoder/block_0/attention/query/kernel"
+    assert console.size(count) == shown
 
 
 @pytest.mark.parametrize("width", [WIDTH, 160])

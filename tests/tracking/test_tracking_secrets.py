@@ -19,7 +19,7 @@ from omegaconf import OmegaConf, open_dict
 from runner.config.convert import as_typed, resolved
 from runner.errors import ConfigError
 from runner.host import secrets
-from runner.host.logs import MaskedFormatter
+from runner.host.outputs import MaskedFormatter
 from runner.host.paths import conf_dir
 from runner.host.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
 from runner.plan.checks.run import convert

@@ -16,8 +16,8 @@ from runner.cli.runs.records import RunRecord
 from runner.cli.runs.request import Request
 from runner.config.schema import CheckpointConfig, TrackingConfig
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError
+from runner.host.console import size as size_text
 from runner.host.paths import outputs_dir, project_root
-from runner.host.tables import size as size_text
 from runner.tracking import run_file, send
 from runner.tracking.location import shown, sqlite_path, tracking_uri
 from runner.tracking.store import Store, find_sweep, open_tracking

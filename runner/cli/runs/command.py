@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from runner.cli import commands
 from runner.cli.runs.request import ACTIONS, KEYS, read
 from runner.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError
-from runner.host import commands
 
 _EXAMPLES = (
     "status=failed,killed",

@@ -19,7 +19,7 @@ from runner.config.names import short_keys
 from runner.config.schema import SweepConfig, TrackingConfig
 from runner.config.schema_hydra import GridSweeper, ProcessLauncher, SearchSweeper
 from runner.errors import ConfigError, did_you_mean, invalid
-from runner.host.commands import command_module
+from runner.host.session import command_module
 from runner.plan.checks.trainer import settled_sweep
 from runner.tracking import location
 

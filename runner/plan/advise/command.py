@@ -24,9 +24,9 @@ from runner.data import loading
 from runner.engine import registry
 from runner.errors import EngineError
 from runner.host import stages
+from runner.host.console import size
 from runner.host.late import late
 from runner.host.outputs import required, spared
-from runner.host.tables import size
 from runner.layout import mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.model import gpt_options

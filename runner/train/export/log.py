@@ -20,7 +20,7 @@ from mlflow.utils import requirements_utils
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import PlainModel
 from runner.host.late import late
-from runner.host.versions import installed
+from runner.host.libraries import installed
 from runner.tracking.store import Store
 from runner.train.export.signature import Served
 from runner.train.export.write import KERAS_FILE, SAVED_MODEL, answers, write_model, write_program

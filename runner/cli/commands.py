@@ -1,9 +1,16 @@
-"""The list of commands. Imports nothing that takes time."""
+"""The list of commands, and `--version`. Imports nothing that takes time."""
 
 from __future__ import annotations
 
-import sys
+import platform
 
+from runner.host.libraries import installed
+
+# Distributions whose versions a bug report needs.
+_REPORTED = (
+    *("tensorflow", "tf-keras", "keras", "jax", "jaxlib", "tensorflow-datasets", "numpy"),
+    *("hydra-core", "omegaconf", "mlflow", "optuna", "safetensors"),
+)
 # Module to description; `python -m` runs the module.
 COMMANDS = {
     "runner": "trains; -m runs a sweep; resume=latest resumes a run",
@@ -20,14 +27,17 @@ COMMANDS = {
 }
 
 
-def command_module(otherwise: str = "runner") -> str:
-    """Returns the module of this process's command, such as `runner.plan`; `otherwise` for a user's program."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    name = spec.name.removesuffix(".__main__") if spec else "runner"
-    return name if name.split(".")[0] == "runner" else otherwise
-
-
 def listed() -> str:
     """Returns the commands with their descriptions, one per line."""
     width = max(map(len, COMMANDS))
     return "\n".join(f"  python -m {name:{width}}  {description}" for name, description in COMMANDS.items())
+
+
+def print_versions() -> int:
+    """Prints the versions of this package, of Python and of the libraries; returns the process's exit code."""
+    versions = installed(["runner"]) | {"python": platform.python_version()}
+    versions |= dict.fromkeys(_REPORTED, "not installed") | installed(_REPORTED)
+    width = max(map(len, versions))
+    for name, number in versions.items():
+        print(f"{name:{width}}  {number}")
+    return 0
