@@ -119,7 +119,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             }
             (unfinished / RECORD).write_text(json.dumps(record, indent=1) + "\n")
             shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
-            if vocabulary is not None:
+            if vocabulary is not None and vocabulary.tokenizer:
                 (unfinished / TOKENIZER).write_text(vocabulary.tokenizer_json(), "utf-8")
         for name in (SAVED_MODEL, KERAS_FILE, TOKENIZER):
             if (target / name).exists():

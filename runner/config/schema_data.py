@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.fields import (
-    IDENTIFIER,
     NOT_EMPTY,
     checked,
     choice,
@@ -19,6 +18,10 @@ from runner.config.fields import (
 )
 
 DOCUMENTS = APART, JOINED = ("apart", "joined")
+# The tokenizer whose tokens are bytes.
+BYTES = "bytes"
+# Tokens of a row if the config says nothing.
+LENGTH = 256
 
 # Limits of a vocabulary and of a row, in tokens. Both are choices far above published models: a larger number is a
 # typing mistake, which would fail late, out of memory.
@@ -79,14 +82,10 @@ class DatasetConfig:
       holdout: fraction of train that is held out as validation split, chosen with the run's seed; 0: none.
       standardize: standardize numeric inputs with the mean and standard deviation of the train split: true (float
         arrays and integer columns, but no target), false, or the names of the arrays.
-      pad: custom, and .parquet and .arrow files: sequences of different lengths: array name to the value that pads its
-        sequences at their end; null: none.
-      pad_length: steps of the padded arrays; null: those of the longest sequence of each. It is recorded with the run,
-        and a longer sequence is an error.
       shuffle: draw a new order each epoch, from the seed and the number of the epoch.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
       column: text: field of .jsonl files and column of .parquet and .arrow files with the text; null: `text`.
-      tokenizer: text: `bytes`, or the path of a tokenizer.json; for a TFDS builder: use its text feature; null: none.
+      tokenizer: text: `bytes`, or the path of a tokenizer.json; null: bytes.
       end_token: token appended after each document; null: none.
       sequence_length: text: tokens per example; null: 256.
       documents: sequence packing: `apart` (with document masking, by the arrays `segments` and `label_weight`) or
@@ -123,8 +122,6 @@ class DatasetConfig:
         rule="boolean, or list of names",
         example=True,
     )
-    pad: dict[str, float] | None = checked(None, rule="", example={"tokens": 0}, key_pattern=IDENTIFIER)
-    pad_length: int | None = integer(None, at_least=1, at_most=_LONGEST_SEQUENCE, unit="steps", example=128)
     shuffle: bool = True
     remainder: str = choice("drop", "drop", "pad")
     column: str | None = None

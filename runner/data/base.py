@@ -208,15 +208,13 @@ class Encoding:
     """How the data became numbers; it is recorded with a run, so that later data is read the same way.
 
     `categories` are the names of an integer array that was read from strings. `mean` was subtracted from a float array
-    and the result divided by `deviation`: one number per column, or one if the array has no dims. `lengths` are the
-    steps that an array of sequences was padded to.
+    and the result divided by `deviation`: one number per column, or one if the array has no dims.
     """
 
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mean: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     deviation: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     vocabulary: Vocabulary | None = None
-    lengths: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values for the record of a run."""
@@ -227,8 +225,6 @@ class Encoding:
         }
         if self.vocabulary is not None:
             content["vocabulary"] = self.vocabulary.to_json()
-        if self.lengths:
-            content["lengths"] = dict(self.lengths)
         return content
 
     @classmethod
@@ -242,7 +238,6 @@ class Encoding:
             mean=_as_tuples(content.get("mean", {}), float),
             deviation=_as_tuples(content.get("deviation", {}), float),
             vocabulary=vocabulary,
-            lengths=dict(content.get("lengths", {})),
         )
 
 
@@ -252,11 +247,10 @@ def _as_tuples(values: Mapping[str, Sequence[Any]], kind: Callable[[Any], Value]
 
 @dataclass(frozen=True)
 class TextSize:
-    """Non-empty documents of a text, their tokens with end tokens, and their bytes as UTF-8."""
+    """Documents of a text that have tokens, and all tokens with end tokens."""
 
     documents: int
     tokens: int
-    bytes: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config import values
 from runner.config.build import build
+from runner.config.fields import fix_for, path_problem
 from runner.config.schema_augment import STEPS, StepOptions
-from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.config.schema_data import BYTES, AugmentConfig, DatasetConfig
 from runner.config.values import changed
-from runner.data import checks_text, registry
+from runner.data import registry
 from runner.data.parts import in_part, parts_of
-from runner.errors import invalid
+from runner.errors import did_you_mean, invalid
 from runner.host import import_path
 from runner.host.late import late
 
@@ -48,20 +51,33 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
         )
     _check_splits(config)
     _check_keys(config)
-    checks_text.check(config, recorded=recorded)
+    if registry.is_text(config) and config.tokenizer not in (BYTES, None):
+        _check_tokenizer(config.tokenizer, recorded=recorded)
     # After the checks of keys alone, because it looks at files.
     check_source = registry.entry(config).check
     if check_source is not None:
         check_source(config)
     if "parts" in registry.entry(config).keys:
         _check_mixture(config, recorded=recorded)
-    if config.pad_length is not None and not config.pad:
-        problem = "needs dataset.pad, whose arrays it applies to"
-        fix = "set dataset.pad={tokens:0}, or remove it"
-        raise invalid("dataset.pad_length", config.pad_length, problem=problem, fix=fix)
-    if not recorded:
-        _check_standardized_sequences(config)
     check_augment(config)
+
+
+def _check_tokenizer(tokenizer: str, *, recorded: bool) -> None:
+    key = "dataset.tokenizer"
+    problem = path_problem(tokenizer)
+    if problem is not None:
+        raise invalid(key, tokenizer, problem=problem, fix=fix_for(problem, f"set {key}=tokenizer.json"))
+    # Only the suffix distinguishes a path from a misspelled kind, which gets a suggestion.
+    is_file_name = tokenizer.endswith(".json")
+    if not is_file_name or not (recorded or Path(tokenizer).expanduser().is_file()):
+        problem = f"must be {BYTES} or the path of a tokenizer.json"
+        if is_file_name:
+            problem = "the file does not exist"
+        raise invalid(key, tokenizer, problem=problem, fix=did_you_mean(tokenizer, (BYTES,), f"set {key}=bytes"))
+    # The library is looked for and not imported, because a config error must come before any slow import.
+    if importlib.util.find_spec("tokenizers") is None:
+        problem = "needs the library tokenizers, which is not installed"
+        raise invalid(key, tokenizer, problem=problem, fix="pip install tokenizers, or set dataset.tokenizer=bytes")
 
 
 def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
@@ -83,15 +99,6 @@ def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
             raise invalid(f"dataset.{key}", value, problem=problem, fix=fix)
     for part in parts_of(config):
         in_part(part.key, partial(check, part.config, recorded=recorded))
-
-
-def _check_standardized_sequences(config: DatasetConfig) -> None:
-    if not isinstance(config.standardize, list):
-        return
-    for name in config.standardize:
-        if name in (config.pad or {}):
-            problem = f"must not name {name}, whose padding by dataset.pad would count in its mean"
-            raise invalid("dataset.standardize", config.standardize, problem=problem, fix=f"remove {name}")
 
 
 def _check_splits(config: DatasetConfig) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.config.schema_data import BYTES
 from runner.data.base import Array, ArraySpec, Dataset, DataSource
 from runner.data.packing import SEGMENTS, TOKENS
-from runner.data.vocabulary import BYTES, Vocabulary
+from runner.data.vocabulary import Vocabulary
 
 _SAMPLE = 1000  # examples that are read where each must be decoded or generated, which takes about a second
 _MOST_CLASSES = 100  # an integer array with more different values is taken for a quantity
@@ -194,10 +195,7 @@ def cell(value: Array, spec: ArraySpec) -> str:
 
 def text_tables(data: Dataset, vocabulary: Vocabulary) -> list[Table]:
     """Returns the tables of a text, of which the first sequence is read."""
-    rows = []
-    for name, text in data.texts.items():
-        bytes_per_token = text.bytes / max(text.tokens, 1)
-        rows.append((name, f"{text.documents:,}", f"{text.tokens:,}", f"{text.bytes:,}", f"{bytes_per_token:.3g}"))
+    rows = [(name, f"{text.documents:,}", f"{text.tokens:,}") for name, text in data.texts.items()]
     about = (
         ("kind", "bytes" if vocabulary.kind == BYTES else "byte pairs, or of a given tokenizer"),
         ("tokens", f"{vocabulary.size:,}"),
@@ -206,7 +204,7 @@ def text_tables(data: Dataset, vocabulary: Vocabulary) -> list[Table]:
         ("sha256", vocabulary.sha256),
     )
     return [
-        Table("text, by split", ("split", "documents", "tokens", "bytes", "bytes per token"), tuple(rows)),
+        Table("text, by split", ("split", "documents", "tokens"), tuple(rows)),
         Table("vocabulary", ("array", "is"), about),
         _first_sequence(data, vocabulary),
     ]

@@ -56,9 +56,7 @@ def load(
         if full.doubt and task.name in _ONE_TARGET:
             raise DataError(full.doubt)
         dataset = make_dataset(full, config, seed, evaluated)
-        # Padding would count in the statistics. Runs that were recorded earlier may have such statistics.
-        padded = [name for name in config.pad or () if encoding is None or name not in encoding.mean]
-        names = columns_to_standardize(config.standardize, dataset.specs, [*unscaled, *padded])
+        names = columns_to_standardize(config.standardize, dataset.specs, unscaled)
         if names:
             dataset = standardized(dataset, encoding or measure(dataset.train, names), names)
         validation = dataset.validation

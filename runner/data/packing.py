@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.data.base import Array, ArraySpec, DataSource, Rows
-from runner.data.checks_text import END_TOKEN
 from runner.errors import ConfigError, invalid
 
 TOKENS = "tokens"
@@ -46,7 +45,7 @@ def no_label_counts(split: str) -> ConfigError:
         "dataset.documents",
         "apart",
         problem=f"split {split} has no label with weight 1, because each of its documents has one token",
-        fix=f"set dataset.documents=joined, or {END_TOKEN}",
+        fix="set dataset.documents=joined, or \"dataset.end_token='<|endoftext|>'\"",
     )
 
 

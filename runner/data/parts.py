@@ -23,7 +23,7 @@ _TARGET = "_target_"
 _KEYS = (
     *("name", "path", "features", "train", "validation", "test", "data_dir", "download"),
     *("column", "tokenizer", "end_token", "sequence_length", "documents"),
-    *("image_size", "channels", "pad", "pad_length"),
+    *("image_size", "channels"),
 )
 
 

@@ -40,8 +40,8 @@ class SourceEntry:
 
     module: str
     keys: tuple[str, ...] = ()  # of the group `dataset` that this source has and not every source
-    # Whether its examples are sequences of tokens: with `dataset.tokenizer`, or `maybe` if only the data shows it.
-    tokens: Literal["always", "never", "tokenizer", "maybe"] = "never"
+    # Whether its examples are sequences of tokens; `maybe` if only the data shows it.
+    tokens: Literal["always", "never", "maybe"] = "never"
     # The split `validation` of users' data is used without being named; a published dataset's is not, so that results
     # compare with those in the literature.
     is_users_data: bool = False
@@ -54,7 +54,7 @@ class SourceEntry:
 
 
 _TEXT = ("tokenizer", "end_token", "sequence_length", "documents")
-_TABLE = ("path", "features", "standardize", "pad", "pad_length")
+_TABLE = ("path", "features", "standardize")
 _IMAGES = ("image_size", "channels")
 SOURCES: dict[str, SourceEntry] = {
     "arrays": SourceEntry(
@@ -62,7 +62,7 @@ SOURCES: dict[str, SourceEntry] = {
     ),
     "custom": SourceEntry(
         f"{_FOLDER}.custom",
-        ("target", "standardize", "pad", "pad_length"),
+        ("target", "standardize"),
         tokens="maybe",
         is_users_data=True,
         check=check_custom,
@@ -104,10 +104,15 @@ SOURCES: dict[str, SourceEntry] = {
 }
 
 # Any other name.
-TFDS = SourceEntry(f"{_FOLDER}.tfds", ("features", "standardize", "image_size", *_TEXT), tokens="tokenizer")
+TFDS = SourceEntry(f"{_FOLDER}.tfds", ("features", "standardize", "image_size"))
 
 
 def entry(config: DatasetConfig) -> SourceEntry:
     """Returns the source that a config selects."""
     # Only TFDS knows the names of its builders, and it is not imported here.
     return SOURCES.get(config.name, TFDS)
+
+
+def is_text(config: DatasetConfig) -> bool:
+    """Returns whether the examples of a dataset are sequences of tokens, encoded by `dataset.tokenizer`."""
+    return entry(config).tokens == "always"

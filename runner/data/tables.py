@@ -1,4 +1,4 @@
-"""Tables of Arrow: their columns by name, and as arrays of numbers, strings or sequences."""
+"""Tables of Arrow: their columns by name, and as arrays of numbers or strings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pyarrow.csv
 
 from runner.data.base import Array
 from runner.data.encode import Column, by_clean_name, cleaned, is_number, missing_value, string_column
-from runner.data.ragged import NO_STEPS, Sequences
 from runner.errors import DataError, did_you_mean, in_one_line, invalid, listed
 
 # The types of a .csv's columns are those of its first block. It has the whole file, up to half of PyArrow's limit.
@@ -145,7 +144,7 @@ def _vectors(place: str, column: pa.ChunkedArray) -> Array:
             entry = int(different_entries[0])
             raise DataError(
                 f"{place}: row {entry // entries_per_row + 1} has {lengths[entry]} numbers, but row 1 has "
-                f"{lengths[0]}; use lists of one length, or name the column in dataset.pad"
+                f"{lengths[0]}; pad the lists to one length (docs/text.md)"
             )
         if flat.null_count:
             break
@@ -156,24 +155,6 @@ def _vectors(place: str, column: pa.ChunkedArray) -> Array:
         raise DataError(f"{place} has lists of {flat.type}, or with missing values; use lists of numbers")
     values: Array = flat.to_numpy().reshape(shape)
     return values
-
-
-def sequences(place: str, column: pa.ChunkedArray) -> Sequences:
-    """Reads lists of numbers of different lengths, whose entries may be lists of one length."""
-    if column.null_count:
-        rows = np.flatnonzero(column.is_null().to_numpy())
-        raise missing_value(place, int(rows[0]))
-    if not _is_list(column.type):
-        raise DataError(f"{place} has values of type {column.type}, but dataset.pad is for lists; remove it there")
-    lengths = pc.list_value_length(column).to_numpy().astype(np.int64)
-    flat = pc.list_flatten(column)
-    if not len(flat):
-        # Nothing shows what a step is: the type may be null, and the length of inner lists is unknown.
-        return Sequences(NO_STEPS, lengths)
-    steps = convert_column(f"{place}, all steps in order", flat)
-    if not isinstance(steps, np.ndarray):
-        raise DataError(f"{place} has lists of strings, but dataset.pad is for numbers; encode them first")
-    return Sequences(steps, lengths)
 
 
 def _is_list(kind: pa.DataType) -> bool:

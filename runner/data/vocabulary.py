@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.schema_data import BYTES
 from runner.errors import in_one_line
 from runner.host.late import late
 
@@ -27,7 +28,6 @@ else:
     # An optional extra that byte vocabularies do not need.
     tokenizers = late("tokenizers")
 
-BYTES = "bytes"
 BPE = "bpe"
 # File name of the tokenizer in the folder of a run and in every export.
 TOKENIZER = "tokenizer.json"
@@ -147,9 +147,7 @@ class Vocabulary:
         return counts
 
     def tokenizer_json(self) -> str:
-        """Returns the content of a tokenizer.json, which neither truncates nor pads, as `encode` does not."""
-        if not self.tokenizer:
-            return json.dumps(_byte_tokenizer(self.end_token))
+        """Returns the content of the tokenizer.json, which neither truncates nor pads, as `encode` does not."""
         content = json.loads(self.tokenizer)
         enabled = [key for key in ("truncation", "padding") if content.get(key) is not None]
         if not enabled:
@@ -192,43 +190,12 @@ class Vocabulary:
         return tokenizer
 
 
-def _byte_tokenizer(end_token: str | None) -> dict[str, object]:
-    """Returns a tokenizer.json whose token i is byte i, and 256 the end token: a BPE without merges."""
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    added_tokens: list[dict[str, object]] = []
-    if end_token is not None:
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        added_tokens.append({"id": 256, "content": end_token} | flags | {"special": True})
-    characters = _byte_characters()
-    model = {"type": "BPE", "vocab": dict(zip(characters, range(256), strict=True)), "merges": []}
-    return {
-        "version": "1.0",
-        "added_tokens": added_tokens,
-        "pre_tokenizer": byte_level,
-        "decoder": byte_level,
-        "model": model,
-    }
-
-
-def _byte_characters() -> list[str]:
-    """Returns the character that byte-level tokenizers write for each byte: itself if that is printable."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    substitutes = iter(range(0x100, 0x200))
-    characters = []
-    for byte in range(256):
-        code_point = byte
-        if byte not in printable:
-            code_point = next(substitutes)
-        characters.append(chr(code_point))
-    return characters
-
-
 def _count_bytes(token: str, stages: str, suffix: str) -> int:
     if suffix and token.endswith(suffix):
         # The suffix ends a word and decodes to one space.
         return _count_bytes(token.removesuffix(suffix), stages, "") + 1
     if "ByteLevel" in stages:
-        # Each byte is written as one character, see `_byte_characters`.
+        # Each byte is written as one character.
         return len(token)
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         # SentencePiece's byte fallback, such as <0x0A>.

@@ -7,9 +7,9 @@ from typing import Any
 
 from runner.config.fields import Constraint
 from runner.config.schema import ModelConfig
-from runner.config.schema_data import DatasetConfig
+from runner.config.schema_data import LENGTH, DatasetConfig
 from runner.config.values import check_value
-from runner.data import checks_text
+from runner.data import registry
 from runner.errors import invalid
 
 TARGET = "runner.model.gpt.build"
@@ -222,15 +222,12 @@ def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
     """
     if config.target != TARGET:
         return
-    if config.options.get("router_loss") is not None:
+    if config.options.get("router_loss") is not None and dataset.remainder == "pad":
         problem = "padding would count in model.router_loss"
-        if dataset.remainder == "pad":
-            raise invalid("dataset.remainder", "pad", problem=problem, fix="set dataset.remainder=drop")
-        if dataset.pad:
-            raise invalid("dataset.pad", dataset.pad, problem=problem, fix="remove model.router_loss")
+        raise invalid("dataset.remainder", "pad", problem=problem, fix="set dataset.remainder=drop")
     max_length = config.options.get("max_length")
-    length = dataset.sequence_length or checks_text.LENGTH
-    if isinstance(max_length, int) and checks_text.is_text(dataset) and length > max_length:
+    length = dataset.sequence_length or LENGTH
+    if isinstance(max_length, int) and registry.is_text(dataset) and length > max_length:
         problem = f"must be at least dataset.sequence_length={length}, the tokens of a row"
         fix = f"set model.max_length={length}, or remove it"
         raise invalid("model.max_length", max_length, problem=problem, fix=fix)

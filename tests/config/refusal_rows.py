@@ -125,10 +125,6 @@ ROWS: list[tuple[str, ...]] = [
     ("dataset=mixture  dataset.parts=[]", "dataset.parts=[]", "two datasets or more", "{name: arrays"),
     ("dataset=mixture  dataset.parts=[{name:arrays,path:nowhere.csv},{name:digits}]", ".parquet"),
     ("dataset=huggingface  dataset.path=ylecun/mnist", "dataset.path=ylecun/mnist", "nothing is downloaded"),
-    (
-        "dataset=arrays  dataset.path=.  +dataset.pad_length=5",
-        "dataset.pad_length=5: needs dataset.pad, whose arrays it applies to; set dataset.pad={tokens:0}",
-    ),
     ("dataset.train='train['", "dataset.train=train[", "set \"dataset.train='train[:5000]'\""),
     ("dataset.train=train[:100]", "dataset.train=train[:100]", "dataset.train='train[:100]'"),
     # Tracking, restarts and the trainer.

@@ -118,18 +118,6 @@ def test_a_random_crop_is_of_the_original_image() -> None:
     assert source.original(0)["image"].shape == (40, 30, 3)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["parquet", "arrays"])
-def test_a_row_group_whose_sequences_are_all_empty_is_padded(name: str) -> None:
-    nested = pa.array([[], [], [[1.0, 2.0, 3.0]], []], pa.list_(pa.list_(pa.float32())))
-    content = pa.table({"features": nested, "none": pa.array([[]] * 4, pa.list_(pa.null()))})
-    pq.write_table(content, "houses.parquet", row_group_size=2)
-    data = read(name=name, pad={"features": 0.5, "none": 0})
-    rows = data.train.read(np.arange(4))
-    assert rows["features"].shape == (4, 1, 3)
-    assert rows["features"][:, 0, 0].tolist() == [0.5, 0.5, 1.0, 0.5]
-    assert (rows["none"].dtype, rows["none"].tolist()) == (np.int32, [[0]] * 4)
-
-
 def test_files_that_differ_or_are_broken_are_errors() -> None:
     write("data/a.parquet")
     pq.write_table(pa.table({"rooms": [1]}), "data/b.parquet")

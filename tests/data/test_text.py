@@ -13,7 +13,6 @@ from runner.data.packing import PackedSequences
 from runner.data.sources import text
 from runner.data.sources.text import files, store
 from runner.data.sources.text.files import PIECE
-from runner.data.sources.text.split import find_boundary, split_pieces
 from runner.errors import ConfigError, DataError
 from tests.data.texts import END, LINES, config, saved, written
 
@@ -39,7 +38,6 @@ def test_every_document_of_a_folder_is_read_and_the_last_tenth_of_them_is_tested
     assert text_of(data, "train") == LINES[0] + "\r\n" + "".join(LINES[1:36])
     assert text_of(data, "test") == "".join(LINES[36:])
     assert (data.texts["train"].documents, data.texts["test"].documents) == (36, 4)
-    assert data.texts["test"].bytes == len("".join(LINES[36:]).encode())
     assert data.selection["test"] == "the last tenth of the text"
 
 
@@ -63,35 +61,25 @@ def test_splits_of_a_folder_are_used_and_a_glob_is_one_split(tmp_path):
     assert text_of(joined, "train").startswith("test ")
 
 
-def test_a_single_document_is_tested_on_its_end_from_a_line_on(tmp_path):
+def test_a_single_document_is_tested_on_its_last_tenth(tmp_path):
     path = tmp_path / "one.md"  # a file that is named may be called anything
     text = "".join(f"line {number}\n" for number in range(100))
     path.write_text(text)
     data = load(config(tmp_path, path))
     train, test = text_of(data, "train"), text_of(data, "test")
     assert train + test == text
-    assert test.startswith("line ")
-    assert 0.05 < len(test) / len(text) <= 0.1
+    assert len(test) == round(len(text) / 10)
 
 
-@pytest.mark.parametrize(
-    "lengths", [[1], [5], [3, 0, 4], [1, 1, 1], [10] * 9, [0, 0, 200], [10] * 10, [3] * 25, [4, 0], [0, 1, 0]]
-)
-def test_a_cut_loses_nothing(lengths):
-    pieces = [(part, number == 1) for one in lengths for number, part in enumerate(_halves("x" * one))]
-    at = find_boundary(pieces)
-    found = list(split_pieces(pieces, at))
-    assert sum(len(text) for _, text, _ in found) == sum(lengths)
-    splits = [split for split, text, _ in found]
-    assert all(text or ends for _, text, ends in found)
-    assert "test" not in splits or any(text for split, text, _ in found if split == "test")
-    assert splits == sorted(splits, reverse=True)  # train, then test
-    if sum(lengths) >= 5:
-        assert "train" in splits
-
-
-def _halves(text: str) -> list[str]:
-    return [text[: len(text) // 2], text[len(text) // 2 :]]
+@pytest.mark.parametrize("lengths", [[20], [30, 0, 40], [10] * 9, [0, 0, 200], [10] * 10, [3] * 25])
+def test_a_cut_loses_nothing(tmp_path, lengths):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "x" * one}) + "\n" for one in lengths))
+    data = load(config(tmp_path, path))
+    train, test = data.texts["train"], data.texts["test"]
+    assert train.tokens + test.tokens == sum(lengths)
+    is_within = train.tokens % (lengths[0] or 200) > 0
+    assert train.documents + test.documents == len([one for one in lengths if one]) + is_within
 
 
 def test_pieces_give_the_tokens_of_the_whole(tmp_path):

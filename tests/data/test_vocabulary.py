@@ -30,18 +30,6 @@ def test_text_is_had_back_exactly_and_its_bytes_are_counted(kind, text):
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
-@settings(max_examples=50, deadline=None)
-@given(text=st.text())
-def test_a_written_tokenizer_gives_the_same_tokens_and_text(kind, text):
-    vocabulary = VOCABULARIES[kind]
-    found = tokenizers.Tokenizer.from_str(vocabulary.tokenizer_json())
-    assert found.encode(text, add_special_tokens=False).ids == vocabulary.encode(text).tolist()
-    assert found.decode(vocabulary.encode(text).tolist(), skip_special_tokens=False) == text
-    assert found.get_vocab_size() == vocabulary.size
-    assert vocabulary.end is None or found.token_to_id(END) == vocabulary.end
-
-
-@pytest.mark.parametrize("kind", VOCABULARIES)
 def test_a_recorded_vocabulary_is_the_same(kind):
     vocabulary = VOCABULARIES[kind]
     found = Vocabulary.from_json(json.loads(json.dumps(vocabulary.to_json())))

@@ -55,9 +55,13 @@ def load(packed: bool) -> dict[str, Any]:
         exec(pages.files("text")["packed_rows.py"], program)
         rows: dict[str, Any] = program["pack"](tokens, TOKENS)
         return rows
-    label = [np.append(sequence[1:], 0) for sequence in tokens]
-    weight = [np.append(np.ones(len(sequence) - 1), 0.0) for sequence in tokens]
-    return {"tokens": tokens, "label": label, "label_weight": weight}
+    padded = {name: np.zeros((len(tokens), TOKENS), np.int32) for name in ("tokens", "label")}
+    padded["label_weight"] = np.zeros((len(tokens), TOKENS), np.float32)
+    for row, sequence in enumerate(tokens):
+        padded["tokens"][row, : len(sequence)] = sequence
+        padded["label"][row, : len(sequence) - 1] = sequence[1:]
+        padded["label_weight"][row, : len(sequence) - 1] = 1.0
+    return padded
 
 
 def dataset(*, packed: bool) -> Dataset:
@@ -66,8 +70,6 @@ def dataset(*, packed: bool) -> Dataset:
         name="custom",
         target=f"{__spec__.name}.load",
         options={"packed": packed},
-        pad=None if packed else {"tokens": 0.0, "label": 0.0, "label_weight": 0.0},
-        pad_length=None if packed else TOKENS,
         test="train",
     )
     return load_data(config)

@@ -19,7 +19,7 @@ from runner.data.digest import of_files
 from runner.data.encode import Column, as_column, check_lengths, cleaned, encode
 from runner.data.sources import split_files, stored
 from runner.data.tables import check_same_columns, reason, select
-from runner.errors import DataError, invalid
+from runner.errors import DataError
 
 _ARRAYS = (".npz", ".npy")
 # Rows of a table that are converted at a time.
@@ -42,9 +42,6 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     if are_arrays == {False}:
         data = stored.load_files(files, config, encoding or Encoding(), name, config.path)
         return replace(data, splits={split: in_memory(rows, math.inf, _ROWS) for split, rows in data.splits.items()})
-    if config.pad:
-        problem = "is for lists, and .npz and .npy files have none"
-        raise invalid("dataset.pad", config.pad, problem=problem, fix="save the lists in a .parquet file")
     where = {split: str(paths[0] if len(paths) == 1 else paths[0].parent) for split, paths in files.items()}
     columns = {split: _read(paths, config.features, where[split]) for split, paths in files.items()}
     sources, used = encode(columns, where, encoding)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import ragged
 from runner.data.base import (
     Array,
     ArraySpec,
@@ -38,7 +37,6 @@ from runner.data.encode import (
     numeric_array,
     specs_as_bytes,
 )
-from runner.data.ragged import Sequences, padded
 from runner.data.sources.keras_data import by_split, doubt, is_column
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import import_path
@@ -92,12 +90,11 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         for split in contents:
             where[split] += f", split {split}"
 
-    pad = config.pad or {}
-    tables: dict[str, dict[str, Column | Sequences]] = {}
+    tables: dict[str, dict[str, Column]] = {}
     objects: dict[str, object] = {}
     for split, content in contents.items():
         if isinstance(content, Mapping):
-            tables[split] = _read_table(content, where[split], pad)
+            tables[split] = _read_table(content, where[split])
         else:
             objects[split] = content
     if tables and objects:
@@ -108,20 +105,10 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     sources: dict[str, DataSource]
     if tables:
         # All splits together, because a category has the same number in each of them.
-        recorded = encoding.lengths if encoding else {}
-        columns, lengths = padded(tables, pad, config.pad_length, recorded)
-        arrays, used = encode(columns, where, encoding)
-        encoding = replace(used, lengths=lengths)
+        arrays, encoding = encode(tables, where, encoding)
         sources = dict(arrays)
         content_digest = digest((split, source.arrays) for split, source in arrays.items())
     else:
-        if pad:
-            raise invalid(
-                "dataset.pad",
-                pad,
-                problem=f"is for arrays by name, but {config.target} returns an object with __getitem__",
-                fix="return arrays by name, or pad each example there",
-            )
         sources = {split: _custom_examples(content, where[split]) for split, content in objects.items()}
         first = next(iter(sources))
         about_batches = doubt(objects[first], where[first])
@@ -166,20 +153,11 @@ def _is_indexed(value: object) -> bool:
     return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not has_names
 
 
-def _read_table(content: Mapping[object, object], where: str, pad: Collection[str]) -> dict[str, Column | Sequences]:
-    columns: dict[str, Column | Sequences] = {}
-    named = by_clean_name(content.items(), where)
-    ragged.check_names(pad, named)
-    for name, value in named.items():
+def _read_table(content: Mapping[object, object], where: str) -> dict[str, Column]:
+    columns = {}
+    for name, value in by_clean_name(content.items(), where).items():
         place = f"{where}, {name}"
-        if name in pad:
-            columns[name] = ragged.read(value, place)
-        elif ragged.is_ragged(value):
-            raise DataError(
-                f"{place} has sequences of different lengths; set dataset.pad={{{name}:0}}, or another value"
-            )
-        else:
-            columns[name] = as_column(place, _as_array(value, place))
+        columns[name] = as_column(place, _as_array(value, place))
     if not columns:
         raise DataError(f"{where} returned no arrays")
     check_lengths(columns, where)

@@ -124,18 +124,13 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         splits["validation"] = Selection(_whole(validations), specs)
     splits["test"] = Selection(_whole([dataset.test for dataset in datasets]), specs)
     first = datasets[0].encoding
-    lengths: dict[str, int] = {}
-    for dataset in datasets:
-        lengths |= dataset.encoding.lengths
     return FullDataset(
         name="mixture",
         version="",
         splits=splits,
         digest=_digest(parts, datasets),
         source=", ".join(dataset.source for dataset in datasets),
-        encoding=replace(
-            encoding or Encoding(), categories=first.categories, vocabulary=first.vocabulary, lengths=lengths
-        ),
+        encoding=replace(encoding or Encoding(), categories=first.categories, vocabulary=first.vocabulary),
         about={"train": f"a mixture: {describe(parts)}"},
         texts=_texts(datasets),
     )
@@ -165,9 +160,5 @@ def _texts(datasets: Sequence[Dataset]) -> dict[str, TextSize]:
     for split in datasets[0].texts:
         sizes = [dataset.texts[split] for dataset in datasets if split in dataset.texts]
         if len(sizes) == len(datasets):
-            texts[split] = TextSize(
-                documents=sum(size.documents for size in sizes),
-                tokens=sum(size.tokens for size in sizes),
-                bytes=sum(size.bytes for size in sizes),
-            )
+            texts[split] = TextSize(sum(size.documents for size in sizes), sum(size.tokens for size in sizes))
     return texts

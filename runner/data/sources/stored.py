@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import ragged
 from runner.data.base import Array, ArraySpec, DataSource, Encoding, FullDataset, Rows, empty_arrays, take
 from runner.data.digest import of_files
 from runner.data.encode import (
@@ -30,10 +29,9 @@ from runner.data.encode import (
     numeric_array,
 )
 from runner.data.image_files import ImageDecoder, decoder_of
-from runner.data.ragged import Sequences
 from runner.data.sources import arrow_files
 from runner.data.sources.arrow_files import SplitTable, open_table
-from runner.data.tables import check_same_columns, convert_column, select, sequences
+from runner.data.tables import check_same_columns, convert_column, select
 from runner.errors import DataError, listed
 
 # The largest array that `TableRows.column` returns: 64 million class numbers, for the counts of a report.
@@ -49,7 +47,6 @@ class Columns:
     categories: Mapping[str, tuple[str, ...]]  # integer array -> the strings that its numbers mean
     classes: Mapping[str, tuple[str, ...]]  # integer array -> names of its classes, if the file has the numbers
     decoders: Mapping[str, ImageDecoder]
-    padding: Mapping[str, float]  # array of sequences -> the value that pads them at their end
 
     def numbers(self, name: str, where: str, column: pa.ChunkedArray) -> Array:
         """Returns a column of numbers or strings as an array."""
@@ -61,7 +58,7 @@ class Columns:
         if array.shape[1:] != spec.shape:
             raise DataError(
                 f"{where}: shape {list(array.shape[1:])} per example, but {list(spec.shape)} in other rows; use one "
-                "shape, or name a column of lists in dataset.pad"
+                "shape, or pad the lists first"
             )
         count = len(self.classes.get(name, ()))
         outside = array[(array < 0) | (array >= count)] if count else array[:0]
@@ -72,17 +69,6 @@ class Columns:
             )
         # A copy, because Arrow's memory can't be written, which an augmentation may do.
         return array.astype(spec.dtype, copy=True)
-
-    def padded(self, name: str, where: str, column: pa.ChunkedArray) -> Array:
-        """Returns sequences (N, T, ...), padded at their end."""
-        spec = self.specs[name]
-        read = sequences(where, column)
-        steps = numeric_array(where, read.steps)
-        if len(steps) and steps.shape[1:] != spec.shape[1:]:
-            raise DataError(
-                f"{where}: shape {list(steps.shape[1:])} per step, but {list(spec.shape[1:])} in other rows"
-            )
-        return ragged.as_array(Sequences(steps, read.lengths), spec, self.padding[name])
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +135,6 @@ class TableRows(DataSource):
             column = self.table.take(raw_name, rows)
             if name in columns.decoders:
                 arrays[name] = self._images(name, column, rows, resize=resize)
-            elif name in columns.padding:
-                arrays[name] = columns.padded(name, f"{first_row}, {raw_name}", column)
             else:
                 arrays[name] = columns.numbers(name, f"{first_row}, {raw_name}", column)
         return arrays
@@ -189,7 +173,6 @@ def load_files(
     first, *others = schemas.values()
     common = [column for column in first.names if all(column in schema.names for schema in others)]
     raw_names = select(common, config.features, str(next(iter(schemas))))
-    ragged.check_names(config.pad or {}, raw_names)
     tables = {}
     for split, split_files in files.items():
         selected = [opened[file].select(list(raw_names.values())) for file in split_files]
@@ -197,14 +180,14 @@ def load_files(
         if not tables[split].size:
             raise DataError(f"{split_files[0]} has no examples")
     classes = _classes(schemas, raw_names, encoding)
-    columns, lengths = _columns(tables, raw_names, classes, config, encoding)
+    columns = _columns(tables, raw_names, classes, config, encoding)
     return FullDataset(
         name=name,
         version="",
         splits={split: TableRows(table, columns) for split, table in tables.items()},
         digest=of_files(files),
         source=source,
-        encoding=replace(encoding, categories={**columns.categories, **classes}, lengths=lengths),
+        encoding=replace(encoding, categories={**columns.categories, **classes}),
     )
 
 
@@ -242,13 +225,11 @@ def _columns(
     classes: Mapping[str, tuple[str, ...]],
     config: DatasetConfig,
     encoding: Encoding,
-) -> tuple[Columns, dict[str, int]]:
-    """Returns the columns that fit all splits, and the steps of the padded ones."""
+) -> Columns:
+    """Returns the columns that fit all splits."""
     specs: dict[str, ArraySpec] = {}
     categories: dict[str, tuple[str, ...]] = {}
     decoders: dict[str, ImageDecoder] = {}
-    lengths: dict[str, int] = {}
-    padding = config.pad or {}
     for name, raw_name in raw_names.items():
         pieces = {}
         for table in tables.values():
@@ -258,15 +239,12 @@ def _columns(
         if _is_image(first.type):
             decoders[name] = decoder_of(config, _image_bytes(first.slice(0, 1))[0], f"{where}: row 1")
             specs[name] = decoders[name].spec
-        elif name in padding:
-            specs[name] = _sequence_spec(name, pieces, config, encoding)
-            lengths[name] = specs[name].shape[0]
         else:
             recorded = None if name in classes else encoding.categories.get(name)
             specs[name] = _spec(pieces, recorded, classes.get(name, ()))
             if specs[name].names and name not in classes:
                 categories[name] = specs[name].names
-    return Columns(specs, raw_names, categories, classes, decoders, padding), lengths
+    return Columns(specs, raw_names, categories, classes, decoders)
 
 
 def _check_complete(table: SplitTable, raw_name: str) -> None:
@@ -299,25 +277,6 @@ def _spec(
                 strings.update(content.values)
         recorded = categories_of(next(iter(pieces)), strings, sum(map(len, pieces.values())))
     return ArraySpec((), "int32", names=recorded)
-
-
-def _sequence_spec(
-    name: str, pieces: Mapping[str, pa.ChunkedArray], config: DatasetConfig, encoding: Encoding
-) -> ArraySpec:
-    """Returns the spec of a column of lists of different lengths."""
-    assert config.pad is not None
-    longest = {}
-    steps = []
-    for place, piece in pieces.items():
-        # Of one row, because it also checks that these are lists.
-        sequences(place, piece.slice(0, 1))
-        lengths = pc.list_value_length(piece).to_numpy()
-        longest[place] = int(lengths.max())
-        with_steps = np.flatnonzero(lengths)
-        if len(with_steps):
-            first = sequences(place, piece.slice(int(with_steps[0]), 1))
-            steps.append(numeric_array(place, first.steps))
-    return ragged.padded_spec(longest, steps, config.pad[name], encoding.lengths.get(name) or config.pad_length)
 
 
 def _is_image(kind: pa.DataType) -> bool:

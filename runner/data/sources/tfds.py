@@ -17,9 +17,9 @@ from pathlib import Path
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import DataSource, Encoding, FullDataset, in_memory
 from runner.data.selection import RAM_BYTES
-from runner.data.sources import stored, text
+from runner.data.sources import stored
 from runner.data.sources.prepared import META, data_dir, load_or_write, report_progress
-from runner.errors import ConfigError, DataError, invalid, listed
+from runner.errors import ConfigError, DataError, invalid
 
 # This excludes community names such as `namespace:name`, for which TFDS would download and import code.
 _NAME = re.compile(r"\w+(/[\w.+-]+)?(:\d+\.\d+\.\d+)?")
@@ -35,7 +35,6 @@ class _Prepared:
     version: str
     splits: list[str]
     supervised: list[str]  # names of the features
-    texts: list[str]
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
@@ -44,9 +43,6 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     folder, content = _prepared(config)
     source = f"TFDS {content.name} {content.version}"
     files = {split: [folder / f"{split}.arrow"] for split in content.splits}
-    if config.tokenizer is not None:
-        corpus = text.Corpus(name, content.version, source, files, _text_feature(content.texts, config))
-        return text.encode_corpus(corpus, config, encoding)
     selected = replace(config, features=config.features or content.supervised or None)
     data = stored.load_files(files, selected, encoding or Encoding(), name, source)
     splits = {split: _in_memory(rows) for split, rows in data.splits.items()}
@@ -112,15 +108,3 @@ def _prepare(config: DatasetConfig, root: Path, into: Path) -> None:
             "machine with a network and set dataset.data_dir or TFDS_DATA_DIR to that folder, or use dataset=digits, "
             "which needs no network"
         )
-
-
-def _text_feature(texts: list[str], config: DatasetConfig) -> str:
-    names = config.features or texts
-    if len(names) != 1 or names[0] not in texts:
-        raise invalid(
-            "dataset.features",
-            config.features,
-            problem=f"must name one text feature of {config.name} (its text features: {listed(texts) or 'none'})",
-            fix=f"set dataset.features=[{texts[0]}]" if texts else "remove dataset.tokenizer",
-        )
-    return names[0]

@@ -68,7 +68,6 @@ def prepare(name: str, download: bool, root: str, into: str) -> None:
         "version": str(builder.version),
         "splits": list(builder.info.splits),
         "supervised": supervised(builder.info.supervised_keys),
-        "texts": [name for name, feature in features.items() if isinstance(feature, tfds.features.Text)],
     }
     # Last: a folder that has this file is complete.
     (folder / META).write_text(json.dumps(content), "utf-8")

@@ -7,8 +7,9 @@ from collections.abc import Collection
 
 from runner.config.fields import Constraint
 from runner.config.schema import DatasetConfig, ModelConfig
+from runner.config.schema_data import BYTES
 from runner.config.values import check_value
-from runner.data import checks_text
+from runner.data import registry
 from runner.errors import ConfigError, invalid
 from runner.model.hub import options, presets
 
@@ -39,7 +40,7 @@ def check(config: ModelConfig, dataset: DatasetConfig, engine: str, keras_3_engi
     check_value("model.lora_rank", own.get("lora_rank"), Constraint(at_least=1, example=8))
     _check_source(own.get("backbone"), own.get("preset"))
     _check_keys(config)
-    if own.get("preset") is not None and checks_text.is_text(dataset):
+    if own.get("preset") is not None and registry.is_text(dataset):
         _check_tokenizer(own["preset"], dataset)
 
 
@@ -70,8 +71,8 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
     A preset that has a tokenizer needs that one. If it has none, a vocabulary that is too large for bytes shows that
     its tokens are not bytes. What `kaggle://...` and the like contain is known only after the download.
     """
-    tokenizer = dataset.tokenizer or checks_text.BYTES
-    if tokenizer != checks_text.BYTES or value.startswith(presets.SCHEMES):
+    tokenizer = dataset.tokenizer or BYTES
+    if tokenizer != BYTES or value.startswith(presets.SCHEMES):
         return
     # All presets on KerasHub's own list have a tokenizer.
     own: str | None = value

@@ -6,7 +6,7 @@ from runner.config.options import output_tasks
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
-from runner.data import checks_text, registry
+from runner.data import registry
 from runner.engine import registry as engines
 from runner.errors import ConfigError, invalid
 from runner.model import gpt_options
@@ -28,7 +28,7 @@ def check(config: RunConfig) -> None:
     _check_microbatches(task, config.trainer.accumulate_steps)
     _check_rows(task, dataset, config.trainer.accumulate_steps)
     _check_of_keras(task, config.engine.name)
-    is_text = checks_text.is_text(dataset)
+    is_text = registry.is_text(dataset)
     if is_text and entry.predicts == "example":
         raise invalid(
             "task",

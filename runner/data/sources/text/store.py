@@ -11,18 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from runner.data.base import Array, TextSize
+from runner.data.base import Array
 from runner.data.sources.prepared import META, load_or_write
 from runner.data.vocabulary import Vocabulary
 
 # Version of the layout, part of every key.
-FORMAT = 1
+FORMAT = 2
 _SUFFIXES = ("tokens", "starts")
 # A batch of pieces that a tokenizer encodes in parallel is limited by its characters, which bounds the memory, and by
 # its number of pieces, because short documents have a cost of their own.
@@ -35,11 +35,10 @@ Pieces = Iterable[tuple[str, str, bool]]
 
 @dataclass(frozen=True, eq=False)
 class StoredTokens:
-    """A split's tokens: the memory-mapped `stream` (n,), the first token of each document, and sizes."""
+    """A split's tokens: the memory-mapped `stream` (n,), and the first token of each document."""
 
     stream: Array
     starts: Array
-    size: TextSize
 
 
 def tokens(folder: Path, key: object, vocabulary: Vocabulary, pieces: Callable[[], Pieces]) -> dict[str, StoredTokens]:
@@ -65,11 +64,11 @@ def _read(folder: Path, vocabulary: Vocabulary) -> dict[str, StoredTokens] | Non
         if content["format"] != FORMAT:
             return None
         splits = {}
-        for split, fields in content["splits"].items():
-            size = TextSize(**fields)
-            stream = _map(folder / f"{split}.tokens", vocabulary.dtype, size.tokens)
-            starts = _map(folder / f"{split}.starts", np.dtype(np.int64), size.documents)
-            splits[split] = StoredTokens(stream, starts, size)
+        for split, (tokens, documents) in content["splits"].items():
+            stream = _map(folder / f"{split}.tokens", vocabulary.dtype, tokens)
+            starts = _map(folder / f"{split}.starts", np.dtype(np.int64), documents)
+            if documents:
+                splits[split] = StoredTokens(stream, starts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return splits
@@ -88,22 +87,17 @@ class _SplitWriter:
     def __init__(self, folder: Path, name: str, end: int | None, dtype: np.dtype) -> None:
         self._tokens = (folder / f"{name}.tokens").open("wb")
         self._starts = (folder / f"{name}.starts").open("wb")
-        self._end = None
-        if end is not None:
-            self._end = np.array([end], dtype)
+        self._end = np.array([] if end is None else [end], dtype)
         self._document_count = 0
         self._token_count = 0
-        self._byte_count = 0
         # The first token of the current document.
         self._document_start = 0
 
-    def add(self, text: str, tokens: Array, *, ends_document: bool) -> None:
+    def add(self, tokens: Array, *, ends_document: bool) -> None:
         self._append(tokens)
-        self._byte_count += len(text) if text.isascii() else len(text.encode())
         is_empty = self._token_count == self._document_start
         if ends_document and not is_empty:
-            if self._end is not None:
-                self._append(self._end)
+            self._append(self._end)
             self._starts.write(np.int64(self._document_start).tobytes())
             self._document_count += 1
             self._document_start = self._token_count
@@ -112,24 +106,25 @@ class _SplitWriter:
         self._tokens.write(tokens.tobytes())
         self._token_count += len(tokens)
 
-    def close(self) -> TextSize:
+    def close(self) -> tuple[int, int]:
+        """Returns the numbers of tokens and of documents."""
         for file in (self._tokens, self._starts):
             file.flush()
             os.fsync(file.fileno())
             file.close()
-        return TextSize(self._document_count, self._token_count, self._byte_count)
+        return self._token_count, self._document_count
 
 
 def _write(folder: Path, vocabulary: Vocabulary, pieces: Pieces) -> None:
     writers: dict[str, _SplitWriter] = {}
     for batch in _batches(pieces):
         tokens_of_pieces = vocabulary.encode_pieces([text for _, text, _ in batch])
-        for (split, text, ends_document), tokens in zip(batch, tokens_of_pieces, strict=True):
+        for (split, _, ends_document), tokens in zip(batch, tokens_of_pieces, strict=True):
             if split not in writers:
                 writers[split] = _SplitWriter(folder, split, vocabulary.end, vocabulary.dtype)
-            writers[split].add(text, tokens, ends_document=ends_document)
-    sizes: Mapping[str, TextSize] = {split: writer.close() for split, writer in writers.items()}
-    content = {"format": FORMAT, "splits": {split: asdict(size) for split, size in sizes.items()}}
+            writers[split].add(tokens, ends_document=ends_document)
+    sizes = {split: writer.close() for split, writer in writers.items()}
+    content = {"format": FORMAT, "splits": sizes}
     # Last: a folder that has this file is complete.
     (folder / META).write_text(json.dumps(content, indent=1), "utf-8")
 
