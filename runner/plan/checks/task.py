@@ -123,13 +123,9 @@ def _check_rows(task: TaskConfig, dataset: DatasetConfig, microbatches: int) -> 
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
     """Returns the error for a language model on a dataset without tokens."""
-    # A TFDS builder may have a text feature, which a tokenizer turns into tokens.
-    tokenize = ""
-    if registry.entry(dataset).tokens == "tokenizer":
-        tokenize = "dataset.tokenizer=bytes if it has a text feature, else "
     return invalid(
         "task",
         task.name,
         problem=f"needs sequences of tokens, but dataset={dataset.name} has none",
-        fix=f"set {tokenize}dataset=text or dataset=pydoc",
+        fix="set dataset=text or dataset=pydoc",
     )
