@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,13 +10,12 @@ from typing import TypeVar
 import jax
 import keras
 import numpy as np
-from jax.extend.core import ClosedJaxpr
 
 from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import LayerOutput, as_called
 from runner.engine.jax import private
-from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, trace_slices, traced_build
+from runner.engine.jax.initial import FirstValue, Initial
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import host_memory
@@ -43,6 +41,8 @@ _IN_TENSORFLOW = (
     keras.layers.StringLookup,
     keras.layers.TextVectorization,
 )
+# Packages whose initializers have a seed of their own.
+_LIBRARIES = ("keras.", "keras_hub.", "runner.")
 
 
 class Keras3Factory:
@@ -64,30 +64,21 @@ class Keras3Factory:
                 variable.assign(stored.read_whole(stored_values[id(variable)]))
         return model
 
-    def build_for_mesh(self, *, eager: bool = False) -> tuple[keras.Model, Initial]:
-        """Returns the model without values, and its variables' initial values, which are not computed yet.
+    def build_for_mesh(self) -> tuple[keras.Model, Initial]:
+        """Returns the model without values, and its variables' initial values, which are not drawn yet.
 
-        The build is traced. A builder that needs values as it builds, or layers that keep what they computed then, are
-        built eagerly on one device; each value is released when it is placed.
+        A model whose builder sets values, or whose initializers draw from a state that they share, is built as stock
+        Keras does, in the host's memory; each value is released when it is placed.
         """
-        traced = None
-        if not eager:
-            traced = traced_build(self.call_builder, lambda model: model.variables, holds_traced)
-            traced = traced or self._trace_deferred()
-        values_by_id: Mapping[int, TraceSlice | StoredValue]
-        if traced is not None:
-            model, trace = traced
-            values_by_id = self._sources(model, trace)
-        else:
+        model = self._build_deferred()
+        if model is None:
             with host_memory():
                 model = self.call_builder()
-            values_by_id = {id(variable): HostValue(variable.value) for variable in model.weights}
         stored_values = stored.attached(model)
-        initial: dict[str, TraceSlice | StoredValue] = {}
+        initial: dict[str, StoredValue] = {}
         for path, variable in Names(model).variables.items():
-            computed = values_by_id[id(variable)]
-            initial[path] = stored_values.get(id(variable), computed)
-            private.release(variable)
+            first = FirstValue(variable)
+            initial[path] = stored_values.get(id(variable), first)
         return model, Initial(initial)
 
     def build_with(self, values: Mapping[str, Array]) -> keras.Model:
@@ -97,56 +88,33 @@ class Keras3Factory:
         assign(model, values)
         return model
 
-    def _trace_deferred(self) -> tuple[keras.Model, ClosedJaxpr] | None:
-        """Returns a model that is built untraced, and the trace of its initializers alone; None: it can't be.
+    def _build_deferred(self) -> keras.Model | None:
+        """Returns a model whose variables have initializers in place of values; None: it can't be.
 
-        Constants that the builder computes have values, such as the factor of Gemma's embeddings. In a traced build
-        they have none, and the model would keep the trace's.
+        Only the states of its random generators have values: they are not part of a run's state, see
+        `runner.engine.jax.randomness`.
         """
         scope = keras.StatelessScope(initialize_variables=False)
         try:
             with private.kept_seed_generator(), scope:
                 model = self.call_builder()
         except ConfigError:
-            # As in a traced build: the eager build raises it again if the builder is wrong in itself.
+            # Such as a variable that is made of an array. If the builder is wrong in itself, the other build raises
+            # the same error.
             return None
         finally:
             created = private.take_uninitialized()
-        if scope.state_mapping:
-            # The builder sets values, which would be lost.
+        # The scope has noted the values that the builder sets, and would lose them.
+        if scope.state_mapping or not all(map(_draws_alone, created)):
             return None
-
-        def values() -> list[jax.Array]:
-            for variable in created:
-                private.initialize(variable)
-            return [variable.value for variable in model.variables]
-
-        with seeded(self._seed):
-            before = _random_state()
-            try:
-                trace = jax.make_jaxpr(values)()
-            except Exception:  # of an initializer, which may be anyone's
-                return None
-            if _random_state() != before:
-                # In the eager build, such an initializer draws between the builder's own draws.
-                return None
-        if holds_traced(model):
-            return None
-        return model, trace
-
-    @staticmethod
-    def _sources(model: keras.Model, trace: ClosedJaxpr) -> dict[int, TraceSlice | StoredValue]:
-        slices = dict(zip(map(id, model.variables), trace_slices(trace), strict=True))
         weights = set(map(id, model.weights))
         for variable in model.variables:
-            # A random generator's state is not part of a run's state, see `runner.engine.jax.randomness`: it is the
-            # only value that stays in the model.
             if id(variable) not in weights:
-                private.set_value(variable, slices[id(variable)].now())
-        return {key: part.source() for key, part in slices.items()}
+                private.initialize(variable)
+        return model
 
     def call_builder(self) -> keras.Model:
-        """Returns the built and checked model. All values that its builder draws are computed."""
+        """Returns the built and checked model."""
         arguments = builder.data_arguments(self._builder, self._config, self._data)
         if target.LAYOUTS in parameters(self._builder):
             # Layouts by variable are DTensor's; here the sharding of the step's state says all.
@@ -159,9 +127,7 @@ class Keras3Factory:
             model = builder.call(self._builder, self._config, finish=self._with_variables, keras=keras, **arguments)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
         model = builder.with_named_outputs(model, keras, self._data)
-        # Functions of tensors give values, also in a build that is traced.
-        with jax.ensure_compile_time_eval():
-            preprocessing.settle(self._data.task, [model])
+        preprocessing.settle(self._data.task, [model])
         if self._config.trainable is not None:
             freeze_others(model, self._config.trainable)
         return model
@@ -205,9 +171,15 @@ def model_inputs(data: DataSpec, make: Callable[[ArraySpec], T]) -> T | dict[str
     return as_called(map_values(make, data.inputs))
 
 
-def _random_state() -> tuple[object, ...]:
-    algorithm, keys, *others = np.random.get_state(legacy=True)
-    return random.getstate(), algorithm, np.asarray(keys).tobytes(), *others
+def _draws_alone(variable: keras.Variable) -> bool:
+    """Returns whether a variable's initializer draws the same numbers at any time.
+
+    A user's may draw from `np.random`, whose state builder and initializers share.
+    """
+    initializer = private.initializer_of(variable)
+    if isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator):
+        return False
+    return str(getattr(initializer, "__module__", "")).startswith(_LIBRARIES)
 
 
 @contextmanager
@@ -262,9 +234,6 @@ def _output_shapes(model: keras.Model, config: ModelConfig, data: DataSpec) -> d
             variable_shapes(model),
             model_inputs(data, lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype)),
         )
-    except jax.errors.UnexpectedTracerError:
-        # The engine answers it by another build, see `JaxEngine.build`.
-        raise
     except Exception as error:  # A user's layers may raise anything.
         inputs = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in data.inputs.items())
         raise ConfigError(

@@ -15,7 +15,7 @@ from runner.config.schema import ModelConfig
 from runner.engine.base import ProgramCost
 from runner.engine.jax import private
 from runner.engine.jax.adapter import reason
-from runner.engine.jax.initial import equations
+from runner.engine.jax.residuals import equations
 from runner.engine.jax.state import State
 from runner.engine.jax.step import Step
 from runner.errors import ConfigError
@@ -83,8 +83,7 @@ def traced_gradients(
 
     try:
         trace = jax.make_jaxpr(learned)(state, dict(batch), count, microstep).jaxpr
-    except (ConfigError, jax.errors.UnexpectedTracerError):
-        # The engine answers the second by another build, see `JaxEngine.build`.
+    except ConfigError:
         raise
     except Exception as error:  # A user's layers may raise anything.
         raise ConfigError(
@@ -117,7 +116,7 @@ def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: M
 def slow_in_loops(trace: jax.core.Jaxpr) -> int:
     """Returns the number of convolutions that XLA brings to a form that is fast on CPUs only outside of loops."""
     slow = 0
-    for equation in equations(trace.eqns):
+    for equation in equations(trace):
         if equation.primitive.name != "conv_general_dilated":
             continue
         parameters = equation.params

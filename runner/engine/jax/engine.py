@@ -74,22 +74,7 @@ class JaxEngine(Engine):
         super().__init__(config, data, total_steps, planning=planning)
         self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}
         self._split: Arrays | None = None
-        self._builds_eagerly = False
         self._on_cpus = runner_mesh.device_kind(config.mesh) == "cpu"
-
-    def build(self) -> None:
-        """Makes devices, mesh, model and slots, and places them.
-
-        A model whose code keeps arrays that it computed as it was built, somewhere `initial.holds_traced` does not
-        look, is built a second time, eagerly.
-        """
-        try:
-            super().build()
-        except jax.errors.UnexpectedTracerError:
-            if self._builds_eagerly:
-                raise
-            self._builds_eagerly = True
-            super().build()
 
     def _make_devices(self) -> None:
         self._mesh = self._make_mesh()
@@ -112,7 +97,7 @@ class JaxEngine(Engine):
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         config = self._config
         self._factory = Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision)
-        self._model, self._initial = self._factory.build_for_mesh(eager=self._builds_eagerly)
+        self._model, self._initial = self._factory.build_for_mesh()
         self._check_model()
         if self._on_cpus and splits_examples_alone(self._array_specs):
             adopt(self._model)
@@ -462,7 +447,7 @@ class JaxEngine(Engine):
 
     def plain_model(self) -> keras.Model:
         """Returns the plain Keras 3 model in the host's memory, with the present weights or their averages."""
-        model, _ = self._factory.build_for_mesh(eager=self._builds_eagerly)
+        model, _ = self._factory.build_for_mesh()
         self._set_values(Names(model).variables)
         return model
 

@@ -19,7 +19,7 @@ from jax._src import xla_bridge
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.interpreters import ad
 from jax._src.lib import _jax
-from jax.extend.core import Jaxpr, JaxprEqn
+from jax.extend.core import Jaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 from keras.src import backend
 from keras.src.backend.common import global_state
@@ -81,21 +81,6 @@ def all_layers(model: keras.Model) -> list[keras.Layer]:
     return [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
 
 
-def operation_arguments(model: keras.Model) -> list[object]:
-    """Returns the arguments of all operations of a functional model, and of the functional models inside of it.
-
-    Without it an array that a builder computed and used in an operation, as in `x - ops.array(mean)`, is not seen.
-    """
-    values: list[object] = []
-    for layer in (model, *all_layers(model)):
-        if not isinstance(layer, Functional):
-            continue
-        for operation in layer.operations:
-            for node in operation._inbound_nodes:
-                values += jax.tree.leaves((node.arguments.args, node.arguments.kwargs))
-    return values
-
-
 def has_keras_hub_layer(model: keras.Model) -> bool:
     """Without it the variables' paths could not be those that KerasHub's users know."""
     return any(type(layer).__module__.startswith("keras_hub.") for layer in all_layers(model))
@@ -141,6 +126,26 @@ def release(variable: keras.Variable) -> None:
     variable._value = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype)
 
 
+def initializer_of(variable: keras.Variable) -> object:
+    """Returns the initializer of a variable that a stateless scope has left without a value."""
+    return variable._initializer
+
+
+def take_value(variable: keras.Variable) -> Callable[[], jax.Array]:
+    """Releases a variable's value, and returns a function that returns it, or draws it if there is none yet.
+
+    Without it all variables of a model would have to be in the memory of one device before they are sharded.
+    """
+    shape = tuple(variable.shape)
+    dtype = variable.dtype
+    initializer = variable._initializer
+    value = variable._value
+    release(variable)
+    if value is None:
+        return lambda: initializer(shape, dtype=dtype)
+    return lambda: value
+
+
 def set_value(variable: keras.Variable, value: jax.Array) -> None:
     """Sets a variable's value, also if it has none: `Variable.assign` reads the old value in some versions."""
     variable._value = value
@@ -171,7 +176,7 @@ def kept_seed_generator() -> Iterator[None]:
 
 
 def initialize(variable: keras.Variable) -> None:
-    """Without it the initializers of a model that is built in a stateless scope could not be traced."""
+    """Without it the random generators of a model that is built in a stateless scope would have no state."""
     variable._deferred_initialize()
 
 
@@ -230,13 +235,6 @@ def trainable_ids(model: keras.Model) -> set[int]:
     for layer in (model, *all_layers(model)):
         ids.update(map(id, layer._trainable_variables))
     return ids
-
-
-def evaluate_equation(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-    """Returns the results of one equation of a trace; `jax.core.eval_jaxpr` computes all."""
-    with equation.ctx.manager:
-        results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
-    return results if equation.primitive.multiple_results else [results]
 
 
 def remove_unused(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[bool]]:

@@ -14,8 +14,6 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
-from runner.engine.jax.initial import equations
-
 # A shape and a dtype; the type of JAX's abstract values has neither.
 Aval = Any
 # Calls of a function, which XLA inlines.
@@ -131,6 +129,16 @@ def _called(equation: JaxprEqn, inputs: Sequence[_Value]) -> Iterator[_Value]:
         yield _value(variable, environment)
 
 
+def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Yields a trace's equations, and those of all traces that they call."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else [value]:
+                if hasattr(inner, "eqns"):
+                    yield from equations(inner)
+
+
 def scores(jaxpr: Jaxpr) -> list[list[Aval]]:
     """Returns the abstract values of attention's scores, those of one block together.
 
@@ -139,7 +147,7 @@ def scores(jaxpr: Jaxpr) -> list[list[Aval]]:
     of two blocks there are products with weights.
     """
     groups: list[list[Aval]] = [[]]
-    for equation in equations(jaxpr.eqns):
+    for equation in equations(jaxpr):
         if equation.primitive.name != "dot_general":
             continue
         _, (batch_dims, _) = equation.params["dimension_numbers"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -22,8 +20,6 @@ from runner.layout.paths import ema_path, is_ema, owner_of, slot_path
 
 T = TypeVar("T")
 
-# Bytes of a released array after which the C library is asked to return freed memory, see `_trim_heap`.
-_LARGE = 1 << 20
 # Path prefix of a step's gradients so far. Between two steps they mean nothing, and are not saved.
 _GRAD_ACCUM = "grad_accum:"
 
@@ -122,15 +118,8 @@ class StateTree:
         variables: Mapping[str, jax.ShapeDtypeStruct],
         before: State[jax.Array],
     ) -> State[jax.Array]:
-        """Puts host arrays on the devices, by shards; see `placed`.
-
-        An entry without a value gets that of a run's start: a slot its initial value, averages and sums zero.
-        """
-        initial_of_slots = {}
-        for slot in self.slots:
-            for path in slot.paths:
-                initial_of_slots[slot_path(slot.name, path)] = slot.initial
-        state: State[jax.Array] = placed(values, self.paths, self.shapes(variables), before, initial_of_slots)
+        """Puts host arrays on the devices, by shards; see `placed`."""
+        state: State[jax.Array] = placed(values, self.paths, self.shapes(variables), before)
         return state
 
     def by_path(self, state: State[T]) -> dict[str, T]:
@@ -152,33 +141,19 @@ def _first_values(
     return values
 
 
-def placed(
-    values: Mapping[str, Array],
-    paths: Any,
-    kinds: Any,
-    before: Any,
-    initial_of_slots: Mapping[str, float | None] | None = None,
-) -> Any:
+def placed(values: Mapping[str, Array], paths: Any, kinds: Any, before: Any) -> Any:
     """Returns a state's tree with host arrays on the devices, by shards.
 
-    Each array of the present state is released before the new one is made. An entry without a value gets that of
-    `initial_of_slots`, else 0; None there: the value of its variable.
+    Each array of the present state is released before the new one is made. Sums of gradients have no value, and are 0.
     """
-    initial_of_slots = initial_of_slots or {}
 
     def place(path: str, like: jax.ShapeDtypeStruct, old: jax.Array) -> jax.Array:
         # Not with the last reference: the caller still holds the old state.
         old.delete()
-        if old.nbytes >= _LARGE:
-            _trim_heap()
         if path in values:
             return placed_in_parts(lambda index: part_of(values, path, index), like)
-        initial = initial_of_slots.get(path, 0.0)
-        if initial is None:
-            return placed_in_parts(lambda index: part_of(values, owner_of(path), index), like)
         # One number, broadcast: the host holds no array of the variable's size.
-        filled = np.broadcast_to(np.full((), initial, like.dtype), like.shape)
-        return placed_in_parts(filled.__getitem__, like)
+        return placed_in_parts(np.broadcast_to(np.zeros((), like.dtype), like.shape).__getitem__, like)
 
     return jax.tree.map(place, paths, kinds, before)
 
@@ -233,14 +208,3 @@ def _of_dims(sharding: NamedSharding, dims: Sequence[int]) -> NamedSharding:
     # JAX's specs may be shorter than an array's rank: the dims after them are not sharded.
     kept = [spec[dim] if dim < len(spec) else None for dim in dims]
     return NamedSharding(sharding.mesh, PartitionSpec(*kept))
-
-
-def _trim_heap() -> None:
-    """Returns freed memory to the system.
-
-    After a few large blocks were freed, glibc allocates blocks of up to 32 MiB on its heap and keeps freed ones there
-    (mallopt(3), M_MMAP_THRESHOLD): new arrays of other sizes then add to the freed ones.
-    """
-    # `CDLL(None)` is this process, which has the C library loaded; only glibc has the function.
-    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import chain
 from typing import Any
 
 import jax
@@ -17,23 +17,13 @@ from jax.sharding import Mesh
 from runner.config.schema import OptimizerConfig
 from runner.engine.jax import private
 from runner.engine.jax.partitioning import sharding
-from runner.engine.optim import (
-    groups,
-    rules,
-    transformation,
-)
-from runner.engine.optim.base import (
-    Slot,
-    whole_slots,
-)
+from runner.engine.optim import groups, rules, transformation
+from runner.engine.optim.base import Slot, whole_slots
 from runner.engine.optim.groups import Settings
 from runner.engine.optim.keras_classes import options_checked
 from runner.engine.optim.rules import OPTIMIZERS
 from runner.engine.optim.schedules import is_constant
-from runner.engine.optim.stock import (
-    keras_arguments,
-    keras_slots,
-)
+from runner.engine.optim.stock import keras_arguments, keras_slots
 
 # Keras's own, added to a norm that may be 0.
 _EPSILON = 1e-7
@@ -202,44 +192,33 @@ def slots_of_transformation(
 ) -> tuple[list[Slot], list[list[int]]]:
     """Returns the state of a transformation by kinds, and for each the numbers of its arrays among the tree's leaves.
 
-    An array belongs to the variable whose path is a key of the tree on the way to it. It has those of the variable's
-    dims that its shape shows: all, or all but some. If several choices of dims have the shape, as for a square kernel,
-    the array is replicated.
+    An array belongs to the variable whose path is a key of the tree on the way to it. It is sharded as the variable if
+    it has its shape. Any other array, such as a factored moment, is replicated.
     """
-    found: dict[tuple[str, str], tuple[Slot, list[int], list[int]]] = {}
+    found: dict[tuple[str, str], list[tuple[int, str, tuple[int, ...]]]] = {}
     for number, (keys, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(state)):
         # Keys of mappings, names of named tuples and indices of tuples have no attribute in common.
         names = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in keys]
         owner = next((name for name in names if name in variables), "")
         name = ".".join(part.replace("/", "_") for part in names if part != owner)
-        slot, sharded, others = found.setdefault(
-            (name, leaf.dtype.name), (Slot(name, {}, 0.0, {}, leaf.dtype.name), [], [])
-        )
-        dims = _dims_of(leaf.shape, variables[owner].shape) if owner else None
-        if dims is None:
-            slot.shapes[owner] = tuple(leaf.shape)  # type: ignore[index]
-            others.append(number)
-        else:
-            slot.dims[owner] = dims  # type: ignore[index]
-            sharded.append(number)
+        found.setdefault((name, leaf.dtype.name), []).append((number, owner, tuple(leaf.shape)))
     slots = []
     places = []
-    for slot, sharded, others in found.values():
-        slots.append(slot)
-        places.append(sharded + others)
+    for (name, dtype), leaves in found.items():
+        dims = {}
+        shapes = {}
+        sharded = []
+        replicated = []
+        for number, owner, shape in leaves:
+            if owner and shape == variables[owner].shape:
+                dims[owner] = tuple(range(len(shape)))
+                sharded.append(number)
+            else:
+                shapes[owner] = shape
+                replicated.append(number)
+        slots.append(Slot(name, dims, 0.0, shapes, dtype))
+        places.append(sharded + replicated)
     return slots, places
-
-
-def _dims_of(shape: tuple[int, ...], variable: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Returns the only choice of a variable's dims that has a shape, in order; None if there is none or several."""
-    choices = []
-    for dims in combinations(range(len(variable)), len(shape)):
-        if tuple(variable[dim] for dim in dims) == tuple(shape):
-            choices.append(dims)
-    # Several for a square kernel: a guess could shard the state by the wrong dim.
-    if len(choices) != 1:
-        return None
-    return choices[0]
 
 
 class _KerasOptimizer:

@@ -41,7 +41,7 @@ class OwnStepEngine(JaxEngine):
         assert isinstance(task, StepTask)
         self._task = task
         self._own_factory = OwnStepFactory(self._config, self._data, self._total_steps)
-        self._parts, self._initial = self._own_factory.build_for_mesh(eager=self._builds_eagerly)
+        self._parts, self._initial = self._own_factory.build_for_mesh()
         # Checks the optimizers too, before anything is placed.
         self._kinds = self._parts.kinds
         return shapes_of(self._parts.model_variables)
@@ -147,7 +147,7 @@ class OwnStepEngine(JaxEngine):
     def plain_model(self) -> keras.Model:
         """Returns the exported model in the host's memory, with the present weights."""
         name = self._exported
-        parts, _ = self._own_factory.build_for_mesh(eager=self._builds_eagerly)
+        parts, _ = self._own_factory.build_for_mesh()
         prefix = f"{name}/"
         own = [path for path in parts.model_variables if path.startswith(prefix)]
         self._set_values(subset(parts.model_variables, own))

@@ -79,7 +79,7 @@ class Functions:
         try:
             # A copy: the function may change its dict, and `Parts.flat` compares the result with the state as it was.
             return getattr(self.parts.step, name)(dict(state), self.task.scaled(self.ops, batch), rng)
-        except (ConfigError, jax.errors.UnexpectedTracerError):
+        except ConfigError:
             raise
         except Exception as error:  # A user's function may raise anything.
             raise self.parts.invalid(f"{name} raised {reason(error)}", "fix it") from error

@@ -16,21 +16,12 @@ from typing import Any, NamedTuple
 
 import jax
 import keras
-from jax.extend.core import ClosedJaxpr
 
 from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory, reason, under_policy
-from runner.engine.jax.initial import (
-    HostValue,
-    Initial,
-    TraceSlice,
-    holds_traced,
-    is_traced,
-    trace_slices,
-    traced_build,
-)
+from runner.engine.jax.initial import FirstValue, Initial
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import host_memory
@@ -298,29 +289,22 @@ class OwnStepFactory:
             try:
                 step = self._task.make_step()
                 step.build(**self._arguments(step, path))
-            except (ConfigError, jax.errors.UnexpectedTracerError):
+            except ConfigError:
                 raise
             except Exception as error:  # A user's class may raise anything.
                 raise ConfigError(f"{KEY}={path}: build raised {reason(error)}; fix it") from error
             parts = parts_of(step, path)
-        with jax.ensure_compile_time_eval():
-            preprocessing.settle(self._task, parts.models.values())
+        preprocessing.settle(self._task, parts.models.values())
         return parts
 
-    def build_for_mesh(self, *, eager: bool = False) -> tuple[Parts, Initial]:
-        """Returns the parts without values, and the initial values of their variables, not computed yet."""
-        traced = None if eager else self._traced()
-        values: dict[str, TraceSlice | StoredValue]
-        if traced is None:
-            with host_memory():
-                parts = self.build()
-            values = {path: HostValue(variable.value) for path, variable in parts.variables.items()}
-        else:
-            parts, trace = traced
-            slices = zip(parts.variables, trace_slices(trace), strict=True)
-            values = {path: part.source() for path, part in slices}
-        for variable in parts.variables.values():
-            private.release(variable)
+    def build_for_mesh(self) -> tuple[Parts, Initial]:
+        """Returns the parts without values, and the initial values of their variables in the host's memory.
+
+        An optimizer's build needs values, so they are drawn at once.
+        """
+        with host_memory():
+            parts = self.build()
+        values: dict[str, StoredValue] = {path: FirstValue(variable) for path, variable in parts.variables.items()}
         return parts, Initial(values)
 
     def build_with(self, values: Mapping[str, Array]) -> Parts:
@@ -330,9 +314,6 @@ class OwnStepFactory:
             with host_memory():
                 variable.assign(values[path])
         return parts
-
-    def _traced(self) -> tuple[Parts, ClosedJaxpr] | None:
-        return traced_build(self.build, lambda parts: parts.variables.values(), _holds_traced)
 
     def _arguments(self, step: Any, path: str) -> dict[str, Any]:
         """Returns the arguments that `build` names."""
@@ -372,10 +353,3 @@ class OwnStepFactory:
                 return {}
 
         return stock_optimizer(config, Schedule(), keras)
-
-
-def _holds_traced(parts: Parts) -> bool:
-    own = {name: value for name, value in vars(parts.step).items() if not isinstance(value, keras.Model)}
-    if is_traced(own) or any(is_traced(vars(optimizer)) for optimizer in parts.optimizers.values()):
-        return True
-    return any(map(holds_traced, parts.models.values()))
