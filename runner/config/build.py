@@ -47,26 +47,27 @@ def build(kind: type[Typed], content: Mapping[str, object], key: str, *, strict:
     """Converts a mapping of plain values to a dataclass; only types are checked, see `runner.config.values` for the
     rest.
 
-    `key` is the dotted key of the mapping, as `layout.rules[0]`. If it is strict, strings that could be converted,
-    such as "5" for an integer, are rejected.
+    `key` is the dotted key of the mapping, as `layout.rules[0]`, or empty. If it is strict, strings that could be
+    converted, such as "5" for an integer, are rejected.
 
     Raises:
       ConfigError: an unknown key, a missing key, or a value of a wrong type.
     """
     specs = fields_of(kind)
+    keys = {name: f"{key}.{name}".removeprefix(".") for name in (*content, *specs)}
     for name in content:
         if name not in specs:
-            raise unknown_key(f"{key}.{name}", specs)
+            raise unknown_key(keys[name], specs)
     types_of = _types_of(cast("Hashable", kind))
     values = {}
     for name, value in content.items():
         try:
-            values[name] = _converted(types_of[name], value, f"{key}.{name}", strict=strict)
+            values[name] = _converted(types_of[name], value, keys[name], strict=strict)
         except _MisfitError as misfit:
-            raise _invalid_type(misfit, f"{key}.{name}", specs[name]) from misfit
+            raise _invalid_type(misfit, keys[name], specs[name]) from misfit
     for name, spec in specs.items():
         if name not in values and spec.default is MISSING and spec.default_factory is MISSING:
-            raise ConfigError(f"{key}.{name} is required; write {name}: {shown(default_or_example(spec))}")
+            raise ConfigError(f"{keys[name]} is required; write {name}: {shown(default_or_example(spec))}")
     return kind(**values)
 
 

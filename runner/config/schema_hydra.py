@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import checked, integer, number, valid_if
+from runner.config.fields import checked, integer, valid_if
 
 
 @dataclass(frozen=True)
@@ -14,11 +14,9 @@ class ProcessLauncher:
 
     Attributes:
       max_parallel: maximum number of concurrent jobs.
-      timeout: time limit per job in seconds; null: none.
     """
 
     max_parallel: int = integer(1, at_least=1)
-    timeout: float | None = number(None, above=0.0, unit="seconds", example=3600.0)
 
 
 @dataclass(frozen=True)

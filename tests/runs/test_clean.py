@@ -139,9 +139,9 @@ def test_the_list_shows_where_what_lies(place: Path, store: Store, capsys: pytes
     [
         (["clean"], "clean needs a filter: older=30d, keep=5"),
         (["clean", "older=30"], "older=30: must be a number above 0 with a unit, s, m, h or d; set older=30d"),
-        (["clean", "status=dead"], "status=dead: must be one of finished, failed"),
-        (["clean", "status=failed", "status=killed"], "status=killed: is given twice; write status=failed,killed"),
-        (["clean", "keep=-1"], "keep=-1: must be an integer of at least 0"),
+        (["clean", "status=dead"], "status[0]=dead: must be one of finished, failed"),
+        (["clean", "status=failed", "status=killed"], "status=killed: is given twice; write it once"),
+        (["clean", "keep=-1"], "keep=-1: must be at least 0; set keep=5"),
         (["clean", "keep=2", "yes=maybe"], "yes=maybe: must be true or false"),
         (["cleen", "keep=2"], "cleen: write one of list, compare, clean, sync, then key=value; did you mean clean?"),
         (["clean", "kep=2"], "kep=2: write one of list"),
@@ -161,10 +161,10 @@ def test_what_cannot_be_meant_is_one_line(
 def test_a_name_means_the_newest_and_a_beginning_only_one() -> None:
     found = [ListedRun(run, name, "FINISHED", 0.0, 0.0) for run, name in (("ab1", "x"), ("ab2", "x"), ("c", "y"))]
     for text in ("x", "latest"):
-        assert [one.run for one in select(found, Request(runs=(text,)))] == ["ab1"]
-    assert [one.run for one in select(found, Request(runs=("ab2", "c")))] == ["ab2", "c"]
+        assert [one.run for one in select(found, Request(run=(text,)))] == ["ab1"]
+    assert [one.run for one in select(found, Request(run=("ab2", "c")))] == ["ab2", "c"]
     with pytest.raises(ConfigError, match="several run ids start with this"):
-        select(found, Request(runs=("ab",)))
+        select(found, Request(run=("ab",)))
 
 
 def test_all_pages_of_a_store_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +172,6 @@ def test_all_pages_of_a_store_are_read_in_order(tmp_path: Path, monkeypatch: pyt
     client = MlflowClient(store_in(tmp_path))
     experiment = client.create_experiment("mine")
     made = [client.create_run(experiment, start_time=1000 + number).info.run_id for number in range(5)]
-    listed, _ = find(open_store(store_in(tmp_path), "mine"), tmp_path)
+    listed = find(open_store(store_in(tmp_path), "mine"), tmp_path)
     assert [run.run for run in reversed(listed)] == made
     assert main([f"folder={tmp_path}", f"uri={store_in(tmp_path)}"]) == 0

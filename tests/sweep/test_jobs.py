@@ -9,11 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from runner.cli.sweep.jobs import LOG_FILE, Job, Outcome, RunningJob, outcome_of, run_jobs
+from runner.cluster.jobs import LOG_FILE, Job, Outcome, RunningJob, outcome_of, run_jobs
 from runner.errors import Interrupted
 from runner.host.signals import StopRequest
 from tests import proc
@@ -67,9 +66,9 @@ def process(job: Job, *programs: str) -> RunningJob:
     return RunningJob(job, [sys.executable, "-c", programs[job.number % len(programs)]], {})
 
 
-def run(count: int, folder: Path, start: Callable[[Job], RunningJob], watch: Watch, **limits: Any) -> None:
+def run(count: int, folder: Path, start: Callable[[Job], RunningJob], watch: Watch, max_parallel: int) -> None:
     with StopRequest() as stop:
-        run_jobs(jobs(folder, count), start, watch.ended, stop, **{"timeout_s": None, **limits})
+        run_jobs(jobs(folder, count), start, watch.ended, stop, max_parallel=max_parallel)
 
 
 def test_a_job_that_fails_or_is_killed_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -103,14 +102,6 @@ def test_no_more_jobs_run_at_once_than_asked_for(tmp_path: Path, at_once: int) -
 
     run(6, tmp_path, start, Counted(), max_parallel=at_once)
     assert most == [at_once]
-
-
-def test_a_job_that_takes_too_long_is_ended_cleanly_and_the_next_one_runs(tmp_path: Path) -> None:
-    watch = Watch()
-    run(2, tmp_path, lambda job: process(job, CLEAN, "pass"), watch, max_parallel=1, timeout_s=1)
-    assert [watch.outcomes[n].status for n in range(2)] == ["timeout", "passed"]
-    assert "hydra.launcher.timeout=1 seconds" in watch.outcomes[0].note
-    assert (tmp_path / "0" / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -14,9 +14,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from runner.cli.sweep.jobs import Job, Outcome
 from runner.cli.sweep.search import Search, distribution, space_of
 from runner.cli.sweep.sweep import varied_of
+from runner.cluster.jobs import Job, Outcome
 from runner.config.schema import SweepConfig
 from runner.config.schema_hydra import SearchSweeper
 from runner.errors import ConfigError

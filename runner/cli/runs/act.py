@@ -64,19 +64,14 @@ def open_existing(uri: str | None) -> Store | None:
 
 
 def _selected(store: Store | None, request: Request) -> list[ListedRun]:
-    """Returns the runs that are asked for, newest first; prints a line to stderr for each that can't be read."""
-    found, warnings = listing.find(store, folder_of(CheckpointConfig(folder=request.folder)))
-    for line in warnings:
-        print(f"warning: {line}", file=sys.stderr)
-    return listing.select(found, request)
+    """Returns the runs that are asked for, newest first."""
+    return listing.select(listing.find(store, folder_of(CheckpointConfig(folder=request.folder))), request)
 
 
 def _show(store: Store | None, request: Request) -> int:
     selected = _selected(store, request)
     if not selected:
-        print(
-            "no runs match" if request.has_filter else "no runs yet; to start one: python -m runner", file=sys.stderr
-        )
+        print("no runs match; to start one: python -m runner", file=sys.stderr)
         return EXIT_FAILED
     rows = selected[: request.last or None]
     place = folder_of(CheckpointConfig(folder=request.folder))
@@ -95,11 +90,14 @@ def _table(listed: Sequence[ListedRun]) -> tables.Table:
     titles = ("run", "name", "status", "age", "result", "checkpoints", "size")
     rows = []
     for run in listed:
-        # MLflow's ids are random, so eight characters identify a run.
-        short_id = run.run[:8] if run.record is not None else run.run
-        name = "" if run.name == run.run else run.name
-        size = size_text(run.bytes) if run.saved else ""
-        rows.append((short_id, name, run.status, age_words(run.seconds_ago), run.result, _steps(run), size))
+        short_id = run.run
+        name = ""
+        if run.record is not None:
+            # MLflow's ids are random, so eight characters identify a run.
+            short_id = run.run[:8]
+            name = run.name
+        age = age_words(run.seconds_ago)
+        rows.append((short_id, name, run.status, age, run.result, _steps(run), size_text(run.bytes)))
     return tables.Table(titles, tuple(rows), frozenset({titles.index("age"), titles.index("size")}))
 
 
@@ -122,9 +120,13 @@ def _steps(run: ListedRun) -> str:
     if run.saved is None:
         return ""
     best = storage.read_best(run.saved.folder)
-    texts = [f"{step}*" if best and step == best.step else str(step) for step in run.steps[-_STEPS_SHOWN:]]
-    text = ", ".join(texts)
-    return f"... {text}" if len(run.steps) > _STEPS_SHOWN else text
+    texts = []
+    for step in run.steps[-_STEPS_SHOWN:]:
+        is_best = best is not None and step == best.step
+        texts.append(f"{step}*" if is_best else f"{step}")
+    if len(run.steps) > _STEPS_SHOWN:
+        texts.insert(0, "...")
+    return ", ".join(texts)
 
 
 def _compare(store: Store | None, request: Request) -> int:
@@ -135,12 +137,12 @@ def _compare(store: Store | None, request: Request) -> int:
         for run in _selected(store, request):
             if run.record is not None and parent in (None, run.record.tags.get(_PARENT_TAG)):
                 records.insert(0, run.record)
-    if not (request.runs or request.sweep):
+    if not (request.run or request.sweep):
         records = records[-request.last :]
     if store is None or not records:
         print("no runs match", file=sys.stderr)
         return EXIT_FAILED
-    compare.compare(records, store, request.out)
+    compare.compare(records, store, None if request.out is None else Path(request.out))
     return EXIT_DONE
 
 
@@ -162,9 +164,8 @@ def _clean(store: Store | None, request: Request) -> int:
     if not removable:
         print("nothing to remove")
         return EXIT_DONE
-    summary = _summary(listed)
-    tables.show(_table(listed), summary if request.confirmed else f"would remove {summary}")
-    if not request.confirmed:
+    if not request.yes:
+        tables.show(_table(listed), f"would remove {_summary(listed)}")
         print("nothing removed; the runs in the store would stay; to remove: add yes=true")
         return EXIT_DONE
     freed = 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner import figures
 from runner.cli import tables
-from runner.cli.runs.records import RunRecord, directions, higher_is_better, history, judged_by, values_in
+from runner.cli.runs.records import RunRecord, higher_is_better, history, judged_by, shown_metrics, values_in
 from runner.config.names import short_keys, short_value, varied_name
 from runner.host import folders
 from runner.task import metrics
@@ -20,7 +20,6 @@ _BATCH_SIZE = "dataset.batch_size"
 _GROUPS = ("engine", "mesh", "layout", "model", "optimizer", "dataset", "task")
 # Params that differ between runs of the same experiment.
 _NOT_COMPARED = ("tracking.", "sweep.", "trainer.progress", "cluster.restart")
-_SPEED = ("throughput/examples_per_second", "throughput/step_ms")
 Groups = Mapping[tuple[str, ...], Sequence[RunRecord]]
 
 
@@ -71,13 +70,7 @@ def grouped(records: Sequence[RunRecord], metric: str) -> tuple[list[str], Group
 def table_of(keys: Sequence[str], groups: Groups, metric: str) -> tables.Table:
     """Returns the table of a comparison, `metric` in the first column of results."""
     records = [record for members in groups.values() for record in members]
-    # The loss is first there, and the last metric of each split here.
-    loss, *evaluated = directions(records)
-    evaluated.append(loss)
-    tested = [metrics.TEST + name.removeprefix(metrics.EVAL) for name in evaluated]
-    recorded = {name for record in records for name in record.metrics}
-    names = dict.fromkeys((metric, *evaluated, *tested, f"{metrics.TRAIN}loss", *_SPEED))
-    shown = [name for name in names if name in recorded]
+    shown = shown_metrics(records, metric)
     statuses = [_status(members) for members in groups.values()]
     has_status = len(set(statuses)) > 1
     is_folded = len(records) > len(groups)
@@ -117,26 +110,19 @@ def varying(records: Sequence[RunRecord]) -> list[str]:
     If the runs use different options of a group (mesh=single, mesh=batch8), the group is listed in place of those of
     its keys whose values follow from the option.
     """
-    keys = [group for group in _GROUPS if _differs(_value(record, group) for record in records)]
-    groups = tuple(keys)
+    groups = [group for group in _GROUPS if len({_value(record, group) for record in records}) > 1]
+    keys = []
     for key in sorted({key for record in records for key in record.params}):
-        if key.startswith(_NOT_COMPARED) or not _differs(record.params.get(key, "") for record in records):
+        values = {record.params.get(key, "") for record in records}
+        if key.startswith(_NOT_COMPARED) or len(values) < 2:
             continue
         group = key.partition(".")[0]
+        options = {_value(record, group) for record in records}
         pairs = {(_value(record, group), record.params.get(key, "")) for record in records}
-        follows_group = group in groups and not _repeats(option for option, _ in pairs)
+        follows_group = group in groups and len(pairs) == len(options)
         if not follows_group:
             keys.append(key)
-    return keys
-
-
-def _differs(values: Iterable[str]) -> bool:
-    return len(set(values)) > 1
-
-
-def _repeats(values: Iterable[str]) -> bool:
-    listed = list(values)
-    return len(set(listed)) < len(listed)
+    return groups + keys
 
 
 def draw_curves(path: Path, store: Store, runs: Mapping[str, RunRecord], names: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
 from runner.cli.runs.records import RunRecord, from_run, is_sweep, judged_by, pick
 from runner.cli.runs.request import Request
+from runner.config.fields import seconds_of
 from runner.host.stores.urls import Place
 from runner.tracking import process
 from runner.tracking.store import Store, search
@@ -25,7 +27,7 @@ class ListedRun:
 
     Attributes:
       status: one of MLflow's statuses, or UNFINISHED if only its checkpoints show that it did not finish.
-      ended: None: it is running, or its end was not recorded.
+      ended: or, if its end is unknown, its start.
       result: the metric that its task is judged by.
       record: in the tracking store.
       saved: its checkpoints.
@@ -35,7 +37,7 @@ class ListedRun:
     name: str
     status: str
     started: float
-    ended: float | None
+    ended: float
     result: str = ""
     record: RunRecord | None = None
     saved: SavedRun | None = None
@@ -52,13 +54,15 @@ class ListedRun:
 
     @property
     def seconds_ago(self) -> float:
-        """Seconds since it ended or, if its end is unknown, since it started."""
-        return time.time() - (self.ended or self.started)
+        """Seconds since it ended."""
+        return time.time() - self.ended
 
 
-def find(store: Store | None, checkpoints: Place) -> tuple[list[ListedRun], list[str]]:
-    """Returns every run, newest first, and one line for each whose record is damaged."""
+def find(store: Store | None, checkpoints: Place) -> list[ListedRun]:
+    """Returns every run, newest first; prints a warning for each whose record is damaged."""
     saved_runs, damaged = runs.listed(checkpoints)
+    for folder, error in damaged.items():
+        print(f"warning: skipping {folder}: {error}", file=sys.stderr)
     saved_by_run = {saved.id: saved for saved in saved_runs}
     listed = []
     if store is not None:
@@ -66,8 +70,7 @@ def find(store: Store | None, checkpoints: Place) -> tuple[list[ListedRun], list
             if not is_sweep(run):
                 listed.append(_tracked(run, saved_by_run.pop(run.info.run_id, None)))
     listed += map(_untracked, saved_by_run.values())
-    listed.sort(key=lambda run: -run.started)
-    return listed, [f"skipping {folder}: {error}" for folder, error in damaged.items()]
+    return sorted(listed, key=lambda run: -run.started)
 
 
 def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
@@ -78,20 +81,15 @@ def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
     result = ""
     if metric in record.metrics:
         result = f"{metric} {tables.cell([record.metrics[metric]])}"
+    ended = (run.info.end_time or run.info.start_time) / 1000
     return ListedRun(
-        run=record.run_id,
-        name=record.name,
-        status=record.status,
-        started=run.info.start_time / 1000,
-        ended=run.info.end_time / 1000 if run.info.end_time else None,
-        result=result,
-        record=record,
-        saved=saved,
+        record.run_id, record.name, record.status, run.info.start_time / 1000, ended, result, record, saved
     )
 
 
 def _untracked(saved: SavedRun) -> ListedRun:
     record = saved.record
+    started = float(record["started"])
     status = "RUNNING"
     ended = None
     # A process that was killed recorded no end.
@@ -101,14 +99,7 @@ def _untracked(saved: SavedRun) -> ListedRun:
         ended = storage.saved_at(saved.folder)
     if record.get("finished"):
         status = "FINISHED"
-    return ListedRun(
-        run=saved.id,
-        name=saved.folder.name,
-        status=status,
-        started=float(record["started"]),
-        ended=ended,
-        saved=saved,
-    )
+    return ListedRun(saved.id, saved.folder.name, status, started, ended or started, saved=saved)
 
 
 def select(listed: Sequence[ListedRun], request: Request) -> list[ListedRun]:
@@ -118,15 +109,15 @@ def select(listed: Sequence[ListedRun], request: Request) -> list[ListedRun]:
       ConfigError: it names a run that does not exist, or several.
     """
     names = {run.run: run.name for run in listed}
-    chosen = {pick(text, names) for text in request.runs}
+    chosen = {pick(text, names) for text in request.run}
     kept = [run.run for run in listed if run.saved is not None][: request.keep or 0]
     selected = []
     for run in listed:
-        if request.runs and run.run not in chosen:
+        if request.run and run.run not in chosen:
             continue
-        if request.older is not None and run.seconds_ago < request.older:
+        if request.status and run.status.lower() not in request.status:
             continue
-        if request.statuses and run.status not in request.statuses:
+        if request.older is not None and run.seconds_ago < seconds_of(request.older):
             continue
         if run.run not in kept:
             selected.append(run)

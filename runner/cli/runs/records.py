@@ -18,6 +18,7 @@ from runner.tracking.tags import tags_of
 
 _SPLITS = ("train", "eval", "test")
 _STEP_MS = "step_ms"
+_SPEED = ("throughput/examples_per_second", "throughput/step_ms")
 # In a summary, `eval_examples` is the size of an evaluation and not one of its metrics.
 _EXAMPLES = "examples"
 # Runs that an error lists.
@@ -126,6 +127,16 @@ def directions(records: Sequence[RunRecord]) -> dict[str, str]:
                 # A custom step's own metrics have no declared direction.
                 found.setdefault(name, metrics.MINIMIZE)
     return found
+
+
+def shown_metrics(records: Sequence[RunRecord], metric: str) -> list[str]:
+    """Returns the recorded metrics that a table of runs shows, `metric` first and the loss after the others."""
+    loss, *evaluated = directions(records)
+    evaluated.append(loss)
+    tested = [metrics.TEST + name.removeprefix(metrics.EVAL) for name in evaluated]
+    recorded = {name for record in records for name in record.metrics}
+    names = dict.fromkeys((metric, *evaluated, *tested, f"{metrics.TRAIN}loss", *_SPEED))
+    return [name for name in names if name in recorded]
 
 
 def judged_by(records: Sequence[RunRecord]) -> str:

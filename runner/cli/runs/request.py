@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.config.fields import duration_problem, seconds_of
+from runner.config import values
+from runner.config.build import build
+from runner.config.fields import checked, choice, duration_problem, integer, stored_path
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import folders
-from runner.host.stores import urls
 
 ACTIONS = {
     "list": "lists recorded runs and the size of their checkpoints; the default",
@@ -29,37 +30,28 @@ KEYS = {
     "folder": "folder of checkpoints, or its URL; sync: of runs",
     "uri": "tracking URI, or none; default: $MLFLOW_TRACKING_URI, then outputs/mlflow.db",
 }
-_STATUSES = ("FINISHED", "FAILED", "KILLED", "RUNNING", "UNFINISHED")
 
 
 @dataclass(frozen=True)
 class Request:
-    """An action with its keys. A run must match all filters: `runs`, `older`, `keep` and `statuses`.
-
-    Attributes:
-      runs: ids, starts of ids, names or `latest`; none: all.
-      older: seconds since the run ended, at least; None: any.
-      keep: the newest so many runs with checkpoints do not match; None: all match.
-      statuses: of the run, as MLflow writes them; none: any.
-      last: the newest so many are shown; 0: all.
-    """
+    """An action with its keys, see `KEYS`. A run must match all of `run`, `older`, `keep` and `status`."""
 
     action: str = "list"
-    runs: tuple[str, ...] = ()
-    older: float | None = None
-    keep: int | None = None
-    statuses: tuple[str, ...] = ()
-    last: int = 30
-    confirmed: bool = False
+    run: tuple[str, ...] = ()
+    older: str | None = checked(None, test=duration_problem, rule="duration", example="30d")
+    keep: int | None = integer(None, at_least=0, example=5)
+    status: tuple[str, ...] = choice((), "finished", "failed", "killed", "running", "unfinished", example="failed")
+    last: int = integer(30, at_least=0)
+    yes: bool = False
     sweep: str | None = None
-    out: Path | None = None
-    folder: str | None = None
+    out: str | None = None
+    folder: str | None = stored_path(None, example="outputs/checkpoints")
     uri: str | None = None
 
     @property
     def has_filter(self) -> bool:
         """Whether some runs may not match."""
-        return (self.runs, self.older, self.keep, self.statuses) != ((), None, None, ())
+        return (self.run, self.older, self.keep, self.status) != ((), None, None, ())
 
 
 def read(arguments: Sequence[str]) -> Request:
@@ -68,83 +60,25 @@ def read(arguments: Sequence[str]) -> Request:
     Raises:
       ConfigError: an unknown action or key, or an invalid value.
     """
-    action = "list"
+    content: dict[str, object] = {}
     runs: list[str] = []
-    values: dict[str, str] = {}
     for index, argument in enumerate(arguments):
         key, equals, value = argument.partition("=")
         if index == 0 and argument in ACTIONS:
-            action = argument
+            content["action"] = argument
         elif not equals or key not in KEYS:
             fix = did_you_mean(key.lstrip("-"), [*ACTIONS, *KEYS], "see python -m runner.runs --help")
             raise ConfigError(f"{argument}: write one of {', '.join(ACTIONS)}, then key=value; {fix}")
         elif key == "run":
             runs.append(value)
-        elif key in values:
-            fix = f"write it once, such as {key}={values[key]}"
-            if key == "status":
-                fix = f"write {key}={values[key]},{value}"
-            raise invalid(key, value, problem="is given twice", fix=fix)
+        elif key in content:
+            raise invalid(key, value, problem="is given twice", fix=f"write it once, such as {key}={content[key]}")
         else:
-            values[key] = value
-    return Request(
-        action,
-        tuple(runs),
-        _seconds(values.get("older")),
-        _count("keep", values.get("keep")),
-        _statuses(values.get("status", "")),
-        _count("last", values.get("last", "30")) or 0,
-        _truth("yes", values.get("yes", "false")),
-        values.get("sweep"),
-        _new_folder("out", values.get("out")),
-        _place("folder", values.get("folder")),
-        values.get("uri"),
-    )
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    problem = duration_problem(text)
-    if problem is not None:
-        raise invalid("older", text, problem=problem, fix="set older=30d")
-    return seconds_of(text)
-
-
-def _count(key: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isdecimal():
-        raise invalid(key, text, problem="must be an integer of at least 0", fix=f"set {key}=5")
-    return int(text)
-
-
-def _statuses(text: str) -> tuple[str, ...]:
-    names = [name.strip().upper() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in _STATUSES:
-            known = ", ".join(_STATUSES).lower()
-            raise invalid("status", name.lower(), problem=f"must be one of {known}", fix="set status=failed,killed")
-    return tuple(names)
-
-
-def _truth(key: str, text: str) -> bool:
-    if text not in ("true", "false"):
-        raise invalid(key, text, problem="must be true or false", fix=f"set {key}=true")
-    return text == "true"
-
-
-def _new_folder(key: str, text: str | None) -> Path | None:
-    if text is None:
-        return None
-    folder = Path(text).absolute()
-    folders.check(key, folder)
-    return folder
-
-
-def _place(key: str, text: str | None) -> str | None:
-    """Rejects a URL that can't name a folder of an object store."""
-    problem = urls.problem(text) if text is not None and urls.is_url(text) else None
-    if problem is not None:
-        raise invalid(key, text, problem=problem, fix=f"set {key}=s3://bucket/folder or a local path")
-    return text
+            content[key] = value
+    if "status" in content:
+        content["status"] = str(content["status"]).lower().split(",")
+    request = build(Request, {**content, "run": runs}, "")
+    values.check(request)
+    if request.out is not None:
+        folders.check("out", Path(request.out).absolute())
+    return request

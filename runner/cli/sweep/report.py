@@ -12,9 +12,9 @@ from pathlib import Path
 from runner import figures
 from runner.checkpoint.arguments import KEYS, key_of
 from runner.cli import plan, tables
-from runner.cli.runs.records import RunRecord, directions, from_run, higher_is_better, results_of, values_in
-from runner.cli.sweep.jobs import GOOD, Job, Outcome, jobs_text
+from runner.cli.runs.records import RunRecord, from_run, higher_is_better, results_of, shown_metrics, values_in
 from runner.cli.sweep.sweep import Sweep
+from runner.cluster.jobs import GOOD, Job, Outcome, jobs_text
 from runner.config.names import short_keys, short_value, varied_name
 from runner.host.outputs import spared
 from runner.host.signals import interruption
@@ -25,7 +25,7 @@ from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.tags import tags_of
 
 # A resumed sweep runs these again: they may end well this time. A refused job would end as before.
-_RESUMABLE = {"killed", "failed", "timeout", "not run"}
+_RESUMABLE = {"killed", "failed", "not run"}
 _TABLE = "table.csv"
 Draw = Callable[[Path], list[Path]]
 
@@ -60,15 +60,14 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     best = best_of(entries, metric, maximize=sweep.settings.group.direction == metrics.MAXIMIZE)
     table = table_of(entries, metric, best)
     files: list[Path] = []
-    result = f"{jobs_text(len(entries))}: "
-    result += ", ".join(f"{count} {status}" for status, count in Counter(statuses).items())
+    counts = ", ".join(f"{count} {status}" for status, count in Counter(statuses).items())
+    result = f"{jobs_text(len(entries))}: {counts}"
     if entries:
         files = _write(sweep, entries, table, draw)
         tables.show(table, sweep.settings.name)
-    for entry in entries:
-        if entry.outcome.note and entry.outcome.status != "skipped":
-            print(f"{entry.job}: {entry.outcome.status}: {entry.outcome.note}")
-    if entries:
+        for entry in entries:
+            if entry.outcome.note and entry.outcome.status != "skipped":
+                print(f"{entry.job}: {entry.outcome.status}: {entry.outcome.note}")
         print(result, flush=True)
     if best is not None:
         print(f"best: job {best.job.number}, {metric} {best.value(metric):.4g}. To rerun it:")
@@ -138,13 +137,16 @@ def table_of(entries: Sequence[Entry], metric: str, best: Entry | None) -> table
     first_number = len(columns)
     summaries: list[dict[str, str]] = []
     for entry in entries:
-        # A plan records nothing.
-        is_plan = entry.outcome.status == "passed" and not entry.record.metrics
-        summaries.append(plan.summary(entry.job.folder) if is_plan else {})
+        summary = {}
+        if entry.outcome.status == "passed" and not entry.record.metrics:  # a plan records nothing
+            summary = plan.summary(entry.job.folder)
+        summaries.append(summary)
     for title in dict.fromkeys(title for summary in summaries for title in summary):
         columns[title] = [summary.get(title, "") for summary in summaries]
     records = [entry.record for entry in entries]
-    names = _metrics_of(records, metric, keys)
+    names = shown_metrics(records, metric)
+    if {key.split(".")[0] for key in keys} & {"mesh", "layout"}:
+        names += sorted({name for record in records for name in record.metrics if name.startswith("plan/")})
     for name in names:
         columns[tables.title(name, names)] = [tables.cell(values_in([record], name)) for record in records]
     numeric = frozenset(range(first_number, len(columns)))
@@ -155,27 +157,13 @@ def table_of(entries: Sequence[Entry], metric: str, best: Entry | None) -> table
     return tables.Table(tuple(columns), rows, numeric, None if best is None else list(entries).index(best))
 
 
-def _metrics_of(records: Sequence[RunRecord], metric: str, keys: Sequence[str]) -> list[str]:
-    """Returns the metrics that are columns, those that a job has recorded."""
-    # Steps of different batch sizes are not a measure of speed.
-    speed = "throughput/examples_per_second" if "dataset.batch_size" in keys else "throughput/step_ms"
-    evaluated = sorted(directions(records), key=lambda name: name == metrics.LOSS)  # the loss last
-    names = [metric, *evaluated, speed]
-    recorded = sorted({name for record in records for name in record.metrics})
-    if {key.split(".")[0] for key in keys} & {"mesh", "layout"}:
-        names += [name for name in recorded if name.startswith("plan/")]
-    return [name for name in dict.fromkeys(names) if name in recorded]
-
-
 def _write(sweep: Sweep, entries: Sequence[Entry], table: tables.Table, draw: Draw | None) -> list[Path]:
     """Writes the table and the pictures; returns those that could be written."""
     folder = sweep.settings.folder
-    notes = [entry.outcome.note for entry in entries]
-    rows = tuple((*row, note) for row, note in zip(table.rows, notes, strict=True))
-    table = replace(table, titles=(*table.titles, "note"), rows=rows)
+    rows = tuple((*row, entry.outcome.note) for row, entry in zip(table.rows, entries, strict=True))
     written: list[Path] = []
     with spared(str(folder / _TABLE)):
-        (folder / _TABLE).write_text(tables.to_csv(table))
+        (folder / _TABLE).write_text(tables.to_csv(replace(table, titles=(*table.titles, "note"), rows=rows)))
         written.append(folder / _TABLE)
     metric = sweep.settings.group.metric
     judged = [entry for entry in entries if math.isfinite(entry.value(metric))]

@@ -17,9 +17,9 @@ from omegaconf import DictConfig
 from runner.checkpoint.arguments import MULTIRUN, key_of
 from runner.cli.runs.records import results_of
 from runner.cli.sweep import report
-from runner.cli.sweep.jobs import LOG_FILE, Job, Outcome, RunningJob, jobs_text, run_jobs
 from runner.cli.sweep.settings import Settings
 from runner.cli.sweep.sweep import Sweep
+from runner.cluster.jobs import LOG_FILE, Job, Outcome, RunningJob, jobs_text, run_jobs
 from runner.config.convert import as_typed
 from runner.config.schema_hydra import SearchSweeper
 from runner.host import cores
@@ -101,14 +101,7 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
         if 1 < launcher.max_parallel < count:
             text += f", {launcher.max_parallel} at a time"
         print(f"{settings.name}: {text}; output: {shown(settings.folder)}/<job>/{LOG_FILE}", flush=True)
-    run_jobs(
-        jobs,
-        start,
-        ended,
-        sweep.stop,
-        max_parallel=launcher.max_parallel,
-        timeout_s=launcher.timeout,
-    )
+    run_jobs(jobs, start, ended, sweep.stop, max_parallel=launcher.max_parallel)
 
 
 def _result(job: Job, metric: str) -> str:

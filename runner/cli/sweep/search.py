@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -20,8 +21,8 @@ from optuna.visualization import matplotlib as drawing
 
 from runner import figures
 from runner.cli.runs.records import results_of
-from runner.cli.sweep.jobs import Job, JobStatus, Outcome
 from runner.cli.sweep.sweep import Sweep, own_overrides
+from runner.cluster.jobs import Job, JobStatus, Outcome
 from runner.config.schema_hydra import SearchSweeper
 from runner.errors import ConfigError
 from runner.host.secrets import STUDIES, reveal
@@ -123,42 +124,32 @@ class Search:
         complete = self._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
         if len(complete) < _FEWEST_TRIALS:
             return []
-        metric = self._sweep.settings.group.metric
-        study = self._study
         # A key with the same value in all trials says nothing, and a single one has no other to be compared with.
         keys = [key for key in complete[-1].params if len({trial.params.get(key) for trial in complete}) > 1]
-        pictures: dict[str, Callable[[], matplotlib.axes.Axes]] = {
-            "history": lambda: drawing.plot_optimization_history(study, target_name=metric)
-        }
+        pictures: dict[str, Callable[..., matplotlib.axes.Axes]] = {"history": drawing.plot_optimization_history}
         if len(keys) > 1:
-            pictures["parallel"] = lambda: drawing.plot_parallel_coordinate(study, params=keys, target_name=metric)
+            pictures["parallel"] = partial(drawing.plot_parallel_coordinate, params=keys)
         if len(keys) > 1 and len(complete) >= _FEWEST_TO_WEIGH:
             # With a fixed seed: fANOVA's random forest would draw another picture of the same trials each time.
             evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-            pictures["importances"] = lambda: drawing.plot_param_importances(
-                study, evaluator=evaluator, params=keys, target_name=metric
-            )
+            pictures["importances"] = partial(drawing.plot_param_importances, evaluator=evaluator, params=keys)
         files = []
         # Optuna draws with pyplot: not on the screen of whoever has one, and its style for its pictures only.
         with rc_context(), warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             matplotlib.use("Agg")
-            for name, draw in pictures.items():
+            for name, plot in pictures.items():
+                figure = plot(self._study, target_name=self._sweep.settings.group.metric).get_figure(root=True)
+                assert figure is not None
+                figure.set_size_inches(max(8.0, 3.0 + 1.8 * len(keys)), 4.8)
+                for axes in figure.axes:
+                    if axes.get_yscale() == "log":
+                        # Powers of ten would be formulas, and `save` draws none.
+                        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
                 files.append(folder / f"search_{name}.png")
-                _save(draw(), files[-1], 3.0 + 1.8 * len(keys) if name == "parallel" else 8.0)
+                figures.save(figure, files[-1])
+                pyplot.close(figure)
         return files
-
-
-def _save(axes: matplotlib.axes.Axes, path: Path, width: float) -> None:
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.set_size_inches(width, 4.8)
-    for one in figure.axes:
-        if one.get_yscale() == "log":
-            # Powers of ten would be formulas, and `save` draws none.
-            one.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    figures.save(figure, path)
-    pyplot.close(figure)
 
 
 def _open_study(settings: SearchSweeper, name: str, *, maximize: bool) -> optuna.Study:

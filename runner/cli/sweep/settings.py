@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -12,13 +13,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.checkpoint.arguments import key_of
 from runner.config import texts, values
-from runner.config.build import build, fields_of
+from runner.config.build import build
 from runner.config.compose import directory
 from runner.config.convert import as_typed, convert_group
 from runner.config.names import short_keys
 from runner.config.schema import SweepConfig, TrackingConfig
 from runner.config.schema_hydra import GridSweeper, ProcessLauncher, SearchSweeper
-from runner.errors import ConfigError, did_you_mean, invalid
+from runner.errors import ConfigError, invalid
 from runner.host.session import command_module
 from runner.plan.checks.trainer import settled_sweep
 from runner.tracking import location
@@ -67,14 +68,13 @@ def checked(config: DictConfig) -> Settings:
       ConfigError: a key of launcher, sweeper, `sweep` or `tracking` is invalid, or there is nothing to search.
     """
     launcher = _settings(ProcessLauncher, "hydra.launcher", config)
-    is_search = "n_trials" in config.hydra.sweeper
     sweeper: GridSweeper | SearchSweeper
-    if is_search:
+    if "n_trials" in config.hydra.sweeper:
         sweeper = _settings(SearchSweeper, "hydra.sweeper", config)
     else:
         sweeper = _settings(GridSweeper, "hydra.sweeper", config)
     overrides = tuple(OverridesParser.create().parse_overrides(arguments_of(config)))
-    _check_swept(overrides, is_search=is_search)
+    _check_swept(overrides, sweeper)
     group = convert_group("sweep", config)
     tracking = convert_group("tracking", config)
     location.check(tracking)
@@ -94,25 +94,15 @@ def checked(config: DictConfig) -> Settings:
 
 
 def _settings(kind: type[Kind], key: str, config: DictConfig) -> Kind:
-    node = OmegaConf.to_container(OmegaConf.select(config, key) or OmegaConf.create({}), resolve=True)
-    assert isinstance(node, dict)
-    content = {str(name): value for name, value in node.items()}
-    if "_target_" in content:  # as the plugins of Hydra have it
-        option = "processes" if kind is ProcessLauncher else "grid or optuna"
-        group = key.replace(".", "/")
-        raise ConfigError(f"{group}: the plugin {content['_target_']} is not supported; set {group}={option}")
-    known = list(fields_of(kind))
-    for name, value in content.items():
-        if name not in known:
-            fix = did_you_mean(name, known, "remove it")
-            raise invalid(f"{key}.{name}", value, problem=f"unknown key (it has {', '.join(known)})", fix=fix)
-    # Hydra converts none of the values.
-    settings = build(kind, content, key, strict=True)
+    content = OmegaConf.to_container(OmegaConf.select(config, key) or OmegaConf.create({}), resolve=True)
+    # Hydra converts none of the values. A plugin of Hydra's has a key `_target_`, which is none of ours.
+    settings = build(kind, cast("Mapping[str, object]", content), key, strict=True)
     values.check(settings, key)
     return settings
 
 
-def _check_swept(overrides: tuple[Override, ...], *, is_search: bool) -> None:
+def _check_swept(overrides: tuple[Override, ...], sweeper: GridSweeper | SearchSweeper) -> None:
+    is_search = isinstance(sweeper, SearchSweeper)
     if is_search and not any(override.is_sweep_override() for override in overrides):
         raise ConfigError(
             "hydra/sweeper=optuna: no key is swept; "

@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from runner.checkpoint import resume, runs
 from runner.checkpoint.arguments import folder_of, key_of
 from runner.cli.messages import one_line
-from runner.cli.sweep.jobs import Job, Outcome
 from runner.cli.sweep.parent import Parent, open_parent
 from runner.cli.sweep.settings import DIR, Settings
+from runner.cluster.jobs import Job, Outcome
 from runner.config import texts
 from runner.config.compose import compose_job, directory
 from runner.config.convert import resolved

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from runner.config.names import varied_name
 from runner.errors import EXIT_DONE, EXIT_REFUSED
 from runner.host.signals import SIGNALS, StopRequest
 
-JobStatus = Literal["passed", "failed", "refused", "killed", "timeout", "skipped", "not run"]
+JobStatus = Literal["passed", "failed", "refused", "killed", "skipped", "not run"]
 GOOD: frozenset[str] = frozenset({"passed", "skipped"})
 LOG_FILE = "job.log"
 _ERROR = "error: "  # how a command's one line of error begins
@@ -92,8 +92,8 @@ class RunningJob:
         self.job = job
         self._log = job.folder / LOG_FILE
         self._started_at = time.monotonic()
-        self._asked_at = 0.0  # when it was asked to end, and why
-        self._reason: JobStatus | None = None
+        # When it was asked to end, and why.
+        self._asked_at = 0.0
         self._note = ""
         job.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -117,15 +117,9 @@ class RunningJob:
                 start_new_session=True,
             )
 
-    @property
-    def seconds(self) -> float:
-        """Wall time since the start."""
-        return time.monotonic() - self._started_at
-
-    def end(self, reason: JobStatus, note: str) -> None:
+    def end(self, note: str) -> None:
         """Asks the job to end between two steps, which records it as KILLED; kills it if it has not ended in time."""
-        if self._reason is None:
-            self._reason = reason
+        if not self._note:
             self._note = note
             self._asked_at = time.monotonic()
             with suppress(ProcessLookupError, PermissionError):  # it may have ended
@@ -143,10 +137,10 @@ class RunningJob:
         code = self._process.poll()
         if code is None:
             return None
-        outcome = outcome_of(code, self.seconds, self._error())
-        if self._reason is None or outcome.status == "passed":
+        outcome = outcome_of(code, time.monotonic() - self._started_at, self._error())
+        if not self._note or outcome.status == "passed":
             return outcome
-        return replace(outcome, status=self._reason, note=self._note)
+        return Outcome("killed", outcome.seconds, self._note)
 
     def _error(self) -> str:
         """Returns the last error in the log; empty: there is none."""
@@ -166,7 +160,6 @@ def run_jobs(
     stop: StopRequest,
     *,
     max_parallel: int,
-    timeout_s: float | None,
 ) -> None:
     """Runs every job to its end; one that fails does not stop the others.
 
@@ -176,7 +169,6 @@ def run_jobs(
       ended: gets each outcome.
       stop: notes signals.
       max_parallel: jobs at a time.
-      timeout_s: longest wall time of a job.
 
     Raises:
       Interrupted: a signal came; the running jobs were ended cleanly, the rest did not start.
@@ -195,9 +187,7 @@ def run_jobs(
                 for one in running[:]:
                     if stop.requested:
                         has_more = False
-                        one.end("killed", f"the sweep was ended by signal {stop.signum}")
-                    elif timeout_s is not None and one.seconds > timeout_s:
-                        one.end("timeout", f"took longer than hydra.launcher.timeout={timeout_s:g} seconds")
+                        one.end(f"the sweep was ended by signal {stop.signum}")
                     outcome = one.outcome()
                     if outcome is not None:
                         running.remove(one)
