@@ -180,7 +180,7 @@ ROWS: list[tuple[str, ...]] = [
     ("trainer.epochs=1  -m  resume=latest", "resume=latest:", "drop -m"),
     ("resume=latest  trainer.checkpoint.folder=nowhere", "resume=latest:", "start one: python -m runner"),
     # Sweeps: nothing is opened for them.
-    ("-m  trainer.seed=1,2  +hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs=0:", "max_parallel"),
+    ("-m  trainer.seed=1,2  +hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs:", "max_parallel"),
     ("-m  trainer.seed=interval(1,2)", "trainer.seed=interval(1,2):", "hydra/sweeper=optuna"),
     ("sweep.resume=latest", "sweep.resume=latest:", "type the sweep's whole command with -m"),
     ("-m  hydra/sweeper=optuna  trainer.seed=1", "hydra/sweeper=optuna:", "no key is swept"),
