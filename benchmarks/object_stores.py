@@ -45,9 +45,9 @@ from rich.table import Table
 from benchmarks.contenders import ContenderError
 from benchmarks.turns import Block, Trainee
 from runner.checkpoint import storage
+from runner.checkpoint.places import place
 from runner.checkpoint.storage import Content
 from runner.engine.base import Shard
-from runner.host.stores.urls import place
 from tests.object_server import BUCKET, Proxy, moto
 
 Values = NDArray[np.float64]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 
+from runner.checkpoint.places import Place, place
+from runner.config import urls
 from runner.config.compose import composed_with
 from runner.config.convert import as_typed
 from runner.config.schema import AUTO, CheckpointConfig
@@ -19,8 +21,6 @@ from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.host.paths import outputs_dir
 from runner.host.quoting import quoted, unquoted
-from runner.host.stores.urls import ObjectPath, Place, is_url
-from runner.host.stores.urls import problem as url_problem
 
 if TYPE_CHECKING:
     from runner.checkpoint import recorded, runs
@@ -42,8 +42,8 @@ MULTIRUN = ("-m", "--multirun")
 
 def folder_of(config: CheckpointConfig) -> Place:
     """Returns the parent of the runs' checkpoint folders."""
-    if config.folder and is_url(config.folder):
-        return ObjectPath.of(config.folder)
+    if config.folder and urls.is_url(config.folder):
+        return place(config.folder)
     if config.folder:
         return Path(config.folder).expanduser().absolute()
     return outputs_dir() / "checkpoints"
@@ -95,8 +95,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
 
 def _check_url(key: str, value: str) -> None:
     """Rejects a URL that can't name a folder of an object store; raises ConfigError."""
-    if is_url(value):
-        problem = url_problem(value)
+    if urls.is_url(value):
+        problem = urls.problem(value)
         if problem is not None:
             raise invalid(key, value, problem=problem, fix=f"set {key}=s3://bucket/folder or a local path")
 
@@ -107,12 +107,10 @@ def recorded_overrides() -> list[str]:
     return [*composed_with(), *(override for override in typed if key_of(override) not in (*KEYS, NAME))]
 
 
-def without(overrides: object, keys: Sequence[str]) -> object:
+def without(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
     """Returns recorded overrides without those of keys that are typed again, and without keys below them."""
-    if not isinstance(overrides, list):
-        return overrides
     kept: list[str] = []
-    for argument in map(str, overrides):
+    for argument in overrides:
         path = f"{key_of(argument)}."
         if not any(path.startswith(f"{key}.") for key in keys):
             kept.append(argument)

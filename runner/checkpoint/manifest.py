@@ -1,7 +1,7 @@
 """Schema of a checkpoint's manifest, `checkpoint.json`.
 
-A digest shows that a file has changed; it does not show who wrote it. So what a manifest says of arrays is compared
-with the files before memory is allocated, and it names files in the checkpoint's own folder only.
+A digest shows that a file has changed; it does not show who wrote it. So what a manifest says of arrays is checked
+before memory is allocated, and it names files in the checkpoint's own folder only.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.checkpoint import files
 from runner.checkpoint.files import DamagedError
+from runner.checkpoint.places import Place
 from runner.errors import ConfigError
-from runner.host.stores.urls import ObjectPath, Place
 
-# Format 4 had the history as arrays, and the best checkpoint in a file of its own.
-FORMAT = 5
+# Format 5 had the shapes of the parts in the headers of their files only, and the history in columns.
+FORMAT = 6
 NAME = "checkpoint.json"
 ARRAYS = "arrays-00000.safetensors"
 HISTORY = "history.json"
@@ -57,9 +56,6 @@ DTYPES = {
     "bfloat16": "BF16",
 }
 
-# File name -> key of a tensor -> safetensors' name of its dtype, and its shape.
-Headers = Mapping[str, Mapping[str, tuple[str, tuple[int, ...]]]]
-
 
 @dataclass(frozen=True)
 class FileEntry:
@@ -71,11 +67,12 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class PartEntry:
-    """A shard: its file, the key of its tensor there, and the index of its first element in the whole array."""
+    """A shard: its file, the key of its tensor there, the index of its first element in the array, and its shape."""
 
     file: str
     key: str
     start: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,19 @@ class ArrayEntry:
     shape: tuple[int, ...]
     dtype: str
     parts: tuple[PartEntry, ...]
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the parts are in the array, and have as many elements."""
+        elements = 0
+        for part in self.parts:
+            if not len(part.start) == len(part.shape) == len(self.shape):
+                return False
+            for start, size, whole in zip(part.start, part.shape, self.shape, strict=True):
+                if not 0 <= start <= start + size <= whole:
+                    return False
+            elements += math.prod(part.shape)
+        return elements == math.prod(self.shape) and self.dtype in DTYPES
 
 
 @dataclass(frozen=True)
@@ -117,12 +127,12 @@ def folder_name(step: int) -> str:
     return f"step-{step:09d}"
 
 
-def sealed(content: Mapping[str, object]) -> bytes:
-    """Returns the bytes of a manifest; raises OSError if it is too large to be read again."""
+def write(folder: Place, content: dict[str, Any]) -> None:
+    """Writes the manifest of a checkpoint; raises OSError, also if it is too large to be read again."""
     data = json.dumps(files.sealed(content), indent=1).encode()
     if len(data) > LARGEST:
         raise OSError(f"{NAME} would have {len(data):,} bytes, more than the {LARGEST:,} that can be read")
-    return data
+    files.write(folder / NAME, data)
 
 
 def read(folder: Place) -> Manifest:
@@ -133,7 +143,7 @@ def read(folder: Place) -> Manifest:
       ConfigError: this version does not know its format.
     """
     path = folder / NAME
-    if not isinstance(folder, ObjectPath) and not files.is_folder(folder):
+    if not files.is_folder(folder):
         raise DamagedError(f"{folder} is not a folder")
     content = files.read_json(path, LARGEST)
     # The format comes first: another one may have another digest and other keys.
@@ -146,32 +156,13 @@ def read(folder: Place) -> Manifest:
     content = files.unsealed(content, path)
     claim = files.as_record(Manifest, content, path)
     used_files = {HISTORY, ARRAYS}  # process 0's file is there even if all its shards are other processes'
-    for array in claim.arrays.values():
+    for name, array in claim.arrays.items():
         used_files.update(part.file for part in array.parts)
+        if not array.is_covered:
+            raise DamagedError(f"{path} is invalid: the parts of {name} don't cover it")
     are_own = all(name == HISTORY or _ARRAYS_FILE.fullmatch(name) for name in used_files)
     if set(claim.files) != used_files or not are_own or not FOLDER_NAME.fullmatch(claim.files_folder):
         raise DamagedError(f"{path} is invalid: it must name the files of its arrays, in its own folder")
     if folder.name != folder_name(claim.step):
         raise DamagedError(f"{folder} holds the checkpoint of step {claim.step}")
     return replace(claim, about=content)
-
-
-def check_tensors(path: Place, claim: Manifest, headers: Headers) -> None:
-    """Checks that the files hold every part of every array, as large as the arrays; raises DamagedError."""
-    parts = 0
-    for name, array in claim.arrays.items():
-        elements = 0
-        for part in array.parts:
-            dtype, shape = headers.get(part.file, {}).get(part.key, ("missing", ()))
-            if dtype != DTYPES.get(array.dtype):
-                raise DamagedError(f"{path} is invalid: {part.key} is {dtype} in {part.file}, but {array.dtype} here")
-            is_inside = len(part.start) == len(shape) == len(array.shape) and all(
-                0 <= start <= whole - size for start, size, whole in zip(part.start, shape, array.shape, strict=True)
-            )
-            if is_inside:
-                elements += math.prod(shape)
-        if elements != math.prod(array.shape) or not array.parts:
-            raise DamagedError(f"{path} is invalid: the parts of {name} don't cover it")
-        parts += len(array.parts)
-    if parts != sum(map(len, headers.values())):
-        raise DamagedError(f"{path} is invalid: it does not name every tensor of its files")

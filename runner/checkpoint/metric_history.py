@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -83,8 +83,8 @@ def to_json(history: MetricHistory) -> dict[str, Any]:
     """Returns a copy of a history as plain values; JSON keeps every bit of a float."""
     return {
         "names": list(history.names),
-        "train": _rows(history.train, history.names),
-        "epochs": _rows(history.epochs, history.names),
+        "train": [[step, dict(means)] for step, means in history.train],
+        "epochs": [[step, dict(means)] for step, means in history.epochs],
         "open_window": [row.tolist() for row in history.open_window],
         "epoch_sums": history.epoch_sums.tolist(),
         "evaluations": [[step, one.examples, dict(one.metrics)] for step, one in history.evaluations],
@@ -95,33 +95,20 @@ def to_json(history: MetricHistory) -> dict[str, Any]:
 def from_json(content: Mapping[str, Any]) -> MetricHistory:
     """Returns the history of plain values; raises LookupError, TypeError or ValueError if they store none."""
     names = tuple(map(str, content["names"]))
+    shape = 1 + len(names)
     evaluations: list[tuple[int, Evaluation]] = []
     for step, examples, metrics in content["evaluations"]:
-        values = {str(name): float(value) for name, value in metrics.items()}
-        evaluations.append((int(step), Evaluation(values, int(examples), {}, _NO_OUTPUTS)))
+        evaluations.append((int(step), Evaluation(_floats(metrics), int(examples), {}, _NO_OUTPUTS)))
     return MetricHistory(
         names=names,
-        train=_means(content["train"], names),
-        open_window=[_row(row, names) for row in content["open_window"]],
-        epoch_sums=_row(content["epoch_sums"], names),
+        train=[(int(step), _floats(means)) for step, means in content["train"]],
+        open_window=[np.array(row, np.float64).reshape(shape) for row in content["open_window"]],
+        epoch_sums=np.array(content["epoch_sums"], np.float64).reshape(shape),
         evaluations=evaluations,
         restores=[Restore(int(bad), int(step), float(factor)) for bad, step, factor in content["restores"]],
-        epochs=_means(content["epochs"], names),
+        epochs=[(int(step), _floats(means)) for step, means in content["epochs"]],
     )
 
 
-def _rows(table: Sequence[StepMeans], names: Sequence[str]) -> list[list[float]]:
-    """Returns rows of a step and its means, in the order of the names."""
-    return [[step, *(means[name] for name in names)] for step, means in table]
-
-
-def _means(rows: Iterable[Sequence[float]], names: Sequence[str]) -> list[StepMeans]:
-    table: list[StepMeans] = []
-    for step, *values in rows:
-        table.append((int(step), dict(zip(names, map(float, values), strict=True))))
-    return table
-
-
-def _row(values: Sequence[float], names: Sequence[str]) -> Array:
-    """Returns a row (1 + names,) of a weight and sums."""
-    return np.array(values, np.float64).reshape(1 + len(names))
+def _floats(values: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in values.items()}

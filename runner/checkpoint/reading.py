@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
+from io import BufferedRandom, BufferedReader
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,10 @@ from runner.checkpoint import files, manifest
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.manifest import PartEntry
 from runner.checkpoint.metric_history import MetricHistory, from_json
+from runner.checkpoint.places import ObjectPath, Place
 from runner.data.base import Array
-from runner.host.stores import client
-from runner.host.stores.urls import ObjectPath, Place
 
-# Bytes read from an open file before it is opened again. What was read stays mapped, and counts as memory, until the
+# Bytes read from a mapped file before it is mapped again. What was read stays mapped, and counts as memory, until the
 # file is closed; opening costs the parsing of its header. Opening for each part took four minutes for 800 million
 # parameters in many shards, this takes 24 s.
 _MAX_MAPPED = 32 << 20
@@ -29,6 +30,8 @@ _MAX_MAPPED = 32 << 20
 class Checkpoint(Mapping[str, Array]):
     """A verified checkpoint: canonical path -> array, each put together from its parts when it is asked for.
 
+    Its files stay open, so what is read is what was verified, whatever happens to the folder.
+
     Attributes:
       folder: the folder of the checkpoint.
       step: training steps done.
@@ -36,12 +39,12 @@ class Checkpoint(Mapping[str, Array]):
     """
 
     def __init__(self, folder: Place, *, trusted: bool = False) -> None:
-        """Opens and verifies a checkpoint; the files of one in a store are read from local copies.
+        """Opens and verifies a checkpoint; of the files of one in a store, it makes copies.
 
-        `trusted` skips the SHA-256 of the files, because another process of the run has verified them.
+        `trusted` skips the SHA-256 of local files, because another process of the run has verified them.
 
         Raises:
-          DamagedError: a file is missing or corrupted, or disagrees with the manifest.
+          DamagedError: a file is missing or corrupted, or the manifest is invalid.
           ConfigError: this version does not know the format.
           OSError: the store does not answer.
         """
@@ -49,38 +52,23 @@ class Checkpoint(Mapping[str, Array]):
         content = manifest.read(folder)
         self.step = content.step
         self.about = content.about
-        self._files_folder = folder / content.files_folder
-        self._files = content.files
-        self._arrays = dict(content.arrays)
-        # From cheap to expensive: sizes, headers, and only then the digests, which read every byte.
-        paths = {name: self._local(name) for name in content.files}
-        self._headers = {name: _headers(path) for name, path in paths.items() if name != manifest.HISTORY}
-        manifest.check_tensors(folder, content, self._headers)
-        # The local copies of objects were compared with their digests when they were made.
-        if not trusted and not isinstance(folder, ObjectPath):
-            for name, path in paths.items():
-                if files.digest(path) != content.files[name].sha256:
+        self._arrays = content.arrays
+        self._files: dict[str, BufferedReader | BufferedRandom] = {}
+        is_verified = trusted and not isinstance(folder, ObjectPath)
+        with ExitStack() as stack:
+            for name, entry in content.files.items():
+                path = folder / content.files_folder / name
+                file = stack.enter_context(files.opened(path, entry.bytes))
+                size = os.fstat(file.fileno()).st_size
+                if size != entry.bytes:
+                    raise DamagedError(f"{path} has {size:,} bytes, but {entry.bytes:,} were written")
+                if not is_verified and hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
                     raise DamagedError(f"{path} is corrupted (SHA-256 mismatch)")
+                self._files[name] = file
+            weakref.finalize(self, stack.pop_all().close)
         # The safetensors file that was read from last, by name, and the bytes that were read from it.
         self._open: tuple[str, Any] | None = None
         self._mapped = 0
-
-    def _local(self, name: str) -> Path:
-        """Returns the path of a file of the right size; that of an object is its local copy."""
-        path = self._files_folder / name
-        entry = self._files[name]
-        if isinstance(path, ObjectPath):
-            try:
-                return client.fetch(path, entry.sha256, entry.bytes)
-            except FileNotFoundError:
-                raise DamagedError(f"{path} is missing") from None
-            except client.MismatchError as error:
-                raise DamagedError(str(error)) from None
-        with files.opened(path) as file:
-            size = os.fstat(file.fileno()).st_size
-        if size != entry.bytes:
-            raise DamagedError(f"{path} has {size:,} bytes, but {entry.bytes:,} were written")
-        return path
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -115,10 +103,9 @@ class Checkpoint(Mapping[str, Array]):
             sizes.append(stop - start)
         array: Array = np.empty(sizes, entry.dtype)
         for part in entry.parts:
-            _, part_shape = self._headers[part.file][part.key]
             in_part: list[slice] = []
             in_region: list[slice] = []
-            for part_start, part_size, (start, stop) in zip(part.start, part_shape, region, strict=True):
+            for part_start, part_size, (start, stop) in zip(part.start, part.shape, region, strict=True):
                 # The overlap of this part with the region, which is empty if low >= high.
                 low = max(part_start, start)
                 high = min(part_start + part_size, stop)
@@ -127,44 +114,36 @@ class Checkpoint(Mapping[str, Array]):
                 in_part.append(slice(low - part_start, high - part_start))
                 in_region.append(slice(low - start, high - start))
             else:
-                array[tuple(in_region)] = self._read(part, tuple(in_part))
+                array[tuple(in_region)] = self._read(part, entry.dtype, tuple(in_part))
         return array
 
-    def _read(self, part: PartEntry, index: tuple[slice, ...]) -> Array:
+    def _read(self, part: PartEntry, dtype: str, index: tuple[slice, ...]) -> Array:
         """Returns a region of one part of an array."""
-        if self._open is None or self._open[0] != part.file or self._mapped > _MAX_MAPPED:
-            self._open = None
-            self._mapped = 0
-            path = self._local(part.file)
-            with _reading(path):
+        with self._reading(part.file):
+            if self._open is None or self._open[0] != part.file or self._mapped > _MAX_MAPPED:
+                self._open = None
+                self._mapped = 0
+                # By its descriptor: the copy of an object has no name.
+                path = f"/dev/fd/{self._files[part.file].fileno()}"
                 self._open = part.file, safe_open(path, framework="numpy")
-        with _reading(self._files_folder / part.file):
-            file = self._open[1]
-            values: Array = file.get_slice(part.key)[index] if index else file.get_tensor(part.key)
+            tensor = self._open[1].get_slice(part.key)
+            if tuple(tensor.get_shape()) != part.shape or tensor.get_dtype() != manifest.DTYPES[dtype]:
+                raise ValueError(f"{part.key} is another array than the manifest says")
+            values: Array = tensor[index] if index else self._open[1].get_tensor(part.key)
         self._mapped += values.nbytes
         return values
 
     def history(self) -> MetricHistory:
         """Returns the metrics so far; raises DamagedError if the file has none."""
-        path = self._local(manifest.HISTORY)
-        with _reading(path):
-            return from_json(json.loads(path.read_bytes()))
+        file = self._files[manifest.HISTORY]
+        with self._reading(manifest.HISTORY):
+            file.seek(0)
+            return from_json(json.load(file))
 
-
-@contextmanager
-def _reading(path: Place) -> Iterator[None]:
-    """Turns any error of reading a verified file into a `DamagedError`."""
-    try:
-        yield
-    except Exception as error:
-        raise DamagedError(f"{path} can't be read: {error}") from error
-
-
-def _headers(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Returns dtype and shape of every tensor of a file by key, without reading their values."""
-    headers: dict[str, tuple[str, tuple[int, ...]]] = {}
-    with _reading(path), safe_open(path, framework="numpy") as file:
-        for key in file.keys():  # noqa: SIM118 - not a mapping
-            tensor = file.get_slice(key)
-            headers[key] = str(tensor.get_dtype()), tuple(tensor.get_shape())
-    return headers
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Turns any error of reading a verified file into a `DamagedError`."""
+        try:
+            yield
+        except Exception as error:
+            raise DamagedError(f"{self.folder / name} can't be read: {error}") from error

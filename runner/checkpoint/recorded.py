@@ -1,8 +1,8 @@
 """Recorded command lines: whose they are, and what one of somebody else may set.
 
 Anyone may have written a record, so one that is not this user's own is read as data and not as a command. It may set
-keys of a run's groups, and nothing of Hydra, which imports and calls what its config names. What runs code or leads
-elsewhere (a builder that is not the runner's, a tracking store, a folder) must be typed again.
+plain values of keys of a run's groups, and nothing of Hydra, which imports and calls what its config names. What may
+run code or lead elsewhere (a builder, a mapping, a tracking store, a folder) must be typed again.
 
 A record is this user's own if it is a file of this user in a folder of this user, and nobody else can write to either.
 One in an object store or a tracking store is never.
@@ -10,40 +10,31 @@ One in an object store or a tracking store is never.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
-from hydra.errors import HydraException
-
+from runner.checkpoint.places import Place
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.host.folders import is_own, why_not_ours
 from runner.host.paths import shown
-from runner.host.stores.urls import Place
 
-_TARGET = "_target_"
-_OWN_BUILDERS = "runner.model."
 # Keys whose values are import paths, and keys that name a place outside the record or open this machine to others.
-# They count at any depth of a group, so no way to write a path, such as an index in a list, leads around the check.
-_CODE = {_TARGET, "maximize", "minimize"}
-_PLACES = {
-    "coordinator",
-    "data_dir",
-    "file",
-    "folder",
-    "path",
-    "preset",
-    "tokenizer",
-    "uri",
+# They count at any depth of a group.
+_REJECTED = {
+    *("_target_", "maximize", "minimize"),
+    *("coordinator", "data_dir", "file", "folder", "path", "preset", "tokenizer", "uri"),
 }
+_HARMLESS = ("null", "false", "bytes", "[]")
 # A resumed run saves in its own folder, whatever a foreign record says.
 _CHECKPOINT_FOLDER = "trainer.checkpoint.folder"
 # Groups and keys that a record may set; it names no run.
 _GROUPS = {spec.name for spec in fields(RunConfig)} - {"resume", "name", "branch", "run"} | {"experiment"}
+# A key and its value, without interpolations, mappings and escapes: neither a package nor a nested key can be in one.
+_PLAIN = re.compile(r"(?:~|\+{0,2}(?=[\w.]+=))([\w.]+)(?:=([^${\\\n\r]*))?")
+# The name of an option, or several: no path.
+_OPTION = re.compile(r"[\w-]*(?:,[\w-]+)*")
 # Characters of an override that a message shows.
 _LONGEST = 120
 
@@ -62,7 +53,7 @@ def why_foreign(folder: Place, name: str) -> str:
     return "" if is_ours else f"{shown(folder / name)} belongs to another user, or can be written by others"
 
 
-def checked(source: str, foreign: str, arguments: object) -> list[str]:
+def checked(source: str, foreign: str, arguments: list[str]) -> list[str]:
     """Returns the recorded overrides to apply, without those that are typed again.
 
     `source` is what the user typed to name the record, such as `resume=<folder>`; for `foreign` see `why_foreign`.
@@ -70,78 +61,27 @@ def checked(source: str, foreign: str, arguments: object) -> list[str]:
     Raises:
       ConfigError: an override sets what a foreign record may not set; names it and the fix.
     """
-    if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
-        raise ConfigError(f"{source}: its record is not a list of overrides; the runner did not write it")
     if not foreign:
-        return list(arguments)
-    parser = OverridesParser.create()
-    kept: list[str] = []
-    for argument in arguments:
-        text = argument if len(argument) <= _LONGEST else f"{argument[:_LONGEST]}..."
-        try:
-            override = parser.parse_override(argument)
-            is_of_a_run = _is_of_a_run(override)
-        except (HydraException, RecursionError):
-            is_of_a_run = False
-        if not is_of_a_run:
+        return arguments
+    kept = [argument for argument in arguments if not argument.lstrip("+~").startswith(f"{_CHECKPOINT_FOLDER}=")]
+    for argument in kept:
+        if not _is_plain(argument):
+            text = argument if len(argument) <= _LONGEST else f"{argument[:_LONGEST]}..."
+            typed = text if text.isprintable() and "$" not in text else f"{argument.partition('=')[0]!r}=..."
             raise ConfigError(
-                f"{source}: its recorded {text!r} is no override of a run; remove it from the record, or type "
-                "yourself what you need"
+                f"{source}: its recorded {text!r} could run code that is not the runner's, or lead to a place outside "
+                f"the record ({foreign}); if you trust it, type {typed} as well"
             )
-        if override.key_or_group == _CHECKPOINT_FOLDER:
-            continue
-        if any(_leads_outside(path, value) for path, value in _settings(override)):
-            typed = argument
-            if len(argument) > _LONGEST or not argument.isprintable() or "${" in argument:
-                typed = f"{argument.partition('=')[0]}=..."
-            raise ConfigError(
-                f"{source}: its recorded {text!r} would import and run code that is not the runner's, or leads to a "
-                f"place outside the record ({foreign}); if you trust it, type {typed} as well"
-            )
-        kept.append(argument)
     return kept
 
 
-def _is_of_a_run(override: Override) -> bool:
-    """Returns whether an override sets a key of a run, or chooses an option of a group by its name."""
-    name = override.key_or_group
-    if override.package is not None or name.partition(".")[0] not in _GROUPS:
+def _is_plain(override: str) -> bool:
+    """Returns whether an override sets a plain value of a run's key, or chooses an option of a group by its name."""
+    match = _PLAIN.fullmatch(override)
+    if match is None:
         return False
-    values = [value for path, value in _settings(override) if len(path) == 1]
-    return all("${" in str(value) or str(value).replace("_", "").replace("-", "").isalnum() for value in values)
-
-
-def _leads_outside(path: tuple[str, ...], value: object) -> bool:
-    """Returns whether a value is an import path, a place, or read from outside the record."""
-    if "${" in str(value):
-        return True
-    if value is None or value is False or value in ({}, []):
+    path = match[1].split(".")
+    value = match[2] or ""
+    if path[0] not in _GROUPS or (len(path) == 1 and not _OPTION.fullmatch(value)):
         return False
-    is_own_builder = path == ("model", _TARGET) and str(value).startswith(_OWN_BUILDERS)
-    is_kind_of_tokenizer = path[-1] == "tokenizer" and value == "bytes"
-    is_code = not _CODE.isdisjoint(path) and not is_own_builder
-    return is_code or (not _PLACES.isdisjoint(path) and not is_kind_of_tokenizer)
-
-
-def _settings(override: Override) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yields each key that an override sets with its value; for a sweep over values, each of them."""
-    value: Any = override.value()
-    values = [value]
-    if isinstance(value, ChoiceSweep):
-        values = value.list
-    elif isinstance(value, Glob):
-        # A pattern of option names becomes one name, so that it is checked as one.
-        values = [pattern.strip("*") or "any" for pattern in value.include]
-    for single in values:
-        yield from _leaves(tuple(override.key_or_group.split(".")), single)
-
-
-def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], object]]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves((*path, str(key)), inner)
-    elif isinstance(value, list) and value:
-        for inner in value:
-            yield from _leaves(path, inner)
-    else:
-        yield path, value
+    return _REJECTED.isdisjoint(path) or value in _HARMLESS

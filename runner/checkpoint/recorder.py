@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from runner.checkpoint import metric_history
-from runner.checkpoint.metric_history import MetricHistory, Restore, StepMeans, prefixed
+from runner.checkpoint.metric_history import MetricHistory, Restore, prefixed
 from runner.checkpoint.stopping import Measured
 from runner.data.base import Array
 from runner.engine.base import Pending
@@ -216,15 +216,8 @@ class MetricRecorder:
     def _take(self, step: int, history: MetricHistory) -> None:
         """Replaces the history, with this run's metrics in this run's order."""
         names = self.history.names
-        # The first column is the weight, the sums follow in the order of the names; -1 if a checkpoint lacks one, as a
-        # norm that was not logged then.
-        order = [0]
-        for name in names:
-            order.append(1 + history.names.index(name) if name in history.names else -1)
-        history.train = _selected(history.train, names)
-        history.epochs = _selected(history.epochs, names)
-        history.open_window = [_reordered(row, order) for row in history.open_window]
-        history.epoch_sums = _reordered(history.epoch_sums, order)
+        history.open_window = [_reordered(row, history.names, names) for row in history.open_window]
+        history.epoch_sums = _reordered(history.epoch_sums, history.names, names)
         history.names = names
         self._last_step = step
         self._rate_step = 0
@@ -264,16 +257,10 @@ class MetricRecorder:
         self._log(step, points)
 
 
-def _selected(table: Sequence[StepMeans], names: Sequence[str]) -> list[StepMeans]:
-    """Returns the rows of a table with the given metrics only."""
-    return [(step, {name: means.get(name, np.nan) for name in names}) for step, means in table]
-
-
-def _reordered(row: Array, order: Sequence[int]) -> Array:
-    """Returns a row's columns in another order, NaN for those that it lacks."""
-    found = row[list(order)]
-    found[np.asarray(order) < 0] = np.nan
-    return found
+def _reordered(row: Array, before: Sequence[str], names: Sequence[str]) -> Array:
+    """Returns a row's weight and sums in another order, NaN for what it lacks, as a norm that was not logged then."""
+    sums = dict(zip(before, row[1:], strict=True))
+    return np.array([row[0], *(sums.get(name, np.nan) for name in names)])
 
 
 def _means(names: Sequence[str], row: Array) -> dict[str, float]:

@@ -7,27 +7,26 @@ The order of a resume, with the reason for each place:
 2. `check_data` and `check_unfinished`, when data and task are known. Up to here nothing was changed, and the run's
    record in the tracking store was not opened; there, a rejected config would show as a failed run.
 3. `load`, when the engine is built: every variable must agree before the first is assigned.
-4. `recovery.begin_attempt` writes the run's record again, with this process in it, when everything else is ready.
+4. `attempts.begin` writes the run's record again, with this process in it, when everything else is ready.
 
 `resume=auto name=<name>` begins the run, or continues it. Its folder has the run's name, so every start finds it. Of
-several starts at once, one takes the lock on that folder. A file system without locks that reach other machines is the
-reason for the second test: the run's last process is looked for, and where it can't be seen from here, the file of its
-attempt must have been silent for a while.
+several starts at once, one takes the lock on that folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from runner.checkpoint import attempts, runs, stopping, storage
+from runner.checkpoint import runs, stopping, storage
 from runner.checkpoint.arguments import NAME, folder_of, recorded_overrides
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.checkpoint.metric_history import measured
+from runner.checkpoint.places import Place, place
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import WENT_BACK, SavedRun, print_line
 from runner.cluster.team import current
@@ -37,8 +36,7 @@ from runner.data.base import Encoding
 from runner.engine.common import Engine
 from runner.engine.lengths import RunLength
 from runner.errors import EXIT_DONE, ConfigError, invalid, shown
-from runner.host.stores.urls import Place, place
-from runner.layout.paths import is_ema, is_variable, owner_of
+from runner.layout.paths import is_variable, owner_of
 from runner.task.base import LOSS, Task
 
 # The keys that decide which examples a step sees. A resumed run must see those that it has not seen.
@@ -177,7 +175,7 @@ def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitS
             locks.enter_context(runs.locked(key, run))
             # Once more: another process may have changed the run before the lock was taken.
             run, step = runs.find(key, reference, root)
-            runs.check_not_running(key, run)
+            run = runs.ended(key, run)
         return Previous(run, runs.open_checkpoint(key, run, step), branches)
 
     previous = opened_by_first(f"the run of {key}", find)
@@ -193,39 +191,11 @@ def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitS
         # What started this command (a job, an array, a start script) is to see that nothing is left to do.
         raise SystemExit(EXIT_DONE)
     check_examples(previous.checkpoint, content, order_only=branches)
-    if config.tracking.name != "none":
-        check_experiment(config.tracking.experiment, previous)
     return previous
 
 
 def _find_named(name: str, folder: Place, locks: ExitStack) -> Previous | None:
     """Returns a named run at its last whole checkpoint; None: it has none, so it trains from the start."""
-    run = take(name, folder, locks, print_line)
-    if run is None:
-        return None
-    first_error: ConfigError | None = None
-    for step in reversed(storage.steps(folder)):
-        try:
-            checkpoint = runs.open_checkpoint("resume", run, step)
-        except ConfigError as error:
-            if not isinstance(error.__cause__, DamagedError):
-                # Of a newer format: the steps after an earlier checkpoint are not lost.
-                raise
-            first_error = first_error or error
-            continue
-        if first_error is not None:
-            print_line(f"warning: {first_error}; continuing from step {step}")
-        return Previous(run, checkpoint)
-    if first_error is not None:
-        raise first_error
-    return None
-
-
-def take(name: str, folder: Place, locks: ExitStack, say: Callable[[str], object]) -> SavedRun | None:
-    """Takes a named run for this process; None: there is no such run yet; raises ConfigError.
-
-    `locks` gets the lock on the run, and `say` is called with one line before a wait.
-    """
     locks.enter_context(runs.locked(NAME, SavedRun(folder, {"run": name})))
     run = runs.begun(NAME, folder)
     if run is None:
@@ -233,28 +203,17 @@ def take(name: str, folder: Place, locks: ExitStack, say: Callable[[str], object
     if run.record.get(NAME) != name:
         problem = f"{folder} has the checkpoints of run {run.id}, which has another name"
         raise invalid(NAME, name, problem=problem, fix="choose another name")
-    try:
-        runs.check_not_running(NAME, run)
-    except ConfigError:
-        # The last process is another machine's. Locks may not reach that machine, but its writes do.
-        if not attempts.is_silent(folder, say):
-            # It may have come to its end during the wait, and has then said so in the record.
-            run = runs.begun(NAME, folder)
-            if run is not None:
-                runs.check_not_running(NAME, run)
-    return run
-
-
-def check_experiment(experiment: str, previous: Previous) -> None:
-    """Checks that a run that continues stays in its MLflow experiment: MLflow moves no run to another."""
-    before = dict(flatten(previous.checkpoint.about["config"])).get("tracking.experiment", experiment)
-    if before != experiment and previous.resumed_run_id is not None:
-        raise invalid(
-            "tracking.experiment",
-            experiment,
-            problem=f"run {previous.run.id} is in the experiment {before}, and MLflow can't move it",
-            fix=f"set tracking.experiment={before}, or start a new run with branch={previous.run.id}",
-        )
+    run = runs.ended(NAME, run)
+    steps = storage.steps(folder)
+    for step in reversed(steps):
+        try:
+            return Previous(run, runs.open_checkpoint("resume", run, step))
+        except ConfigError as error:
+            # Of a newer format: the steps after an earlier checkpoint are not lost.
+            if step == steps[0] or not isinstance(error.__cause__, DamagedError):
+                raise
+            print_line(f"warning: {error}")
+    return None
 
 
 def check_examples(checkpoint: Checkpoint, content: Mapping[str, object], *, order_only: bool = False) -> None:
@@ -345,11 +304,12 @@ def check_variables(engine: Engine, checkpoint: Checkpoint) -> None:
     # The model's variables come first: what else a state has (optimizer state, averages) follows from them.
     unmatched = sorted(set(variables) ^ set(checkpoint), key=lambda path: (not is_variable(path), path))
     for path in unmatched[:1]:
-        group = _differing_group(path, variables, checkpoint)
+        group = "model" if is_variable(path) else "optimizer"
+        fix = "model" if is_variable(path) else "optimizer and model.trainable"
         where = "the checkpoint lacks" if path in variables else "this config does not have"
         raise ConfigError(
-            f"checkpoint {checkpoint.folder}: was saved with another {group}, {where} {path}; set {group} as the run "
-            "had it"
+            f"checkpoint {checkpoint.folder}: was saved with another {group}, {where} {path}; set {fix} as the "
+            "run had it"
         )
     for path, info in variables.items():
         if checkpoint.shape(path) != info.shape:
@@ -357,14 +317,3 @@ def check_variables(engine: Engine, checkpoint: Checkpoint) -> None:
                 f"checkpoint {checkpoint.folder}: was saved with another model, {path} has shape "
                 f"{list(checkpoint.shape(path))} there and {list(info.shape)} here; set model as the run had it"
             )
-
-
-def _differing_group(path: str, variables: Iterable[str], checkpoint: Iterable[str]) -> str:
-    """Returns the config key that makes the difference if only one of two states has a path."""
-    if is_variable(path):
-        return "model"
-    kind = path.removesuffix(owner_of(path))
-    if all(any(other.startswith(kind) for other in paths) for paths in (variables, checkpoint)):
-        # Both have this kind of optimizer state, but for other variables.
-        return "model.trainable"
-    return "optimizer.ema" if is_ema(path) else "optimizer"

@@ -1,23 +1,29 @@
-"""Runs that left checkpoints, found by id without a tracking server: `outputs/checkpoints/<run>/`."""
+"""Runs that left checkpoints, found by id without a tracking server: `outputs/checkpoints/<run>/`.
+
+`run.json` in a run's folder is its record: its command line, its process and its attempts. An attempt is one process,
+or a group of processes, that has trained the run, from its start to its end. While it runs, its process 0 writes the
+record again every few seconds, see `attempts.Journal`. That has two purposes: a process that was killed leaves a
+record of how far it came, and a process on another machine, which can't look for this one, sees whether it still runs.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from runner.checkpoint import attempts, files, manifest, storage
+from runner.checkpoint import files, manifest, storage
 from runner.checkpoint.files import LARGEST_RECORD, DamagedError
+from runner.checkpoint.places import ObjectPath, Place, place
 from runner.checkpoint.reading import Checkpoint
-from runner.cluster import slurm
 from runner.errors import PassingError, invalid, passing
+from runner.host import outputs
 from runner.host.lock import HeldError
 from runner.host.lock import locked as file_locked
-from runner.host.stores.urls import ObjectPath, Place, place
 from runner.tracking import process
 
 RECORD = "run.json"
@@ -27,6 +33,15 @@ IN_CHECKPOINTS = "record"
 
 # The entry of a run that was resumed from before its last checkpoint.
 WENT_BACK = "went_back"
+
+# Seconds for which the record of a running attempt may stay unchanged: six missed writes. A network file system shows
+# another machine's write after at most a few seconds. In a store it is a minute, so that one that is slow or rejects
+# requests for a while ends no run.
+SILENT_S = 30.0
+STORE_SILENT_S = 60.0
+
+# Between two looks at the record of another machine's run.
+_LOOK_S = 1.0
 
 # Runs that are read at once: a store answers in tens of milliseconds, and any number of requests at once.
 _AT_ONCE = 16
@@ -54,20 +69,31 @@ class SavedRun:
 
 
 @dataclass(frozen=True)
+class _Attempt:
+    """The steps done when an attempt began and when it last wrote, its mesh in words, and why it ended, if it has."""
+
+    first: int
+    step: int
+    mesh: str
+    ended: str
+
+
+@dataclass(frozen=True)
 class _Record:
-    """The entries of a record, with their types."""
+    """The entries of a record, with their types; `seen` is when it was last written, in seconds since 1970."""
 
     run: str
     tracked: bool
     overrides: list[str]
     process: dict[str, str]
     started: float
+    seen: float = 0.0
+    attempts: list[_Attempt] = field(default_factory=list)
     ended: bool = False
     finished: bool = False
     went_back: bool = False
     origin: str = ""
     name: str = ""
-    job: slurm.Job | None = None
 
 
 def register(
@@ -77,7 +103,6 @@ def register(
     tracked: bool,
     overrides: Sequence[str],
     name: str | None = None,
-    job: slurm.Job | None = None,
     lasting: Mapping[str, object] | None = None,
 ) -> SavedRun:
     """Records a run that will save, and the process that it runs in.
@@ -93,10 +118,8 @@ def register(
         "overrides": list(overrides),
         "process": process.identity(),
         "started": time.time(),
+        **(lasting or {}),
     }
-    if job is not None:
-        record["job"] = job.note()
-    record |= lasting or {}
     write_record(own_folder, record)
     return SavedRun(own_folder, record)
 
@@ -107,39 +130,28 @@ def write_record(folder: Place, record: Mapping[str, object]) -> None:
 
 
 def free_name(folder: Place, run: str) -> str:
-    """Returns the folder name of a run that is not tracked: its id, numbered if another run has that folder."""
+    """Returns the folder name of a run that is not tracked: its id, numbered if that folder has files."""
     name = run
     count = 1
-    while _is_of_a_run(folder / name):
+    while files.names(folder / name):
         count += 1
         name = f"{run}-{count}"
     return name
 
 
-def _is_of_a_run(folder: Place) -> bool:
-    """Returns whether a run has begun in a folder, which may have died before its first checkpoint."""
-    return bool(storage.steps(folder)) or files.exists(folder / RECORD) or bool(attempts.names(folder))
+def listed(folder: Place) -> list[SavedRun]:
+    """Returns the runs that left checkpoints; prints a warning for each whose record is damaged."""
 
-
-def listed(folder: Place) -> tuple[list[SavedRun], dict[Place, DamagedError]]:
-    """Returns the runs that left checkpoints, and the folder of each run whose record is damaged, with the reason."""
-
-    def read(own_folder: Place) -> SavedRun | DamagedError | None:
+    def read(own_folder: Place) -> SavedRun | None:
         try:
             return _read(own_folder) if storage.steps(own_folder) else None
         except DamagedError as error:
-            return error
+            outputs.warn(f"skipping {own_folder}: {error}")
+            return None
 
     folders: list[Place] = [folder / name for name in files.names(folder)]
-    runs: list[SavedRun] = []
-    damaged: dict[Place, DamagedError] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for own_folder, run in zip(folders, pool.map(read, folders), strict=True):
-            if isinstance(run, DamagedError):
-                damaged[own_folder] = run
-            elif run is not None:
-                runs.append(run)
-    return runs, damaged
+        return [run for run in pool.map(read, folders) if run is not None]
 
 
 def find(key: str, reference: str, folder: Place) -> tuple[SavedRun, int | None]:
@@ -174,33 +186,19 @@ def _named(key: str, reference: str, name: str, folder: Place) -> SavedRun:
     """Returns the run that a name fits: a folder, `latest`, a name or id, or the beginning of an id, in this order."""
     if name and storage.steps(place(name)):
         return _recorded(key, place(name))
-    runs, damaged = listed(folder)
-    newest = sorted(runs, key=lambda run: -float(run.record["started"]))
+    runs = sorted(listed(folder), key=lambda run: -float(run.record["started"]))
     exact = [run for run in runs if name and name in (run.id, run.record.get("name"))]
     matches = exact or [run for run in runs if name and run.id.startswith(name)]
     if name == "latest":
-        matches = newest[:1]
-    for own_folder in damaged:
-        # A damaged record may be of the run that is meant. When it was written is all that is known.
-        may_be_latest = name == "latest" and not (newest and _is_older(own_folder, newest[0].record["started"]))
-        if may_be_latest or (name and not exact and own_folder.name.startswith(name)):
-            return _recorded(key, own_folder)
+        matches = runs[:1]
     if len(matches) == 1:
         return matches[0]
     if not runs:
         problem = f"no run left a checkpoint in {folder}"
         raise invalid(key, reference, problem=problem, fix="start one: python -m runner")
     what = "several runs begin with this" if matches else f"no such run in {folder}"
-    problem = f"{what}; the newest are {', '.join(run.id for run in newest[:_LISTED])}"
+    problem = f"{what}; the newest are {', '.join(run.id for run in runs[:_LISTED])}"
     raise invalid(key, reference, problem=problem, fix=f"set {key}=latest")
-
-
-def _is_older(folder: Place, time_s: float) -> bool:
-    """Returns whether a folder's record was written before; that of a store is taken for a new one."""
-    if isinstance(folder, ObjectPath):
-        return False
-    record = folder / RECORD
-    return (record if record.exists() else folder).lstat().st_mtime < time_s
 
 
 def begun(key: str, folder: Place) -> SavedRun | None:
@@ -261,10 +259,7 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
         checkpoint.history()
         return checkpoint
     except DamagedError as error:
-        earlier: list[int] = []
-        for other in storage.steps(run.folder):
-            if other < step and storage.is_checkpoint(storage.place(run.folder, other)):
-                earlier.append(other)
+        earlier = [other for other in storage.steps(run.folder) if other < step]
         fix = "there is none before it, so start a new run"
         if earlier:
             fix = f"set {key}={run.id}@{earlier[-1]}, the one before it"
@@ -292,7 +287,7 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
       PassingError: another process has the run, or its folder is read-only.
     """
     if isinstance(run.folder, ObjectPath):
-        # A store has no locks: of several processes one begins the next attempt, see `attempts.begin`.
+        # A store has no locks: of several processes one claims the next attempt, see `attempts.begin`.
         yield
         return
     with ExitStack() as stack:
@@ -312,27 +307,28 @@ def print_line(line: str) -> None:
     print(line, flush=True)
 
 
-def check_not_running(key: str, run: SavedRun) -> None:
-    """Rejects a run whose process exists, or is another machine's and may exist, with a PassingError.
+def ended(key: str, run: SavedRun, sleep: Callable[[float], object] = time.sleep) -> SavedRun:
+    """Returns a run whose process has ended, as it left it; raises PassingError if the process may still run.
 
-    The lock tells the same of this machine's processes. On a network file system it may not reach other machines.
+    The lock tells the same of this machine's processes. A process of another machine can't be looked for, and the lock
+    may not reach it, but its writes do: it has ended if the record stays unchanged for a while, after a line that says
+    so. Only the contents are compared, never the clocks of two machines.
     """
     other = run.record["process"]
     if other == process.identity() or run.record.get("ended") or process.is_gone(other):
-        return
-    # Slurm starts a job again only when all processes of its earlier start are gone.
-    job = slurm.job()
-    if job is not None and job.has_ended(run.record.get("job")):
-        return
-    # Who restarts a run in a store can't edit its record, as the error below asks.
-    if isinstance(run.folder, ObjectPath) and attempts.is_silent(run.folder, print_line):
-        return
-    raise PassingError(
-        f"{key}={run.id}: process {other.get(process.PID)} on {other.get(process.HOST)} is still running it, or "
-        f'can\'t be seen from here; stop it, or if it has ended, write "ended": true into {run.folder / RECORD}'
-    )
-
-
-def end(run: SavedRun, *, finished: bool) -> None:
-    """Records that the run's process no longer uses it; `finished`: its results are recorded."""
-    write_record(run.folder, {**run.record, "ended": True, "finished": finished})
+        return run
+    seconds = STORE_SILENT_S if isinstance(run.folder, ObjectPath) else SILENT_S
+    print_line(f"waiting {seconds:.0f} s to see whether an earlier attempt still runs: {run.folder / RECORD}")
+    waited = 0.0
+    now = run
+    while now.record == run.record:
+        if waited >= seconds:
+            return run
+        sleep(_LOOK_S)
+        waited += _LOOK_S
+        # Opened each time: a network file system checks for another machine's write when a file is opened.
+        now = _recorded(key, run.folder)
+    if now.record.get("ended"):
+        return now
+    problem = f"process {other.get(process.PID)} on {other.get(process.HOST)} is still running it"
+    raise PassingError(f"{key}={run.id}: {problem}; wait for it or stop it")

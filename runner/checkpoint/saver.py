@@ -19,6 +19,7 @@ import numpy as np
 from runner.checkpoint import storage
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.metric_history import to_json
+from runner.checkpoint.places import Place
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import MetricRecorder
 from runner.checkpoint.stopping import Objective
@@ -28,7 +29,6 @@ from runner.config.schema import CheckpointConfig
 from runner.engine.base import Shard
 from runner.engine.common import Engine
 from runner.errors import Interrupted
-from runner.host.stores.urls import Place
 
 logger = logging.getLogger(__name__)
 

@@ -30,13 +30,13 @@ from typing import Any
 from runner.checkpoint import files, manifest, tensors
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.manifest import FORMAT, folder_name
+from runner.checkpoint.places import ObjectPath, Place
+from runner.checkpoint.places import place as place_of
 from runner.cluster.team import ALONE, Team
 from runner.data.base import Array
 from runner.engine.base import Shard
 from runner.errors import ConfigError
 from runner.host.paths import random_part
-from runner.host.stores.urls import ObjectPath, Place
-from runner.host.stores.urls import place as place_of
 
 TIME = "%Y-%m-%dT%H:%M:%S%z"  # of `saved_at` in a manifest
 _STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})", re.ASCII)
@@ -118,7 +118,8 @@ def _write_shards(folder: Place, content: Content, team: Team) -> Contribution:
             # An empty array has the same shard on every device.
             if key not in arrays_of_file:
                 arrays_of_file[key] = shard.array
-                parts.append({"file": file, "key": key, "start": list(shard.start)})
+                size = list(shard.array.shape)
+                parts.append({"file": file, "key": key, "start": list(shard.start), "shape": size})
         if shards:
             arrays[path] = {"shape": list(shards[0].whole), "dtype": str(shards[0].array.dtype), "parts": parts}
     written: dict[str, Any] = {}
@@ -150,10 +151,8 @@ def _commit(folder: Place, content: Content, contributions: Sequence[Contributio
     files.write(folder / manifest.HISTORY, history)
     written[manifest.HISTORY] = {"bytes": len(history), "sha256": hashlib.sha256(history).hexdigest()}
     entries = {"format": FORMAT, "step": content.step, manifest.FILES_FOLDER: folder.name, **content.about}
-    data = manifest.sealed({**entries, "files": written, "arrays": arrays})
-    if not isinstance(folder, ObjectPath):
-        files.sync_folder(folder)
-    files.write(folder.parent / manifest.NAME, data)
+    files.sync_folder(folder)
+    manifest.write(folder.parent, {**entries, "files": written, "arrays": arrays})
     # The former checkpoint of this step has its files in another folder.
     with suppress(OSError):
         _clean_step(folder.parent)
@@ -211,7 +210,7 @@ def _clean_step(path: Place) -> None:
         except DamagedError:
             return  # it may name any of them
     # Through a link, files elsewhere would be removed.
-    if not isinstance(path, ObjectPath) and not files.is_folder(path):
+    if not files.is_folder(path):
         return
     for name in files.names(path):
         if _LEFT.fullmatch(name):

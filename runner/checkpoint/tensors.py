@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from runner.checkpoint import files
 from runner.checkpoint.manifest import DTYPES
-from runner.host.stores import client
-from runner.host.stores.urls import ObjectPath, Place
+from runner.checkpoint.places import Place
 
 # The length of the header is a multiple of this, so that the arrays after it are aligned for every dtype.
 _ALIGNMENT = 8
 
 # Bytes that are written at a time, so that an upload never copies a whole array.
 _PIECE = 4 << 20
-
-
-class _Writer(Protocol):
-    def write(self, data: Any, /) -> int: ...
 
 
 def write(path: Place, arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,28 +33,18 @@ def write(path: Place, arrays: Mapping[str, Any]) -> dict[str, Any]:
     order = sorted(arrays, key=lambda key: (-np.dtype(arrays[key].dtype).itemsize, key))
     digest = hashlib.sha256()
     size = 0
-    with _opened(path) as file:
+
+    def pieces() -> Iterator[memoryview]:
+        nonlocal size
         for chunk in _chunks(arrays, order):
             for start in range(0, chunk.nbytes, _PIECE):
                 piece = chunk[start : start + _PIECE]
                 digest.update(piece)
-                size += file.write(piece)
+                size += piece.nbytes
+                yield piece
+
+    files.write_pieces(path, pieces())
     return {"bytes": size, "sha256": digest.hexdigest()}
-
-
-@contextmanager
-def _opened(path: Place) -> Iterator[_Writer]:
-    if isinstance(path, ObjectPath):
-        with client.writing(path) as upload:
-            yield upload
-        return
-    # The user decides with the folder's mode who else may read the files.
-    mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
-    with path.open("xb") as file:
-        path.chmod(mode)
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _chunks(arrays: Mapping[str, Any], order: Sequence[str]) -> Iterator[memoryview]:

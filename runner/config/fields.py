@@ -17,7 +17,7 @@ from dataclasses import MISSING, Field, dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from runner.host.stores import urls
+from runner.config import urls
 
 _METADATA = "constraint"
 

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from runner.checkpoint import runs
 from runner.checkpoint.arguments import folder_of
+from runner.checkpoint.places import Place
 from runner.config.differences import differences
 from runner.config.schema import CheckpointConfig, ClusterConfig, OptimizerConfig
 from runner.config.schema_data import DatasetConfig
@@ -21,7 +22,6 @@ from runner.engine.optim import schedules
 from runner.errors import ConfigError
 from runner.host import session
 from runner.host.paths import shown
-from runner.host.stores.urls import Place
 from runner.train import feed
 
 _PROGRAM = "runner"

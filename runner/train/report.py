@@ -180,7 +180,7 @@ def curves(
     )
     panels: dict[str, list[figures.Curve]] = {}
     for rows, label, color, marker, width in drawn:
-        for name in rows[0][1] if rows else ():
+        for name in rows[-1][1] if rows else ():
             points = [(step / unit, values[name]) for step, values in rows if name in values]
             panels.setdefault(name, []).append(figures.Curve(label, points, color, marker, width))
     return panels

@@ -175,7 +175,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 until_exit.push(print_how_to_continue)
                 journal = None
                 begin = partial(
-                    recovery.begin_attempt,
+                    attempts.begin,
                     trainer.checkpoint, config.name, mesh.describe(config.mesh.axes),
                     tracker, folder, previous, until_exit,
                 )  # fmt: skip

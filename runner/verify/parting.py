@@ -18,12 +18,12 @@ import numpy as np
 
 from runner.checkpoint import runs, storage
 from runner.checkpoint.metric_history import MetricHistory
+from runner.checkpoint.places import Place
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import SavedRun
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, invalid, shown
 from runner.host.console import Console
 from runner.host.quoting import quoted
-from runner.host.stores.urls import Place
 from runner.layout.paths import is_variable
 from runner.verify.replay import FILE, State, config_differences, sketches
 

@@ -24,7 +24,6 @@ REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removed
 
 # Every file that removes or moves files, and why that can't hit what is not ours.
 ALLOWED = {
-    "runner/host/stores/client.py": "copies and folders of random names that a process made in the cache",
     "runner/checkpoint": "checkpoints and records in a run's own folder",
     "runner/data/digest.py": "a digest that it has just written under a name of its own",
     "runner/data/sources/pydoc.py": "a text that it has just written under a name of its own",

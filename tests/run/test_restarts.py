@@ -7,14 +7,20 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runner.checkpoint import attempts
+from runner.checkpoint import files, runs
+from runner.tracking import process as tracked_process
 from tests.run.test_named import LENGTH
 from tests.run.test_runs import command, recorded
 
 pytestmark = pytest.mark.nightly
+
+
+def record(run: Path) -> dict[str, Any]:
+    return files.read_json(run / runs.RECORD, files.LARGEST_RECORD)
 
 
 def test_the_launcher_starts_a_run_again_that_lost_a_process(tmp_path: Path) -> None:
@@ -26,16 +32,15 @@ def test_the_launcher_starts_a_run_again_that_lost_a_process(tmp_path: Path) -> 
     while not list(run.glob("step-*")):
         assert process.poll() is None
         time.sleep(0.1)
-    (first,) = attempts.read(run)
-    os.kill(int(first.pid), signal.SIGKILL)
+    os.kill(int(record(run)["process"][tracked_process.PID]), signal.SIGKILL)
     assert process.stderr is not None
     errors = process.stderr.read()
     assert process.wait(300) == 0, errors
     assert "starting the run again in 1 s" in errors
-    first, second = attempts.read(run)
-    assert first.ended
-    assert second.ended == "finished"
-    assert second.first > 0
+    first, second = record(run)["attempts"]
+    assert first["ended"]
+    assert second["ended"] == "finished"
+    assert second["first"] > 0
     _, only = recorded(tmp_path)
     assert only.info.status == "FINISHED"
     assert only.data.tags["runner.attempts"].startswith("1: steps 0 to ")
@@ -50,4 +55,4 @@ def test_the_supervisor_starts_no_run_again_that_has_a_nan(tmp_path: Path) -> No
     )
     assert done.returncode == 1
     assert "not started again: the run would fail for the same reason" in done.stderr
-    assert len(attempts.read(tmp_path / "outputs" / "checkpoints" / "exp1")) == 1
+    assert len(record(tmp_path / "outputs" / "checkpoints" / "exp1")["attempts"]) == 1

@@ -193,7 +193,7 @@ def _remove(saved: SavedRun) -> int:
     is_whole = True
     with runs.locked("run", saved):
         # Checked while the lock is held, so that no process can resume the run meanwhile.
-        runs.check_not_running("run", saved)
+        runs.ended("run", saved)
         for step in storage.steps(folder):
             size = storage.size(folder, step)
             if storage.remove(folder, step):
@@ -204,8 +204,9 @@ def _remove(saved: SavedRun) -> int:
         storage.clean(folder)
     # The run's record stays as long as one of its checkpoints does.
     if is_whole:
-        for name in (runs.RECORD, runs.LOCK, *attempts.names(folder)):
-            files.remove(folder / name)
+        for name in files.names(folder):
+            if name in (runs.RECORD, runs.LOCK) or name.startswith(attempts.CLAIM):
+                files.remove(folder / name)
         files.remove_empty(folder)
     return total
 

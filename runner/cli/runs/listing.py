@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +10,12 @@ from functools import cached_property
 from mlflow.entities import Run
 
 from runner.checkpoint import runs, storage
+from runner.checkpoint.places import Place
 from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
 from runner.cli.runs.records import RunRecord, from_run, is_sweep, judged_by, pick
 from runner.cli.runs.request import Request
 from runner.config.fields import seconds_of
-from runner.host.stores.urls import Place
 from runner.tracking import process
 from runner.tracking.store import Store, search
 
@@ -60,10 +59,7 @@ class ListedRun:
 
 def find(store: Store | None, checkpoints: Place) -> list[ListedRun]:
     """Returns every run, newest first; prints a warning for each whose record is damaged."""
-    saved_runs, damaged = runs.listed(checkpoints)
-    for folder, error in damaged.items():
-        print(f"warning: skipping {folder}: {error}", file=sys.stderr)
-    saved_by_run = {saved.id: saved for saved in saved_runs}
+    saved_by_run = {saved.id: saved for saved in runs.listed(checkpoints)}
     listed = []
     if store is not None:
         for run in search(store, None, ""):

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checkpoint import resume, runs
 from runner.checkpoint.arguments import folder_of, key_of
+from runner.checkpoint.places import Place
 from runner.cli.messages import one_line
 from runner.cli.sweep.parent import Parent, open_parent
 from runner.cli.sweep.settings import DIR, Settings
@@ -21,7 +22,6 @@ from runner.config.convert import resolved
 from runner.errors import ConfigError
 from runner.host import folders, session, signals
 from runner.host.quoting import quoted, unquoted
-from runner.host.stores.urls import Place
 from runner.plan.checks.run import convert
 from runner.tracking.member import Values, values_of, varied_tags
 from runner.tracking.tags import tags_of

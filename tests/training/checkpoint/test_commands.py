@@ -91,7 +91,6 @@ def test_a_resume_that_the_engine_rejects_changes_nothing(tmp_path: Path) -> Non
     for more, said in (
         ([], "was saved with another optimizer"),
         (["trainer.verify_first=true", "verify.steps=1"], "was saved with another optimizer"),
-        (["tracking.experiment=other"], "tracking.experiment=other: run "),
         (["evaluate.split=train"], "evaluate.split=train: only python -m runner.evaluate reads it"),
     ):
         done = run(tmp_path, *again, *more, code=2, library="jax")

@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runner.checkpoint import arguments, attempts, resume, runs, storage
-from runner.checkpoint.attempts import Attempt
+from runner.checkpoint import arguments, attempts, files, resume, runs, storage
+from runner.checkpoint.runs import SavedRun
 from runner.config.schema import AUTO, RunConfig
-from runner.errors import ConfigError
+from runner.errors import ConfigError, PassingError
 from runner.host.lock import locked
 from runner.tracking import process
 from tests.configs import with_keys
 from tests.training.checkpoint.test_manifest import forge
-from tests.training.checkpoint.test_storage import content, flip
+from tests.training.checkpoint.test_storage import content, end, flip
 
 ELSEWHERE = {process.HOST: "elsewhere", process.PID: "7", process.BOOT: "a/b/1", process.MACHINE: "m//1"}
 CONTENT = {"a": {"b": [1, None, 1e-7]}}  # as `tests.training.checkpoint.test_storage.ABOUT` has it
@@ -44,7 +45,7 @@ def saved(folder: Path, *steps: int, name: str = "exp1", finished: bool = False)
     )
     for step in steps:
         storage.write(run.folder, content(step, "aaaa"))
-    runs.end(run, finished=finished)
+    end(run, finished=finished)
     return run.folder
 
 
@@ -90,7 +91,7 @@ def test_a_damaged_last_checkpoint_is_skipped_with_a_warning(
     locks.close()
     (arrays,) = storage.place(folder, 10).glob("*/arrays*")
     flip(arrays)
-    with pytest.raises(ConfigError, match="its checkpoint of step 20 is damaged"):
+    with pytest.raises(ConfigError, match="its checkpoint of step 10 is damaged"):
         resume.open_previous(config, CONTENT, locks)
 
 
@@ -126,97 +127,81 @@ def test_a_folder_of_another_run_is_left_alone(config: RunConfig, locks: ExitSta
         resume.open_previous(config, CONTENT, locks)
 
 
-def on_another_machine(folder: Path) -> None:
-    run = saved(folder, 10)
-    record = json.loads((run / runs.RECORD).read_text())
-    record = {key: value for key, value in record.items() if key not in ("ended", "finished", "sha256")}
-    runs.write_record(run, {**record, "process": ELSEWHERE})  # as the other machine has written it
-    attempts.path_of(run, 1).write_text(json.dumps({"number": 1, "step": 12}))
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> SavedRun:
+    """The run as a process of another machine has left it, or still trains it."""
+    folder = saved(tmp_path, 10)
+    record = json.loads((folder / runs.RECORD).read_text())
+    record = {key: value for key, value in record.items() if key not in ("ended", "sha256")}
+    runs.write_record(folder, {**record, "process": ELSEWHERE})
+    return SavedRun(folder, {**record, "process": ELSEWHERE})
 
 
 def test_a_run_of_a_machine_that_is_out_of_sight_continues_if_it_writes_nothing(
-    config: RunConfig, locks: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, locks: ExitStack, elsewhere: SavedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_another_machine(tmp_path)
     waited: list[float] = []
-    monkeypatch.setattr(attempts.is_silent, "__defaults__", (waited.append,))
-    assert resume.open_previous(config, CONTENT, locks) is not None
-    assert sum(waited) >= attempts.SILENT_S
+    monkeypatch.setattr(runs.ended, "__defaults__", (waited.append,))
+    previous = resume.open_previous(config, CONTENT, locks)
+    assert previous is not None
+    assert previous.run == elsewhere
+    assert sum(waited) >= runs.SILENT_S
 
 
-def test_a_run_of_a_machine_that_still_writes_is_left_to_it(
-    config: RunConfig, locks: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_run_of_a_machine_that_still_writes_is_left_to_it_unless_it_ends(
+    config: RunConfig, locks: ExitStack, elsewhere: SavedRun, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
-    on_another_machine(tmp_path)
-    path = attempts.path_of(tmp_path / "exp1", 1)
-
     def beat(_: float) -> None:
-        path.write_text(json.dumps({"number": 1, "step": 13}))
+        runs.write_record(elsewhere.folder, {**elsewhere.record, "seen": 1.0, "ended": ends})
 
-    monkeypatch.setattr(attempts.is_silent, "__defaults__", (beat,))
-    with pytest.raises(ConfigError, match="is still running it, or can't be seen from here"):
-        resume.open_previous(config, CONTENT, locks)
+    monkeypatch.setattr(runs.ended, "__defaults__", (beat,))
+    if ends:
+        assert resume.open_previous(config, CONTENT, locks) is not None
+    else:
+        with pytest.raises(PassingError, match="process 7 on elsewhere is still running it; wait for it or stop it"):
+            resume.open_previous(config, CONTENT, locks)
 
 
-def test_a_run_of_another_machine_that_ends_during_the_wait_continues(
-    locks: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def begun(folder: Path) -> SavedRun:
+    own = {"first": 0, "step": 0, "mesh": "batch=2", "ended": ""}
+    return runs.register(folder, "aaaa", tracked=False, overrides=[], lasting={"attempts": [own]})
+
+
+def record(run: SavedRun) -> dict[str, Any]:
+    return files.read_json(run.folder / runs.RECORD, 10_000)
+
+
+def test_an_attempt_keeps_how_far_it_came_and_the_first_reason_of_its_end(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    journal = attempts.Journal(run, pytest.fail)
+    journal.update(7)
+    journal.end("the network is gone")
+    journal.end(attempts.FINISHED)
+    found = record(run)
+    assert (found["ended"], found["finished"]) == (True, False)
+    assert found["attempts"] == [{"first": 0, "step": 7, "mesh": "batch=2", "ended": "the network is gone"}]
+    more = [*found["attempts"], {"first": 5, "step": 9, "mesh": "batch=1", "ended": ""}]
+    assert attempts.causes(more) == ("1: steps 0 to 7, the network is gone; 2: steps 5 to 9, on batch=1, finished")
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_an_attempt_that_another_one_has_replaced_ends_itself_and_a_lost_record_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_other: bool
 ) -> None:
-    on_another_machine(tmp_path)
-    path = attempts.path_of(tmp_path / "exp1", 1)
-
-    def end(_: float) -> None:
-        other = runs.begun("name", tmp_path / "exp1")
-        assert other is not None
-        runs.end(other, finished=True)
-        path.write_text(json.dumps({"number": 1, "step": 13, "ended": "finished"}))
-
-    monkeypatch.setattr(attempts.is_silent, "__defaults__", (end,))
-    run = resume.take("exp1", tmp_path / "exp1", locks, str)
-    assert run is not None
-    assert run.record["finished"]
-
-
-def test_attempts_are_numbered_and_keep_why_they_ended(tmp_path: Path) -> None:
-    first = attempts.begin(tmp_path, 0)
-    first.update(7)
-    first.end("the network is gone")
-    first.end("a later reason")
-    second = attempts.begin(tmp_path, 5)
-    second.end(attempts.FINISHED)
-    recorded = attempts.read(tmp_path)
-    assert [(one.number, one.first, one.step, one.ended) for one in recorded] == [
-        (1, 0, 7, "the network is gone"),
-        (2, 5, 5, "finished"),
-    ]
-
-
-def test_a_damaged_attempt_is_left_out(tmp_path: Path) -> None:
-    for number, text in enumerate(('{"number": 1}', '{"number": "x"}', "{", '{"other": 1}'), start=1):
-        attempts.path_of(tmp_path, number).write_text(text)
-    (tmp_path / "attempt-x.json").write_text("{}")
-    assert attempts.read(tmp_path) == [Attempt(1)]
-
-
-def test_an_attempt_that_another_one_has_replaced_ends_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "BEAT_S", 0.01)
+    run = begun(tmp_path)
+    path = run.folder / runs.RECORD
+    if is_other:
+        runs.write_record(run.folder, {**run.record, "process": ELSEWHERE})
+    else:
+        path.unlink()
     lost: list[str] = []
-    journal = attempts.Journal(tmp_path, 1, 0, lost.append)
-    attempts.path_of(tmp_path, 2).write_text("{}")
-    journal._thread.join(10.0)
-    assert len(lost) == 1
-    assert "another process has begun attempt-2.json" in lost[0]
-
-
-def test_an_earlier_attempt_ends_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "BEAT_S", 0.01)
-    lost: list[str] = []
-    attempts.path_of(tmp_path, 1).write_text("{}")
-    journal = attempts.Journal(tmp_path, 2, 0, lost.append)
-    attempts.path_of(tmp_path, 2).unlink()
-    while not attempts.path_of(tmp_path, 2).exists():
+    journal = attempts.Journal(run, lost.append)
+    while not (lost or path.exists()) or (is_other and not lost):
         time.sleep(0.01)
     journal.end("")
-    assert lost == []
+    assert [line.startswith("another process has begun this run in") for line in lost] == [True] * is_other
 
 
 def test_after_a_failed_write_the_next_beat_writes_again(
@@ -224,20 +209,30 @@ def test_after_a_failed_write_the_next_beat_writes_again(
 ) -> None:
     monkeypatch.setattr(attempts, "BEAT_S", 0.01)
     failures = [OSError(5, "broken"), OSError(5, "broken")]
-    as_text = attempts._as_text
+    write = runs.write_record
 
-    def failing(attempt: Attempt) -> str:
+    def failing(*arguments: Any) -> None:
         if failures:
             raise failures.pop()
-        return as_text(attempt)
+        write(*arguments)
 
-    journal = attempts.Journal(tmp_path, 1, 0, pytest.fail)
-    monkeypatch.setattr(attempts, "_as_text", failing)
+    run = begun(tmp_path)
+    monkeypatch.setattr(runs, "write_record", failing)
+    journal = attempts.Journal(run, pytest.fail)
     journal.update(7)
-    while attempts.read(tmp_path)[0].step != 7:
+    while record(run)["attempts"][0]["step"] != 7:
         time.sleep(0.01)
     journal.end("")
     assert capsys.readouterr().err.count("could not record the attempt") == 1
+
+
+def test_a_claim_is_one_process_s_unless_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "attempt-1").write_text(json.dumps(ELSEWHERE))
+    with pytest.raises(PassingError, match="another process has begun the run at the same time"):
+        attempts.claim(tmp_path, 1)
+    monkeypatch.setattr(process, "is_gone", lambda _: True)
+    attempts.claim(tmp_path, 1)
+    assert json.loads((tmp_path / "attempt-1").read_text()) == process.identity()
 
 
 def test_the_command_line_of_a_named_run_gets_nothing_recorded(tmp_path: Path) -> None:

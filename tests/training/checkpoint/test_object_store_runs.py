@@ -15,10 +15,9 @@ import pytest
 pytest.importorskip("obstore")
 
 from runner.checkpoint import files, storage
+from runner.checkpoint.places import ObjectPath
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import RECORD
-from runner.host.stores import client
-from runner.host.stores.urls import ObjectPath
 from runner.tracking import process as process_of
 from tests import forks, google_server, object_server
 from tests.google_server import Gateway
@@ -100,7 +99,7 @@ def check_a_run(
     # The tests share a server, and what one leaves behind must not be another's run.
     root = ObjectPath(store, folder.name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    client._store.cache_clear()
+    files._store.cache_clear()
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     config = [*CONFIG, f"engine={engine}", "resume=auto", "name=exp1", *cluster.split()]
@@ -123,7 +122,7 @@ def check_a_run(
     _check_no_secret_is_recorded(folder)
     command_line = command("runner.runs", "clean", f"folder={root}", "uri=none", "run=exp1", "yes=true")
     done(command_line, folder, environment, library)
-    assert not client.below(root / "exp1")
+    assert not files.names(root / "exp1")
 
 
 def _check_no_secret_is_recorded(folder: Path) -> None:

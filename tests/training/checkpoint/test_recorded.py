@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,37 +22,22 @@ ROOT = Path(__file__).parents[3]
 USUAL = [
     "experiment=core_tutorial",
     "mesh=batch8",
+    "mesh=single,batch2",
     "++mesh.axes.batch=4",
     "~mesh.axes",
-    "+mesh.axes={batch: 2, model: 4}",
     "layout=null",
-    "layout.rules=[{match: 'd1/kernel', spec: [null, model], optional: true}]",
     "+layout.inputs.image=[batch,null,null,null]",
-    "model._target_=runner.model.mlp.sequential",
     "model.hidden=[64,64]",
-    "+model.more={a: {b: [1, 2]}}",
-    "optimizer=sgd",
-    "optimizer.schedule.boundaries=[5,10]",
-    "optimizer.class_name=Adafactor",
     "+optimizer.epsilon_1=1e-16",
     "dataset.train='train[:5000]'",
-    "dataset.image_size=[8,8]",
-    "trainer.checkpoint.every_minutes=null",
     "+tracking.tags.note='a, b = c'",
-    "tracking.run_name=x",
-    "plan.gflops=100",
-    "sweep.metric=eval/loss",
-    "task=regression",
-    "task.target=[price]",
-    "task.loss=huber",
-    "dataset.augment=[{name: random_crop, padding: 2}, {name: flip}]",
-    "dataset.holdout=0.1",
+    "trainer.checkpoint.best=eval/loss",
     "dataset.tokenizer=bytes",
     "dataset.path=null",
-    "evaluate.split='train[:10%]'",
+    "dataset.parts=[]",
 ]
 CODE = "joblib.load"
-# No key of a run, or no name of an option.
+# No key of a run, no name of an option, import paths and places.
 EVIL = [
     f"+hydra.callbacks.x={{_target_: {CODE}, filename: x}}",
     "hydra.run.dir=/tmp/elsewhere",
@@ -64,7 +48,6 @@ EVIL = [
     "~hydra.callbacks",
     "model@hydra.callbacks.x=evil",
     "mesh=../../etc/passwd",
-    "mesh=glob(../../*)",
     "mesh=batch2,../x",
     "model=[../x]",
     "experiment/x=y",
@@ -76,8 +59,7 @@ EVIL = [
     "trainer.epochs",
     "trainer.epochs=5\nhydra.run.dir=x",
     "",
-]
-ELSEWHERE = [
+    f"dataset.features={'[' * 1200}{{}}{']' * 1200}",
     "model._target_=evil.build",
     "+model={_target_: evil.build}",
     "model._target_=runner.cli.app.run_command",
@@ -90,83 +72,43 @@ ELSEWHERE = [
     f"++dataset={{_target_: {CODE}}}",
     "dataset.augment=[{name: flip}, {_target_: evil.step}]",
     "optimizer._target_=evil.optimizer",
-    "task._target_=evil.loss",
-    "+task={_target_: evil.loss}",
     "task.minimize=[evil.metric]",
     "task.outputs={age: {name: custom, _target_: evil.loss}}",
     "+task.outputs.age._target_=evil.loss",
-    "+task={outputs: {age: {_target_: evil.loss}}}",
-    "+task.outputs.age.minimize=[evil.metric]",
     "dataset.parts=[{name: arrays, path: /tmp/evil}]",
-    "dataset.parts=[{name: custom, _target_: evil.load}, {name: digits}]",
     "++dataset.parts.1.data_dir=/tmp/evil",
-    "dataset.parts=[{name: mixture, parts: [{name: arrays, path: /tmp/evil}]}]",
-    "dataset.parts.0.parts.1._target_=evil.load",
     "++dataset.parts.1_0._target_=evil.load",
     "dataset.tokenizer=/tmp/evil.json",
-    "dataset.parts=[{name: text, tokenizer: /tmp/evil.json}]",
     "model.preset=hf://evil/model",
-    "+task.outputs.age.outputs.of._target_=evil.loss",
     "export.folder=/tmp/evil",
     "+tracking.tags.x=${oc.env:HOME}",
     "+model.x=[{a: '${oc.create:x}'}]",
-    f"+model.x=[[{{a: {{_target_: {CODE}}}}}]]",
-    f"+optimizer.x._target_={CODE}",
-    f"task.outputs={{age: {{_target_: {{_target_: {CODE}}}}}}}",
-    f"dataset.parts.0.x._target_={CODE}",
-    f"+tracking.tags={{_target_: {CODE}}}",
-    "model._target_=runner.model.mlp.sequential,evil.build",
+    "+tracking.tags.x='\\x24{oc.env:HOME}'",
 ]
 
 
-def checked(overrides: object, *, own: bool = False) -> list[str]:
+def checked(overrides: list[str], *, own: bool = False) -> list[str]:
     return recorded.checked("run=/shared/run", "" if own else "a stranger wrote it", overrides)
 
 
 def test_plain_keys_are_accepted_from_any_record() -> None:
     assert checked(USUAL) == USUAL
-    assert checked(["mesh=single,batch2", "model=glob(mlp*)", "dataset.parts=[]"])
 
 
 @pytest.mark.parametrize("override", EVIL)
-def test_what_no_run_needs_is_rejected_in_one_line_that_names_it(override: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        checked([*USUAL, override])
-    assert str(error.value).startswith(f"run=/shared/run: its recorded {override[:120]!r} ")
-    assert len(str(error.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("override", ELSEWHERE)
 def test_code_and_places_are_accepted_from_own_records_only(override: str) -> None:
     assert checked([override], own=True) == [override]
     with pytest.raises(ConfigError, match="a stranger wrote it") as error:
-        checked([override])
-    assert repr(override) in str(error.value)
-    typed = re.search(r"if you trust it, type (.*?) as well", str(error.value))
-    assert typed
-    if typed[1].endswith("=..."):
-        assert "${" in override
-    # What the message says replaces the recorded override.
-    assert arguments.without(["mesh=single", override], [arguments.key_of(typed[1])]) == ["mesh=single"]
-
-
-def test_a_record_that_is_nested_too_deeply_is_rejected() -> None:
-    override = f"dataset.features={'[' * 1200}{']' * 1200}"
-    with pytest.raises(ConfigError, match=r"its recorded 'dataset.features=.* is no override of a run"):
-        checked([override])
+        checked([*USUAL, override])
+    assert str(error.value).startswith(f"run=/shared/run: its recorded {override[:120]!r}"[:150])
+    assert len(str(error.value).splitlines()) == 1
+    assert "${" not in str(error.value).partition("if you trust it")[2]
 
 
 def test_the_checkpoint_folder_of_a_foreign_record_is_ignored() -> None:
     override = "trainer.checkpoint.folder=/tmp/other"
     assert checked([override, "mesh=single"]) == ["mesh=single"]
     assert checked([override], own=True) == [override]
-
-
-@pytest.mark.parametrize("overrides", [None, "mesh=single", {"mesh": "single"}, [1], [["mesh=single"]]])
-def test_a_record_that_is_no_list_of_overrides_is_rejected(overrides: object) -> None:
-    for own in (False, True):
-        with pytest.raises(ConfigError, match="is not a list of overrides"):
-            checked(overrides, own=own)
 
 
 @given(st.sampled_from(["", "+", "++", "~"]), st.sampled_from(["hydra.", "hydra/", "hydra@", "x@hydra."]), st.text())
@@ -242,7 +184,7 @@ def test_no_code_is_taken_from_what_others_may_have_written(
         path.symlink_to(tmp_path / "moved")
     else:
         path.chmod(mode)
-    with pytest.raises(ConfigError, match=rf"would import and run code .* \(\S*{reason}.*type model\._target_="):
+    with pytest.raises(ConfigError, match=rf"could run code .* \(\S*{reason}.*type model\._target_="):
         expand(own, "run=aaaa")
     found = expand(own, "run=aaaa", BUILDER)
     assert found.count(BUILDER) == 1
@@ -253,7 +195,7 @@ def test_no_code_is_taken_from_what_others_may_have_written(
 @pytest.mark.parametrize("planted", ["own/aaaa", "own/aaaa/run.json"])
 def test_no_code_is_taken_from_what_a_second_user_planted(own: Path, tmp_path: Path, planted: str) -> None:
     os.chown(tmp_path / planted, OTHER, OTHER)
-    with pytest.raises(ConfigError, match=r"would import and run code .* another user"):
+    with pytest.raises(ConfigError, match=r"could run code .* another user"):
         expand(own, "run=aaaa")
 
 
@@ -282,7 +224,7 @@ def test_a_command_rejects_a_foreign_record_before_it_imports_or_opens_anything(
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {key}={folder}: its recorded 'model._target_=evil.run' would import")
+    assert done.stderr.startswith(f"error: {key}={folder}: its recorded 'model._target_=evil.run' could run")
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "out").exists()

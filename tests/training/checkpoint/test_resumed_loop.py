@@ -127,7 +127,9 @@ def train(
         saver = Saver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0, goal)
     points = NewPoints(store, start)
     profiler = Profiler(config.trainer.profile, nothing, Path())
-    hooks = loop.LoopHooks(points.log, points.forget, nothing, Display(), StopAfter(calls), saver, profiler)
+    hooks = loop.LoopHooks(
+        points.log, points.forget, nothing, Display(), StopAfter(calls).raise_if_requested, saver, profiler
+    )
     return engine, loop.train(config, held, dataset(config), hooks, start)
 
 
@@ -332,11 +334,6 @@ def test_another_model_is_rejected_by_its_first_variable(tmp_path: Path) -> None
         load(cast(Engine, NumpyEngine(16, 4)), found)
     found._arrays = {"d/kernel": found._arrays["d/kernel"]}
     with pytest.raises(ConfigError, match="with another optimizer, the checkpoint lacks optimizer/momentum/d/kernel"):
-        load(cast(Engine, NumpyEngine(16, 3)), found)
-    found._arrays["optimizer/momentum/other"] = found._arrays["d/kernel"]
-    with pytest.raises(
-        ConfigError, match=r"with another model\.trainable, the checkpoint lacks optimizer/momentum/d/ker"
-    ):
         load(cast(Engine, NumpyEngine(16, 3)), found)
 
 

@@ -14,7 +14,7 @@ from runner.checkpoint import arguments, reading, resume, runs, storage
 from runner.errors import ConfigError
 from runner.host import quoting
 from runner.tracking import process
-from tests.training.checkpoint.test_storage import content, file_of, flip
+from tests.training.checkpoint.test_storage import content, end, file_of, flip
 
 OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.learning_rate=0.1", "trainer.epochs=5"]
 
@@ -94,28 +94,16 @@ def test_a_damaged_checkpoint_is_rejected_and_the_one_before_it_suggested(folder
     assert runs.open_checkpoint("resume", run, 10).step == 10
 
 
-def test_the_suggested_checkpoint_is_valid(folder: Path) -> None:
-    run, _ = runs.find("resume", "latest", folder)
-    storage.write(run.folder, content(15, run.id))
-    swap = run.folder / "swap"
-    storage.place(run.folder, 15).rename(swap)
-    storage.place(run.folder, 20).rename(storage.place(run.folder, 15))
-    swap.rename(storage.place(run.folder, 20))
-    with pytest.raises(ConfigError, match=r"step-000000020 holds the checkpoint of step 15\); set resume=aaaa2222@10"):
-        runs.open_checkpoint("resume", run, None)
-
-
 def test_a_run_that_is_still_running_is_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = runs.find("resume", "latest", folder)
-    runs.check_not_running("resume", run)  # this very process
-    other = {**process.identity(), process.PID: "1"}
-    running = runs.SavedRun(run.folder, {**run.record, "process": other})
+    assert runs.ended("resume", run) is run, "this very process"
+    running = runs.SavedRun(run.folder, {**run.record, "process": {**process.identity(), process.PID: "1"}})
     monkeypatch.setattr(process, "is_gone", lambda _: False)
     with pytest.raises(ConfigError, match=r"process 1 on .* is still running it"):
-        runs.check_not_running("resume", running)
-    runs.check_not_running("resume", runs.SavedRun(run.folder, {**running.record, "ended": True}))
+        runs.ended("resume", running, lambda _: None)  # the record in the folder is another one
+    runs.ended("resume", runs.SavedRun(run.folder, {**running.record, "ended": True}))
     monkeypatch.setattr(process, "is_gone", lambda _: True)
-    runs.check_not_running("resume", running)
+    runs.ended("resume", running)
 
 
 def expanded(folder: Path, *typed: str) -> list[str]:
@@ -190,5 +178,5 @@ def test_a_run_whose_record_is_lost_is_found_by_its_checkpoints(tmp_path: Path, 
         record.write_bytes(left)
     found, _ = runs.find("resume", "latest", tmp_path)
     assert found == saved
-    runs.end(found, finished=False)
+    end(found)
     assert runs.find("resume", "aaaa", tmp_path)[0].record["ended"], "the file is there again"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from runner.host.stores import urls
-from runner.host.stores.urls import ObjectPath
+from runner.config import urls
 
 
 @pytest.fixture(autouse=True)
@@ -47,17 +44,3 @@ def test_others_are_rejected_and_no_secret_is_repeated(url: str, problem: str) -
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(urls, "find_spec", lambda _: None)
     assert "pip install 'mesh-runner[stores]'" in str(urls.problem("s3://bucket"))
-
-
-def test_a_place_is_what_its_text_was() -> None:
-    assert urls.place("a/b") == Path("a/b")
-    path = urls.place("s3://bucket/a/")
-    assert path == ObjectPath("s3://bucket", "a")
-    assert [str(path / "b"), (path / "b").name, str((path / "b").parent), str(path.parent)] == [
-        "s3://bucket/a/b",
-        "b",
-        "s3://bucket/a",
-        "s3://bucket",
-    ]
-    assert urls.place(str(path / "b")) == path / "b"
-    assert (path.parent / "b").key == "b"
