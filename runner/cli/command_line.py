@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -28,6 +29,8 @@ FLAGS = (*_RUNNING_FLAGS, *PRINTING_FLAGS, *_FLAGS_WITH_VALUE)
 _OF_PRINTING = ("--resolve", "--package", "-p")
 # Recorded command lines are searched for the long form only.
 _LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
+_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
+_SLICED = re.compile(r"\w+\[[^']*\][^']*")
 _SHOWN_CHARACTERS = 200  # of an argument: longer ones would fill the terminal, and their end says nothing new
 
 
@@ -56,7 +59,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
         if is_group(key):
             _check_options(override, text.partition("=")[2])
         if key.startswith(("hydra.", "hydra/")):
-            hydra_keys.check(text, override, multirun=any(flag in MULTIRUN for flag in flags))
+            hydra_keys.check(text, override)
     return [*flags, *short_keys.arranged(overrides)]
 
 
@@ -131,8 +134,8 @@ def unreadable(text: str) -> ConfigError:
     key, equals, value = text.partition("=")
     fix = "write key=value, lists as [a,b]"
     name = key.lstrip("+~")
-    if equals and value and hydra_keys.NAME.fullmatch(name):
-        example = value if hydra_keys.SLICED.fullmatch(value) else "..."
+    if equals and value and _NAME.fullmatch(name):
+        example = value if _SLICED.fullmatch(value) else "..."
         fix += f", and a value with other signs in quotes for Hydra and the shell: \"{name}='{example}'\""
     return ConfigError(f"'{short(text)}': can't be parsed as an override; {fix}")
 

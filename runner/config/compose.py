@@ -1,7 +1,7 @@
 """Composition of configs: all calls of Hydra that compose one are here.
 
 A command composes by `application` and `compose_command`; `hydra_main` prints the config, help and completions as any
-Hydra application does. Whatever else needs a config uses `compose`, and within a run `compose_again`.
+Hydra application does. Whatever else needs a config uses `compose`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -127,23 +127,6 @@ def compose(overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig
         return hydra.compose(PRIMARY, overrides=list(map(texts.kept, overrides)), return_hydra_config=with_hydra)
 
 
-def compose_again(options: Sequence[str]) -> DictConfig:
-    """Composes the defaults and some options, as `mesh=batch8`, with the folders of the run in progress."""
-    return hydra.compose(HydraConfig.get().job.config_name, [*_search_path_overrides(), *options])
-
-
-def default_choices() -> Mapping[str, str | None]:
-    """Returns the options of the defaults by group, as in the run in progress.
-
-    Only the defaults lists are read: to compose the config takes twice as long.
-    """
-    loader = GlobalHydra.instance().config_loader()
-    name = HydraConfig.get().job.config_name
-    defaults_list = loader.compute_defaults_list(name, _search_path_overrides(), RunMode.RUN)
-    choices: Mapping[str, str | None] = defaults_list.overrides.known_choices
-    return choices
-
-
 def compose_job(loader: ConfigLoader, multirun: DictConfig, overrides: Sequence[str], number: int) -> DictConfig:
     """Composes the config of one job of a multirun, with Hydra's own part; jobs are numbered from 0."""
     composed = loader.load_sweep_config(multirun, list(overrides))
@@ -152,11 +135,6 @@ def compose_job(loader: ConfigLoader, multirun: DictConfig, overrides: Sequence[
         composed.hydra.job.id = number
         composed.hydra.job.num = number
     return composed
-
-
-def _search_path_overrides() -> list[str]:
-    typed = as_typed(HydraConfig.get().overrides.hydra)
-    return [override for override in typed if override.startswith(f"{KEY}=")]
 
 
 def composed_with() -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from runner.config.schema import TrackingConfig, TrainerConfig
 from runner.errors import invalid
 
 
@@ -34,29 +33,24 @@ _OF_COMMAND = {
 }
 # Mappings whose keys the user chooses. In Hydra's config a key that is not there yet would be a mistake.
 _FREE_MAPPINGS = ("mesh.axes", "layout.inputs", "tracking.tags")
-# Keys of `tracking` that only a record has.
-_OF_RECORDS = ("experiment", "run_name", "tags")
 
 
-def check_read(arguments: Sequence[str], module: str, tracking: TrackingConfig, trainer: TrainerConfig) -> None:
+def check_read(arguments: Sequence[str], module: str, *, verifies: bool) -> None:
     """Checks that no key is typed that this command, as `runner.generate`, ignores.
 
-    A preset and a recorded run may have any.
+    A preset and a recorded run may have any. `verifies` is `trainer.verify_first`.
 
     Raises:
       ConfigError: there is such a key.
     """
     for text in arguments:
         name, _, value = text.lstrip("+~").partition("=")
-        group, dot, key = name.partition(".")
+        group, dot, _ = name.partition(".")
         owner = _OF_COMMAND.get(group, module)
         if module and dot and not module.startswith(owner):
             fix = f"remove {name}, or run python -m {owner}"
             raise invalid(name, value, problem=f"only python -m {owner} reads it", fix=fix)
-        if group == "tracking" and key.startswith(_OF_RECORDS) and tracking.name == "none":
-            problem = "has no effect with tracking=none, which records nothing"
-            raise invalid(name, value, problem=problem, fix=f"remove {name} or tracking=none")
-        if dot and group == "verify" and module == "runner" and not trainer.verify_first:
+        if dot and group == "verify" and module == "runner" and not verifies:
             problem = "a run reads it with trainer.verify_first=true only"
             fix = f"set trainer.verify_first=true, remove {name}, or run python -m runner.verify"
             raise invalid(name, value, problem=problem, fix=fix)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-
-from omegaconf import DictConfig
 
 from runner.checkpoint import runs
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.places import Place
-from runner.config.differences import differences
 from runner.config.schema import CheckpointConfig, ClusterConfig, OptimizerConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_trainer import TrainerConfig
@@ -27,10 +24,9 @@ from runner.train import feed
 _PROGRAM = "runner"
 
 
-def config_line(composed: DictConfig, content: Mapping[str, object], folder: Path) -> str:
-    """Returns how the config differs from the defaults, and where all of it is."""
-    changed = differences(composed, content)
-    description = ", ".join([*changed, "else the defaults"]) if changed else "the defaults"
+def config_line(overrides: Sequence[str], folder: Path) -> str:
+    """Returns the overrides that a config was composed with, and where all of it is."""
+    description = ", ".join([override.lstrip("+") for override in overrides] + ["else the defaults"])
     return f"config: {description} ({shown(folder / 'config.yaml')})"
 
 

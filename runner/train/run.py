@@ -19,7 +19,7 @@ from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import Saver, take_state
 from runner.cluster.team import current
 from runner.config import compose
-from runner.config.convert import choices, resolved
+from runner.config.convert import as_typed, choices, resolved
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data import loading, workers
 from runner.data.base import Dataset
@@ -98,7 +98,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
         for line in devices.device_lines(config, composed):
             say(line)
         if member.membership() is None:  # a sweep's table has what its jobs vary
-            say(lines.config_line(composed, content, folder))
+            say(lines.config_line(as_typed(HydraConfig.get().overrides.task), folder))
             # A custom step has optimizers of its own, which only its code knows.
             if not task_registry.entry(config.task).own_step:
                 say(lines.optimizer_line(config.optimizer))
