@@ -17,12 +17,12 @@ from runner.checkpoint.files import LARGEST_RECORD, DamagedError
 from runner.checkpoint.places import Place, place
 from runner.checkpoint.resume import Previous
 from runner.checkpoint.runs import RECORD, SavedRun
-from runner.cluster import restarts
+from runner.cluster import process, restarts
 from runner.cluster.team import current
 from runner.config.schema import CheckpointConfig
 from runner.errors import in_one_line, passing
 from runner.host import outputs
-from runner.tracking import Tracker, process
+from runner.tracking import Tracker
 
 # Seconds between two writes. What an attempt that is killed has not recorded is at most this long.
 BEAT_S = 5.0

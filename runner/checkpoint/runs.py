@@ -20,11 +20,11 @@ from runner.checkpoint import files, manifest, storage
 from runner.checkpoint.files import LARGEST_RECORD, DamagedError
 from runner.checkpoint.places import ObjectPath, Place, place
 from runner.checkpoint.reading import Checkpoint
+from runner.cluster import process
 from runner.errors import PassingError, invalid, passing
 from runner.host import outputs
 from runner.host.lock import HeldError
 from runner.host.lock import locked as file_locked
-from runner.tracking import process
 
 RECORD = "run.json"
 LOCK = "run.lock"

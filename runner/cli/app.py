@@ -29,7 +29,7 @@ from runner.cli.prepare import LOG, Prepared, prepare
 from runner.cli.resolvers import register_resolvers
 from runner.cli.sweep import settings as sweep_settings
 from runner.cluster import lifecycle as processes
-from runner.cluster import place, restarts
+from runner.cluster import membership, place, restarts
 from runner.cluster.team import ProcessError
 from runner.cluster.team import current as current_team
 from runner.config.compose import (
@@ -61,7 +61,6 @@ from runner.host import secrets, session, stages
 from runner.host.outputs import caused_by_disk
 from runner.host.signals import interruption
 from runner.host.terminal import Output
-from runner.tracking import member
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +143,7 @@ def _read_arguments(opened: session.Session) -> list[str]:
     opened.typed = opened.arguments
     # Checked before recorded overrides are looked for, and once more with them.
     arguments = command_line.arranged(opened.typed)
-    member.join(os.environ)
+    membership.join(os.environ)
     arguments = checkpoint_arguments.expand(arguments)
     opened.arguments = tuple(command_line.arranged(arguments))
     sys.argv[1:] = opened.arguments  # without secrets: libraries may record it, and Hydra's parser reads it

@@ -14,7 +14,7 @@ from typing import NoReturn
 from omegaconf import DictConfig, open_dict, read_write
 
 from runner.checkpoint.arguments import key_of
-from runner.cluster import launch, restarts
+from runner.cluster import launch, membership, restarts
 from runner.cluster import lifecycle as processes
 from runner.cluster.team import current
 from runner.config import short_keys
@@ -32,7 +32,6 @@ from runner.layout.mesh import size
 from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks import task as checks_task
 from runner.plan.checks.run import convert
-from runner.tracking import member
 from runner.train.identity import code_version
 
 LOG = "runner.log"
@@ -144,7 +143,9 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
         gpus: list[str] = []
         if config.mesh.device == "gpu":
             gpus = accelerators.take(size(config.mesh.axes))
-        environment = {**member.environment(), **variables}
+        # The run is a sweep's job, so each of its processes is.
+        sweep = membership.membership()
+        environment = {**sweep.environment(), **variables} if sweep else variables
         count = int(config.cluster.processes or 1)
         return launch.run(count, environment, gpus, config.mesh.device, signals, command)
 

@@ -15,7 +15,7 @@ TEST = "test/"
 EPOCH = f"{TRAIN}epoch_"
 LOSS = f"{EVAL}{LOSS_NAME}"
 # Tag of a run with the metrics of its task and their directions, as JSON.
-TAG = "runner.metrics"
+TAG = "mlflow.runner.metrics"
 # Value of `sweep.metric` and similar keys that selects the metric of `default`.
 AUTO = "auto"
 

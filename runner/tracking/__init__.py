@@ -13,12 +13,15 @@ from runner.config.schema import TrackingConfig
 from runner.host import stages
 from runner.host.late import late
 from runner.host.paths import project_root
-from runner.tracking.base import RunSpec, Status, Tracker
-from runner.tracking.mlflow_setup import set_environment
+from runner.host.signals import current
+from runner.tracking.base import FOLDER, RunSpec, Status, Tracker
+from runner.tracking.mlflow_setup import reason, set_environment, warn
 
 if TYPE_CHECKING:
-    from runner.tracking import tracker
+    from runner.tracking import start, store, tracker
 else:
+    start = late("runner.tracking.start")
+    store = late("runner.tracking.store")
     tracker = late("runner.tracking.tracker")
 
 __all__ = ["RunSpec", "Status", "Tracker", "open_tracker"]
@@ -53,5 +56,22 @@ def open_tracker(
     if config.name == "none":
         return Tracker()
     spec = replace(spec, name=config.run_name or spec.name, tags={**spec.tags, **config.tags})
+    root = root or project_root()
     with stages.stage("opening the run's record in MLflow"):
-        return tracker.start_run(config, spec, folder, root or project_root(), resume_run_id, finish_timeout_s)
+        opened = store.open_tracking(config, root)
+        try:
+            start.mark_dead_runs(opened, warn)
+        # Housekeeping must not keep a run from starting.
+        except Exception as error:
+            warn(f"could not look for dead runs: {reason(error)}")
+        # Opening the database may have taken seconds, in which a signal was deferred.
+        current().raise_if_requested()
+        # A signal between creating the run and having a tracker for it would leave it RUNNING.
+        with current().deferring():
+            spec = replace(spec, tags={**spec.tags, FOLDER: str(folder)})
+            if resume_run_id is None:
+                run_id = start.create(opened, spec, root)
+            else:
+                run_id = resume_run_id
+                opened = replace(opened, experiment_id=start.resume(opened, run_id, spec))
+            return tracker.MlflowTracker(opened, run_id, folder=folder, finish_timeout_s=finish_timeout_s)

@@ -13,8 +13,7 @@ from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.host import stages
 from runner.host.late import late
-from runner.host.paths import project_root
-from runner.tracking.location import shown, tracking_uri, ui_lines
+from runner.tracking.location import shown, ui_lines
 from runner.tracking.mlflow_setup import reason
 from runner.tracking.records import clean_key
 
@@ -77,18 +76,17 @@ def attach(config: TrackingConfig, run_id: str | None) -> Attachment:
     """
     if config.name == "none" or run_id is None:
         return Attachment()
-    uri = tracking_uri(config.uri, project_root())
     with stages.stage("opening the run's record in MLflow"):
-        store = stores.open_store(uri, config.experiment)
+        store = stores.open_tracking(config)
         try:
             run = store.client.get_run(run_id)
         except Exception as error:
+            problem = f"has no run {run_id} ({reason(error)})"
             raise TrackingError(
-                f"tracking.uri={shown(uri)} has no run {run_id}; set tracking.uri=<its store>, or tracking=none"
+                f"tracking.uri={shown(store.uri)} {problem}; set tracking.uri=<its store>, or tracking=none"
             ) from error
     if run.info.lifecycle_stage != "active":
         raise TrackingError(
-            f"run {run_id} was deleted in {shown(uri)}; run `mlflow runs restore --run-id {run_id}`, or set "
-            "tracking=none"
+            f"run {run_id} was deleted; run `mlflow runs restore --run-id {run_id}`, or set tracking=none"
         )
     return Attachment(replace(store, experiment_id=str(run.info.experiment_id)), run_id)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-
-from runner.tracking.page import Page
 
 if TYPE_CHECKING:
     from runner.tracking.store import Store
 
 # MLflow's names of how a run ends.
 Status = Literal["FINISHED", "FAILED", "KILLED"]
+# The tag of a run that says why it ended.
+ENDED = "runner.ended"
+# The tag with the folder of a run's latest process.
+FOLDER = "mlflow.runner.folder"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class RunSpec:
       tags: the run's tags, without those that every run gets.
       parent_run_id: the run that it is nested in.
       config: the whole config, flat; what a resumed run has recorded is compared with it.
+      description: of a new run, in Markdown; it is written once, so what a person writes into it stays.
     """
 
     name: str
@@ -34,6 +36,7 @@ class RunSpec:
     tags: Mapping[str, str] = field(default_factory=dict)
     parent_run_id: str | None = None
     config: Mapping[str, object] = field(default_factory=dict)
+    description: str = ""
 
 
 class Tracker:
@@ -49,14 +52,6 @@ class Tracker:
     run_id: str | None = None
     lost: str = ""
 
-    @cached_property
-    def page(self) -> Page:
-        """The run's description, which `show_page` stores, and `finish` once more."""
-        return Page()
-
-    def show_page(self) -> None:
-        """Queues the run's current description."""
-
     def watch_machine(self) -> None:
         """Records the use of processors, memory, disks, network and GPUs until `finish`, by MLflow's own monitor."""
 
@@ -68,13 +63,6 @@ class Tracker:
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Queues tags of the run."""
-
-    def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
-        """Queues a dataset input, whose context is `training` or `evaluation`.
-
-        Inputs with the same name and digest are stored once, so the name includes the split. The source is a path, a
-        URL, or any text.
-        """
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Queues a file for upload into a folder; it must not change until `finish` or `flush` returns."""

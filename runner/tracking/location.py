@@ -6,9 +6,6 @@ import hashlib
 import os
 import re
 import shlex
-import shutil
-import socket
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -21,7 +18,6 @@ from runner.host.secrets import shown as shown  # exported: messages show a loca
 VARIABLE = "MLFLOW_TRACKING_URI"
 _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 _FORMS = "sqlite:///<file>, http(s)://<server>, or a database such as postgresql+psycopg://<user>@<host>/<name>"
-_DATABASES = ("postgresql", "mysql", "mssql")
 _SQLITE = "sqlite:///"
 _SQLITE_WITH_DRIVER = "sqlite+pysqlite:///"
 # In a URI these begin a query or a quoted character, or look like a secret, which is masked.
@@ -94,39 +90,19 @@ def fingerprint(uri: str) -> str:
 def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
     """Returns links to the run, after the command that serves the store if needed."""
     lines = []
-    if is_http(uri):
-        server = without_userinfo(uri).rstrip("/")
-    else:
-        port = _free_port()
-        server = f"http://127.0.0.1:{port}"
-        lines.append(f"view with: {_ui_command(uri, port)}")
+    server = without_userinfo(uri).rstrip("/")
+    if not is_http(uri):
+        server = f"http://127.0.0.1:{_UI_PORT}"
+        store = shlex.quote(shown(uri))
+        if shown(uri) != uri and os.environ.get(VARIABLE, "").strip() == uri:
+            # The command works when pasted and still shows no secret.
+            store = f'"${VARIABLE}"'
+        options = f"--backend-store-uri {store} --host 127.0.0.1 --port {_UI_PORT} --workers 1"
+        lines.append(f"view with: {_UI_ENVIRONMENT}mlflow ui {options}")
     all_runs = f"{server}/#/experiments/{experiment_id}/runs"
     lines.append(f"run: {all_runs}/{run_id}?{_WORKFLOW}")
     lines.append(f"all runs: {all_runs}?{_WORKFLOW}")
     return lines
-
-
-def _free_port() -> int:
-    """Returns the default port of `mlflow ui`, or another one if a process listens there."""
-    with socket.socket() as probe:
-        # Else a port whose connections were closed a minute ago would seem to be in use.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", _UI_PORT))
-        except OSError:
-            probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _ui_command(uri: str, port: int) -> str:
-    program = "mlflow"
-    if shutil.which(program) is None:
-        program = f"{shlex.quote(sys.executable)} -m mlflow"
-    store = shlex.quote(shown(uri))
-    if shown(uri) != uri and os.environ.get(VARIABLE, "").strip() == uri:
-        # The command works when pasted and still shows no secret.
-        store = f'"${VARIABLE}"'
-    return f"{_UI_ENVIRONMENT}{program} ui --backend-store-uri {store} --host 127.0.0.1 --port {port} --workers 1"
 
 
 def check(config: TrackingConfig) -> None:
@@ -146,20 +122,15 @@ def check(config: TrackingConfig) -> None:
 
 def _check(key: str, uri: str) -> None:
     scheme, _, rest = uri.partition("://")
-    kind, _, driver = scheme.partition("+")
     plugins = {"databricks", *(entry_point.name for entry_point in entry_points(group="mlflow.tracking_store"))}
-    is_known = scheme in ("http", "https") or kind in _DATABASES or scheme in plugins
-    if uri == "databricks" or (rest and is_known):
-        return
-    problem = f"unknown scheme '{scheme}'"
-    if kind == "sqlite" and rest:
-        # The usual driver is named in the URI of a path with special characters.
-        if driver in ("", "pysqlite") and rest.startswith("/") and sqlite_path(uri) is not None:
-            return
-        problem = "must be sqlite:/// and a file"
-    elif not rest or scheme == "file":
+    if scheme.partition("+")[0] == "sqlite":
+        is_known = sqlite_path(uri) is not None
+    elif "://" in uri and scheme != "file":
+        is_known = rest != "" and (is_http(uri) or is_database(uri) or scheme in plugins)
+    else:
         # `C:\\runs`, `./runs` and `host:5000` have no scheme.
-        if uri.strip() and os.environ.get(_FILE_STORE, "").lower() in ("true", "1"):
-            return
-        problem = f"needs a scheme, or {_FILE_STORE}=true for a folder of files"
-    raise invalid(key, shown(uri) or "''", problem=problem, fix=f"write {_FORMS}")
+        is_folder = uri.strip() != "" and os.environ.get(_FILE_STORE, "").lower() in ("true", "1")
+        is_known = uri == "databricks" or is_folder
+    if not is_known:
+        problem = f"is no tracking URI (a folder of files needs {_FILE_STORE}=true)"
+        raise invalid(key, shown(uri) or "''", problem=problem, fix=f"write {_FORMS}")

@@ -15,25 +15,6 @@ from runner.host.secrets import scrub
 
 # Characters of an unknown error that are shown: enough for its first sentence, and one or two lines of a terminal.
 _MAX_LENGTH = 160
-# Innermost causes, in the words of the library. What surrounds them may take pages.
-_KNOWN_CAUSES = (
-    "Connection refused",
-    "timed out",
-    "Name or service not known",
-    "Connection reset",
-    "Connection broken",
-    "Connection aborted",
-    "No route to host",
-    "database is locked",
-    "database or disk is full",
-    "attempt to write a readonly database",
-    "unable to open database file",
-    "disk I/O error",
-    "file is not a database",
-    "database disk image is malformed",
-    "password authentication failed",
-    "Access denied",
-)
 NOT_MLFLOW = "the response is not MLflow's"
 
 
@@ -75,25 +56,23 @@ def warn(message: str) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Returns an error's innermost cause in a few words, without secrets, SQL and pages of HTML.
+    """Returns an error's cause in a few words, without secrets, SQL and pages of HTML.
 
     MLflow, SQLAlchemy, requests and drivers share no class of errors, so this goes by their text.
     """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
-    text = " ".join(scrub(str(error)).split())
-    for cause in _KNOWN_CAUSES:
-        if cause in text:
-            return cause
     code = http_code(error)
     if code is not None:
         return f"the server responds with HTTP status {code}"
+    text = " ".join(scrub(str(error)).split())
     if "not in a valid JSON format" in text:
         return NOT_MLFLOW
     # SQLAlchemy appends the statement and a link; MLflow appends the body of the response.
     text = re.split(r" ?\[SQL: | ?\(Background on this error|\. Response body: ", text)[0]
-    # requests and urllib3 wrap the cause.
+    # requests and urllib3 wrap the cause, and say which object failed.
     text = re.sub(r"^.* \(Caused by (.*)\)$", r"\1", text)
+    text = re.sub(r"^.*\[Errno -?\d+\] ([\w ]+).*$", r"\1", text)
     # SQLAlchemy puts the driver's class in front, as `(sqlite3.OperationalError) `.
     text = re.sub(r"^(\([\w.]+\) )+", "", text)
     if len(text) > _MAX_LENGTH:

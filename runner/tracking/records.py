@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 # Longest key, param and tag that MLflow stores. It silently cuts longer params.
-KEY_LIMIT = 250
+_KEY_LIMIT = 250
 PARAM_LIMIT = 6000
 TAG_LIMIT = 8000
+# The tag that MLflow shows as a run's description.
+DESCRIPTION = "mlflow.note.content"
 
 
 class Point(NamedTuple):
@@ -30,15 +32,6 @@ class Tag(NamedTuple):
     value: str
 
 
-class Dataset(NamedTuple):
-    """A dataset input of the run."""
-
-    name: str
-    digest: str
-    source: str
-    context: str
-
-
 class Artifact(NamedTuple):
     """A file to upload, by absolute path; `folder` is empty for the artifacts' root."""
 
@@ -53,8 +46,8 @@ class Ending(NamedTuple):
     end_time: int
 
 
-Record = Point | Tag | Dataset | Artifact | Ending
-_KINDS: dict[str, type[Record]] = {kind.__name__.lower(): kind for kind in (Point, Tag, Dataset, Artifact, Ending)}
+Record = Point | Tag | Artifact | Ending
+_KINDS: dict[str, type[Record]] = {kind.__name__.lower(): kind for kind in (Point, Tag, Artifact, Ending)}
 
 
 def to_json(record: Record) -> str:
@@ -80,12 +73,17 @@ def clean_key(key: str) -> str:
     safe = re.sub(r"[^\w.\- :/]", "_", key, flags=re.ASCII)
     # MLflow reads a key as a path: empty parts, `.` and `..` would make it another one.
     parts = ["_" if part in (".", "..") else part for part in safe.split("/") if part]
-    return "/".join(parts)[:KEY_LIMIT] or "_"
+    return "/".join(parts)[:_KEY_LIMIT] or "_"
 
 
 def clean_params(params: Mapping[str, object]) -> dict[str, str]:
     """Returns params as MLflow stores them; of keys that became equal the last one counts."""
     return {clean_key(key): cut(as_text(value), PARAM_LIMIT) for key, value in params.items()}
+
+
+def clean_tags(tags: Mapping[str, object]) -> dict[str, str]:
+    """Returns tags as MLflow stores them."""
+    return {clean_key(key): cut(str(value), TAG_LIMIT) for key, value in tags.items()}
 
 
 def as_text(value: object) -> str:

@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.cluster import process
 from runner.host.folders import is_own
 from runner.host.lock import lock_until_exit
 from runner.host.outputs import append_whole
 from runner.host.paths import outputs_dir
-from runner.tracking import process
 from runner.tracking.location import fingerprint
 from runner.tracking.records import Record, from_json, to_json
 
@@ -70,7 +70,7 @@ class RunFile:
     def close(self, *, sent: bool) -> None:
         """Unlocks the file, with the mark that says that the store has all of it if `sent`."""
         if sent and self._has_head:
-            # Without the mark, what the store has is found out when the file is sent again.
+            # Without the mark, all of it is sent again, and the store leaves out what it has.
             with suppress(OSError):
                 append_whole(self.path, _SENT)
         if self._lock is not None:

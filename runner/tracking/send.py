@@ -1,30 +1,28 @@
-"""Stores records in MLflow, each of them once: as they come, and after an outage from the runs' files."""
+"""Stores records in MLflow: as they come, and after an outage from the runs' files.
+
+MLflow's databases leave out a point that they have, so points may be sent again after an error.
+"""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mlflow import MlflowClient
-from mlflow.entities import Dataset as MlflowDataset
-from mlflow.entities import DatasetInput, InputTag, Metric, Run
+from mlflow.entities import Metric, Run
 from mlflow.exceptions import MlflowException
 
+from runner.cluster.process import BOOT, PID
 from runner.errors import TrackingError
 from runner.host.lock import HeldError
-from runner.tracking import page, run_file
+from runner.tracking import run_file
+from runner.tracking.base import FOLDER
 from runner.tracking.location import fingerprint
 from runner.tracking.mlflow_setup import http_code, reason
-from runner.tracking.process import BOOT, PID
-from runner.tracking.records import TAG_LIMIT, Artifact, Dataset, Ending, Point, Record, Tag, cut
+from runner.tracking.records import Artifact, Point, Record, Tag, clean_tags
 from runner.tracking.run_file import Unsent
 from runner.tracking.store import Store
-from runner.tracking.tags import tag_key, tags_of
 
-# The tag with the folder of a run's latest process.
-FOLDER = "runner.folder"
 # MLflow rejects a `log_batch` of more points.
 POINTS_PER_CALL = 1000
 # With these codes MLflow itself rejects a record. A proxy in front of it may answer with the same words (404 while the
@@ -42,61 +40,24 @@ class MlflowWriter:
         self._client = client
         self._run_id = run_id
 
-    def write(self, records: Sequence[Record], *, is_retry: bool = False) -> None:
-        """Stores at most `POINTS_PER_CALL` points, or one record of another kind.
-
-        On a retry, points that the run has are left out. Other records are there once, however often they are stored.
-        """
-        points = [record for record in records if isinstance(record, Point)]
-        if points:
+    def write(self, records: Sequence[Record]) -> None:
+        """Stores at most `POINTS_PER_CALL` points, or one record of another kind; again is as good as once."""
+        record = records[0]
+        if isinstance(record, Point):
+            points = [one for one in records if isinstance(one, Point)]
             assert len(points) == len(records)
-            if is_retry:
-                points = self.missing(points)
-            if points:
-                metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
-                self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
-            return
-        (record,) = records
-        if isinstance(record, Tag):
-            self._write_tag(record)
-        elif isinstance(record, Dataset):
-            entity = MlflowDataset(record.name, record.digest, *_dataset_source(record.source))
-            context = InputTag("mlflow.data.context", record.context)
-            self._client.log_inputs(self._run_id, [DatasetInput(entity, [context])])
+            metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
+            self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
+        elif isinstance(record, Tag):
+            for key, text in clean_tags({record.key: record.value}).items():
+                self._client.set_tag(self._run_id, key, text)
         elif isinstance(record, Artifact):
             if not Path(record.path).is_file():
                 # A ValueError, because an OSError would mean that the store can't be written and is worth a retry.
                 raise ValueError(f"{record.path} does not exist")
             self._client.log_artifact(self._run_id, record.path, record.folder or None)
         else:
-            assert isinstance(record, Ending)
             self._client.set_terminated(self._run_id, record.status, record.end_time)
-
-    def _write_tag(self, tag: Tag) -> None:
-        text = tag.value
-        if tag.key == page.TAG:
-            # A person may have added to the description since it was last written.
-            text = page.merged(text, self._client.get_run(self._run_id).data.tags.get(page.TAG))
-        self._client.set_tag(self._run_id, tag_key(tag.key), cut(text, TAG_LIMIT))
-
-    def missing(self, points: Sequence[Point], *, by_step: bool = False) -> list[Point]:
-        """Returns the points that the run does not have, in order and without duplicates.
-
-        With `by_step`, a point of another value at the same step counts too. The whole history of each metric is
-        read, so pass many points in one call.
-        """
-        known = set()
-        for key in {point.key for point in points}:
-            for metric in self._client.get_metric_history(self._run_id, key):
-                stored = Point(metric.key, metric.value, metric.timestamp, metric.step)
-                known.add(_identity(stored, by_step=by_step))
-        missing: list[Point] = []
-        for point in points:
-            identity = _identity(point, by_step=by_step)
-            if identity not in known:
-                known.add(identity)
-                missing.append(point)
-        return missing
 
 
 def is_retryable(error: Exception) -> bool:
@@ -110,28 +71,8 @@ def is_retryable(error: Exception) -> bool:
     return isinstance(error, OSError)
 
 
-def _identity(point: Point, *, by_step: bool) -> tuple[object, ...]:
-    if by_step:
-        return (point.key, point.step)
-    # NaN does not equal itself, so it is compared by name.
-    return ("nan" if math.isnan(point.value) else point.value, point.key, point.step, point.timestamp)
-
-
-def _dataset_source(source: str) -> tuple[str, str]:
-    """Returns the type and the JSON by which MLflow shows where a dataset comes from."""
-    if source.startswith(("http://", "https://")):
-        return "http", json.dumps({"url": source})
-    if Path(source).is_absolute():
-        return "local", json.dumps({"uri": source})
-    return "code", json.dumps({"tags": {"source": source}})
-
-
-class _OtherStoreError(Exception):
-    """Keeps a file from being marked."""
-
-
 def sync(store: Store, path: Path, warn: Callable[[str], None]) -> int | None:
-    """Sends what a run's file has and the store lacks, with a line to `warn`.
+    """Sends what a run's file has and the store may lack, with a line to `warn`.
 
     Returns:
       How many records were sent; None if the file is another store's, or its process still runs.
@@ -141,21 +82,21 @@ def sync(store: Store, path: Path, warn: Callable[[str], None]) -> int | None:
       OSError: the file can't be read or marked, or another user can write to it.
       ValueError: it is not a file of a run's records.
     """
+    if run_file.parsed(path).head["store"] != fingerprint(store.uri):
+        return None
     try:
         with run_file.opened(path) as unsent:
-            if unsent.head["store"] != fingerprint(store.uri):
-                raise _OtherStoreError
             sent = _send(store, unsent, path)
-    except (HeldError, _OtherStoreError):
+    except HeldError:
         return None
     if sent:
-        warn(f"stored {sent:,} records of run {unsent.head['run_id']} that its process could not send")
+        warn(f"sent {sent:,} records of run {unsent.head['run_id']} that its process may not have stored")
     return sent
 
 
 def sync_run(store: Store, run: Run, warn: Callable[[str], None]) -> None:
     """Sends what the latest process of a run could not send, if its file is on this machine; a failure is a line."""
-    folder = tags_of(run.data.tags).get(FOLDER)
+    folder = run.data.tags.get(FOLDER)
     if not folder:
         return
     path = run_file.path_of(Path(folder), run.info.run_id)
@@ -168,12 +109,12 @@ def sync_run(store: Store, run: Run, warn: Callable[[str], None]) -> None:
 
 
 def _send(store: Store, unsent: Unsent, path: Path) -> int:
-    writer = MlflowWriter(store.client, unsent.head["run_id"])
+    run_id = unsent.head["run_id"]
+    writer = MlflowWriter(store.client, run_id)
     sent = 0
-    rejected = 0
-    why = ""
+    rejections: list[str] = []
     try:
-        batches = _missing(store, writer, unsent)
+        batches = _batches(store.client, run_id, unsent)
     except Exception as error:
         raise TrackingError(f"could not send {path}: {reason(error)}") from error
     for batch in batches:
@@ -185,28 +126,26 @@ def _send(store: Store, unsent: Unsent, path: Path) -> int:
         except Exception as error:
             if is_retryable(error):
                 raise TrackingError(f"could not send {path}: {reason(error)}; try again later") from error
-            rejected += len(batch)
-            why = why or reason(error)
-    if rejected:
-        raise TrackingError(f"{rejected:,} records of {path} were rejected: {why}")
+            rejections += [reason(error)] * len(batch)
+    if rejections:
+        raise TrackingError(f"{len(rejections):,} records of {path} were rejected: {rejections[0]}")
     return sent
 
 
-def _missing(store: Store, writer: MlflowWriter, unsent: Unsent) -> list[Sequence[Record]]:
-    """Returns the records that the run lacks, in batches; other records than points may be stored again."""
-    tags = tags_of(store.client.get_run(unsent.head["run_id"]).data.tags)
+def _batches(client: MlflowClient, run_id: str, unsent: Unsent) -> list[Sequence[Record]]:
+    """Returns the records that the run may lack, in batches for `MlflowWriter.write`."""
+    points = [record for record in unsent.records if isinstance(record, Point)]
+    others = [record for record in unsent.records if not isinstance(record, Point)]
+    tags = client.get_run(run_id).data.tags
     # If another process has continued the run, its tags and its status count, and it has trained some steps again.
-    is_continued = any(tags.get(key) != unsent.head.get(key) for key in (PID, BOOT))
-    points: list[Point] = []
-    others: list[Record] = []
-    for record in unsent.records:
-        if isinstance(record, Point):
-            points.append(record)
-        elif not is_continued:
-            others.append(record)
-    missing = writer.missing(points, by_step=is_continued)
+    if any(tags.get(key) != unsent.head.get(key) for key in (PID, BOOT)):
+        others = []
+        known: set[tuple[str, int]] = set()
+        for key in {point.key for point in points}:
+            known.update((key, stored.step) for stored in client.get_metric_history(run_id, key))
+        points = [point for point in points if (point.key, point.step) not in known]
     batches: list[Sequence[Record]] = [
-        missing[start : start + POINTS_PER_CALL] for start in range(0, len(missing), POINTS_PER_CALL)
+        points[start : start + POINTS_PER_CALL] for start in range(0, len(points), POINTS_PER_CALL)
     ]
     return batches + [[record] for record in others]
 

@@ -5,29 +5,28 @@ from __future__ import annotations
 import getpass
 import platform
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import starmap
 from pathlib import Path
 
 from mlflow.entities import Param
 
+from runner.cluster import process
 from runner.errors import TrackingError
 from runner.host import session
-from runner.tracking import page, process
-from runner.tracking.base import RunSpec
+from runner.tracking.base import ENDED, RunSpec
 from runner.tracking.location import shown
 from runner.tracking.mlflow_setup import reason, warn
-from runner.tracking.records import TAG_LIMIT, clean_params, cut
+from runner.tracking.records import DESCRIPTION, clean_params, clean_tags
 from runner.tracking.send import sync_run
 from runner.tracking.store import Store, search
-from runner.tracking.tags import tag_key, tags_of
 
 # MLflow rejects a `log_batch` of more params.
 _PARAMS_PER_CALL = 100
 _PARENT_TAG = "mlflow.parentRunId"
 _RESUMED = "resumed."
 _RUN_NAME = "tracking.run_name"
-_NOTE = "runner.note"
 # A file system that hangs must not keep a run from starting: the tag of git is only information.
 _GIT_TIMEOUT_S = 5
 
@@ -40,9 +39,11 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
     tags = {**_source_tags(root), **spec.tags, **process.identity()}
     if spec.parent_run_id:
         tags[_PARENT_TAG] = spec.parent_run_id
+    if spec.description:
+        tags[DESCRIPTION] = spec.description
     try:
         # The tags are part of the call, so a run never exists without the identity of its process.
-        run = store.client.create_run(store.experiment_id, tags=_stored_tags(tags), run_name=spec.name)
+        run = store.client.create_run(store.experiment_id, tags=clean_tags(tags), run_name=spec.name)
         run_id = str(run.info.run_id)
         params = list(starmap(Param, clean_params(spec.params).items()))
         for start in range(0, len(params), _PARAMS_PER_CALL):
@@ -68,21 +69,20 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
     try:
         run = client.get_run(run_id)
         sync_run(store, run, warn)
-        tags = tags_of(run.data.tags)
         recorded = run.data.params
         # A param that only the first start listed is compared too.
         now = {key: value for key, value in clean_params(spec.config).items() if key in recorded} | params
         changed = {f"{_RESUMED}{key}": value for key, value in now.items() if recorded.get(key) != value}
         client.update_run(run_id, status="RUNNING")
         # Compared with the last start: a run that was renamed in MLflow keeps that name.
-        last_name = tags.get(f"{_RESUMED}{_RUN_NAME}", recorded.get(_RUN_NAME))
+        last_name = run.data.tags.get(f"{_RESUMED}{_RUN_NAME}", recorded.get(_RUN_NAME))
         if params.get(_RUN_NAME, last_name) != last_name:
             client.update_run(run_id, name=spec.name)
-        new_tags = _stored_tags({**spec.tags, **process.identity(), **changed})
+        new_tags = clean_tags({**spec.tags, **process.identity(), **changed})
         for key, value in new_tags.items():
             client.set_tag(run_id, key, value)
         for key in run.data.tags:
-            if key == _NOTE or (key.startswith(_RESUMED) and key not in new_tags):
+            if key == ENDED or (key.startswith(_RESUMED) and key not in new_tags):
                 client.delete_tag(run_id, key)
     except Exception as error:
         raise _failed(store, f"run {run_id}", error) from error
@@ -96,30 +96,20 @@ def _failed(store: Store, what: str, error: Exception) -> TrackingError:
     )
 
 
-def _stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    return {tag_key(key): cut(str(value), TAG_LIMIT) for key, value in tags.items()}
-
-
 def _source_tags(root: Path) -> dict[str, str]:
     """Returns MLflow's own source tags."""
     program = Path(session.current().program)
     # `python -m runner` is recorded as `runner`.
     source = program.parent.name if program.name == "__main__.py" else program.name
-    try:
-        user = getpass.getuser()
+    tags = {"mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
     # In containers, a user id may have no name.
-    except (OSError, KeyError, ImportError):
-        user = "unknown"
-    tags = {"mlflow.source.name": source, "mlflow.source.type": "LOCAL", "mlflow.user": user}
+    with suppress(OSError, KeyError, ImportError):
+        tags["mlflow.user"] = getpass.getuser()
     if (root / ".git").exists():
-        command = ["git", "rev-parse", "HEAD"]
-        try:
-            commit = subprocess.check_output(
-                command, cwd=root, text=True, stderr=subprocess.DEVNULL, timeout=_GIT_TIMEOUT_S
-            )
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        with suppress(OSError, subprocess.SubprocessError):  # no git, or no commit yet
+            commit = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL, timeout=_GIT_TIMEOUT_S)
             tags["mlflow.source.git.commit"] = commit.strip()
-        except (OSError, subprocess.SubprocessError):
-            pass  # no git, or no commit yet
     return tags
 
 
@@ -127,7 +117,7 @@ def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
     """Marks runs of this machine as KILLED at their last point if their process is gone, in any active experiment."""
     client = store.client
     for found in search(store, None, "attributes.status = 'RUNNING'"):
-        if not process.is_gone(tags_of(found.data.tags)):
+        if not process.is_gone(found.data.tags):
             continue
         # What it could not store may include its true status.
         sync_run(store, found, warn)
@@ -135,12 +125,8 @@ def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
         if run.info.status != "RUNNING":
             continue
         run_id = run.info.run_id
-        pid = tags_of(run.data.tags)[process.PID]
-        why = f"process {pid} on {platform.node()} ended without recording a status"
-        client.set_tag(run_id, _NOTE, why)
-        description = page.killed(run.data.tags.get(page.TAG), why)
-        if description is not None:
-            client.set_tag(run_id, page.TAG, description)
+        pid = run.data.tags[process.PID]
+        client.set_tag(run_id, ENDED, f"process {pid} on {platform.node()} ended without recording a status")
         # The last point of each metric, which `run.data.metrics` has without its time. No history is read.
         times = [point.timestamp for point in run.data.to_proto().metrics]
         # Last, so that a run whose other changes fail is marked at the next start.

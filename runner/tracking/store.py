@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+import shlex
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mlflow
+import sqlalchemy
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
+from sqlalchemy.pool import StaticPool
 
 from runner.config.schema import TrackingConfig
 from runner.errors import ConfigError, TrackingError
+from runner.host.late import late
 from runner.host.lock import locked
 from runner.host.paths import project_root
+from runner.host.secrets import scrub
 from runner.host.signals import current
-from runner.tracking.location import VARIABLE, shown, sqlite_path, tracking_uri
-from runner.tracking.mlflow_setup import NOT_MLFLOW, quiet
-from runner.tracking.probe import create_tables, probe, unusable, unusable_by
+from runner.tracking.location import VARIABLE, is_database, is_http, shown, sqlite_path, tracking_uri
+from runner.tracking.mlflow_setup import NOT_MLFLOW, http_code, quiet, reason
+
+if TYPE_CHECKING:
+    from mlflow.store.db import utils
+else:
+    # MLflow's database code, which a tracking server's clients don't need.
+    utils = late("mlflow.store.db.utils")
 
 # MLflow's UI shows it in the list of experiments. Which view opens is up to the address, in MLflow 3.17.
-_KIND_TAG = "mlflow.experimentKind"
-_TRAINING = "custom_model_development"
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
 # Folder of the artifacts, next to a SQLite file.
 _ARTIFACTS = "mlartifacts"
 # Runs per request: MLflow's own default.
@@ -34,6 +45,9 @@ LATEST = "latest"
 KIND_TAG = "runner.kind"
 # Sweeps that an error lists.
 _SUGGESTIONS = 3
+# For the connection to a database server. One that responds at all does so within a second or two.
+_CONNECT_TIMEOUT_S = 5
+_LOCK_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,11 @@ class Store:
                 os.environ[VARIABLE] = previous_variable
 
 
+def open_tracking(config: TrackingConfig, root: Path | None = None) -> Store:
+    """Opens the store that the `tracking` group names; `root` has the default one, null: the project's folder."""
+    return open_store(tracking_uri(config.uri, root or project_root()), config.experiment)
+
+
 def open_store(uri: str, experiment: str) -> Store:
     """Opens the store of an absolute URI and an experiment by name, and creates them if they don't exist.
 
@@ -71,12 +90,12 @@ def open_store(uri: str, experiment: str) -> Store:
     quiet()
     path = sqlite_path(uri)
     try:
-        probe(uri)
-        with nullcontext() if path is None else _exclusive(path):
-            if path is not None:
-                create_tables(path)
-            client = MlflowClient(tracking_uri=uri)
-            opened = _experiment(client, uri, experiment)
+        if path is not None:
+            _prepare_sqlite(path)
+        elif is_database(uri):
+            _probe_server(uri)
+        client = MlflowClient(tracking_uri=uri)
+        opened = _experiment(client, uri, experiment)
     except TrackingError:
         raise
     # MLflow, SQLAlchemy, requests and drivers share no base class.
@@ -85,32 +104,69 @@ def open_store(uri: str, experiment: str) -> Store:
     return Store(client, uri, str(opened.experiment_id))
 
 
-def open_tracking(config: TrackingConfig) -> Store:
-    """Opens the store that the `tracking` group names; raises TrackingError."""
-    return open_store(tracking_uri(config.uri, project_root()), config.experiment)
+def _probe_server(uri: str) -> None:
+    """Connects to a database server once; MLflow would retry for minutes and then print pages of SQL."""
+    option = "timeout" if uri.startswith("mssql") else "connect_timeout"
+    engine = sqlalchemy.create_engine(uri, connect_args={option: _CONNECT_TIMEOUT_S})
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()
 
 
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """Keeps this user's other processes from creating the same SQLite file meanwhile.
+def _prepare_sqlite(path: Path) -> None:
+    """Creates a SQLite store if there is none, and checks that it can be written.
 
-    A file whose tables are only half made can't be opened again, so a signal has to wait.
+    MLflow's migrations are run in memory: in the file each waits for the disk several times, 5 s instead of 1 s on a
+    slow disk (MLflow 3.17), and a file that is only half made could not be opened again.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Keeps this user's other processes from creating the same file meanwhile.
     with locked(path.with_name(path.name + ".lock")), current().deferring():
-        yield
+        if not path.exists():
+            # With StaticPool all connections share the one database in memory.
+            engine = sqlalchemy.create_engine("sqlite://", poolclass=StaticPool)
+            utils._initialize_tables(engine)
+            unfinished = path.with_name(path.name + ".new")
+            unfinished.unlink(missing_ok=True)
+            with closing(engine.raw_connection()) as memory, closing(sqlite3.connect(unfinished)) as file:
+                memory.driver_connection.backup(file)  # type: ignore[union-attr]
+            engine.dispose()
+            unfinished.replace(path)
+    with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)) as connection:
+        # Every write begins so. It shows a lock, a read-only file or a full disk, and changes nothing.
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+
+
+def _unusable(uri: str, problem: str, fix: str) -> TrackingError:
+    alternatives = "or use tracking.uri=<another store> or tracking=none"
+    return TrackingError(f"tracking.uri={shown(uri)} can't be used: {problem}; {fix}, {alternatives}")
+
+
+def unusable_by(uri: str, error: Exception) -> TrackingError:
+    """Returns the error for a store that MLflow, a server or a driver failed to open, with the first thing to do."""
+    if "out-of-date database schema" in str(error):
+        fix = f"back it up and run `mlflow db upgrade {shlex.quote(shown(uri))}`, or install the newer MLflow"
+        return _unusable(uri, "another version of MLflow made its tables", fix)
+    code = http_code(error)
+    fix = "fix the cause"
+    if code in (401, 403, 407) or "PERMISSION_DENIED" in str(error):
+        fix = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+    elif is_http(uri):
+        fix = "start it (`mlflow server`), or check its address and its log"
+    return _unusable(uri, scrub(reason(error), uri), fix)
 
 
 def _experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     experiment = client.get_experiment_by_name(name) or _create_experiment(client, uri, name)
     if not experiment.experiment_id:
-        raise unusable(uri, NOT_MLFLOW, "use the address of an MLflow server")
+        raise _unusable(uri, NOT_MLFLOW, "use the address of an MLflow server")
     if experiment.lifecycle_stage != "active":
         raise TrackingError(
             f"tracking.experiment={name}: was deleted in {shown(uri)}; "
             f"run `mlflow experiments restore -x {experiment.experiment_id}` or set tracking.experiment=<another name>"
         )
-    if _KIND_TAG not in experiment.tags:
-        client.set_experiment_tag(experiment.experiment_id, _KIND_TAG, _TRAINING)
     return experiment
 
 
@@ -118,9 +174,9 @@ def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     path = sqlite_path(uri)
     location = None if path is None else (path.parent / _ARTIFACTS).as_uri()
     try:
-        return client.get_experiment(client.create_experiment(name, location, tags={_KIND_TAG: _TRAINING}))
+        return client.get_experiment(client.create_experiment(name, location, tags=_KIND))
     except MlflowException:
-        # A process of another machine may have been faster.
+        # Another process may have been faster.
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
             raise
@@ -140,25 +196,6 @@ def search(store: Store, experiments: Sequence[str] | None, filter_string: str) 
         if not token:
             break
     return runs
-
-
-def named(text: str, names: Mapping[str, str]) -> str:
-    """Returns the id of the run that a text names, given run ids and names, newest first.
-
-    A complete id comes before a name, of which the newest run counts, and a name before the start of an id.
-
-    Raises:
-      LookupError: no run matches, or several ids have this start; its text says which.
-    """
-    by_start = [run_id for run_id in names if text and run_id.startswith(text)]
-    if text in by_start:
-        return text
-    for run_id, name in names.items():
-        if name == text:
-            return run_id
-    if len(by_start) == 1:
-        return by_start[0]
-    raise LookupError("several run ids start with this" if by_start else "no run has this id or name")
 
 
 def find_sweep(store: Store, which: str, experiments: Sequence[str] | None = None) -> Run:

@@ -19,11 +19,10 @@ from runner.tracking.send import POINTS_PER_CALL, MlflowWriter, is_retryable
 
 # How often a caller that waits for the thread looks whether it is done.
 _POLL_INTERVAL_S = 0.01
-# Outages that are reported one by one. A server that fails and recovers all day must not fill a log.
+# Outages that are reported. A server that fails and recovers all day must not fill a log.
 _MAX_REPORTED_OUTAGES = 10
 # Most points that wait in memory, at about 150 bytes each. Those beyond are in the file only.
 _MAX_WAITING = 1_000_000
-_NOTIFY_AFTER_S = 30.0
 
 
 class AsyncWriter:
@@ -33,7 +32,7 @@ class AsyncWriter:
     picture may find no space where a point still does.
 
     Attributes:
-      rejected: records that the store rejected for good.
+      rejected: how many records the store rejected for good.
       unsent_points: how many points are in the file only, because too many waited.
       unfiled: records that the file did not accept; those of them that the store has are not lost.
     """
@@ -46,7 +45,7 @@ class AsyncWriter:
         A call costs the store about as much as 100 points, so a round stores what these seconds have brought. A store
         that failed is asked again in the next round.
         """
-        self.rejected: list[Record] = []
+        self.rejected = 0
         self.unsent_points = 0
         self.unfiled: list[Record] = []
         self._writer = writer
@@ -56,8 +55,7 @@ class AsyncWriter:
         self._added: deque[Record] = deque()
         self._points: deque[Record] = deque()
         self._others: deque[Record] = deque()
-        # The queue whose first batch failed, so that some of it may be stored already; None: the store works.
-        self._failed: deque[Record] | None = None
+        self._is_available = True
         self._outages = 0
         self._last_progress = time.monotonic()
         # Held while records move between queues and to the file, never while they are stored.
@@ -71,7 +69,7 @@ class AsyncWriter:
         """Queues records. Takes no lock, so that a training step never waits."""
         self._added.extend(records)
         # A failing store is not asked again before the next round, however many points wait.
-        if len(self._added) >= POINTS_PER_CALL and self._failed is None:
+        if len(self._added) >= POINTS_PER_CALL and self._is_available:
             self._wake.set()
 
     def flush(self, limit_s: float, *, while_moving: bool = False) -> bool:
@@ -81,16 +79,11 @@ class AsyncWriter:
         """
         started = time.monotonic()
         self._last_progress = started
-        is_notified = False
-        while count := len(self._remaining()):
-            now = time.monotonic()
+        while self._remaining():
             since = self._last_progress if while_moving else started
-            if now - since >= limit_s or not self._thread.is_alive():
+            if time.monotonic() - since >= limit_s or not self._thread.is_alive():
                 return False
-            if not is_notified and now - started >= _NOTIFY_AFTER_S:
-                is_notified = True
-                self._warn(f"still storing {count:,} records; after Ctrl-C the rest is in a file")
-            if self._failed is None:
+            if self._is_available:
                 self._wake.set()
             time.sleep(_POLL_INTERVAL_S)
         return True
@@ -121,8 +114,8 @@ class AsyncWriter:
             self._wake.clear()
             self._file_added()
             # If the store is unavailable for points, other records would fail too.
-            if self._store(self._points, POINTS_PER_CALL):
-                self._store(self._others, 1)
+            if self._store(self._points, POINTS_PER_CALL) and self._store(self._others, 1):
+                self._note_success()
 
     def _file_added(self) -> None:
         """Appends the added records to the file, and moves them to their queues."""
@@ -152,37 +145,38 @@ class AsyncWriter:
                 self._warn(f"could not write {self._file.path}: {reason(error)}; training continues")
 
     def _store(self, queue: deque[Record], batch_size: int) -> bool:
-        """Stores what waits in a queue; returns False if the store failed, so that the rest stays."""
+        """Stores what waits in a queue; returns whether that is all, or the store failed, so that the rest stays."""
         while queue and not self._abandoned.is_set():
             batch = list(islice(queue, batch_size))
             try:
-                self._writer.write(batch, is_retry=self._failed is queue)
+                self._writer.write(batch)
             # Whatever the client raises: a thread that ends here would lose every later point.
             except Exception as error:
                 if is_retryable(error):
-                    self._note_failure(queue, error)
+                    self._note_failure(error)
                     return False
                 if not self.rejected:
                     self._warn(f"the store rejects {type(batch[0]).__name__.lower()} records: {reason(error)}")
-                self.rejected.extend(batch)
+                self.rejected += len(batch)
             with self._lock:
                 for _ in batch:
                     queue.popleft()
             self._last_progress = time.monotonic()
-            if self._failed is queue:
-                self._failed = None
-                if self._outages < _MAX_REPORTED_OUTAGES:
-                    self._warn("store available again")
-        return True
+        return not queue
 
-    def _note_failure(self, queue: deque[Record], error: Exception) -> None:
-        if self._failed is queue:
+    def _note_success(self) -> None:
+        if not self._is_available:
+            self._is_available = True
+            if self._outages < _MAX_REPORTED_OUTAGES:
+                self._warn("store available again")
+
+    def _note_failure(self, error: Exception) -> None:
+        if not self._is_available:
             return
-        self._failed = queue
+        self._is_available = False
         self._outages += 1
         if self._outages <= _MAX_REPORTED_OUTAGES:
-            what = "metrics" if queue is self._points else "tags and files"
-            line = f"store unavailable ({reason(error)}); {what} are stored when it is back"
+            line = f"store unavailable ({reason(error)}); what waits is stored when it is back"
             if self._outages == _MAX_REPORTED_OUTAGES:
                 line += ". Further outages are not reported"
             self._warn(line)

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from runner.checkpoint.arguments import key_of
 from runner.cluster import lifecycle as processes
+from runner.cluster.membership import membership
 from runner.cluster.team import current as current_team
 from runner.config.convert import as_typed, choices, flatten
 from runner.config.schema import RunConfig, TaskConfig
@@ -25,8 +26,8 @@ from runner.host.terminal import incomplete
 from runner.layout import mesh
 from runner.task import metrics
 from runner.task.registry import metric_directions
-from runner.tracking import RunSpec, Status, Tracker, member, open_tracker
-from runner.tracking.page import ENDED as ENDED
+from runner.tracking import RunSpec, Status, Tracker, open_tracker
+from runner.tracking.base import ENDED as ENDED
 
 logger = logging.getLogger(__name__)
 
@@ -93,23 +94,13 @@ def open_run(
         listed_params(content, options, typed_keys),
         tags,
         config=dict(flatten(content)),
+        description=f"`{command}`",
     )
-    sweep = member.membership()
+    sweep = membership()
     if sweep is not None:
         spec = replace(spec, name=sweep.name, tags=tags | sweep.tags(), parent_run_id=sweep.parent_run_id)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    tracker = open_tracker(config.tracking, spec, folder, resume_run_id=resume_run_id)
-    page = tracker.page
-    page.command = command
-    count = mesh.size(config.mesh.axes)
-    kind = mesh.device_kind(config.mesh)
-    devices = f"{count} {'virtual CPU' if kind == 'cpu' else kind.upper()} device{'s' if count != 1 else ''}"
-    page.facts["mesh"] = f"{mesh.describe(config.mesh.axes)} on {devices}, layout {options.get('layout', '')}"
-    model_and_data = f"{options.get('model', '')} on {options.get('dataset', '')}"
-    batch_size = f"{config.dataset.batch_size:,} examples per batch"
-    page.facts["trains"] = f"{model_and_data}, {batch_size}, engine {config.engine.name}"
-    tracker.show_page()
-    return tracker
+    return open_tracker(config.tracking, spec, folder, resume_run_id=resume_run_id)
 
 
 def listed_params(

@@ -24,7 +24,7 @@ from runner.engine.lengths import RunLength
 from runner.host.late import late
 from runner.host.outputs import quiet_native_log, spared
 from runner.task.base import DataSpec, Evaluation, Report
-from runner.task.metrics import EVAL, MAXIMIZE, TEST
+from runner.task.metrics import MAXIMIZE
 from runner.tracking import Tracker
 from runner.train import loop
 from runner.train.display import result_table, shown
@@ -90,14 +90,6 @@ class Outcome:
         if self.result.test is not None:
             evaluations["test"] = self.result.test
         return evaluations
-
-    @property
-    def results(self) -> dict[str, float]:
-        """Metrics of `evaluations`, named as they are logged."""
-        results = prefixed(EVAL, self.result.evaluation.metrics)
-        if self.result.test is not None:
-            results |= prefixed(TEST, self.result.test.metrics)
-        return results
 
 
 def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:

@@ -17,6 +17,7 @@ from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.resume import Previous
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import Saver, take_state
+from runner.cluster.membership import membership
 from runner.cluster.team import current
 from runner.config import compose
 from runner.config.convert import as_typed, choices, resolved
@@ -45,7 +46,7 @@ from runner.plan.rates import utilization
 from runner.task import registry as task_registry
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
-from runner.tracking import Tracker, member
+from runner.tracking import Tracker
 from runner.train import feed, lines, loop, padded, profile
 from runner.train.display import Display
 from runner.train.record import ENDED, Verdict, open_run, recorded
@@ -97,7 +98,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
         start = 0 if checkpoint is None else checkpoint.step
         for line in devices.device_lines(config, composed):
             say(line)
-        if member.membership() is None:  # a sweep's table has what its jobs vary
+        if membership() is None:  # a sweep's table has what its jobs vary
             say(lines.config_line(as_typed(HydraConfig.get().overrides.task), folder))
             # A custom step has optimizers of its own, which only its code knows.
             if not task_registry.entry(config.task).own_step:
@@ -169,7 +170,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 def print_how_to_continue(kind: type[BaseException] | None, *_: object) -> None:
                     """Prints the command that continues the run, as its last line, if an exception ends it."""
                     # A sweep prints one command for all its jobs.
-                    if kind is not None and to_continue and team.is_first and member.membership() is None:
+                    if kind is not None and to_continue and team.is_first and membership() is None:
                         say(lines.continuing_line(to_continue.folder, config.cluster, config.name))
 
                 until_exit.push(print_how_to_continue)
@@ -187,7 +188,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 points = recovery.NewPoints(
                     tracker, checkpoint, repeats_steps=repeats_steps, continues=config.name is not None
                 )
-                _log_inputs(tracker, data, folder, overfits=trainer.overfit_batches is not None)
+                _log_inputs(tracker, data, folder)
                 tracker.watch_machine()
 
                 # ------------------------------------------------------------------ verification, engine and plan
@@ -200,8 +201,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     with quiet_native_log(folder / "runner.log"):
                         for path in write_files(plan, folder):
                             tracker.log_artifact(path)
-                    tracker.page.facts["plan"] = rows.in_a_line(plan)
-                    tracker.show_page()
+                    tracker.set_tags({"runner.plan": rows.in_a_line(plan)})
                     measures = plan.metrics()
                 points.log_changed(start, measures)
 
@@ -284,7 +284,6 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     peak,
                     data.encoding,
                 )
-                tracker.page.results |= outcome.results
                 with _unsaved(result, tracker):
                     with stages.stage("writing the results"):
                         record_result(outcome, tracker, folder)
@@ -372,18 +371,14 @@ def model_flops(model: ModelConfig, batch_size: int, engine: Engine, task: Task)
     return tokens.step_flops(shapes, set(engine.trainable), batch_size * task.tokens, task.tokens, units, used_experts)
 
 
-def _log_inputs(tracker: Tracker, data: Dataset, folder: Path, *, overfits: bool) -> None:
-    """Records the config, the tokenizer and the splits that the run reads."""
+def _log_inputs(tracker: Tracker, data: Dataset, folder: Path) -> None:
+    """Records the config, the tokenizer and the data that the run reads."""
     tracker.log_artifact(folder / "config.yaml")
     if current().is_first and data.vocabulary is not None and data.vocabulary.tokenizer:
         with required(folder):
             (folder / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
         tracker.log_artifact(folder / TOKENIZER)
-    contexts = ["train"]
-    if not overfits:
-        contexts += ["eval"] if data.validation is None else ["validation", "test"]
-    for context in contexts:
-        tracker.log_dataset(f"{data.name} {context}", data.digest, data.source, context)
+    tracker.set_tags({"runner.data": f"{data.name}, SHA-256 {data.digest}, {data.source}"})
 
 
 def _tracker(config: RunConfig, content: Mapping[str, object], run_id: str | None) -> Tracker:

@@ -129,7 +129,7 @@ ROWS: list[tuple[str, ...]] = [
     ("dataset.train=train[:100]", "dataset.train=train[:100]", "dataset.train='train[:100]'"),
     # Tracking, restarts and the trainer.
     ("tracking.uri=ftp://ann:secret@nowhere", "tracking.uri=ftp://ann:***@nowhere", "write sqlite:///<file>"),
-    ("tracking.uri=postgres://h/d", "tracking.uri=postgres://h/d", "unknown scheme"),
+    ("tracking.uri=postgres://h/d", "tracking.uri=postgres://h/d", "is no tracking URI"),
     ("devices=8", "devices=8", "only python -m runner.advise has this key", "set mesh=batch8"),
     ("cluster.restarts=3", "cluster.restarts=3", "needs resume=auto", "add resume=auto name=exp1"),
     ("cluster.restarts=3  resume=auto  name=exp1", "nothing that starts the run again"),

@@ -15,16 +15,15 @@ def body() -> int:
     import os
     import sys
 
-    from runner.cluster import launch, lifecycle
+    from runner.cluster import launch, lifecycle, membership
     from runner.cluster.team import ProcessError
     from runner.config.schema import ClusterConfig
     from runner.errors import ConfigError
-    from runner.tracking import member
     from tests.processes import acts
 
     asked = json.loads(sys.argv[1])
     config = ClusterConfig(**asked["cluster"])
-    member.join(os.environ)  # the launcher's end is this process's
+    membership.join(os.environ)  # the launcher's end is this process's
 
     def failed(error: Exception, code: int) -> int:
         if lifecycle.failed(str(error), own=code == 2):

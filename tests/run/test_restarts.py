@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.checkpoint import files, runs
-from runner.tracking import process as tracked_process
+from runner.cluster import process as tracked_process
 from tests.run.test_named import LENGTH
 from tests.run.test_runs import command, recorded
 

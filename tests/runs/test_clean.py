@@ -12,8 +12,8 @@ from runner.checkpoint import runs, storage
 from runner.cli.runs.command import main
 from runner.cli.runs.listing import ListedRun, find, select
 from runner.cli.runs.request import Request
+from runner.cluster import process
 from runner.errors import ConfigError
-from runner.tracking import process
 from runner.tracking.store import Store, open_store
 from tests.stores import store_in
 from tests.training.checkpoint.test_storage import content

@@ -60,7 +60,7 @@ def test_seeds_of_one_config_are_one_line_with_mean_and_deviation() -> None:
 
 
 def of_task(*names: str, told: dict[str, str] | None = None) -> RunRecord:
-    tags = {"runner.metrics": json.dumps(told)} if told else {}
+    tags = {"mlflow.runner.metrics": json.dumps(told)} if told else {}
     return RunRecord("r", "r", "FINISHED", {}, dict.fromkeys(names, 0.5), tags)
 
 

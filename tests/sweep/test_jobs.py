@@ -124,14 +124,14 @@ def test_a_signal_ends_the_running_jobs_cleanly_and_starts_no_other(tmp_path: Pa
 
 ORPHAN = """
 import os, sys, time
-from runner.tracking import member
+from runner.cluster import membership
 if len(sys.argv) > 1:
-    member.join(os.environ)
+    membership.join(os.environ)
     print(os.getpid(), flush=True)
     time.sleep(60)
 else:
     import subprocess
-    environment = {**os.environ, member.LAUNCHER_VARIABLE: str(os.getpid())}
+    environment = {**os.environ, membership.LAUNCHER_VARIABLE: str(os.getpid())}
     child = subprocess.Popen([sys.executable, __file__, "child"], env=environment, start_new_session=True)
     time.sleep(60)
 """

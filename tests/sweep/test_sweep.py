@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from runner.tracking.tags import tags_of
 from tests import forks, proc
 from tests.stores import store_in
 
@@ -68,8 +67,8 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
     names = {f"batch_size={size},mesh={mesh}" for size in (32, 64) for mesh in ("single", "batch2")}
     assert status_by_name(children) == dict.fromkeys(names, "FINISHED")
     (one,) = [run for run in children if run.info.run_name == "batch_size=32,mesh=batch2"]
-    assert tags_of(one.data.tags)["varied.dataset.batch_size"] == "32"
-    assert tags_of(one.data.tags)["varied.mesh"] == "batch2"
+    assert one.data.tags["mlflow.varied.dataset.batch_size"] == "32"
+    assert one.data.tags["mlflow.varied.mesh"] == "batch2"
     assert parent.data.tags["runner.sweep.best"].startswith("batch_size=32,")
     best = max(run.data.metrics["eval/accuracy"] for run in children)
     assert parent.data.metrics["best/eval/accuracy"] == best

@@ -39,12 +39,13 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
         config: Mapping[str, object] | None = None,
         run_name: str = "a run",
         parent_run_id: str | None = None,
+        description: str = "",
         finish_timeout_s: float = 30.0,
         resume_run_id: str | None = None,
     ) -> Tracker:
         tracker = open_tracker(
             TrackingConfig(uri=uri, experiment="tests"),
-            RunSpec(run_name, params or {}, {"purpose": "test"}, parent_run_id, config or {}),
+            RunSpec(run_name, params or {}, {"purpose": "test"}, parent_run_id, config or {}, description),
             folder,
             resume_run_id=resume_run_id,
             root=tmp_path,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.cli.runs.records import find_run
+from runner.cli.runs.records import find_run, pick
 from runner.errors import ConfigError
-from runner.tracking.store import named, open_store
+from runner.tracking.store import open_store
 
 NAMES = {"ab1": "x", "ab2": "x", "c12": "ab1", "d": "c"}
 
@@ -22,7 +22,7 @@ NAMES = {"ab1": "x", "ab2": "x", "c12": "ab1", "d": "c"}
     ],
 )
 def test_an_id_comes_before_a_name_and_that_before_the_start_of_an_id(text: str, run_id: str) -> None:
-    assert named(text, NAMES) == run_id
+    assert pick(text, NAMES) == run_id
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ def test_an_id_comes_before_a_name_and_that_before_the_start_of_an_id(text: str,
     [("ab", "several run ids start"), ("zz", "no run has"), ("", "no run has"), ("X", "no run has")],
 )
 def test_a_text_that_names_none_or_several_is_refused(text: str, problem: str) -> None:
-    with pytest.raises(LookupError, match=problem):
-        named(text, NAMES)
+    with pytest.raises(ConfigError, match=problem):
+        pick(text, NAMES)
 
 
 def test_a_store_is_searched_by_the_same_rule(uri: str) -> None:

@@ -36,7 +36,7 @@ def test_a_run_whose_process_died_is_marked_and_a_live_one_is_not(opener, uri, t
     runs = {run.info.run_name: run for run in client.search_runs([client.get_run(live.run_id).info.experiment_id])}
     run = runs["die"]
     assert run.info.status == "KILLED"
-    assert "ended without recording a status" in run.data.tags["runner.note"]
+    assert "ended without recording a status" in run.data.tags["runner.ended"]
     last = client.get_metric_history(run.info.run_id, "loss")[-1].timestamp
     assert run.info.end_time == last
     assert client.get_run(live.run_id).info.status == "RUNNING"

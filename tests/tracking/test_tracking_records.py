@@ -5,7 +5,6 @@ import pytest
 from runner.tracking.records import (
     PARAM_LIMIT,
     Artifact,
-    Dataset,
     Ending,
     Point,
     Tag,
@@ -21,7 +20,6 @@ from runner.tracking.records import (
     [
         Point("train/loss", 0.1, 17, 3),
         Tag("note", 'a "quoted"\nline'),
-        Dataset("mnist train", "abc", "tfds:mnist", "training"),
         Artifact("/x/curves.png", ""),
         Ending("KILLED", 18),
     ],

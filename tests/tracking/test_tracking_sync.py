@@ -11,9 +11,11 @@ from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
+from runner.cluster import process
 from runner.errors import TrackingError
 from runner.host.lock import HeldError
-from runner.tracking import Tracker, process, run_file, send
+from runner.tracking import Tracker, run_file, send
+from runner.tracking.base import FOLDER
 from runner.tracking.records import Artifact, Ending, Point, Record, Tag
 from runner.tracking.run_file import RunFile
 from runner.tracking.send import is_retryable
@@ -42,8 +44,8 @@ def left_by_a_dead_process(store: Store, folder: Path, records: list[Record]) ->
     file.append(records)
     file.close(sent=False)
     for key in (process.PID, process.BOOT):
-        store.client.set_tag(run, f"mlflow.{key}", file._head[key])
-    store.client.set_tag(run, f"mlflow.{send.FOLDER}", str(folder))
+        store.client.set_tag(run, key, file._head[key])
+    store.client.set_tag(run, FOLDER, str(folder))
     return file.path
 
 
@@ -155,7 +157,7 @@ def test_a_run_that_another_process_has_continued_gets_only_points_of_other_step
 ) -> None:
     path = left_by_a_dead_process(store, tmp_path, [*POINTS, Tag("note", "late"), Ending("FAILED", 9)])
     run = run_of(path)
-    store.client.set_tag(run, f"mlflow.{process.PID}", "another")
+    store.client.set_tag(run, process.PID, "another")
     store.client.log_batch(run, [Metric("loss", 0.5, 99, 4)])
     assert send.sync(store, path, print) == 4
     assert rows("loss") == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0), (4, 0.5)]
@@ -187,7 +189,7 @@ def test_what_a_failed_attempt_stored_is_not_sent_again(
     monkeypatch.setattr(MlflowClient, "log_batch", answers_too_late)
     with pytest.raises(TrackingError, match="try again later"):
         send.sync(store, path, print)
-    assert send.sync(store, path, print) == 500
+    assert send.sync(store, path, print) == 2500
     assert rows("loss") == [(step, step / 8) for step in range(2500)]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tracking.conftest import Opener
-from tests.tracking.server import environment, kill, wait_until_up
+from tests.tracking.server import environment, free_port, kill, wait_until_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -20,7 +20,8 @@ def test_the_printed_command_serves_the_run_at_the_printed_address(opener: Opene
     tracker = opener(uri, params={"dataset.batch_size": 128})
     tracker.log_metrics(1, {"eval/accuracy": 0.5})
     tracker.finish("FINISHED")
-    serve, page, all_runs = tracker.describe()
+    port = str(free_port())
+    serve, page, all_runs = [line.replace("5000", port) for line in tracker.describe()]
     address, run_id = re.fullmatch(r"run: (http://[\d.:]+)/#/experiments/\d+/runs/(\w+)\?.*", page).groups()  # type: ignore[union-attr]
     assert all_runs.startswith(f"all runs: {address}/#/experiments/")
     process = subprocess.Popen(

@@ -1,4 +1,3 @@
-import re
 import threading
 import time
 
@@ -12,19 +11,18 @@ from runner.tracking.writer import AsyncWriter
 
 
 class Store:
-    """Keeps what it is sent; raises as long as `error` is set, after storing where `stores_first`."""
+    """Keeps what it is sent; raises as long as `error` is set."""
 
     def __init__(self):
-        self.kept, self.calls, self.threads = [], [], set()
-        self.error, self.stores_first = None, False
+        self.kept, self.sizes, self.threads = [], [], set()
+        self.error = None
 
-    def write(self, records, *, is_retry=False):
-        self.calls.append((len(records), is_retry))
+    def write(self, records):
+        self.sizes.append(len(records))
         self.threads.add(threading.get_ident())
-        if self.error is None or self.stores_first:
-            self.kept += [record for record in records if not is_retry or record not in self.kept]
         if self.error is not None:
             raise self.error
+        self.kept += records
 
 
 class Calls:
@@ -65,7 +63,7 @@ def test_points_arrive_in_order_and_from_the_writers_thread_only(writer, store):
         writer.add([point])
     assert writer.flush(10)
     assert store.kept == _points(0, 5000)
-    assert max(size for size, _ in store.calls) <= 1000
+    assert max(store.sizes) <= 1000
     assert threading.get_ident() not in store.threads
 
 
@@ -81,17 +79,6 @@ def test_nothing_is_lost_or_doubled_while_the_store_is_away(writer, store, said)
     assert [line.split(" (")[0].split(" after")[0] for line in said] == ["store unavailable", "store available again"]
 
 
-def test_a_batch_that_was_stored_before_its_error_is_sent_again_as_unsure(writer, store):
-    store.error, store.stores_first = OSError("timed out"), True
-    writer.add(_points(0, 10))
-    writer.flush(0.1)
-    store.error = None
-    assert writer.flush(10)
-    assert store.kept == _points(0, 10)
-    assert store.calls[0] == (10, False)
-    assert all(unsure for _, unsure in store.calls[1:])
-
-
 def test_what_the_store_refuses_for_good_does_not_hold_up_the_rest(writer, store, said):
     store.error = ValueError("no such run")
     writer.add(_points(0, 3))
@@ -99,7 +86,7 @@ def test_what_the_store_refuses_for_good_does_not_hold_up_the_rest(writer, store
     store.error = None
     writer.add(_points(3, 5))
     assert writer.flush(10)
-    assert writer.rejected == _points(0, 3)
+    assert writer.rejected == 3
     assert store.kept == _points(3, 5)
     assert said == ["the store rejects point records: no such run"]
 
@@ -115,24 +102,21 @@ def test_an_abandoned_writer_hands_back_everything_that_is_not_stored(writer, st
 def test_draining_lasts_as_long_as_records_leave_the_queue(file, said, monkeypatch):
     stored = []
 
-    def slow(records, *, is_retry):  # noqa: ARG001
+    def slow(records):
         time.sleep(0.1)
         stored.extend(records)
 
     monkeypatch.setattr(writing, "POINTS_PER_CALL", 10)
-    monkeypatch.setattr(writing, "_NOTIFY_AFTER_S", 0.3)
     writer = AsyncWriter(Calls(slow), file, said.append, interval_s=0.01)
     writer.add(_points(0, 100))
     assert writer.flush(0.5, while_moving=True)
     assert stored == _points(0, 100)
-    assert len(said) == 1
-    assert re.fullmatch(r"still storing \d+ records; after Ctrl-C the rest is in a file", said[0])
 
 
 def test_a_store_that_hangs_holds_neither_the_caller_nor_the_file(file):
     release = threading.Event()
 
-    def hang(records, *, is_retry):  # noqa: ARG001
+    def hang(_):
         release.wait(30)
 
     writer = AsyncWriter(Calls(hang), file, print, interval_s=0.01)
@@ -148,7 +132,7 @@ def test_a_store_that_hangs_holds_neither_the_caller_nor_the_file(file):
 def test_points_do_not_wait_for_a_file_that_has_no_place(file, said):
     stored = []
 
-    def send(records, *, is_retry):  # noqa: ARG001
+    def send(records):
         if isinstance(records[0], Tag):
             raise OSError(28, "No space left on device")
         stored.extend(records)
@@ -160,14 +144,14 @@ def test_points_do_not_wait_for_a_file_that_has_no_place(file, said):
     assert not writer.flush(0.2)
     assert stored == _points(0, 30)
     assert writer.abandon() == [Tag("a", "b")]
-    assert said == ["store unavailable (No space left on device); tags and files are stored when it is back"]
+    assert said == ["store unavailable (No space left on device); what waits is stored when it is back"]
 
 
 def test_a_store_that_comes_and_goes_all_day_fills_no_log(writer, store, said):
     for step in range(40):
         store.error = OSError("Connection refused")
         writer.add(_points(step, step + 1))
-        while writer._failed is None:
+        while writer._is_available:
             time.sleep(0.001)
         store.error = None
         assert writer.flush(10)

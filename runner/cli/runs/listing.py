@@ -15,8 +15,8 @@ from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
 from runner.cli.runs.records import RunRecord, from_run, is_sweep, judged_by, pick
 from runner.cli.runs.request import Request
+from runner.cluster import process
 from runner.config.fields import seconds_of
-from runner.tracking import process
 from runner.tracking.store import Store, search
 
 

@@ -13,8 +13,7 @@ from mlflow.entities import Run
 
 from runner.errors import invalid
 from runner.task import metrics
-from runner.tracking.store import KIND_TAG, LATEST, Store, named, search
-from runner.tracking.tags import tags_of
+from runner.tracking.store import KIND_TAG, LATEST, Store, search
 
 _SPLITS = ("train", "eval", "test")
 _STEP_MS = "step_ms"
@@ -45,7 +44,7 @@ def from_run(run: Run) -> RunRecord:
         status=run.info.status,
         params=run.data.params,
         metrics={name: recorded(value) for name, value in run.data.metrics.items()},
-        tags=tags_of(run.data.tags),
+        tags=run.data.tags,
     )
 
 
@@ -90,19 +89,26 @@ def find_run(store: Store, which: str) -> Run:
 
 
 def pick(which: str, names: Mapping[str, str]) -> str:
-    """Returns the id that a text names among runs, newest first; see `runner.tracking.store.named`.
+    """Returns the id that a text names, given run ids and names, newest first.
+
+    A complete id comes before a name, of which the newest run counts, and a name before the start of an id.
 
     Raises:
       ConfigError: there is none, or an id's start matches several.
     """
     if which == LATEST and names:
         return next(iter(names))
-    try:
-        return named(which, names)
-    except LookupError as error:
-        newest = ", ".join(list(names)[:_SUGGESTIONS]) or "none yet"
-        problem = f"{error} (newest: {newest})"
-        raise invalid("run", which, problem=problem, fix="set run=latest or run=<id>") from error
+    by_start = [run_id for run_id in names if which and run_id.startswith(which)]
+    if which in by_start:
+        return which
+    for run_id, name in names.items():
+        if name == which:
+            return run_id
+    if len(by_start) == 1:
+        return by_start[0]
+    problem = "several run ids start with this" if by_start else "no run has this id or name"
+    problem += f" (newest: {', '.join(list(names)[:_SUGGESTIONS]) or 'none yet'})"
+    raise invalid("run", which, problem=problem, fix="set run=latest or run=<id>")
 
 
 def history(store: Store, run_id: str, metric: str) -> list[tuple[int, float]]:

@@ -11,17 +11,21 @@ from pathlib import Path
 from mlflow.entities import Run
 
 from runner.cli.sweep.settings import Settings
+from runner.cluster.membership import VARIED
 from runner.host.paths import project_root
-from runner.tracking import page, start
+from runner.tracking import start
 from runner.tracking.base import RunSpec, Status
 from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_setup import reason, warn
-from runner.tracking.records import TAG_LIMIT, cut
+from runner.tracking.records import DESCRIPTION, clean_tags
 from runner.tracking.start import mark_dead_runs
 from runner.tracking.store import KIND_TAG, Store, find_sweep, open_tracking, search
-from runner.tracking.tags import tag_key
 
 _FOLDER = "sweep"  # of its artifacts
+# What identifies a job's run: the keys and values that its sweep varies. Two short names may be alike.
+Values = frozenset[tuple[str, str]]
+# What a person writes below this line of the description stays.
+_END_OF_OURS = "\n\n---\n\n"
 
 
 @dataclass(frozen=True)
@@ -52,12 +56,13 @@ class Parent:
                 client.log_artifact(self.run_id, str(path), _FOLDER)
             for key, value in metrics.items():
                 client.log_metric(self.run_id, key, value)
-            run = client.get_run(self.run_id)
-            own = page.Page(command=self.command, ended=tags["runner.sweep.result"]).markdown(status)
-            first, *command = own.split("\n\n")
-            text = page.merged("\n\n".join([first, *description, *command]), run.data.tags.get(page.TAG))
-            for tag, content in {**tags, page.TAG: text}.items():
-                client.set_tag(self.run_id, tag_key(tag), cut(content, TAG_LIMIT))
+            current = client.get_run(self.run_id).data.tags.get(DESCRIPTION, _END_OF_OURS)
+            _, end_of_ours, added = current.partition(_END_OF_OURS)
+            if end_of_ours:
+                own = "\n\n".join([f"`{self.command}`", *description])
+                tags = {**tags, DESCRIPTION: f"{own}{end_of_ours}{added}"}
+            for tag, content in clean_tags(tags).items():
+                client.set_tag(self.run_id, tag, content)
         except Exception as error:
             warn(f"the sweep's results are not all stored: {reason(error)}")
         try:
@@ -74,6 +79,11 @@ class Parent:
         return ui_lines(self.store.uri, self.store.experiment_id, self.run_id)
 
 
+def values_of(tags: Mapping[str, str]) -> Values:
+    """Returns what identifies a run in its sweep, given its tags, stored or not."""
+    return frozenset(clean_tags({key: value for key, value in tags.items() if key.startswith(VARIED)}).items())
+
+
 def open_parent(settings: Settings, arguments: Sequence[str]) -> Parent:
     """Makes the sweep's run, or resumes the one of `sweep.resume`; its status is RUNNING.
 
@@ -88,9 +98,7 @@ def open_parent(settings: Settings, arguments: Sequence[str]) -> Parent:
     spec = RunSpec(settings.name, params, {KIND_TAG: "sweep", **settings.tracking.tags})
     command = shlex.join(["python", "-m", settings.module, *arguments])
     if settings.group.resume is None:
-        description = page.merged(page.Page(command=command).markdown("RUNNING").strip(), None)
-        described = replace(spec, tags={page.TAG: description, **spec.tags})
-        run_id = start.create(store, described, project_root())
+        run_id = start.create(store, replace(spec, description=f"`{command}`{_END_OF_OURS}"), project_root())
     else:
         run_id = find_sweep(store, settings.group.resume, [store.experiment_id]).info.run_id
         # Without params: those of the first start can't be changed.

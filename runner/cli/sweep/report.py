@@ -13,16 +13,16 @@ from runner import figures
 from runner.checkpoint.arguments import KEYS, key_of
 from runner.cli import plan, tables
 from runner.cli.runs.records import RunRecord, from_run, higher_is_better, results_of, shown_metrics, values_in
+from runner.cli.sweep.parent import Values, values_of
 from runner.cli.sweep.sweep import Sweep
 from runner.cluster.jobs import GOOD, Job, Outcome, jobs_text
+from runner.cluster.membership import varied_tags
 from runner.config.names import short_keys, short_value, varied_name
 from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.task import metrics
 from runner.tracking.base import Status
-from runner.tracking.member import Values, values_of, varied_tags
 from runner.tracking.mlflow_setup import reason, warn
-from runner.tracking.tags import tags_of
 
 # A resumed sweep runs these again: they may end well this time. A refused job would end as before.
 _RESUMABLE = {"killed", "failed", "not run"}
@@ -84,7 +84,7 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     best_metrics = {}
     description = []
     if best is not None:
-        tags |= {"runner.sweep.best": best.job.name, "runner.sweep.best_run_id": best.record.run_id}
+        tags |= {"runner.sweep.best": best.job.name, "mlflow.runner.sweep.best_run_id": best.record.run_id}
         best_metrics[f"best/{metric}"] = best.value(metric)
         link = f"[{best.job.name}]({sweep.parent.address(best.record.run_id)})"
         description.append(f"Best by {metric}: {link}, **{best.value(metric):.4g}**: `{_command(sweep, best.job)}`")
@@ -102,7 +102,7 @@ def _entries(sweep: Sweep) -> list[Entry]:
     if sweep.parent is not None:
         try:
             for run in sweep.parent.children():  # newest first: of a job that ran again, its last run counts
-                recorded.setdefault(values_of(tags_of(run.data.tags)), from_run(run))
+                recorded.setdefault(values_of(run.data.tags), from_run(run))
         except Exception as error:  # the table is of use without
             warn(f"the jobs' runs could not be read: {reason(error)}")
     entries = []

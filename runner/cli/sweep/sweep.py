@@ -13,9 +13,10 @@ from runner.checkpoint import resume, runs
 from runner.checkpoint.arguments import folder_of, key_of
 from runner.checkpoint.places import Place
 from runner.cli.messages import one_line
-from runner.cli.sweep.parent import Parent, open_parent
+from runner.cli.sweep.parent import Parent, Values, open_parent, values_of
 from runner.cli.sweep.settings import DIR, Settings
 from runner.cluster.jobs import Job, Outcome
+from runner.cluster.membership import varied_tags
 from runner.config import texts
 from runner.config.compose import compose_job, directory
 from runner.config.convert import resolved
@@ -23,8 +24,6 @@ from runner.errors import ConfigError
 from runner.host import folders, session, signals
 from runner.host.quoting import quoted, unquoted
 from runner.plan.checks.run import convert
-from runner.tracking.member import Values, values_of, varied_tags
-from runner.tracking.tags import tags_of
 
 _SUBDIR = "hydra.sweep.subdir"
 _SWEEP_PREFIXES = ("sweep.", "sweep/", "hydra.", "hydra/")  # of overrides that concern the sweep, not its jobs
@@ -65,7 +64,7 @@ class Sweep:
             self.parent = open_parent(settings, typed)
             if settings.group.resume:
                 for run in reversed(self.parent.children()):  # oldest first: the newest run of a job counts
-                    values = values_of(tags_of(run.data.tags))
+                    values = values_of(run.data.tags)
                     if values not in self._earlier or not _has_finished(self._earlier[values]):
                         self._earlier[values] = run
 

@@ -14,10 +14,10 @@ import pytest
 
 from runner.checkpoint import arguments, attempts, files, resume, runs, storage
 from runner.checkpoint.runs import SavedRun
+from runner.cluster import process
 from runner.config.schema import AUTO, RunConfig
 from runner.errors import ConfigError, PassingError
 from runner.host.lock import locked
-from runner.tracking import process
 from tests.configs import with_keys
 from tests.training.checkpoint.test_manifest import forge
 from tests.training.checkpoint.test_storage import content, end, flip

@@ -18,7 +18,7 @@ from runner.checkpoint import files, storage
 from runner.checkpoint.places import ObjectPath
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import RECORD
-from runner.tracking import process as process_of
+from runner.cluster import process as process_of
 from tests import forks, google_server, object_server
 from tests.google_server import Gateway
 from tests.object_server import BUCKET, Proxy

@@ -22,9 +22,10 @@ from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import MetricRecorder
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import Saver
+from runner.cluster import process
 from runner.config.schema import CheckpointConfig
 from runner.errors import ConfigError
-from runner.tracking import Tracker, process
+from runner.tracking import Tracker
 from tests.training.checkpoint.test_files import below
 from tests.training.checkpoint.test_storage import WHOLE, content, end
 

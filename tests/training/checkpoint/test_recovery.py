@@ -15,10 +15,11 @@ from omegaconf import OmegaConf
 
 from runner.checkpoint import arguments, attempts, files, resume, runs, storage
 from runner.checkpoint.reading import Checkpoint
+from runner.cluster import process
 from runner.config.schema import CheckpointConfig, EarlyStoppingConfig, RunConfig
 from runner.engine.lengths import RunLength
 from runner.errors import ConfigError, PassingError
-from runner.tracking import Tracker, process
+from runner.tracking import Tracker
 from runner.train.saved import open_saved
 from tests.data.conftest import python
 from tests.numpy_engine import KnownTask

@@ -8,11 +8,12 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-HOST = "runner.host"
-PID = "runner.pid"
+# MLflow's UI lists no tag whose name begins with `mlflow.`: these are for programs only.
+HOST = "mlflow.runner.host"
+PID = "mlflow.runner.pid"
 # Where and when it started: `<boot id>/<process namespace>/<ticks since boot>`, each empty if it can't be seen.
-BOOT = "runner.boot"
-MACHINE = "runner.machine"
+BOOT = "mlflow.runner.boot"
+MACHINE = "mlflow.runner.machine"
 # The Linux kernel's fixed inode number of the namespace outside all containers.
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _MACHINE_ID = Path("/etc/machine-id")
@@ -60,11 +61,6 @@ def is_gone(tags: Mapping[str, str]) -> bool:
     return now == _ZOMBIE or bool(started and now and now != started)
 
 
-def proc_has_own_ids() -> bool:
-    """Returns whether `/proc` lists this process by its id: not after `unshare --pid` without a new `/proc`."""
-    return _link("/proc/self") == str(os.getpid())
-
-
 def _machine_id() -> str:
     """Returns a digest of the machine's id, which is not meant to be published; empty if it has none."""
     text = _text(_MACHINE_ID)
@@ -78,7 +74,8 @@ def _start_time(pid: int) -> str:
     """Returns when a process started, in ticks since boot; empty if that can't be seen."""
     # The name of the command is in parentheses and may contain spaces.
     fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    if not fields or not proc_has_own_ids():
+    # After `unshare --pid` without a new `/proc`, this lists other processes by these ids.
+    if not fields or _link("/proc/self") != str(os.getpid()):
         return ""
     return _ZOMBIE if fields[_STATE_FIELD] in "ZX" else fields[_START_FIELD]
 

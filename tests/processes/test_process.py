@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from runner.tracking import process
-from runner.tracking.process import BOOT, HOST, MACHINE, PID, identity, is_gone
+from runner.cluster import process
+from runner.cluster.process import BOOT, HOST, MACHINE, PID, identity, is_gone
 from tests.proc import needs_own_proc
 
 

@@ -1,4 +1,4 @@
-"""Membership of a job in its sweep, which the launcher passes through the environment."""
+"""What a sweep's launcher passes to the process of a job, through the environment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ from dataclasses import asdict, dataclass, field
 from runner.cluster.launch import LAUNCHER_VARIABLE
 from runner.config.names import varied_name
 from runner.host import session
-from runner.tracking.records import TAG_LIMIT, clean_key, cut
 
 _VARIABLE = "RUNNER_SWEEP_JOB"
-_VARIED = "varied."
-JOB_TAG = "runner.sweep.job"
+VARIED = "mlflow.varied."
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that this process gets when its parent ends
-Values = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,7 @@ class Membership:
 
     def tags(self) -> dict[str, str]:
         """Returns the tags with the job's number and its values."""
-        tags = {JOB_TAG: str(self.job), "runner.varied": varied_name(self.varied)}
-        return tags | varied_tags(self.varied)
+        return {"mlflow.runner.sweep.job": str(self.job), **varied_tags(self.varied)}
 
     def environment(self) -> dict[str, str]:
         """Returns the variable that passes this to a process."""
@@ -53,13 +49,7 @@ class Membership:
 
 def varied_tags(varied: Mapping[str, str]) -> dict[str, str]:
     """Returns the tags of a job's run that have its values of what varies, by key."""
-    return {f"{_VARIED}{key.lstrip('+')}": value for key, value in varied.items()}
-
-
-def values_of(tags: Mapping[str, str]) -> Values:
-    """Returns what identifies a run in its sweep: short names of two jobs may be alike, their values are not."""
-    # As the store cuts them, so that its tags and those of `varied_tags` compare equal.
-    return frozenset((clean_key(key), cut(value, TAG_LIMIT)) for key, value in tags.items() if key.startswith(_VARIED))
+    return {f"{VARIED}{key.lstrip('+')}": value for key, value in varied.items()}
 
 
 def join(environ: MutableMapping[str, str]) -> None:
@@ -76,12 +66,6 @@ def join(environ: MutableMapping[str, str]) -> None:
         ended_before_prctl = os.getppid() != int(launcher_pid)
         if ended_before_prctl:
             sys.exit(128 + signal.SIGTERM)
-
-
-def environment() -> dict[str, str]:
-    """Returns the variable that hands this process's membership, if any, to those that run the job in its place."""
-    member = membership()
-    return {} if member is None else member.environment()
 
 
 def membership() -> Membership | None:
