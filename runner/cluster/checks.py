@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from runner.cluster import place, restarts
 from runner.config.schema import AUTO, ClusterConfig, MeshConfig
 from runner.errors import invalid
@@ -13,13 +11,7 @@ from runner.layout import mesh
 _TRAINS = "runner"
 
 
-def check(
-    config: ClusterConfig,
-    on: MeshConfig,
-    engine: str,
-    resume: str | None,
-    single_process_engines: Collection[str],
-) -> None:
+def check(config: ClusterConfig, on: MeshConfig, resume: str | None) -> None:
     """Checks that the processes can share the devices of the mesh evenly; its axes are settled.
 
     Raises:
@@ -38,8 +30,6 @@ def check(
         _check_restarts(config, resume)
     if count > 1 and mesh.device_kind(on) == "tpu":
         raise invalid("cluster.processes", count, problem="must be 1 on TPUs", fix="set cluster=single")
-    if count > 1:
-        _check_engine(engine, single_process_engines)
 
 
 def _check_restarts(config: ClusterConfig, resume: str | None) -> None:
@@ -66,17 +56,6 @@ def _check_restarts(config: ClusterConfig, resume: str | None) -> None:
     if names_checkpoint and starts_itself:
         problem = f"names a checkpoint, to which each restart would return ({key}={value})"
         raise invalid("resume", resume, problem=problem, fix=f"set {key}=0")
-
-
-def _check_engine(engine: str, single_process_engines: Collection[str]) -> None:
-    """Rejects DTensor in several processes.
-
-    TensorFlow's servers ignore the address that they are given and listen on all interfaces. They authenticate nobody
-    and run every graph that they are sent, which may read and write the user's files.
-    """
-    if engine in single_process_engines:
-        problem = "trains in one process only"
-        raise invalid("engine", engine, problem=problem, fix="set engine=jax, or cluster=single")
 
 
 def machines(config: ClusterConfig, kind: str) -> int:

@@ -85,7 +85,6 @@ class EngineConfig:
         cast to bfloat16 copies for the model, shard by shard before the all-gather); `bfloat16` (half the memory).
       combine_all_reduces: DTensor: merge the all-reduces of a step into one. That moves them across variable accesses,
         so a model whose step reads what it has written is rejected.
-      intra_op_threads: DTensor: threads per operation; null: the cores divided by the number of virtual devices.
       loop: jax: how the steps of one device call are run: `device` (a loop inside one program), `host` (one program
         per step) or `auto`: `device`, except for convolutions that XLA's CPU loops make several times slower.
       data: jax: location of the training examples: `device` (all of them on every device), `host` (streamed) or
@@ -98,8 +97,6 @@ class EngineConfig:
     precision: str = choice("float32", "float32", "bfloat16")
     state: str = choice("float32", "float32", "master", "bfloat16")
     combine_all_reduces: bool = True
-    # A choice: more than the cores of any machine of today, so that only typing mistakes are rejected.
-    intra_op_threads: int | None = integer(None, at_least=1, at_most=1024)
     loop: str = choice("auto", "auto", "device", "host")
     data: str = choice("auto", "auto", "device", "host")
     compilation_cache: bool = True

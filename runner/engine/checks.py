@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from operator import attrgetter
 
+from runner.cluster import place
 from runner.config.schema import EngineConfig, RunConfig
 from runner.config.values import changed, check_name
 from runner.engine.optim.rules import OPTIMIZERS
@@ -24,38 +25,15 @@ _OF_FULL_ENGINES: Mapping[str, object] = {
 }
 
 # A custom step computes gradients and updates itself, so keys of the run's own ones would have no effect:
-# key -> (the value that asks for nothing, problem, fix).
-_NOT_WITH_OWN_STEPS = {
-    "engine.state": (
-        "float32",
-        "must be float32 with task=step, whose optimizers store what they compute",
-        "remove engine.state",
-    ),
-    "trainer.accumulate_steps": (
-        1,
-        "must be 1 with task=step, which takes the gradients itself",
-        "accumulate in train_step, or pass gradient_accumulation_steps to its optimizers",
-    ),
-    "optimizer.ema.decay": (
-        None,
-        "has no effect with task=step",
-        "keep the average as a model of the class, see docs/custom_steps.md",
-    ),
-    "optimizer.gradient_norm": (
-        None,
-        "needs the run's own gradients, but task=step takes its own",
-        "return the norm as a metric of train_step and name it in task.log",
-    ),
-    "optimizer.schedule.plateau.metric": (
-        None,
-        "lowers the learning rate of the run's optimizer, but task=step has optimizers of its own",
-        "choose a schedule, or remove it",
-    ),
-    "layout.from_model": (
-        False,
-        "needs one model, but task=step has several",
-        "write the rules in the layout, such as layout=fsdp_megatron",
-    ),
+# key -> the value that asks for nothing.
+_NOT_WITH_OWN_STEPS: Mapping[str, object] = {
+    "engine.state": "float32",
+    "layout.from_model": False,
+    "trainer.accumulate_steps": 1,
+    "optimizer.ema.decay": None,
+    "optimizer.gradient_norm": None,
+    "optimizer.schedule.plateau.metric": None,
+    "optimizer.groups": [],
 }
 
 
@@ -82,13 +60,13 @@ def check(config: RunConfig) -> None:
         )
     if entry.full:
         return
-    for key, default in _OF_FULL_ENGINES.items():
-        value = attrgetter(key)(config)
-        if value != default:
-            if key == "optimizer.groups":
-                value = [group.match for group in value]
-            problem = f"engine={config.engine.name} does not support it"
-            raise invalid(key, value, problem=problem, fix=f"set engine=jax, or remove {key}")
+    if place.count(config.cluster) > 1:
+        # TensorFlow's servers ignore the address that they are given and listen on all interfaces. They authenticate
+        # nobody and run every graph that they are sent, which may read and write the user's files.
+        problem = "trains in one process only"
+        raise invalid("engine", config.engine.name, problem=problem, fix="set engine=jax, or cluster=single")
+    problem = f"engine={config.engine.name} does not support it"
+    _check_unset(config, _OF_FULL_ENGINES, problem, fix="set engine=jax, or remove ")
     for name, spec in config.layout.inputs.items():
         # The features of vectors may be sharded, as in TensorFlow's tutorial; a convolution would gather images first.
         if len(spec) > 2 and any(spec[1:]):
@@ -96,19 +74,26 @@ def check(config: RunConfig) -> None:
             raise invalid(f"layout.inputs.{name}", spec, problem=problem, fix="set engine=jax")
 
 
+def _check_unset(config: RunConfig, defaults: Mapping[str, object], problem: str, fix: str) -> None:
+    """Rejects a key that has another value than the given one; the fix ends with the key."""
+    for key, default in defaults.items():
+        value = attrgetter(key)(config)
+        if value == default:
+            continue
+        if key == "optimizer.groups":
+            value = [group.match for group in value]
+        raise invalid(key, value, problem=problem, fix=fix + key)
+
+
 def _check_keys(config: EngineConfig) -> None:
     own = ENGINES[config.name].keys
     for engine_name, entry in ENGINES.items():
         # Every engine's keys are in the typed config, so only one that differs from its default was asked for.
         for key in changed(config, entry.keys):
-            if key in own:
-                continue
-            raise invalid(
-                f"engine.{key}",
-                getattr(config, key),
-                problem=f"engine={config.name} has no such key",
-                fix=f"remove engine.{key}, or set engine={engine_name}",
-            )
+            if key not in own:
+                problem = f"engine={config.name} has no such key"
+                fix = f"remove engine.{key}, or set engine={engine_name}"
+                raise invalid(f"engine.{key}", getattr(config, key), problem=problem, fix=fix)
 
 
 def check_model(config: RunConfig, *, has_several: bool) -> None:
@@ -134,28 +119,11 @@ def check_own_step(config: RunConfig) -> None:
     engine = config.engine.name
     if not ENGINES[engine].full:
         raise invalid("engine", engine, problem="can't compute custom steps (task=step)", fix="set engine=jax")
-    for key, (default, problem, fix) in _NOT_WITH_OWN_STEPS.items():
-        value = attrgetter(key)(config)
-        if value != default:
-            raise invalid(key, value, problem=problem, fix=fix)
+    problem = "acts on the run's own model or optimizer, but task=step has its own (docs/custom_steps.md)"
+    _check_unset(config, _NOT_WITH_OWN_STEPS, problem, fix="remove ")
     if config.trainer.on_nan == "restore":
-        raise invalid(
-            "trainer.on_nan",
-            "restore",
-            problem="lowers the learning rate of the run's optimizer, but task=step has optimizers of its own",
-            fix="set trainer.on_nan=stop",
-        )
+        raise invalid("trainer.on_nan", "restore", problem=problem, fix="set trainer.on_nan=stop")
     if OPTIMIZERS[config.optimizer.name].is_transformation:
-        raise invalid(
-            "optimizer",
-            config.optimizer.name,
-            problem="task=step gives build an optimizer of Keras",
-            fix="set optimizer=keras, or make the optimizers in build",
-        )
-    if config.optimizer.groups:
-        raise invalid(
-            "optimizer.groups",
-            [group.match for group in config.optimizer.groups],
-            problem="are groups of the run's optimizer, but task=step has optimizers of its own",
-            fix="make one optimizer per group in build, or call exclude_from_weight_decay there",
-        )
+        problem = "task=step gives build an optimizer of Keras"
+        fix = "set optimizer=keras, or make the optimizers in build"
+        raise invalid("optimizer", config.optimizer.name, problem=problem, fix=fix)

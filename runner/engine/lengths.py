@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from runner.config.schema import LayoutConfig, RunConfig, TaskConfig, TrainerConfig
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import ArraySpec, DataSource
+from runner.data.base import ArraySpec
 from runner.data.sampler import steps_in_epoch
-from runner.engine.optim import checks as checks_optimizer
 from runner.errors import ConfigError, invalid
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size
@@ -17,10 +16,6 @@ from runner.task import registry as task
 
 # Engines count steps in int32.
 _MAX_STEPS = 2**31 - 1
-
-# Bytes of examples that may be made ready at once. Without a limit, a config whose input alone fills the host's memory
-# would be killed by the system in the middle of its start.
-_MAX_BYTES = 4 << 30
 
 # Examples per batch of an evaluation, unless training batches are larger: fewer calls against more memory.
 _EVAL_BATCH = 1000
@@ -89,19 +84,13 @@ class RunLength:
         """Returns how far a run has come that has done so many steps.
 
         >>> RunLength(20, epoch=10, period=10, by_epochs=True).describe_position(13)
-        'step 13: epoch 2 of 2, with 3 of its 10 steps done'
-        >>> RunLength(2500, epoch=10, period=1000).describe_position(1300)
-        'step 1,300 of 2,500'
+        'step 13 of 20, epoch 2 of 2'
         """
-        if not self.by_epochs:
-            return f"step {step:,} of {self.total:,}"
-        epochs = self.total // self.epoch
-        epoch = min(step // self.epoch, epochs - 1)
-        line = f"step {step:,}: epoch {epoch + 1} of {epochs}"
-        done = step - epoch * self.epoch
-        if done:
-            line += f", with {done:,} of its {self.epoch:,} steps done"
-        return line
+        position = f"step {step:,} of {self.total:,}"
+        if self.by_epochs:
+            epochs = self.total // self.epoch
+            position += f", epoch {min(step // self.epoch + 1, epochs)} of {epochs}"
+        return position
 
     def describe_end(self, step: int) -> str:
         """Returns why a run ended that has done all its steps, or more if it was shortened."""
@@ -144,7 +133,6 @@ def run_length(config: RunConfig, examples: int, tokens: int) -> RunLength:
         total = value * epoch
         if total > _MAX_STEPS:
             _raise_too_long(key, value, _MAX_STEPS // epoch, f"{epoch} steps per epoch")
-    checks_optimizer.check_rates(config.optimizer, total)
     return RunLength(
         total,
         epoch,
@@ -250,37 +238,9 @@ def steps_per_call(dataset: DatasetConfig, trainer: TrainerConfig, examples: int
     return min(trainer.steps_per_call, trainer.steps or epoch, trainer.evaluate_every_steps or epoch, epoch)
 
 
-def check_memory(dataset: DatasetConfig, trainer: TrainerConfig, source: DataSource, total: int) -> None:
-    """Rejects more than 4 GiB of examples that are on their way to the devices at once."""
-    largest = _max_steps(dataset, source)
-    per_call = steps_per_call(dataset, trainer, source.size) or 1
-    if per_call > largest:
-        _raise_too_large("trainer.steps_per_call", trainer.steps_per_call, largest)
-    # Calls are made ready across the ends of epochs.
-    if min(per_call * dataset.prefetch, total) > largest:
-        _raise_too_large("dataset.prefetch", dataset.prefetch, max(1, largest // per_call))
-
-
-def check_verified(dataset: DatasetConfig, steps: int, source: DataSource) -> None:
-    """Rejects more than 4 GiB of examples of `verify.steps`."""
-    largest = _max_steps(dataset, source)
-    if steps > largest:
-        # More than 20 steps are accepted, but slow, so they are not suggested.
-        _raise_too_large("verify.steps", steps, largest, min(largest, 20))
-
-
-def _raise_too_large(key: str, value: object, largest: int, suggested: int | None = None) -> None:
-    problem = f"must be at most {largest}, because the examples of more steps would need over 4 GiB"
-    raise invalid(key, value, problem=problem, fix=f"set {key}={suggested or largest}")
-
-
 def bytes_per_step(config: DatasetConfig, arrays: Mapping[str, ArraySpec]) -> int:
     """Returns the bytes of a global batch of arrays."""
     return config.batch_size * sum(spec.bytes for spec in arrays.values())
-
-
-def _max_steps(dataset: DatasetConfig, source: DataSource) -> int:
-    return max(1, _MAX_BYTES // max(bytes_per_step(dataset, source.specs), 1))
 
 
 def _batch_axis_size(config: LayoutConfig, axes: Mapping[str, int]) -> int:

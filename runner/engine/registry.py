@@ -99,7 +99,7 @@ _KERAS_DTENSOR = EngineEntry(
     # would take longer than ours, and no run needs them.
     hidden=("jax", "pandas", "sklearn"),
     install="pip install -e .",
-    keys=("combine_all_reduces", "intra_op_threads"),
+    keys=("combine_all_reduces",),
 )
 ENGINES: Mapping[str, EngineEntry] = {
     "keras_dtensor": _KERAS_DTENSOR,
@@ -118,27 +118,12 @@ ENGINES: Mapping[str, EngineEntry] = {
 }
 
 
-def has_keras_3(name: str) -> bool:
-    """Returns whether an engine trains models of Keras 3, and plans for absent hardware; else of tf_keras."""
-    return ENGINES[name].full
-
-
 def keras_package(name: str | None) -> str:
     """Returns the Keras package of an engine's models, tf_keras for a recorded name that is no engine now."""
     entry = ENGINES.get(name or "")
     if entry is None:
         return TF_KERAS
     return entry.keras
-
-
-def single_process_engines() -> frozenset[str]:
-    """Returns the engines that train in one process only."""
-    return frozenset(name for name, entry in ENGINES.items() if not entry.full)
-
-
-def keras_3_engines() -> frozenset[str]:
-    """Returns the names of the engines that train models of Keras 3."""
-    return frozenset(filter(has_keras_3, ENGINES))
 
 
 def distributions() -> tuple[str, ...]:
@@ -180,7 +165,7 @@ def prepare(config: RunConfig) -> None:
         return
     load(config)
     with _remembering_environment():
-        _prepare_devices(config)
+        ENGINES[config.engine.name].module("devices").prepare_devices(config)
     # Now, so that a mistake in them ends the command before a run is recorded; the rest is called before that anyway.
     if not target.is_own(config.model):
         target.check_options(config.model)
@@ -204,14 +189,9 @@ def _prepare_imports(config: RunConfig) -> None:
     imports.watch(config.trainer.seed, user_packages - engine_libraries)
 
 
-def _prepare_environment(config: RunConfig, name: str | None = None) -> None:
-    entry = ENGINES[name or config.engine.name]
+def _prepare_environment(config: RunConfig) -> None:
     with _remembering_environment():
-        entry.module("environment").prepare_environment(config)
-
-
-def _prepare_devices(config: RunConfig) -> None:
-    ENGINES[config.engine.name].module("devices").prepare_devices(config)
+        ENGINES[config.engine.name].module("environment").prepare_environment(config)
 
 
 @contextmanager
@@ -235,14 +215,13 @@ def environment_for_children() -> dict[str, str]:
     return environment
 
 
-def load(config: RunConfig, name: str | None = None) -> None:
+def load(config: RunConfig) -> None:
     """Sets the process's environment for an engine and imports its libraries, but not those in `hidden`."""
-    name = name or config.engine.name
-    check_installed(name)
-    entry = ENGINES[name]
+    check_installed(config.engine.name)
+    entry = ENGINES[config.engine.name]
     if not imports.is_watching():
         _prepare_imports(config)
-    _prepare_environment(config, name)
+    _prepare_environment(config)
     first = entry.libraries[0]
     if first in sys.modules:
         # A user's module has imported it already: nothing to wait for, so no stage is shown.

@@ -163,7 +163,7 @@ class _Accounts:
     def __init__(
         self, engine: EngineConfig, model: ModelConfig, examples: int, microbatches: int, device: str
     ) -> None:
-        self._has_keras_3 = registry.has_keras_3(engine.name)
+        self._has_keras_3 = registry.ENGINES[engine.name].full
         self._microbatches = microbatches
         self._examples = examples // microbatches
         self._compute_width = _FLOAT32

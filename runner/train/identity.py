@@ -19,7 +19,6 @@ _IGNORED_GROUPS = ("tracking", *_GROUPS_OF_COMMANDS)
 _IGNORED_PREFIXES = ("trainer.checkpoint.", "trainer.profile.", "cluster.restart")
 _IGNORED_KEYS = frozenset(
     {
-        "engine.intra_op_threads",
         "dataset.data_dir",
         "dataset.download",
         "dataset.prefetch",

@@ -119,7 +119,6 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
             config = replace(config, trainer=trainer, optimizer=optimizer)
             length = lengths.run_length(config, data.train.size, task.tokens)
-            lengths.check_memory(config.dataset, config.trainer, data.train, length.total)
             # A named run that died before its first checkpoint is continued in the tracking store.
             run_id = None
             if previous is not None:

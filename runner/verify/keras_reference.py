@@ -16,7 +16,7 @@ import tf_keras
 from runner import arrays
 from runner.arrays import Tensor
 from runner.data.base import Array
-from runner.engine.dtensor import masks
+from runner.engine.dtensor import operations
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.adapters.paths import named_variables
 from runner.engine.optim import groups
@@ -146,7 +146,7 @@ class KerasReference(GradientReference):
     ) -> tuple[Tensor, list[Tensor]]:
         with tf.GradientTape() as tape:
             entered = scope.enter(scope.Scope(self._request.config.trainer.seed, microstep))
-            with entered, masks.masks_from_scope(self._model):
+            with entered, operations.masks_from_scope(self._model):
                 outputs = self._model(inputs, training=True)
             outputs = _in_float32(outputs)
             loss_b = self._task.loss(self._ops, outputs, batch)

@@ -33,7 +33,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from runner.data.base import Array
-from runner.engine.optim.base import Slot
+from runner.engine.optim.rules import Slot
 from runner.layout.paths import (
     ema_path,
     slot_path,

@@ -24,9 +24,8 @@ from runner.engine.optim import (
     norms,
     rules,
 )
-from runner.engine.optim.base import Slot
 from runner.engine.optim.norms import clip
-from runner.engine.optim.rules import OPTIMIZERS
+from runner.engine.optim.rules import OPTIMIZERS, Slot
 from runner.engine.optim.schedules import learning_rate
 from runner.engine.optim.stock import (
     StockPart,

@@ -17,7 +17,7 @@ from runner.data.sampler import eval_plan
 from runner.data.vocabulary import Vocabulary
 from runner.data.workers import Workers
 from runner.engine.base import HostBatches
-from runner.engine.lengths import check_verified, epoch_steps, eval_sizes, run_length, without_padding
+from runner.engine.lengths import epoch_steps, eval_sizes, run_length, without_padding
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size
 from runner.task.base import DataSpec
@@ -156,7 +156,6 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
       ConfigError: the split has less than one batch, or fewer than `trainer.steps_per_epoch`.
       DataError: an example can't be read.
     """
-    check_verified(config.dataset, config.verify.steps, data.train)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     total_steps = run_length(config, data.train.size, task.tokens).total
     per_epoch = epoch_steps(config.dataset, config.trainer, data.train.size)

@@ -14,8 +14,8 @@ from runner.arrays import Tensor
 from runner.config.schema import OptimizerConfig
 from runner.engine.jax.updates import slots_of_transformation
 from runner.engine.optim import transformation
-from runner.engine.optim.base import Slot
 from runner.engine.optim.groups import Settings
+from runner.engine.optim.rules import Slot
 from runner.engine.optim.schedules import learning_rate
 
 

@@ -135,7 +135,7 @@ def make_reference(request: Request) -> Reference:
     """
     if request.data.task.own_step:
         return own_step_reference.OwnStepReference(request)
-    if registry.has_keras_3(request.config.engine.name):
+    if registry.ENGINES[request.config.engine.name].full:
         return jax_reference.JaxReference(request)
     return keras_reference.KerasReference(request)
 

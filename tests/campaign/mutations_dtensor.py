@@ -12,8 +12,8 @@ from runner.config.schema import RunConfig
 from runner.engine.base import HostBatches
 from runner.engine.dtensor import engine as dtensor_engine
 from runner.engine.dtensor.adapters.keras import KerasAdapter
+from runner.engine.dtensor.state import Update
 from runner.engine.dtensor.step import Steps
-from runner.engine.dtensor.update import Update
 from tests.campaign.mutations_hooks import Gradients, Hooks, Tensor
 
 Engine = dtensor_engine.DTensorEngine

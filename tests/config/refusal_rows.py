@@ -47,7 +47,6 @@ ROWS: list[tuple[str, ...]] = [
     # Sizes.
     ("trainer.epochs=0", "trainer.epochs=0", "at least 1"),
     ("dataset.batch_size=-4", "dataset.batch_size=-4", "must be at least 1; set dataset.batch_size=128"),
-    ("engine.intra_op_threads=0", "engine.intra_op_threads=0", "from 1 to 1,024"),
     ("mesh=batch8  dataset.batch_size=100", "dataset.batch_size=100", "multiple of 8", "dataset.batch_size=104"),
     ("mesh=batch8  dataset.eval_batch_size=1001", "multiple of 8", "dataset.eval_batch_size=1008"),
     # Meshes and layouts.
@@ -187,10 +186,6 @@ ROWS: list[tuple[str, ...]] = [
     ("optimizer.beta_1=0.99999999999", "optimizer.beta_1=0.99999999999", "float32 rounds this value to 1"),
     ("model=convnet  model.dropout=nan", "model.dropout=nan", "a finite number"),
     ("trainer.steps=3000000000", "trainer.steps=3000000000", "at most 2,147,483,647 (int32)"),
-    (
-        "optimizer.schedule.name=piecewise  optimizer.schedule.boundaries=[10]  optimizer.schedule.factors=[0,0]",
-        "must have an entry above 0",
-    ),
     ("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),
     ("engine=core_dtensor", "engine=core_dtensor", "model._target_=runner.model.mlp", "set model=mlp_core"),
     ("trainer.checkpoint.folder=/", "trainer.checkpoint.folder=/", "must not be the root of the file system"),

@@ -11,7 +11,7 @@ from runner.arrays import Arrays, Tensor
 from runner.cli.notebook import compose
 from runner.config.schema import OptimizerConfig
 from runner.engine.optim import rules
-from runner.engine.optim.base import OptimizerEntry, Rule, Slots
+from runner.engine.optim.rules import OptimizerEntry, Rule, Slots
 from runner.errors import ConfigError
 
 

@@ -11,10 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.config.schema import OptimizerConfig, ScheduleConfig
-from runner.engine.optim.schedules import (
-    learning_rate,
-    turning_points,
-)
+from runner.engine.optim.schedules import learning_rate
 from tests import forks
 
 TOTAL, STEPS = 50, 61
@@ -62,18 +59,6 @@ def test_a_schedule_after_a_warm_up_is_the_schedule_later(name: str) -> None:
     assert rates(after)[7:] == pytest.approx(rates(alone)[:-7])
     rising = [BASE * (after.initial_factor + (1 - after.initial_factor) * step / 7) for step in range(8)]
     assert rates(after)[:8] == pytest.approx(rising)
-
-
-@given(
-    name=st.sampled_from(["linear", "cosine", "polynomial"]),
-    warmup=st.integers(1, 30),
-    total=st.integers(1, 100),
-)
-def test_the_turning_points_have_the_largest_and_the_smallest_rate(name: str, warmup: int, total: int) -> None:
-    config = make(ScheduleConfig(name, warmup_steps=warmup))
-    found = rates(config.schedule, total, total)
-    turning = [found[step] for step in turning_points(config, total)]
-    assert (min(turning), max(turning)) == (min(found), max(found))
 
 
 def test_verify_compares_with_keras_own_schedules_where_keras_has_them() -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from runner.config.schema import (
     DatasetConfig,
     LayoutConfig,
     MeshConfig,
-    OptimizerConfig,
     RunConfig,
-    ScheduleConfig,
     TrainerConfig,
 )
-from runner.data.base import ArraySource, ArraySpec
 from runner.engine import lengths
 from runner.errors import ConfigError
 from tests.configs import with_keys
@@ -30,12 +26,6 @@ def config(devices: int = 4, trainer: dict[str, Any] | None = None, **dataset: A
         trainer=TrainerConfig(**(trainer or {})),
         dataset=DatasetConfig(**dataset),
     )
-
-
-def wide(examples: int, size: int) -> ArraySource:
-    """Returns a split whose images are large and take no memory."""
-    images = np.broadcast_to(np.zeros((), np.uint8), (examples, size, size, 3))
-    return ArraySource({"image": images}, {"image": ArraySpec((size, size, 3), "uint8")})
 
 
 @pytest.mark.parametrize(
@@ -61,39 +51,6 @@ def test_a_batch_larger_than_the_split_is_rejected_with_the_largest_valid_one(re
 def test_more_steps_than_int32_can_count_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.epochs=2147483647: must be at most 214748364 with 10 steps"):
         lengths.run_length(config(trainer={"epochs": 2**31 - 1}, batch_size=4), 40, 0)
-
-
-@pytest.mark.parametrize(("rate", "decay_steps", "held"), [(10.0, 1, False), (10.0, 30, True), (0.5, 1, True)])
-def test_a_learning_rate_that_overflows_within_the_run_is_rejected(rate: float, decay_steps: int, held: bool) -> None:
-    made = config(batch_size=4, trainer={"epochs": 10})
-    schedule = ScheduleConfig("exponential", decay_steps=decay_steps, decay_rate=rate)
-    made = with_keys(made, {"optimizer": OptimizerConfig(schedule=schedule)})
-    if held:
-        assert lengths.run_length(made, 40, 0).total == 100
-        return
-    with pytest.raises(ConfigError, match=r"overflows float32 .* optimizer\.schedule\.decay_rate=10\.0"):
-        lengths.run_length(made, 40, 0)
-
-
-@pytest.mark.parametrize(
-    ("trainer", "dataset", "refused"),
-    [
-        ({"steps_per_call": 2**30}, {}, "trainer.steps_per_call=1073741824: must be at most 89, because"),
-        ({"steps_per_call": 10}, {"prefetch": 10**9}, "dataset.prefetch=1000000000: must be at most 8, because"),
-        ({"steps_per_call": 10}, {"prefetch": 8}, None),
-        ({"steps_per_call": 2**30, "limit_train_batches": 20}, {"prefetch": 10**9}, None),
-    ],
-)
-def test_prefetched_examples_need_4_gib_at_most(
-    trainer: dict[str, Any], dataset: dict[str, Any], refused: str | None
-) -> None:
-    made, split = config(batch_size=16, trainer=trainer, **dataset), wide(100_000, 1000)
-    if refused is None:
-        lengths.check_memory(made.dataset, made.trainer, split, lengths.run_length(made, split.size, 0).total)
-        return
-    with pytest.raises(ConfigError) as error:
-        lengths.check_memory(made.dataset, made.trainer, split, lengths.run_length(made, split.size, 0).total)
-    assert str(error.value).startswith(refused)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.engine.optim.base import Slot
+from runner.engine.optim.rules import Slot
 from runner.verify import points
 from runner.verify.compare import Check, compare, spread
 from runner.verify.report import Verification

@@ -20,8 +20,7 @@ def prepare_devices(config: RunConfig) -> list[str]:
     logical = [tf.config.LogicalDeviceConfiguration()] * count
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
     # All virtual devices compute at once, so they share the cores.
-    threads = config.engine.intra_op_threads or max(1, cores.available() // count)
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, cores.available() // count))
     return [f"CPU:{index}" for index in range(count)]
 
 

@@ -232,11 +232,11 @@ class DTensorEngine(Engine):
         return tuple(self._state.trainable)
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns the first batch's whole gradients; batch statistics are restored."""
+        """Returns the first batch's whole gradients."""
         # This program runs a few times only, so that compiling it fast matters more than running it fast.
         _optimize(False)
         try:
-            with self._state.unchanged(), self._explained():
+            with self._explained():
                 return super().gradients(batches, step)
         finally:
             _optimize(True)

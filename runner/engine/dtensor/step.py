@@ -20,9 +20,7 @@ from runner.data.base import WEIGHT
 from runner.engine.dtensor import operations, packed
 from runner.engine.dtensor.devices import MeshPlacer
 from runner.engine.dtensor.guards import check_indexing, check_order, check_resources
-from runner.engine.dtensor.masks import masks_from_scope
-from runner.engine.dtensor.state import State
-from runner.engine.dtensor.update import Update
+from runner.engine.dtensor.state import State, Update
 from runner.engine.dtensor.variable_reads import deferred
 from runner.errors import ConfigError, EngineError, describe
 from runner.layout import Spec
@@ -253,7 +251,7 @@ class Steps:
         """Returns the model's outputs, float32 (B, ...), reduced by the task and sharded as batches are."""
         step = None if done is None else tf.cast(done, tf.int32)
         entered = scope.Scope(self._config.trainer.seed, step, self._placer, self._specs[WEIGHT][0])
-        with scope.enter(entered), masks_from_scope(self._model), operations.replaced():
+        with scope.enter(entered), operations.masks_from_scope(self._model), operations.replaced():
             model_outputs = self._model(self._inputs(batch), training=done is not None)
             outputs = (reduced or self._data.task.reduced)(self._ops, model_outputs, batch)
             return tf.nest.map_structure(lambda y: scope.by_batch(tf.cast(y, tf.float32)), outputs)

@@ -15,7 +15,7 @@ from runner.data.base import Array
 from runner.engine.base import part_of
 from runner.engine.jax.precision import as_float32, at_least_float32
 from runner.engine.jax.shards import placed_in_parts
-from runner.engine.optim.base import Slot
+from runner.engine.optim.rules import Slot
 from runner.layout.paths import ema_path, is_ema, owner_of, slot_path
 
 T = TypeVar("T")

@@ -1,24 +1,14 @@
-"""Checks between keys of `optimizer`, and of the learning rate over a whole run; see `runner.plan.checks.run`."""
+"""Checks between keys of `optimizer`; see `runner.plan.checks.run`."""
 
 from __future__ import annotations
 
-import math
-
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
-from runner.config.values import as_float32, changed, check_finite, check_name
-from runner.engine.optim import (
-    groups,
-    transformation,
-)
+from runner.config.values import changed, check_finite, check_name
+from runner.engine.optim import groups, transformation
 from runner.engine.optim.keras_classes import CLASSES
 from runner.engine.optim.rules import OPTIMIZERS, RULE_KEYS
-from runner.engine.optim.schedules import (
-    SCHEDULE_KEYS,
-    SCHEDULES,
-    learning_rate,
-    turning_points,
-)
-from runner.errors import invalid, shown
+from runner.engine.optim.schedules import SCHEDULE_KEYS
+from runner.errors import invalid
 
 _SCHEDULE = "optimizer.schedule"
 
@@ -105,14 +95,9 @@ def _check_schedule(config: ScheduleConfig) -> None:
     key = f"{_SCHEDULE}.name"
     check_name(key, config.name, SCHEDULE_KEYS)
     _check_schedule_keys(config)
-    for needed in SCHEDULES[config.name].needs:
-        if getattr(config, needed) is None:
-            raise invalid(
-                f"{_SCHEDULE}.{needed}",
-                None,
-                problem=f"{key}={config.name} needs a value",
-                fix=f"set {_SCHEDULE}.{needed}=1000",
-            )
+    if config.name == "exponential" and config.decay_steps is None:
+        problem = f"{key}=exponential needs a value"
+        raise invalid(f"{_SCHEDULE}.decay_steps", None, problem=problem, fix=f"set {_SCHEDULE}.decay_steps=1000")
     if config.name == "piecewise":
         _check_pieces(config)
 
@@ -138,37 +123,9 @@ def _check_schedule_keys(config: ScheduleConfig) -> None:
 
 
 def _check_pieces(config: ScheduleConfig) -> None:
-    key = f"{_SCHEDULE}.factors"
-    factors = config.factors
-    fix = f"set {_SCHEDULE}.boundaries=[500] {key}=[1.0,0.1]"
-    if not config.boundaries:
-        problem = f"needs {_SCHEDULE}.boundaries, the steps at which the rate changes"
-        raise invalid(f"{_SCHEDULE}.name", config.name, problem=problem, fix=fix)
     # One factor holds before each boundary, and one after the last.
-    if len(factors) != len(config.boundaries) + 1:
-        problem = f"must have {len(config.boundaries) + 1} entries, one more than {_SCHEDULE}.boundaries"
-        raise invalid(key, factors, problem=problem, fix=fix)
-    # With factors of 0 only, nothing would be trained.
-    if not any(as_float32(factor) for factor in factors):
-        problem = "must have an entry above 0: the learning rate is multiplied by them"
-        raise invalid(key, factors, problem=problem, fix=f"set {key}=[1.0,0.1]")
-
-
-def check_rates(config: OptimizerConfig, total_steps: int) -> None:
-    """Checks that the learning rate of every step of a run is a finite float32."""
-    schedule = config.schedule
-    for step in turning_points(config, total_steps):
-        try:
-            rate = as_float32(learning_rate(config, step, total_steps))
-        except OverflowError:
-            rate = math.inf
-        if not math.isfinite(rate):
-            keys = ", ".join(
-                f"{_SCHEDULE}.{key}={shown(getattr(schedule, key))}" for key in SCHEDULE_KEYS[schedule.name]
-            )
-            raise invalid(
-                "optimizer.learning_rate",
-                config.learning_rate,
-                problem=f"overflows float32 in step {step + 1:,} of {total_steps:,} with {keys}",
-                fix="lower optimizer.learning_rate or the factors of the schedule",
-            )
+    needed = len(config.boundaries) + 1
+    if len(config.factors) != needed:
+        key = f"{_SCHEDULE}.factors"
+        problem = f"must have {needed} entries, one more than {_SCHEDULE}.boundaries"
+        raise invalid(key, config.factors, problem=problem, fix=f"set {_SCHEDULE}.boundaries=[500] {key}=[1.0,0.1]")

@@ -28,12 +28,10 @@ class ScheduleEntry:
     Attributes:
       keys: keys of `optimizer.schedule` that it uses, in addition to those of the warm-up.
       factor: its formula, without the warm-up.
-      needs: keys that must have a value.
     """
 
     keys: tuple[str, ...]
     factor: Factor
-    needs: tuple[str, ...] = ()
 
 
 def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: ModuleType = math) -> Tensor:
@@ -121,18 +119,6 @@ def _piecewise(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elem
     return factor
 
 
-def turning_points(config: OptimizerConfig, total_steps: int) -> list[int]:
-    """Returns steps of a run among which are those of the largest and the smallest rate.
-
-    Between two of them every schedule is monotonic.
-    """
-    schedule = config.schedule
-    points = {0, schedule.warmup_steps, total_steps - 1}
-    for boundary in schedule.boundaries:
-        points.add(boundary + 1)
-    return sorted(point for point in points if 0 <= point < total_steps)
-
-
 def description(config: OptimizerConfig) -> str:
     """Returns a schedule in words, such as `cosine schedule after 100 steps of warm-up`; empty if it is constant."""
     schedule = config.schedule
@@ -151,7 +137,7 @@ def description(config: OptimizerConfig) -> str:
 SCHEDULES: Mapping[str, ScheduleEntry] = {
     "constant": ScheduleEntry((), _constant),
     "cosine": ScheduleEntry(("decay_steps", "final_factor"), _cosine),
-    "exponential": ScheduleEntry(("decay_steps", "decay_rate", "staircase"), _exponential, needs=("decay_steps",)),
+    "exponential": ScheduleEntry(("decay_steps", "decay_rate", "staircase"), _exponential),
     "piecewise": ScheduleEntry(("boundaries", "factors"), _piecewise),
     "linear": ScheduleEntry(("decay_steps", "final_factor"), _polynomial),
     "polynomial": ScheduleEntry(("decay_steps", "final_factor", "power"), _polynomial),

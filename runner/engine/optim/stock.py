@@ -11,12 +11,11 @@ import numpy as np
 
 from runner.config.schema import ClipConfig, OptimizerConfig
 from runner.engine.optim import groups
-from runner.engine.optim.base import Slot
 from runner.engine.optim.keras_classes import (
     CLASSES,
     options_checked,
 )
-from runner.engine.optim.rules import OPTIMIZERS
+from runner.engine.optim.rules import OPTIMIZERS, Slot
 from runner.engine.optim.schedules import decay_span, is_constant, learning_rate
 
 # No comparison with a stock optimizer takes more steps than this, with a schedule that Keras lacks.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection
 
 from runner.config.fields import Constraint
 from runner.config.schema import DatasetConfig, ModelConfig
@@ -26,11 +25,11 @@ _BYTE_TOKENIZER = "ByteTokenizer"
 _LARGEST_BYTE_VOCABULARY = 512
 
 
-def check(config: ModelConfig, dataset: DatasetConfig, engine: str, keras_3_engines: Collection[str]) -> None:
+def check(config: ModelConfig, dataset: DatasetConfig, engine: str, *, on_jax: bool) -> None:
     """Checks the group `model` if its builder is that of KerasHub. Raises ConfigError if not."""
     if config.target != TARGET:
         return
-    if engine not in keras_3_engines:
+    if not on_jax:
         problem = "does not train models of Keras 3, which model=keras_hub builds"
         raise invalid("engine", engine, problem=problem, fix="set engine=jax")
     if importlib.util.find_spec("keras_hub") is None:

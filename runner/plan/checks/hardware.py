@@ -28,7 +28,7 @@ def check(config: RunConfig) -> None:
             fix = "set hardware=h100, or another"
             raise invalid("plan.compiler", compiler, problem="needs the hardware to plan for", fix=fix)
         return
-    if not registry.has_keras_3(config.engine.name):
+    if not registry.ENGINES[config.engine.name].full:
         problem = f"engine={config.engine.name} plans for this machine's devices only"
         raise invalid("hardware", hardware.name, problem=problem, fix="remove hardware, or plan with engine=jax")
     if task.entry(config.task).own_step:

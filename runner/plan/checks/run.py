@@ -69,13 +69,12 @@ def check(config: RunConfig) -> RunConfig:
     # Everything below needs the sizes of the axes and the type of the devices.
     config = replace(config, mesh=devices.resolve_mesh(config))
     checks_hardware.check(config)
-    engines = registry.single_process_engines()
-    checks_cluster.check(config.cluster, config.mesh, config.engine.name, config.resume, engines)
+    on_jax = registry.ENGINES[config.engine.name].full
+    checks_cluster.check(config.cluster, config.mesh, config.resume)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
-    hub.check(config.model, config.dataset, config.engine.name, registry.keras_3_engines())
+    hub.check(config.model, config.dataset, config.engine.name, on_jax=on_jax)
     checks_engine.check_model(config, has_several=task.entry(config.task).has_outputs)
-    on_jax = registry.has_keras_3(config.engine.name)
     gpt_options.check(config.model, on_jax=on_jax)
     if config.run is None:
         # What was trained on GPUs may be evaluated and exported on a CPU.
@@ -137,7 +136,7 @@ def _check_tracking(config: TrackingConfig) -> None:
 def _check_batches(config: RunConfig) -> None:
     """Checks that the batch axis divides every batch, of a training batch every microbatch."""
     axis = batch_axis(config.layout, config.mesh.axes)
-    if REPLICA in names_of(axis) and not registry.has_keras_3(config.engine.name):
+    if REPLICA in names_of(axis) and not registry.ENGINES[config.engine.name].full:
         raise invalid(
             f"mesh.axes.{REPLICA}",
             config.mesh.axes[REPLICA],

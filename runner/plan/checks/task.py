@@ -67,7 +67,7 @@ def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
 
 def _check_of_keras(task: TaskConfig, engine: str) -> None:
     """Checks that an engine without Keras 3 has the losses and metrics of the task."""
-    if engines.has_keras_3(engine):
+    if engines.ENGINES[engine].full:
         return
     for own in (output_tasks(task) or {"": task}).values():
         for key, given in (("metrics", own.options.get("metrics")), ("loss", own.options.get("loss"))):

@@ -12,7 +12,7 @@ from runner.config.schema import ModelConfig
 from runner.data.base import Array, Batch
 from runner.engine.base import as_called
 from runner.engine.dtensor.arrays import host_values
-from runner.engine.dtensor.masks import masks_from_scope
+from runner.engine.dtensor.operations import masks_from_scope
 from runner.engine.mappings import map_values, without
 from runner.model import contract, padding, scope
 from runner.task.base import DataSpec
