@@ -36,7 +36,6 @@ LONGEST = [
     "tests/sweep/test_sweep.py",
     "tests/verify/test_verify.py",
     "tests/run/test_runs.py",
-    "tests/processes/test_two_machines.py",
     "tests/export/test_commands.py",
 ]
 

@@ -163,10 +163,12 @@ def take_over(request: Request, installed: list[str]) -> list[str]:
     os.environ.clear()
     os.environ.update(request["environment"])
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
-    for stream in (sys.stdout, sys.stderr):
-        assert isinstance(stream, io.TextIOWrapper)
-        by_lines = not unbuffered and (stream is sys.stderr or stream.isatty())
-        stream.reconfigure(line_buffering=by_lines, write_through=unbuffered)
+    for number, name in enumerate(("stdout", "stderr"), start=1):
+        # New ones: the server's own remember whether they could seek.
+        binary = open(number, "wb", 0 if unbuffered else -1, closefd=False)  # noqa: SIM115
+        by_lines = not unbuffered and (number == 2 or os.isatty(number))
+        text = io.TextIOWrapper(binary, "utf-8", line_buffering=by_lines, write_through=unbuffered)
+        setattr(sys, name, text)
     arguments = list(request["arguments"])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     here = request["cwd"] if arguments[0] == "-m" else ""

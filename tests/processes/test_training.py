@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests import forks
 from tests.nightly import nightly_except
-from tests.processes.running import alike, differences, last, losses, points, run, several
+from tests.processes.running import alike, differences, last, points, run, several
 
 pytestmark = pytest.mark.slow
 
@@ -33,16 +31,6 @@ def test_several_processes_train_as_one_does_bit_for_bit(tmp_path: Path, mesh: s
     assert one.info.status == only.info.status == "FINISHED"
     assert "test accuracy" in done.stdout
     assert "[1]" not in done.stdout + done.stderr, "process 0 alone shows what all have to say"
-
-
-@pytest.mark.nightly
-def test_where_the_sum_has_another_order_losses_stay_within_a_millionth(tmp_path: Path) -> None:
-    chosen = ("engine=jax", "mesh=batch8", "trainer.epochs=5", "trainer.limit_train_batches=20")
-    run(tmp_path / "alone", *chosen)
-    run(tmp_path / "together", *chosen, *several(2))
-    one, other = losses(last(tmp_path / "alone")), losses(last(tmp_path / "together"))
-    assert len(one) == 100
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
 @pytest.mark.nightly
@@ -71,19 +59,4 @@ def test_a_loss_that_is_not_finite_goes_back_in_every_process(tmp_path: Path) ->
     told = "restored the checkpoint of step"
     count = run(alone, *chosen).stdout.count(told)
     assert run(together, *chosen, *several(2)).stdout.count(told) == count > 0
-    assert differences(last(alone), last(together)) == {}
-
-
-@pytest.mark.nightly
-def test_several_processes_train_and_resume_by_steps_as_one_does_bit_for_bit(tmp_path: Path) -> None:
-    chosen = (
-        *("engine=jax", TWICE, "layout=megatron", "trainer.evaluate_every_steps=9", "trainer.log_every_steps=4"),
-        *("optimizer.schedule.plateau.metric=eval/loss", "optimizer.schedule.plateau.min_delta=0.5"),
-        "optimizer.schedule.plateau.patience=1",
-    )
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    for folder, count in ((alone, 1), (together, 2)):
-        run(folder, *chosen, "trainer.steps=31", *several(count), library=forks.JAX)
-        run(folder, "resume=latest", "trainer.steps=50", library=forks.JAX)
-    assert last(alone).step == 50
     assert differences(last(alone), last(together)) == {}

@@ -21,7 +21,7 @@ from tests.stores import store_in
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SHORT = ["dataset=digits", "trainer.log_model=false", "trainer.epochs=1", "optimizer=sgd"]
+SHORT = ["dataset=digits", "trainer.log_model=false", "trainer.epochs=1", "optimizer=sgd", "trainer.log_every_steps=1"]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -69,6 +69,9 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
     (one,) = [run for run in children if run.info.run_name == "batch_size=32,mesh=batch2"]
     assert one.data.tags["mlflow.varied.dataset.batch_size"] == "32"
     assert one.data.tags["mlflow.varied.mesh"] == "batch2"
+    for run in children:
+        logged = sorted(point.step for point in client.get_metric_history(run.info.run_id, "train/loss"))
+        assert logged == list(range(1, 45 if "batch_size=32" in run.info.run_name else 23)), "none is lost or twice"
     assert parent.data.tags["runner.sweep.best"].startswith("batch_size=32,")
     best = max(run.data.metrics["eval/accuracy"] for run in children)
     assert parent.data.metrics["best/eval/accuracy"] == best
