@@ -1,4 +1,4 @@
-"""A machine with accelerators, as `runner.host.accelerators` reads it, in a folder."""
+"""A machine with accelerators, as `runner.cluster.accelerators` reads it, in a folder."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_the_engines_know_nothing_of_each_other() -> None:
 
 def test_the_command_line_is_read_at_the_edge() -> None:
     edge = {"runner.cli.app", "runner.cli.entry"}
-    masks_it = {"runner.host.secrets"}
+    masks_it = {"runner.config.masking"}
     own_processes = {"runner.verify.worker"}
     found = {
         name

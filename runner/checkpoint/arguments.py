@@ -16,11 +16,11 @@ from runner.checkpoint.places import Place, place
 from runner.config import urls
 from runner.config.compose import composed_with
 from runner.config.convert import as_typed
+from runner.config.quoting import quoted, unquoted
 from runner.config.schema import AUTO, CheckpointConfig
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.host.paths import outputs_dir
-from runner.host.quoting import quoted, unquoted
 
 if TYPE_CHECKING:
     from runner.checkpoint import recorded, runs

@@ -32,6 +32,7 @@ from runner.cluster import lifecycle as processes
 from runner.cluster import membership, place, restarts
 from runner.cluster.team import ProcessError
 from runner.cluster.team import current as current_team
+from runner.config import masking
 from runner.config.compose import (
     application,
     compose_command,
@@ -100,7 +101,7 @@ def run_command(command: str | Command) -> int:
                 is_multirun = not set(MULTIRUN).isdisjoint(flags)
                 composed = compose_command(hydra, name, overrides, is_multirun=is_multirun)
                 Output.is_spared = True
-                secrets.hide_config(composed)
+                masking.hide_config(composed)
                 if opened.membership is None and place.from_launcher() is None:
                     say_replaced(composed)  # else the sweep, or the process that launched this one, has said it
                 if composed.hydra.mode == RunMode.MULTIRUN:
@@ -139,7 +140,7 @@ def run_command(command: str | Command) -> int:
 
 def _read_arguments(opened: session.Session) -> list[str]:
     """Settles the session's arguments, those of a recorded run or sweep included; returns the flags among them."""
-    opened.arguments = tuple(secrets.hide_arguments(opened.arguments))
+    opened.arguments = tuple(masking.hide_arguments(opened.arguments))
     opened.typed = opened.arguments
     # Checked before recorded overrides are looked for, and once more with them.
     arguments = command_line.arranged(opened.typed)
@@ -162,7 +163,7 @@ def _print_by_hydra() -> None:
     """Lets Hydra print the config or complete a line; masks the secrets that presets and interpolations bring."""
     printed = io.StringIO()
     try:
-        with redirect_stdout(printed), each_composed(secrets.mask_printed):
+        with redirect_stdout(printed), each_composed(masking.mask_printed):
             hydra_main()
     finally:
         sys.stdout.write(secrets.scrub(printed.getvalue()))

@@ -24,15 +24,16 @@ from runner.cli import command_line
 from runner.cli.messages import one_line
 from runner.cli.resolvers import register_resolvers
 from runner.cluster.launch import LAUNCHER_VARIABLE
+from runner.config import masking
 from runner.config.compose import compose as compose_config
 from runner.config.compose import without_hydra
+from runner.config.quoting import quoted
 from runner.config.schema import RunConfig
 from runner.engine.registry import keras_package
 from runner.errors import EXIT_REFUSED, ConfigError, DataError, EngineError, TrackingError, invalid
-from runner.host import folders, secrets, session
+from runner.host import folders, session
 from runner.host.late import late
 from runner.host.paths import outputs_dir, random_part
-from runner.host.quoting import quoted
 from runner.plan.checks.run import convert
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
     typed = _arranged(overrides, config_dir)
     with session.opened(session.current().program, typed):
         try:
-            typed = command_line.arranged(checkpoint_arguments.expand(secrets.hide_arguments(typed)))
+            typed = command_line.arranged(checkpoint_arguments.expand(masking.hide_arguments(typed)))
             register_resolvers()
             return convert(without_hydra(compose_config(typed, with_hydra=True)))
         except (ConfigError, DataError, EngineError, TrackingError):

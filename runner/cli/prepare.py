@@ -14,19 +14,19 @@ from typing import NoReturn
 from omegaconf import DictConfig, open_dict, read_write
 
 from runner.checkpoint.arguments import key_of
-from runner.cluster import launch, membership, restarts
+from runner.cluster import accelerators, launch, membership, restarts
 from runner.cluster import lifecycle as processes
 from runner.cluster.team import current
 from runner.config import short_keys
 from runner.config.compose import directory, without_hydra
 from runner.config.convert import flatten, resolved
 from runner.config.hydra_keys import subfolder_problem
+from runner.config.quoting import quoted
 from runner.config.schema import AUTO, RunConfig
 from runner.engine import devices, registry
 from runner.errors import invalid
-from runner.host import accelerators, folders
+from runner.host import folders
 from runner.host.libraries import installed
-from runner.host.quoting import quoted
 from runner.host.session import command_module
 from runner.layout.mesh import size
 from runner.plan.checks import hardware as checks_hardware

@@ -19,8 +19,8 @@ from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig
 
+from runner.config.quoting import quoted
 from runner.host import paths, session
-from runner.host.quoting import quoted
 
 FLAG = "--config-dir"
 NAME_FLAG = "--config-name"

@@ -13,8 +13,8 @@ from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from runner.config import schema_task
+from runner.config.quoting import quoted
 from runner.config.schema import RunConfig
-from runner.host.quoting import quoted
 
 _TARGET = "_target_"
 # Keys of Hydra's own config that name something.

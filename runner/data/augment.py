@@ -13,6 +13,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from runner.config import import_path
 from runner.config.schema_augment import STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data.augment_steps import STEPS as STEP_CLASSES
@@ -21,7 +22,6 @@ from runner.data.base import Array, DataSource, Draw, ExampleSource, Rows, stack
 from runner.data.checks import options
 from runner.data.encode import check_example
 from runner.errors import DataError, describe
-from runner.host import import_path
 
 # Called with (arrays, rng, **options).
 CustomFunction = Callable[..., Mapping[str, Array]]

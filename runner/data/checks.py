@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config import values
+from runner.config import import_path, values
 from runner.config.build import build
 from runner.config.fields import fix_for, path_problem
 from runner.config.schema_augment import STEPS, StepOptions
@@ -16,7 +16,6 @@ from runner.config.values import changed
 from runner.data import registry
 from runner.data.parts import in_part, parts_of
 from runner.errors import did_you_mean, invalid
-from runner.host import import_path
 from runner.host.late import late
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.config import import_path
 from runner.config.schema_data import DatasetConfig
 from runner.config.values import check_finite
 from runner.errors import ConfigError, did_you_mean, invalid
-from runner.host import import_path
 
 TABLE_SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
 PARQUET_SUFFIXES = (".parquet",)

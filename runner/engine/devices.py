@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig, OmegaConf
 
+from runner.cluster import accelerators, place
 from runner.cluster import checks as checks_cluster
-from runner.cluster import place
+from runner.cluster.accelerators import GPU, TPU, Accelerators, counted
 from runner.config.schema import ClusterConfig, MeshConfig, RunConfig
 from runner.engine.registry import ENGINES
 from runner.errors import ConfigError, invalid
-from runner.host import accelerators
-from runner.host.accelerators import GPU, TPU, Accelerators, counted
 from runner.host.session import command_module
 from runner.layout import mesh
 

@@ -175,15 +175,11 @@ def exiting() -> Iterator[list[object]]:
 
 
 def _leave(code: object, *, just_now: bool) -> NoReturn:
-    """Exits with a code, as `sys.exit` takes it; while the interpreter shuts down, a signal ends the process at once.
+    """Exits with a code; while the interpreter shuts down, a signal ends the process at once.
 
     If a signal has just ended the command, the same one may arrive once more, and is ignored.
     """
     try:
-        # `sys.exit` prints a string and exits with 1.
-        if isinstance(code, str):
-            print(code, file=sys.stderr)
-            code = 1
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:

@@ -85,9 +85,8 @@ class Output:
             return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Writes as the stream does, without characters that control a terminal."""
-        for line in lines:
-            self.write(line)
+        """Writes as `write` does."""
+        self.write("".join(lines))
 
     def flush(self) -> None:
         """Flushes as the stream does."""

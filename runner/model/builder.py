@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from runner.config.import_path import line_of, parameters
 from runner.config.schema import ModelConfig
 from runner.errors import ConfigError, in_one_line, shown
-from runner.host.import_path import line_of, parameters
 from runner.layout.paths import RESERVED
 from runner.task.base import DataSpec
 

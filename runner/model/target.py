@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, get_args, get_type_hints
 
+from runner.config import import_path
 from runner.config.build import check_type
 from runner.config.schema import ModelConfig
 from runner.errors import invalid
-from runner.host import import_path
 
 # Arguments that a builder is called with if it has a parameter of that name.
 _DATA_ARGUMENTS = ("keras", "inputs", "outputs", "input_shape", "num_classes", "tokens")
@@ -57,5 +57,5 @@ def is_own(config: ModelConfig) -> bool:
 
 
 def load(path: str) -> Callable[..., Any]:
-    """Imports a builder; see `runner.host.import_path.load`."""
+    """Imports a builder; see `runner.config.import_path.load`."""
     return import_path.load(path, _KEY)

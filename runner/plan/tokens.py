@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from runner.cluster.accelerators import GPU, find
 from runner.config.schema import PlanConfig
 from runner.engine.mappings import map_values
-from runner.host.accelerators import GPU, find
 from runner.layout import transformers
 from runner.layout.roles import Role
 from runner.layout.transformers import VOCABULARY

@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
+from runner.config import import_path
 from runner.config.schema_task import CustomOptions, StepOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.errors import ConfigError, describe, invalid
-from runner.host import import_path
 from runner.task.base import LOSS, OutputSpec, Shapes, TaskData, model_dtype
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import Supervised, counted

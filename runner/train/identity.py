@@ -6,10 +6,11 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+from runner.config import import_path
 from runner.config.options import import_paths
 from runner.config.schema import RunConfig
 from runner.engine import registry
-from runner.host import import_path, paths
+from runner.host import paths
 from runner.host.libraries import installed
 
 _LIBRARIES = (*registry.distributions(), "numpy", "simplejpeg", "opencv-python-headless", "pillow")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Required, TypedDict
@@ -14,10 +14,11 @@ from typing import Required, TypedDict
 from runner.cluster.place import Place
 from runner.engine import registry
 from runner.errors import ConfigError, EngineError
-from runner.host import children
 
 # The module of a side's process; tests put another in its place.
 WORKER = "runner.verify.worker"
+# Sides compute for seconds to minutes: 20 ms more are not noticed, and 50 looks per second take no CPU time.
+_POLL_S = 0.02
 # The side of one device that runs more perturbed runs.
 PERTURBED = "perturbed"
 
@@ -60,17 +61,29 @@ def run_children(
       EngineError: a side failed, or its process ended without a result.
     """
     results: dict[str, SideResult] = {}
-
-    def ended(side: str, code: int | None) -> None:
-        assert code is not None, "no side has a limit of time"
-        results[side] = _result(side, code, folder, logs, places.get(side))
-
-    starts = {side: partial(_start, side, folder, logs, places.get(side)) for side in sides}
-    children.run_all(starts, ended, concurrency=concurrency)
+    waiting = list(sides)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    # In the calling thread alone: a signal's exception must reach the one that waits.
+    try:
+        while waiting or running:
+            while waiting and len(running) < concurrency:
+                side = waiting.pop(0)
+                running[side] = _start(side, folder, logs, places.get(side))
+            for side, child in list(running.items()):
+                code = child.poll()
+                if code is not None:
+                    del running[side]
+                    results[side] = _result(side, code, folder, logs, places.get(side))
+            if running:
+                time.sleep(_POLL_S)
+    finally:
+        for child in running.values():
+            child.kill()
+            child.wait()
     return {side: results[side] for side in sides}
 
 
-def _start(side: str, folder: Path, logs: Path, place: Place | None) -> children.Child:
+def _start(side: str, folder: Path, logs: Path, place: Place | None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", WORKER, side, str(folder)]
     # This process may have prepared its own environment for an engine; each side prepares another.
     environment = registry.environment_for_children()

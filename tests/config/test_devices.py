@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.cluster import place
+from runner.cluster import accelerators, place
 from runner.cluster.place import Place
 from runner.config.schema import ClusterConfig, EngineConfig, MeshConfig, RunConfig
 from runner.engine import devices
 from runner.engine.devices import Lack
 from runner.errors import ConfigError
-from runner.host import accelerators
 from runner.plan.checks.run import check, convert
 from tests.config.test_config import composed
 from tests.configs import with_keys

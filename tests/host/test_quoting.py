@@ -6,7 +6,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runner.host.quoting import quoted, unquoted
+from runner.config.quoting import quoted, unquoted
 
 # `$` begins an interpolation, which no quotes hide.
 TEXTS = st.text(st.sampled_from("ab/@ ,=[]{}\"'\\"), min_size=1, max_size=8)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from runner.config.import_path import source_of
 from runner.config.schema import ModelConfig
 from runner.errors import ConfigError
-from runner.host.import_path import source_of
 from runner.model import builder, target
 
 MODULE = "target_of_a_user"

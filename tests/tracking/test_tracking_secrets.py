@@ -16,12 +16,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 
+from runner.config import masking
 from runner.config.convert import as_typed, resolved
 from runner.errors import ConfigError
 from runner.host import secrets
 from runner.host.outputs import MaskedFormatter
 from runner.host.paths import conf_dir
-from runner.host.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
+from runner.host.secrets import TRACKING, hide, reveal, scrub, shown
 from runner.plan.checks.run import convert
 from runner.tracking.location import fingerprint, tracking_uri
 from runner.tracking.mlflow_setup import reason
@@ -98,7 +99,7 @@ def test_no_password_before_the_host_is_ever_shown(password: str, scheme: str, e
     ],
 )
 def test_a_command_line_is_masked_and_the_whole_uri_is_there_for_what_opens_it(argument: str) -> None:
-    (masked,) = hide_arguments([argument])
+    (masked,) = masking.hide_arguments([argument])
     assert SECRET not in masked
     assert masked == f"{argument.partition('=')[0]}='{MASKED}'"
     assert reveal(TRACKING, MASKED) == URI
@@ -108,7 +109,7 @@ def test_a_command_line_is_masked_and_the_whole_uri_is_there_for_what_opens_it(a
     "argument", ["tracking.uri=http://u:${oc.env:PW}@h", "tracking.uri=sqlite:///x.db", "mesh=batch8", "--cfg", "job"]
 )
 def test_a_command_line_without_a_secret_stays_as_it_is(argument: str) -> None:
-    assert hide_arguments([argument]) == [argument]
+    assert masking.hide_arguments([argument]) == [argument]
 
 
 def test_a_masked_uri_of_an_earlier_run_is_refused_until_its_password_is_known(
@@ -173,7 +174,7 @@ def test_what_hydra_writes_of_a_config_is_masked(overrides: list[str], monkeypat
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         config = compose("config", overrides=overrides, return_hydra_config=True)
     assert SECRET in OmegaConf.to_yaml(config)
-    secrets.hide_config(config)
+    masking.hide_config(config)
     assert SECRET not in OmegaConf.to_yaml(config) + str(sys.argv)
     assert config.tracking.uri == MASKED
     assert reveal(TRACKING, config.tracking.uri) == URI
@@ -185,7 +186,7 @@ def test_a_password_that_an_interpolation_gives_is_in_no_typed_config(monkeypatc
     override = "tracking.uri=${oc.env:WHERE}"
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         composed = compose("config", overrides=[override], return_hydra_config=True)
-    secrets.hide_config(composed)
+    masking.hide_config(composed)
     assert as_typed(composed.hydra.overrides.task) == [override]
     assert SECRET not in OmegaConf.to_yaml(composed)
     with open_dict(composed):
@@ -202,7 +203,7 @@ def test_a_typed_password_beside_an_interpolation_is_masked(monkeypatch: pytest.
     monkeypatch.setattr(sys, "argv", ["runner", override])
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         composed = compose("config", overrides=[override], return_hydra_config=True)
-    secrets.hide_config(composed)
+    masking.hide_config(composed)
     assert SECRET not in OmegaConf.to_yaml(composed) + str(sys.argv)
     assert reveal(TRACKING, composed.tracking.uri) == f"http://ann:{SECRET}@db"
 

@@ -22,11 +22,11 @@ from runner.cli.sweep.sweep import Sweep
 from runner.cluster.jobs import LOG_FILE, Job, Outcome, RunningJob, jobs_text, run_jobs
 from runner.cluster.membership import Membership
 from runner.config.convert import as_typed
+from runner.config.quoting import quoted
 from runner.config.schema_hydra import SearchSweeper
 from runner.host import cores
 from runner.host.late import late
 from runner.host.paths import shown
-from runner.host.quoting import quoted
 
 if TYPE_CHECKING:
     from runner.cli.sweep import search

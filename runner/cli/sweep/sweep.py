@@ -20,9 +20,9 @@ from runner.cluster.membership import varied_tags
 from runner.config import texts
 from runner.config.compose import compose_job, directory
 from runner.config.convert import resolved
+from runner.config.quoting import quoted, unquoted
 from runner.errors import ConfigError
 from runner.host import folders, session, signals
-from runner.host.quoting import quoted, unquoted
 from runner.plan.checks.run import convert
 
 _SUBDIR = "hydra.sweep.subdir"

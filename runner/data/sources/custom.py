@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.config import import_path
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import (
     Array,
@@ -39,7 +40,6 @@ from runner.data.encode import (
 )
 from runner.data.sources.keras_data import by_split, doubt, is_column
 from runner.errors import ConfigError, DataError, describe, invalid
-from runner.host import import_path
 
 _KEY = "dataset._target_"
 _FORMS = (

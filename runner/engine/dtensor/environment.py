@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from runner.cluster import accelerators
 from runner.config.schema import RunConfig
-from runner.host import accelerators
 
 _COMBINER = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
 

@@ -11,6 +11,7 @@ import jax
 import keras
 import numpy as np
 
+from runner.config.import_path import parameters
 from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import LayerOutput, as_called
@@ -22,7 +23,6 @@ from runner.engine.jax.shards import host_memory
 from runner.engine.layer_notes import Outputs
 from runner.engine.mappings import keys_by_id, map_values, subset
 from runner.errors import ConfigError, in_one_line, invalid
-from runner.host.import_path import parameters
 from runner.host.imports import seeded
 from runner.model import builder, contract, padding, preprocessing, stored, target
 from runner.model.hub import inputs as hub_inputs

@@ -7,9 +7,10 @@ import logging
 import os
 import re
 
+from runner.cluster import accelerators
 from runner.cluster.team import current
 from runner.config.schema import RunConfig
-from runner.host import accelerators, cores, folders
+from runner.host import cores, folders
 from runner.host.outputs import warn
 from runner.layout import mesh
 

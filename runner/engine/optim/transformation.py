@@ -6,10 +6,10 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+from runner.config import import_path
 from runner.config.schema import OptimizerConfig
 from runner.config.values import check_finite
 from runner.errors import ConfigError, invalid
-from runner.host import import_path
 
 _KEY = "optimizer._target_"
 _PACKAGE = "optax"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runner.config import import_path
 from runner.data.base import ArraySpec
 from runner.errors import did_you_mean, invalid
-from runner.host import import_path
 
 # The key of a mapping among the options that names the class which the mapping describes.
 CLASS = "class"

@@ -12,8 +12,8 @@ import pytest
 
 from runner.checkpoint import arguments, reading, resume, runs, storage
 from runner.cluster import process
+from runner.config import quoting
 from runner.errors import ConfigError
-from runner.host import quoting
 from tests.training.checkpoint.test_storage import content, end, file_of, flip
 
 OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.learning_rate=0.1", "trainer.epochs=5"]

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.experimental import dtensor
 
+from runner.config.import_path import parameters
 from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import LayerOutput, as_called
@@ -18,7 +19,6 @@ from runner.engine.dtensor.layers import adopt, check_taken, whole_variables
 from runner.engine.dtensor.placing import place
 from runner.engine.layer_notes import Outputs
 from runner.errors import ConfigError, describe
-from runner.host.import_path import parameters
 from runner.model import contract, padding, preprocessing, target
 from runner.model.builder import call as build_model
 from runner.model.builder import check_kind, check_paths, data_arguments, with_named_outputs

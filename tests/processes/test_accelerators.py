@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.host import accelerators
-from runner.host.accelerators import Accelerators, find
+from runner.cluster import accelerators
+from runner.cluster.accelerators import Accelerators, find
 from tests.fake_machine import H100, card, gpus, tpus, write
 
 NONE = [Accelerators("gpu", 0), Accelerators("tpu", 0)]
