@@ -76,7 +76,7 @@ def _keeping(keras: Any, what: str) -> Any:
 
     class Keeping(keras.layers.Layer):  # type: ignore[misc]
         def build(self, input_shape: Any) -> None:
-            whole = what in ("steps", "rows", "evaluation")
+            whole = what in ("steps", "evaluation")
             self.kept = self.add_weight(
                 shape=() if whole else (int(input_shape[-1]),),
                 initializer="zeros",
@@ -88,8 +88,6 @@ def _keeping(keras: Any, what: str) -> Any:
         def call(self, x: Any, training: Any = None) -> Any:
             if what == "evaluation" or (training and what == "steps"):
                 self.kept.assign(self.kept + 1)
-            elif training and what == "rows":
-                self.kept.assign(self.kept + ops.shape(x)[0])
             elif training and what == "mean":
                 self.kept.assign(self.kept * 0.9 + 0.1 * ops.mean(x, axis=0))
             elif what == "mixed":
@@ -194,13 +192,6 @@ def float8(keras: Any, input_shape: Any, num_classes: int) -> Any:
 
 
 # Of Keras 3 alone.
-
-
-def hashed(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """A layer that Keras 3 computes in TensorFlow, whatever its backend."""
-    model = subclassed(keras, input_shape, num_classes)
-    model.bins = keras.layers.Hashing(4)
-    return model
 
 
 def draws(keras: Any, input_shape: Any, num_classes: int) -> Any:

@@ -23,8 +23,7 @@ Rows = list[tuple[str, dict[str, Any], list[str]]]
 
 PAD = {"remainder": "pad"}
 REFUSED: Rows = [
-    ("keeps", PAD, ["dataset.remainder=pad", "kept", "training call", "remainder=drop"]),
-    ("keeps", PAD | {"options": {"what": "rows"}}, ["dataset.remainder=pad", "kept"]),
+    ("keeps", PAD, ["dataset.remainder=pad", "training call", "remainder=drop"]),
     ("keeps", PAD | {"options": {"what": "mixed"}}, ["the other examples of a batch"]),
     ("keeps", {"options": {"what": "evaluation"}}, ["kept", "training=False"]),
     ("adds_loss", PAD, ["dataset.remainder=pad", "a loss that a layer adds"]),
@@ -40,9 +39,8 @@ REFUSED: Rows = [
     ("pair", {}, ["returned 2 models", "return one keras.Model"]),
 ]
 OF_JAX: Rows = [
-    ("keeps", PAD | {"options": {"what": "steps"}, "accumulate": 2}, ["kept", "2 microbatches", "padding only"]),
+    ("keeps", PAD | {"options": {"what": "steps"}, "accumulate": 2}, ["kept", "in each microbatch"]),
     ("float8", {}, ["overwritten by its gradient", "quantize"]),
-    ("hashed", {}, ["layer hashing (Hashing) runs in TensorFlow only"]),
     ("draws", {}, ["by the same count each time; draw with seed=generator"]),
 ]
 OF_DTENSOR: Rows = [

@@ -67,6 +67,8 @@ _LEAST_CACHED_S = 0.5
 class JaxEngine(Engine):
     """Keras 3 on JAX; see `runner.engine.common.Engine` for what the methods promise."""
 
+    # None for a custom step, which has several.
+    _model: Any
     counts_cost = True
     _library = jnp, jax.tree.map, jnp.asarray
 
@@ -146,7 +148,7 @@ class JaxEngine(Engine):
         check_kept(
             self._model,
             self._config.model,
-            self._config.trainer,
+            self._microbatches,
             self._data,
             lambda: processes.readable(initial, self._replicated),
             pads=self._config.dataset.remainder == "pad",
@@ -196,28 +198,23 @@ class JaxEngine(Engine):
         return self._functions
 
     def _step_on(self, partitioning: Partitioning) -> Step:
-        task, rule = self._data.task, self._update_rule
         config = self._config
-        device = runner_mesh.device_kind(config.mesh)
         return Step(
             self._model,
             config.trainer,
             config.optimizer,
-            task,
+            self._data.task,
             total_steps=self._total_steps,
-            device=device,
+            device=runner_mesh.device_kind(config.mesh),
             randomness=self._drawn,
             partitioning=partitioning,
-            update_rule=rule,
+            update_rule=self._update_rule,
         )
 
     def _partitioning(self) -> Partitioning:
-        return self._partition(self._model)
-
-    def _partition(self, model: keras.Model | None) -> Partitioning:
         specs = self._array_specs | {ROW: self._array_specs[WEIGHT]}
         on = MeshLayout(self._mesh, self._config.layout, self.placements, specs)
-        return partition(on, model, self._trainable, self._data, state=self._state_shardings)
+        return partition(on, self._model, self._trainable, self._data, state=self._state_shardings)
 
     def _microbatch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         arrays = {**self._data.arrays, WEIGHT: ArraySpec((), "float32")}

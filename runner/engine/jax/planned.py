@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import keras
 import numpy as np
 from jax.sharding import Mesh
 from jax.stages import Lowered
@@ -53,9 +52,9 @@ class PlannedEngine(JaxEngine):
         if not self.is_checked:
             super()._check_model()
 
-    def _partition(self, model: keras.Model | None) -> Partitioning:
+    def _partitioning(self) -> Partitioning:
         self._loss_arrays: list[tuple[int, ...]] = []
-        partitioning = super()._partition(model)
+        partitioning = super()._partitioning()
         tokens = partitioning.tokens
 
         def constrained(array: jax.Array, dim: int) -> jax.Array:

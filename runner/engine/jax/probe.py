@@ -8,12 +8,12 @@ import jax
 import keras
 import numpy as np
 
-from runner.config.schema import ModelConfig, TrainerConfig
-from runner.data.base import Batch
+from runner.config.schema import ModelConfig
+from runner.data.base import Array, Batch
 from runner.engine.base import as_called
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
-from runner.engine.mappings import keys_by_id, map_values, subset, without
+from runner.engine.mappings import keys_by_id, without
 from runner.model import contract, padding
 from runner.task.base import DataSpec
 
@@ -23,7 +23,7 @@ Values = list[jax.Array]
 def check_kept(
     model: keras.Model,
     config: ModelConfig,
-    trainer: TrainerConfig,
+    microbatches: int,
     data: DataSpec,
     first: Callable[[], Mapping[str, jax.Array]],
     *,
@@ -49,10 +49,11 @@ def check_kept(
     changed: list[str] = []
     if kept:
         changed = _changed(model, data, kept, training=True)
+    if changed and microbatches > 1:
+        # Some may be padding only, and would change the variable too.
+        raise padding.invalid(f"variable {changed[0]}, which a training call of the model changes in each microbatch")
     if changed or has_own_code or contract.has_activity_loss(layers):
-        values = first()
-        before = map_values(np.asarray, subset(values, changed))
-        padding.check(_call(model, changed, values), data.inputs, before, trainer.accumulate_steps)
+        padding.check(_call(model, changed, first()), data.inputs)
 
 
 def _values(variables: Sequence[keras.Variable]) -> Values:
@@ -94,21 +95,17 @@ def _call(model: keras.Model, kept: Sequence[str], values: Mapping[str, jax.Arra
     other_ids = list(map(id, others))
     kept_places = [other_ids.index(id(variables[path])) for path in kept]
 
-    def train(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values, Values]:
+    @jax.jit
+    def train(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values]:
         private.forget_added_losses(model)
         outputs, new, losses = model.stateless_call(
             trainable, non_trainable, inputs, return_losses=True, **private.training_argument(model, training=True)
         )
-        return [new[place] for place in kept_places], list(losses), jax.tree.leaves(outputs)
+        return [*(new[place] for place in kept_places), *losses], jax.tree.leaves(outputs)
 
-    compiled = jax.jit(train)
-
-    def call(batch: Batch) -> padding.CallResult:
-        new, losses, outputs = compiled(trainable_values, other_values, as_called(dict(batch)))
-        return padding.CallResult(
-            dict(zip(kept, map(np.asarray, new), strict=True)),
-            list(map(np.asarray, losses)),
-            list(map(np.asarray, outputs)),
-        )
+    def call(batch: Batch) -> tuple[list[Array], list[Array]]:
+        found = train(trainable_values, other_values, as_called(dict(batch)))
+        arrays: tuple[list[Array], list[Array]] = jax.tree.map(np.asarray, found)
+        return arrays
 
     return call

@@ -20,7 +20,6 @@ from runner.engine.jax.engine import RUNNING, JaxEngine
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_step.functions import Functions, OwnStep
 from runner.engine.jax.own_step.parts import OwnStepFactory, slot_spec
-from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.rounds import call_numbers
 from runner.engine.jax.state import placed
 from runner.engine.mappings import shapes_of, subset
@@ -40,10 +39,9 @@ class OwnStepEngine(JaxEngine):
         task = self._data.task
         assert isinstance(task, StepTask)
         self._task = task
+        self._model = None
         self._own_factory = OwnStepFactory(self._config, self._data, self._total_steps)
         self._parts, self._initial = self._own_factory.build_for_mesh()
-        # Checks the optimizers too, before anything is placed.
-        self._kinds = self._parts.kinds
         return shapes_of(self._parts.model_variables)
 
     def _layout(self) -> LayoutConfig:
@@ -62,8 +60,8 @@ class OwnStepEngine(JaxEngine):
                 spec = slot_spec(tuple(variable.shape), placement.shape, placement.spec)
             shardings[path] = self._sharding(spec)
         kinds = {}
-        for path, kind in self._kinds.items():
-            kinds[path] = jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=shardings[path])
+        for path, variable in parts.variables.items():
+            kinds[path] = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype, sharding=shardings[path])
         self._kinds = kinds
         self._state_shardings = shardings
         if self._planning:
@@ -93,9 +91,6 @@ class OwnStepEngine(JaxEngine):
             arrays[name] = jax.ShapeDtypeStruct((1, *array.shape), array.dtype)
         numbers = call_numbers(1, 0, 1.0, np.ones(1, np.float32))
         return jax.make_jaxpr(step.step)(self._state, None, arrays, numbers, np.int32(0)).jaxpr
-
-    def _partitioning(self) -> Partitioning:
-        return self._partition(None)
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns nothing: a custom step has no single gradient per variable."""

@@ -23,7 +23,6 @@ from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory, reason, under_policy
 from runner.engine.jax.initial import FirstValue, Initial
 from runner.engine.jax.names import Names
-from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import host_memory
 from runner.engine.mappings import keys_by_id
 from runner.engine.optim.schedules import is_constant, learning_rate
@@ -55,59 +54,25 @@ StepState = dict[str, Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """A user's class after `build`, its import path, and its models and optimizers by attribute."""
+    """A user's class after `build`.
+
+    Attributes:
+      step: the object.
+      path: import path of its class.
+      models: by attribute.
+      optimizers: by attribute.
+      model_variables: weights of all models by canonical path, in each model's order.
+      optimizer_variables: variables of all optimizers by canonical path.
+      owners: path of an optimizer's variable -> path of the weight that it belongs to; empty: to none.
+    """
 
     step: Any
     path: str
     models: Mapping[str, keras.Model]
     optimizers: Mapping[str, keras.optimizers.Optimizer]
-
-    @cached_property
-    def model_variables(self) -> dict[str, keras.Variable]:
-        """Returns the weights of all models by canonical path, in each model's order."""
-        return _weights_of(self.models, self.path)
-
-    @cached_property
-    def owners(self) -> dict[str, str]:
-        """Returns the path of each optimizer variable -> path of the variable that it belongs to; empty: to none."""
-        return {path: owner for path, (_, owner) in self._optimizer_entries.items()}
-
-    @cached_property
-    def optimizer_variables(self) -> dict[str, keras.Variable]:
-        """Returns the variables of all optimizers by canonical path."""
-        return {path: variable for path, (variable, _) in self._optimizer_entries.items()}
-
-    @cached_property
-    def _optimizer_entries(self) -> dict[str, tuple[keras.Variable, str]]:
-        model_paths = keys_by_id(self.model_variables)
-        entries: dict[str, tuple[keras.Variable, str]] = {}
-        for name, optimizer in self.optimizers.items():
-            trained = private.optimizer_variables(optimizer)
-            if not optimizer.built or not trained:
-                raise ConfigError(
-                    f"{KEY}={self.path}: optimizer {name} is not built; end build with "
-                    f"self.{name}.build(self.<model>.trainable_variables)"
-                )
-            for variable in trained:
-                if id(variable) not in model_paths:
-                    raise ConfigError(
-                        f"{KEY}={self.path}: optimizer {name} was built with variable {variable.path}, which is no "
-                        "weight of a model that is an attribute of the class; make that model an attribute"
-                    )
-            owners = [model_paths[id(variable)] for variable in trained]
-            slots = _slots(optimizer, owners)
-            for variable in optimizer.variables:
-                slot, owner = slots.get(id(variable), ("", ""))
-                path = slot_path(name, variable.name)
-                if slot:
-                    path = slot_path(f"{name}.{slot}", owner)
-                number = 1
-                while path in entries:
-                    # Some optimizers give several variables one name.
-                    number += 1
-                    path = slot_path(name, f"{variable.name}_{number}")
-                entries[path] = (variable, owner)
-        return entries
+    model_variables: Mapping[str, keras.Variable]
+    optimizer_variables: Mapping[str, keras.Variable]
+    owners: Mapping[str, str]
 
     @cached_property
     def variables(self) -> dict[str, keras.Variable]:
@@ -115,19 +80,13 @@ class Parts:
         return {**self.model_variables, **self.optimizer_variables}
 
     @cached_property
-    def kinds(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns shape and dtype of all variables that a step may change, by canonical path."""
-        return {path: kind_of(variable) for path, variable in self.variables.items()}
-
-    @cached_property
     def trained(self) -> list[str]:
         """Returns the paths of the variables that an optimizer updates, in the order of the models."""
-        owners = set(self.owners.values())
+        # Not those with slots: an optimizer without any, such as SGD, trains its variables all the same.
+        trained = set[int]()
         for optimizer in self.optimizers.values():
-            # An optimizer without slots, such as SGD, trains its variables all the same.
-            ids = set(map(id, private.optimizer_variables(optimizer)))
-            owners.update(path for path, variable in self.model_variables.items() if id(variable) in ids)
-        return [path for path in self.model_variables if path in owners]
+            trained.update(map(id, private.optimizer_variables(optimizer)))
+        return [path for path, variable in self.model_variables.items() if id(variable) in trained]
 
     @cached_property
     def _paths(self) -> dict[int, str]:
@@ -169,31 +128,23 @@ class Parts:
             )
         values: dict[str, jax.Array] = {}
         for name, own in variables.items():
-            entries = jax.tree.leaves(state[name])
-            if len(entries) != len(own):
+            arrays = list(map(jax.numpy.asarray, jax.tree.leaves(state[name])))
+            expected = [(tuple(variable.shape), variable.dtype) for variable in own]
+            found = [(array.shape, array.dtype) for array in arrays]
+            if found != expected:
                 raise self.invalid(
-                    f"train_step must return {len(own)} arrays in state[{name!r}]",
+                    f"train_step returned other shapes or dtypes in state[{name!r}] than it got",
                     f"return what stateless_call or stateless_apply returned, or state[{name!r}]._replace(...)",
                 )
-            for variable, value in zip(own, entries, strict=True):
+            for variable, array in zip(own, arrays, strict=True):
                 path = self._paths.get(id(variable))
                 if path is not None:
-                    values[path] = self._checked(path, variable, value)
+                    values[path] = array
         return values
-
-    def _checked(self, path: str, variable: keras.Variable, value: object) -> jax.Array:
-        array = jax.numpy.asarray(value)
-        if array.shape != tuple(variable.shape) or array.dtype != variable.dtype:
-            raise self.invalid(
-                f"train_step returned {path} with shape {list(array.shape)} and dtype {array.dtype}; it has "
-                f"{list(variable.shape)} and {variable.dtype}",
-                "keep the order of the lists, and cast the value",
-            )
-        return array
 
     def invalid(self, problem: str, fix: str) -> ConfigError:
         """Returns the error of a user's class that does not do what a step must."""
-        return ConfigError(f"{KEY}={self.path}: {problem}; {fix}")
+        return _invalid(self.path, problem, fix)
 
 
 def parts_of(step: Any, path: str) -> Parts:
@@ -214,47 +165,61 @@ def parts_of(step: Any, path: str) -> Parts:
                 f"{KEY}={path}: attribute {name} holds models, optimizers or variables; give each model and each "
                 "optimizer an attribute of its own, and make a variable a weight of a model"
             )
-    parts = Parts(step, path, models, optimizers)
     if not models:
-        raise parts.invalid("build made no model", "set self.<name> = keras.Model(...) in build")
+        raise _invalid(path, "build made no model", "set self.<name> = keras.Model(...) in build")
     for name in (*models, *optimizers):
         if name in RESERVED or name.startswith("_"):
-            raise parts.invalid(f"attribute {name} is reserved in checkpoints or private", "rename it")
-    for name, model in models.items():
-        if not model.built:
-            raise parts.invalid(f"model {name} is not built", f"call self.{name}.build(shape) in build")
-    return parts
-
-
-def _weights_of(models: Mapping[str, keras.Model], path: str) -> dict[str, keras.Variable]:
-    variables: dict[str, keras.Variable] = {}
-    first_owner: dict[int, str] = {}
+            raise _invalid(path, f"attribute {name} is reserved in checkpoints or private", "rename it")
+    model_variables: dict[str, keras.Variable] = {}
+    owner_paths: dict[int, str] = {}
     for name, model in models.items():
         for short, variable in Names(model).variables.items():
-            if id(variable) in first_owner:
-                raise ConfigError(
-                    f"{KEY}={path}: models {first_owner[id(variable)]} and {name} share variable {short}; keep one "
-                    "of the two models as an attribute, and get the other from it"
+            if id(variable) in owner_paths:
+                raise _invalid(
+                    path,
+                    f"model {name} shares variable {owner_paths[id(variable)]} with another one",
+                    "keep one of the two models as an attribute, and get the other from it",
                 )
-            first_owner[id(variable)] = name
-            variables[f"{name}/{short}"] = variable
-    return variables
+            owner_paths[id(variable)] = f"{name}/{short}"
+            model_variables[f"{name}/{short}"] = variable
+    optimizer_variables: dict[str, keras.Variable] = {}
+    owners: dict[str, str] = {}
+    for name, optimizer in optimizers.items():
+        slots = _slots(optimizer, owner_paths)
+        for variable in optimizer.variables:
+            slot, owner = slots.get(id(variable), ("", ""))
+            variable_path = slot_path(name, variable.name)
+            if owner:
+                variable_path = slot_path(f"{name}.{slot}", owner)
+            number = 1
+            while variable_path in owners:
+                # Some optimizers give several variables one name.
+                number += 1
+                variable_path = slot_path(name, f"{variable.name}_{number}")
+            optimizer_variables[variable_path] = variable
+            owners[variable_path] = owner
+    return Parts(step, path, models, optimizers, model_variables, optimizer_variables, owners)
 
 
-def _slots(optimizer: keras.optimizers.Optimizer, owners: Sequence[str]) -> dict[int, tuple[str, str]]:
+def _invalid(path: str, problem: str, fix: str) -> ConfigError:
+    return ConfigError(f"{KEY}={path}: {problem}; {fix}")
+
+
+def _slots(optimizer: keras.optimizers.Optimizer, paths: Mapping[int, str]) -> dict[int, tuple[str, str]]:
     """Returns id of an optimizer's variable -> (slot, path of the variable that it belongs to).
 
     A slot is an attribute with one entry per trained variable, in their order; some have none for some of them.
     """
+    trained = private.optimizer_variables(optimizer)
     own = set(map(id, optimizer.variables))
     slots: dict[int, tuple[str, str]] = {}
     for attribute, value in vars(optimizer).items():
         # Keras 3's own list of all variables of the optimizer may happen to be as long as that of the trained ones.
-        if not isinstance(value, list | tuple) or attribute == "_variables" or len(value) != len(owners):
+        if not isinstance(value, list | tuple) or attribute == "_variables" or len(value) != len(trained):
             continue
-        for owner, entry in zip(owners, value, strict=True):
+        for variable, entry in zip(trained, value, strict=True):
             if id(entry) in own:
-                slots.setdefault(id(entry), (attribute.strip("_"), owner))
+                slots.setdefault(id(entry), (attribute.strip("_"), paths.get(id(variable), "")))
     return slots
 
 
