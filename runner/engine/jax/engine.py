@@ -27,7 +27,7 @@ from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatch
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import Engine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, precision, private, processes, randomness, updates
+from runner.engine.jax import environment, mesh, precision, private, processes, randomness, state, updates
 from runner.engine.jax.adapter import Keras3Factory, check_model, layer_outputs, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import (
@@ -47,9 +47,8 @@ from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Rounds, batch_shapes, call_numbers
 from runner.engine.jax.shards import cached, on_host, shards, variable_info
-from runner.engine.jax.state import state_tree
 from runner.engine.jax.step import Evaluated, Step, Weights
-from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
+from runner.engine.mappings import keys_by_id, map_values, shapes_of
 from runner.engine.optim import norms
 from runner.errors import EngineError
 from runner.layout import Spec
@@ -69,6 +68,10 @@ class JaxEngine(Engine):
 
     # None for a custom step, which has several.
     _model: Any
+    # Trees of the structure of the state: paths, and shapes with shardings. Those of a custom step are dicts by path.
+    _paths: Any
+    _kinds: Any
+    _state: Any
     counts_cost = True
     _library = jnp, jax.tree.map, jnp.asarray
 
@@ -129,22 +132,21 @@ class JaxEngine(Engine):
         self._update_rule = updates.make(
             self._config.optimizer, self._trainable, self._model.trainable_variables, self._mesh
         )
-        self._tree = state_tree(
+        kinds = precision.set_dtypes(self._model, variables, self._config.engine.state)
+        placed_kinds = self._placed_kinds(kinds, map_values(lambda placement: placement.spec, self.placements))
+        self._paths, self._kinds = state.trees(
             self._trainable,
             non_trainable,
-            {path: self._sharding(placement.spec) for path, placement in self.placements.items()},
+            placed_kinds,
             self._update_rule.slots,
             keeps_ema=self._config.optimizer.ema.decay is not None,
             accumulates=self._microbatches > 1,
         )
-        self._state_shardings: Any = self._tree.shardings
-        self._kinds = precision.set_dtypes(self._model, variables, self._config.engine.state)
         if self._planning:
             # A plan compiles the step for shapes: nothing is drawn, and no device memory is used.
-            self._state: Any = self._tree.shapes(self._kinds)
+            self._state = self._kinds
             return
-        shapes = self._tree.by_path(self._tree.shapes(self._kinds))
-        initial = self._initial.place(subset(shapes, variables))
+        initial = self._initial.place(placed_kinds)
         check_kept(
             self._model,
             self._config.model,
@@ -153,12 +155,22 @@ class JaxEngine(Engine):
             lambda: processes.readable(initial, self._replicated),
             pads=self._config.dataset.remainder == "pad",
         )
-        self._state = self._tree.begin(initial, self._kinds, self._update_rule.first_slots)
+        rule = self._update_rule
+        self._state = state.begin(initial, self._paths, self._kinds, rule.slots, rule.first_slots)
+
+    def _placed_kinds(
+        self, kinds: Mapping[str, jax.ShapeDtypeStruct], specs: Mapping[str, Spec]
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns shapes and dtypes by path with the shardings of their specs."""
+        placed = {}
+        for path, kind in kinds.items():
+            placed[path] = jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=self._sharding(specs[path]))
+        return placed
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         # The state's memory is released array by array, and the last program's results are its arrays.
         RUNNING.wait()
-        self._state = self._tree.place(values, self._kinds, self._state)
+        self._state = state.placed(values, self._paths, self._kinds, self._state)
 
     def _make_programs(self) -> None:
         step = self._make_step()
@@ -169,26 +181,23 @@ class JaxEngine(Engine):
         evaluated = (losses, self._replicated, by_example, self._replicated)
         self._evaluated = jax.jit(step.evaluated, out_shardings=evaluated)
         self._next_logits = jax.jit(step.next_logits, out_shardings=self._replicated)
-        weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
-        self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=weights)
+        weights = self._kinds.trainable, self._kinds.non_trainable
+        self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=state.shardings(weights))
 
     def _make_training(self, step: Rounds[Any], trace: jax.core.Jaxpr) -> NamedSharding:
         """Prepares what every training needs; returns the sharding of an evaluation's losses (B,)."""
         self._loops = loops_on_device(trace, self._config.engine.loop, on_cpus=self._on_cpus)
         # Numbers of single examples stay where they are computed, unless several processes must read them: then every
-        # device gets all of them. A round that is dispatched on its own leaves them, and `_stacked` joins a call's.
+        # device gets all of them.
         losses = self._array_shardings[WEIGHT]
-        sums = losses
-        if self._loops:
-            sums = self._stacked_shardings[WEIGHT]
+        sums = self._stacked_shardings[WEIGHT] if self._loops else losses
         if not self._replicated.is_fully_addressable:
             losses = self._replicated
-            sums = losses if self._loops else self._array_shardings[WEIGHT]
+            sums = self._replicated
         train: Callable[..., object] = step.many if self._loops else step.step
         # Results are pinned: XLA would otherwise choose other shardings for the new state than for the old one.
-        results = (self._state_shardings, sums, self._replicated)
+        results = (state.shardings(self._kinds), sums, self._replicated)
         self._train = jax.jit(train, donate_argnums=0, out_shardings=results)
-        self._stack = jax.jit(jnp.stack, out_shardings=self._replicated)
         self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
         return losses
 
@@ -214,7 +223,7 @@ class JaxEngine(Engine):
     def _partitioning(self) -> Partitioning:
         specs = self._array_specs | {ROW: self._array_specs[WEIGHT]}
         on = MeshLayout(self._mesh, self._config.layout, self.placements, specs)
-        return partition(on, self._model, self._trainable, self._data, state=self._state_shardings)
+        return partition(on, self._model, self._trainable, self._data, state=state.shardings(self._kinds))
 
     def _microbatch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         arrays = {**self._data.arrays, WEIGHT: ArraySpec((), "float32")}
@@ -295,7 +304,7 @@ class JaxEngine(Engine):
             for name, row in round_sums.items():
                 rows[name].append(row)
             regularizations.append(regularization)
-        return self._pending(map_values(self._stacked, rows), regularizations, batches)
+        return self._pending(rows, regularizations, batches)
 
     def _pending(
         self,
@@ -312,15 +321,6 @@ class JaxEngine(Engine):
             to_host=self._to_host,
             scalars=norms.names(self._config.optimizer, self._trainable),
         )
-
-    def _stacked(self, rows: Sequence[jax.Array]) -> jax.Array | Sequence[jax.Array]:
-        """Returns rows (B,) as they are, or as one array, which several processes read with a single gather."""
-        if processes.is_readable(rows[0]):
-            return rows
-        # Padded to a power of two: each length is a program of its own to compile.
-        length = 1 << (len(rows) - 1).bit_length()
-        padding = [rows[-1]] * (length - len(rows))
-        return self._run(self._stack, [*rows, *padding])
 
     def _run(self, program: Callable[..., T], *arguments: object) -> T:
         """Starts a program. If several devices share a CPU's threads, after the one before has ended."""
@@ -431,7 +431,7 @@ class JaxEngine(Engine):
         return map_values(variable_info, self._by_path())
 
     def _by_path(self) -> dict[str, Any]:
-        return self._tree.by_path(self._state)
+        return state.by_path(self._paths, self._state)
 
     def state(self) -> dict[str, Array]:
         """Returns whole arrays of variables and slots; random generators are functions of the step, without state."""

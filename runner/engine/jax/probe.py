@@ -95,7 +95,7 @@ def _call(model: keras.Model, kept: Sequence[str], values: Mapping[str, jax.Arra
     other_ids = list(map(id, others))
     kept_places = [other_ids.index(id(variables[path])) for path in kept]
 
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def train(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values]:
         private.forget_added_losses(model)
         outputs, new, losses = model.stateless_call(

@@ -1,14 +1,20 @@
-"""The state of a step of the engine `jax`: variables, slots, moving averages, sums of gradients."""
+"""The state of a step of the engine `jax`: variables, slots, moving averages, sums of gradients.
+
+A state is a tree of arrays. Two trees of its structure have the canonical path of each array, and its shape, dtype and
+sharding.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import ShapeDtypeStruct
 from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.data.base import Array
@@ -16,10 +22,12 @@ from runner.engine.base import part_of
 from runner.engine.jax.precision import as_float32, at_least_float32
 from runner.engine.jax.shards import placed_in_parts
 from runner.engine.optim.rules import Slot
-from runner.layout.paths import ema_path, is_ema, owner_of, slot_path
+from runner.layout.paths import ema_path, slot_path
 
 T = TypeVar("T")
 
+# Bytes of a released array after which the C library is asked to return freed memory, see `_trim_heap`.
+_LARGE = 1 << 20
 # Path prefix of a step's gradients so far. Between two steps they mean nothing, and are not saved.
 _GRAD_ACCUM = "grad_accum:"
 
@@ -42,96 +50,104 @@ class State(NamedTuple, Generic[T]):
     grad_accum: list[T]
 
 
-@dataclass(frozen=True)
-class StateTree:
-    """Canonical paths and shardings of a state's entries, and the kinds of optimizer state, in order."""
+def trees(
+    trainable: Sequence[str],
+    non_trainable: Sequence[str],
+    variables: Mapping[str, ShapeDtypeStruct],
+    slots: Sequence[Slot],
+    *,
+    keeps_ema: bool,
+    accumulates: bool,
+) -> tuple[State[str], State[ShapeDtypeStruct]]:
+    """Returns the paths of a state's arrays, and their shapes with dtypes and shardings.
 
-    paths: State[str]
-    shardings: State[NamedSharding]
-    slots: Sequence[Slot]
+    Slots, averages and sums have the sharding of their variable. A slot that lacks a dim has that of the dims that
+    remain. Averages and sums of gradients are at least float32.
 
-    def shapes(self, variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.ShapeDtypeStruct]:
-        """Returns a state's shapes, with their shardings, given those of the variables as the state holds them.
-
-        Averages and sums of gradients are at least float32; a slot may lack a dim.
-        """
-        slots: dict[str, tuple[tuple[int, ...], Any]] = {}
-        for slot in self.slots:
-            for path, dims in slot.dims.items():
-                like = variables[path]
-                slots[slot_path(slot.name, path)] = tuple(like.shape[dim] for dim in dims), slot.dtype or like.dtype
-            for path, own_shape in slot.shapes.items():
-                slots[slot_path(slot.name, path)] = own_shape, slot.dtype
-
-        def kind(path: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-            if path in slots:
-                shape, dtype = slots[path]
-                return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-            is_sum = path.startswith(_GRAD_ACCUM)
-            like = variables[owner_of(path.removeprefix(_GRAD_ACCUM))]
-            dtype = like.dtype
-            if is_sum or is_ema(path):
-                dtype = at_least_float32(dtype)
-            return jax.ShapeDtypeStruct(tuple(like.shape), dtype, sharding=sharding)
-
-        kinds: State[jax.ShapeDtypeStruct] = jax.tree.map(kind, self.paths, self.shardings)
-        return kinds
-
-    def begin(
-        self,
-        initial: Mapping[str, jax.Array],
-        variables: Mapping[str, jax.ShapeDtypeStruct],
-        first_slots: Callable[[list[jax.Array]], list[list[jax.Array]]] | None = None,
-    ) -> State[jax.Array]:
-        """Returns the state at the start of a run, which takes over the initial values.
-
-        Slots have their initial values, or what `first_slots` returns for the trainable variables in float32; averages
-        are the variables' own values.
-        """
-        shapes = self.shapes(variables)
-        trainable = [initial[path] for path in self.paths.trainable]
-        non_trainable = [initial[path] for path in self.paths.non_trainable]
-
-        def make(weights: list[jax.Array]) -> tuple[list[list[jax.Array]], list[jax.Array], list[jax.Array]]:
-            if first_slots is not None:
-                slots = first_slots(list(map(as_float32, weights)))
-            else:
-                slots = []
-                by_path = dict(zip(self.paths.trainable, weights, strict=True))
-                for slot, kinds in zip(self.slots, shapes.slots, strict=True):
-                    slots.append(_first_values(slot, kinds, by_path))
-            averages = []
-            for weight, kind in zip(weights, shapes.ema, strict=bool(shapes.ema)):
-                # A copy: the step donates both, so they must not share memory.
-                averages.append(jnp.copy(weight).astype(kind.dtype))
-            sums = [jnp.zeros(kind.shape, kind.dtype) for kind in shapes.grad_accum]
-            return slots, averages, sums
-
-        shardings = (self.shardings.slots, self.shardings.ema, self.shardings.grad_accum)
-        slots, ema, grad_accum = jax.jit(make, out_shardings=shardings)(trainable)
-        jax.block_until_ready((slots, ema, grad_accum))
-        return State(trainable, non_trainable, slots, ema, grad_accum)
-
-    def place(
-        self,
-        values: Mapping[str, Array],
-        variables: Mapping[str, jax.ShapeDtypeStruct],
-        before: State[jax.Array],
-    ) -> State[jax.Array]:
-        """Puts host arrays on the devices, by shards; see `placed`."""
-        state: State[jax.Array] = placed(values, self.paths, self.shapes(variables), before)
-        return state
-
-    def by_path(self, state: State[T]) -> dict[str, T]:
-        """Returns a state's entries by path, without sums of gradients."""
-        paths = jax.tree.leaves(self.paths._replace(grad_accum=[]))
-        entries = jax.tree.leaves(state._replace(grad_accum=[]))
-        return dict(zip(paths, entries, strict=True))
+    Args:
+      variables: shapes of the model's variables by path, as the state stores them.
+    """
+    own = [variables[path] for path in trainable]
+    slot_paths = []
+    slot_kinds = []
+    for slot in slots:
+        kinds = []
+        for path, dims in slot.dims.items():
+            like = variables[path]
+            shape = tuple(like.shape[dim] for dim in dims)
+            kinds.append(ShapeDtypeStruct(shape, slot.dtype or like.dtype, sharding=_of_dims(like, dims)))
+        for shape in slot.shapes.values():
+            # State without dims of a variable is small, and replicated.
+            kinds.append(ShapeDtypeStruct(shape, slot.dtype, sharding=_of_dims(own[0], ())))
+        slot_paths.append([slot_path(slot.name, path) for path in slot.paths])
+        slot_kinds.append(kinds)
+    wide = [ShapeDtypeStruct(kind.shape, at_least_float32(kind.dtype), sharding=kind.sharding) for kind in own]
+    averaged = trainable if keeps_ema else []
+    summed = trainable if accumulates else []
+    paths = State(
+        list(trainable),
+        list(non_trainable),
+        slot_paths,
+        ema=list(map(ema_path, averaged)),
+        grad_accum=[f"{_GRAD_ACCUM}{path}" for path in summed],
+    )
+    others = [variables[path] for path in non_trainable]
+    return paths, State(own, others, slot_kinds, ema=wide[: len(averaged)], grad_accum=wide[: len(summed)])
 
 
-def _first_values(
-    slot: Slot, kinds: Sequence[jax.ShapeDtypeStruct], weights: Mapping[str, jax.Array]
-) -> list[jax.Array]:
+def _of_dims(like: ShapeDtypeStruct, dims: Sequence[int]) -> NamedSharding:
+    """Returns the sharding of an array that has some dims of another."""
+    spec = like.sharding.spec
+    # JAX's specs may be shorter than an array's rank: the dims after them are not sharded.
+    kept = [spec[dim] if dim < len(spec) else None for dim in dims]
+    return NamedSharding(like.sharding.mesh, PartitionSpec(*kept))
+
+
+def shardings(kinds: Any) -> Any:
+    """Returns the shardings of a state's arrays."""
+    return jax.tree.map(lambda kind: kind.sharding, kinds)
+
+
+def by_path(paths: Any, state: Any) -> dict[str, Any]:
+    """Returns a state's entries by path, without sums of gradients."""
+    entries = dict(zip(jax.tree.leaves(paths), jax.tree.leaves(state), strict=True))
+    return {path: entry for path, entry in entries.items() if not path.startswith(_GRAD_ACCUM)}
+
+
+def begin(
+    initial: Mapping[str, jax.Array],
+    paths: State[str],
+    kinds: State[ShapeDtypeStruct],
+    slots: Sequence[Slot],
+    first_slots: Callable[[list[jax.Array]], list[list[jax.Array]]] | None = None,
+) -> State[jax.Array]:
+    """Returns the state at the start of a run, which takes over the initial values.
+
+    Slots have their initial values, or what `first_slots` returns for the trainable variables in float32; averages are
+    the variables' own values.
+    """
+    trainable = [initial[path] for path in paths.trainable]
+    non_trainable = [initial[path] for path in paths.non_trainable]
+
+    def make(weights: list[jax.Array]) -> tuple[list[list[jax.Array]], list[jax.Array], list[jax.Array]]:
+        if first_slots is not None:
+            made = first_slots(list(map(as_float32, weights)))
+        else:
+            by_weight = dict(zip(paths.trainable, weights, strict=True))
+            made = [_first_values(slot, own, by_weight) for slot, own in zip(slots, kinds.slots, strict=True)]
+        averages = []
+        for weight, kind in zip(weights, kinds.ema, strict=bool(kinds.ema)):
+            # A copy: the step donates both, so they must not share memory.
+            averages.append(jnp.copy(weight).astype(kind.dtype))
+        sums = [jnp.zeros(kind.shape, kind.dtype) for kind in kinds.grad_accum]
+        return made, averages, sums
+
+    results = shardings((kinds.slots, kinds.ema, kinds.grad_accum))
+    made, ema, grad_accum = jax.block_until_ready(jax.jit(make, out_shardings=results)(trainable))
+    return State(trainable, non_trainable, made, ema, grad_accum)
+
+
+def _first_values(slot: Slot, kinds: Sequence[ShapeDtypeStruct], weights: Mapping[str, jax.Array]) -> list[jax.Array]:
     values = []
     for path, kind in zip(slot.paths, kinds, strict=True):
         if slot.initial is None:
@@ -147,9 +163,11 @@ def placed(values: Mapping[str, Array], paths: Any, kinds: Any, before: Any) -> 
     Each array of the present state is released before the new one is made. Sums of gradients have no value, and are 0.
     """
 
-    def place(path: str, like: jax.ShapeDtypeStruct, old: jax.Array) -> jax.Array:
+    def place(path: str, like: ShapeDtypeStruct, old: jax.Array) -> jax.Array:
         # Not with the last reference: the caller still holds the old state.
         old.delete()
+        if old.nbytes >= _LARGE:
+            _trim_heap()
         if path in values:
             return placed_in_parts(lambda index: part_of(values, path, index), like)
         # One number, broadcast: the host holds no array of the variable's size.
@@ -158,53 +176,13 @@ def placed(values: Mapping[str, Array], paths: Any, kinds: Any, before: Any) -> 
     return jax.tree.map(place, paths, kinds, before)
 
 
-def state_tree(
-    trainable: Sequence[str],
-    non_trainable: Sequence[str],
-    shardings: Mapping[str, NamedSharding],
-    slots: Sequence[Slot],
-    *,
-    keeps_ema: bool,
-    accumulates: bool,
-) -> StateTree:
-    """Returns the tree of a model's variables.
+def _trim_heap() -> None:
+    """Returns freed memory to the system.
 
-    Slots, averages and sums have the sharding of their variable. A slot that lacks a dim has that of the dims that
-    remain.
+    After a few large blocks were freed, glibc allocates blocks of up to 32 MiB on its heap and keeps freed ones there
+    (mallopt(3), M_MMAP_THRESHOLD): new arrays of other sizes then add to the freed ones, and a load takes twice the
+    memory of the state.
     """
-    own = [shardings[path] for path in trainable]
-    slot_paths = []
-    slot_shardings = []
-    for slot in slots:
-        slot_paths.append([slot_path(slot.name, path) for path in slot.paths])
-        of_slot = [_of_dims(shardings[path], dims) for path, dims in slot.dims.items()]
-        # State without dims of a variable is small, and replicated.
-        of_slot += [_of_dims(own[0], ()) for _ in slot.shapes]
-        slot_shardings.append(of_slot)
-    averaged = trainable if keeps_ema else []
-    summed = trainable if accumulates else []
-    return StateTree(
-        paths=State(
-            list(trainable),
-            list(non_trainable),
-            slot_paths,
-            ema=list(map(ema_path, averaged)),
-            grad_accum=[f"{_GRAD_ACCUM}{path}" for path in summed],
-        ),
-        shardings=State(
-            own,
-            [shardings[path] for path in non_trainable],
-            slot_shardings,
-            ema=own[: len(averaged)],
-            grad_accum=own[: len(summed)],
-        ),
-        slots=slots,
-    )
-
-
-def _of_dims(sharding: NamedSharding, dims: Sequence[int]) -> NamedSharding:
-    """Returns the sharding of an array that has some dims of another."""
-    spec = sharding.spec
-    # JAX's specs may be shorter than an array's rank: the dims after them are not sharded.
-    kept = [spec[dim] if dim < len(spec) else None for dim in dims]
-    return NamedSharding(sharding.mesh, PartitionSpec(*kept))
+    # `CDLL(None)` is this process, which has the C library loaded; only glibc has the function.
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -16,15 +16,14 @@ from runner.engine.base import HostBatches, LayerOutput
 from runner.engine.evaluation import BatchResult
 from runner.engine.jax import private
 from runner.engine.jax.adapter import outputs_of
-from runner.engine.jax.engine import RUNNING, JaxEngine
+from runner.engine.jax.engine import JaxEngine
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_step.functions import Functions, OwnStep
 from runner.engine.jax.own_step.parts import OwnStepFactory, slot_spec
+from runner.engine.jax.precision import kind_of
 from runner.engine.jax.rounds import call_numbers
-from runner.engine.jax.state import placed
-from runner.engine.mappings import shapes_of, subset
+from runner.engine.mappings import map_values, shapes_of, subset
 from runner.errors import did_you_mean, invalid
-from runner.layout import Spec
 from runner.task.base import Evaluation
 from runner.task.custom import StepTask
 
@@ -51,30 +50,18 @@ class OwnStepEngine(JaxEngine):
         """Draws the initial values; each variable of an optimizer is sharded as the variable that it belongs to."""
         parts = self._parts
         self._trainable = parts.trained
-        shardings = {path: self._sharding(self.placements[path].spec) for path in parts.model_variables}
+        specs = {path: self.placements[path].spec for path in parts.model_variables}
         for path, variable in parts.optimizer_variables.items():
             owner = parts.owners[path]
-            spec: Spec = (None,) * len(variable.shape)
+            specs[path] = (None,) * len(variable.shape)
             if owner:
                 placement = self.placements[owner]
-                spec = slot_spec(tuple(variable.shape), placement.shape, placement.spec)
-            shardings[path] = self._sharding(spec)
-        kinds = {}
-        for path, variable in parts.variables.items():
-            kinds[path] = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype, sharding=shardings[path])
-        self._kinds = kinds
-        self._state_shardings = shardings
-        if self._planning:
-            self._state = kinds
-            return
-        self._state = self._initial.place(kinds)
-
-    def _assign(self, values: Mapping[str, Array]) -> None:
-        RUNNING.wait()
-        self._state = placed(values, {path: path for path in self._kinds}, self._kinds, self._state)
-
-    def _by_path(self) -> dict[str, Any]:
-        return dict(self._state)
+                specs[path] = slot_spec(tuple(variable.shape), placement.shape, placement.spec)
+        self._kinds = self._placed_kinds(map_values(kind_of, parts.variables), specs)
+        self._paths = {path: path for path in self._kinds}
+        self._state = self._kinds
+        if not self._planning:
+            self._state = self._initial.place(self._kinds)
 
     def _make_programs(self) -> None:
         functions = Functions(self._parts, self._task, self._config.trainer.seed)
