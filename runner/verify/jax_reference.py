@@ -17,7 +17,7 @@ import numpy as np
 from runner import arrays
 from runner.arrays import Tensor
 from runner.data.base import Array
-from runner.engine.jax.adapter import Keras3Factory, check_model, layer_outputs
+from runner.engine.jax.adapter import Keras3Factory, check_model, input_shapes, outputs_of
 from runner.engine.jax.layers.gradients import exact_row_gradients
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import as_float32, rounded, set_dtypes
@@ -99,7 +99,7 @@ class JaxReference(GradientReference):
         for path, value in self.initial.items():
             if path.endswith("/bias"):
                 feature_dims[path.removesuffix("/bias")] = value.ndim
-        outputs = layer_outputs(self._model, self._request.config.dataset.batch_size, self._request.data)
+        outputs = outputs_of(self._model, input_shapes(self._request.data, self._request.config.dataset.batch_size))
         most = 1
         for output in outputs:
             if output.layer in feature_dims:

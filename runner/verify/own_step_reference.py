@@ -15,7 +15,7 @@ import numpy as np
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
 from runner.engine.jax.adapter import outputs_of
-from runner.engine.jax.own_step.functions import Functions
+from runner.engine.jax.own_step.engine import Functions
 from runner.engine.jax.own_step.parts import OwnStepFactory
 from runner.engine.jax.private import all_layers, inputs_of, is_functional
 from runner.layout.paths import is_slot

@@ -8,7 +8,7 @@ from tests.engine.jax_runs import answer
 
 PROGRAM = """
 import json, jax, jax.numpy as jnp
-from runner.engine.jax import elsewhere
+from runner.engine.jax import planned
 
 def mlp(weights, x):
     up, down = weights
@@ -29,7 +29,7 @@ def shape(*sizes):
 weights, x = (shape(8, 32), shape(32, 8)), shape(4, 8)
 found = {}
 for function in (mlp, checkpointed, dropped):
-    arrays, _ = elsewhere.saved_arrays(function, weights, x)
+    arrays, _ = planned.saved_arrays(function, weights, x)
     found[function.__name__] = sorted(list(array.shape) for array in arrays)
     found[function.__name__ + "_dtypes"] = sorted(str(array.dtype) for array in arrays)
 print(json.dumps(found))

@@ -60,7 +60,7 @@ def main() -> None:
     config = own_step_worker.config_with_devices()
     config = replace(config, verify=VerifyConfig(steps=own_step_worker.STEPS))
 
-    from runner.engine.jax.own_step.functions import Functions, OwnStep
+    from runner.engine.jax.own_step.engine import Functions, OwnStep
     from runner.verify.own_step_reference import OwnStepReference
 
     request = Request(config, own_step_worker.spec(config), own_step_worker.STEPS, own_step_worker.batches())

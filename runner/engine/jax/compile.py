@@ -49,16 +49,9 @@ _MOST_NAMED = 4
 
 def loops_on_device(trace: jax.core.Jaxpr, loop: str, *, on_cpus: bool) -> bool:
     """Returns whether a call's steps run as one program, by `engine.loop` and the operations of a step's trace."""
-    slow = slow_in_loops(trace)
-    loops = loop == "device" or (loop == "auto" and not (slow and on_cpus))
-    logger.info(
-        "the steps of a call run %s (engine.loop=%s; convolutions that are slow in loops on CPUs: %d, CPUs: %s)",
-        "in a loop on the devices" if loops else "as one program each",
-        loop,
-        slow,
-        on_cpus,
-    )
-    return loops
+    if loop == "auto":
+        return not on_cpus or slow_in_loops(trace) == 0
+    return loop == "device"
 
 
 def traced_gradients(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from runner.cluster.team import current
-from runner.config.schema import RunConfig
+from runner.config.schema import MeshConfig, RunConfig
 from runner.host.late import late
 from runner.layout import mesh
 
@@ -24,12 +24,16 @@ def prepare_devices(config: RunConfig) -> None:
 
     A layer with a random generator makes an array as it is made, which may be when a user's module is imported.
     """
-    if not config.hardware.is_here:
-        return
-    processes_count = current().count
-    if mesh.device_kind(config.mesh) == "cpu":
+    if config.hardware.is_here:
+        make_devices(config.mesh)
+
+
+def make_devices(config: MeshConfig) -> None:
+    """Sets the number of CPU devices, and connects JAX to the other processes, unless that was done before."""
+    team = current()
+    if mesh.device_kind(config) == "cpu":
         # JAX raises if its devices are made already; `mesh.configure` then checks that they suffice.
         with suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", mesh.size(config.mesh.axes) // processes_count)
-    if processes_count > 1:
-        processes.connect(current())
+            jax.config.update("jax_num_cpu_devices", mesh.size(config.axes) // team.count)
+    if team.count > 1:
+        processes.connect(team)

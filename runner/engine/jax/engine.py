@@ -28,7 +28,7 @@ from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import Engine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
 from runner.engine.jax import environment, mesh, precision, private, processes, randomness, state, updates
-from runner.engine.jax.adapter import Keras3Factory, check_model, layer_outputs, model_inputs
+from runner.engine.jax.adapter import Keras3Factory, check_kept, check_model, input_shapes, outputs_of
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import (
     FOR_CPUS,
@@ -43,7 +43,6 @@ from runner.engine.jax.layers.convolution import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, unsplit
-from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Rounds, batch_shapes, call_numbers
 from runner.engine.jax.shards import cached, on_host, shards, variable_info
@@ -89,6 +88,7 @@ class JaxEngine(Engine):
         self._array_shardings = map_values(self._sharding, specs)
         self._stacked_shardings = {name: self._sharding((None, *spec)) for name, spec in specs.items()}
         self._replicated = self._sharding(())
+        self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
 
     def _make_mesh(self) -> Mesh:
         if self._config.engine.compilation_cache:
@@ -152,7 +152,7 @@ class JaxEngine(Engine):
             self._config.model,
             self._microbatches,
             self._data,
-            lambda: processes.readable(initial, self._replicated),
+            lambda: dict(zip(initial, self._readable(list(initial.values())), strict=True)),
             pads=self._config.dataset.remainder == "pad",
         )
         rule = self._update_rule
@@ -198,7 +198,6 @@ class JaxEngine(Engine):
         # Results are pinned: XLA would otherwise choose other shardings for the new state than for the old one.
         results = (state.shardings(self._kinds), sums, self._replicated)
         self._train = jax.jit(train, donate_argnums=0, out_shardings=results)
-        self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
         return losses
 
     def _make_step(self) -> Step:
@@ -232,9 +231,7 @@ class JaxEngine(Engine):
     def _randomness(self) -> Randomness:
         if self._planning:
             return randomness.unmoved(self._model)
-        size = self._microbatch_size
-        batch = model_inputs(self._data, lambda spec: jax.ShapeDtypeStruct((size, *spec.shape), spec.dtype))
-        return randomness.of(self._model, batch, self._config.model)
+        return randomness.of(self._model, input_shapes(self._data, self._microbatch_size), self._config.model)
 
     @property
     def caches(self) -> bool:
@@ -420,7 +417,7 @@ class JaxEngine(Engine):
 
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one micro-batch, in the order of the calls."""
-        return layer_outputs(self._model, self._microbatch_size, self._data)
+        return outputs_of(self._model, input_shapes(self._data, self._microbatch_size))
 
     def used_whole(self) -> set[str]:
         """Returns nothing: XLA splits every operation."""

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from runner.cluster.team import current
 from runner.config.schema import MeshConfig
 from runner.engine.devices import INSTALLS
-from runner.engine.jax import private, processes
+from runner.engine.jax.devices import make_devices
 from runner.errors import invalid
 from runner.layout.mesh import device_kind, size
 
@@ -24,10 +24,7 @@ def configure(config: MeshConfig) -> Mesh:
     kind = device_kind(config)
     count = size(config.axes)
     team = current()
-    if not private.devices_are_made():
-        if kind == "cpu":
-            jax.config.update("jax_num_cpu_devices", count // team.count)
-        processes.connect(team)
+    make_devices(config)
     devices = _devices(kind, team.count, count // team.count)
     if len(devices) < count:
         problem = f"the mesh needs {count} devices, but JAX sees {len(devices)} of kind {kind}"

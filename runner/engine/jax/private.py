@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import keras
 from jax import lax
-from jax._src import xla_bridge
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.interpreters import ad
 from jax._src.lib import _jax
@@ -44,11 +43,6 @@ BOOKKEEPING = (
     "_outbound_nodes",
     "_tracker",
 )
-
-
-def devices_are_made() -> bool:
-    """Without it a second engine in a process would set the number of CPU devices again, which raises."""
-    return bool(xla_bridge.backends_are_initialized())
 
 
 def bind_gloo(address: str) -> None:

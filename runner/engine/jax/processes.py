@@ -17,15 +17,12 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from runner.cluster.launch import (
-    free_port,
-    host_and_port,
-)
+from runner.cluster.launch import free_port, host_and_port
 from runner.cluster.member import Member
 from runner.cluster.team import Team
 from runner.data.base import Array
 from runner.engine.jax import private
-from runner.engine.mappings import map_values, subset
+from runner.engine.mappings import subset
 
 # Heartbeat timeout, three years: JAX is not to notice a lost process, see above.
 _NEVER_S = 10**8
@@ -122,11 +119,3 @@ def placed_all(arrays: Mapping[str, Array], shardings: Mapping[str, NamedShardin
 def is_readable(value: jax.Array) -> bool:
     """Returns whether this process holds all of an array."""
     return bool(value.is_fully_addressable or value.is_fully_replicated)
-
-
-def readable(arrays: dict[str, jax.Array], replicated: NamedSharding) -> dict[str, jax.Array]:
-    """Returns arrays that this process can compute with alone."""
-    if all(map(is_readable, arrays.values())):
-        return arrays
-    gathered = jax.jit(lambda values: values, out_shardings=replicated)(arrays)
-    return map_values(np.asarray, gathered)

@@ -25,10 +25,7 @@ from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Rounds, Sums, first_step, only_batch, rate_factor
 from runner.engine.jax.state import State
 from runner.engine.jax.updates import Before, UpdateRule
-from runner.engine.optim import (
-    norms,
-    rules,
-)
+from runner.engine.optim import norms, rules
 from runner.engine.optim.norms import clip
 from runner.engine.optim.schedules import learning_rate
 from runner.task.base import LOSS, Task

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -28,7 +27,7 @@ def fused_where_alike(
     as by fsdp_megatron: in 16 bits they are therefore constrained to one. A call that passes `flash_attention` itself
     keeps its value.
     """
-    batch_axes = _batch_axes(examples)
+    batch_axes = _axes(examples)
     other_sizes = []
     for axis, size in examples.mesh.shape.items():
         if size > 1 and axis not in batch_axes:
@@ -63,18 +62,12 @@ def divide_heads(sizes: Sequence[int], heads: Sequence[int]) -> bool:
     return True
 
 
-def _batch_axes(examples: NamedSharding) -> tuple[str | None, ...]:
-    entry = _batch_entry(examples)
-    if isinstance(entry, tuple):
-        return entry
-    return (entry,)
-
-
-def _batch_entry(examples: NamedSharding) -> Any:
-    """Returns the entry of a spec for examples: an axis, several, or None."""
-    if not examples.spec:
-        return None
-    return examples.spec[0]
+def _axes(examples: NamedSharding) -> tuple[str, ...]:
+    """Returns the axes that split examples."""
+    entry = examples.spec[0] if examples.spec else None
+    if entry is None:
+        return ()
+    return entry if isinstance(entry, tuple) else (entry,)
 
 
 def _with_one_sharding(
@@ -85,7 +78,8 @@ def _with_one_sharding(
     They are returned as they are if cuDNN's kernel does not take them: with more than 16 bits, or other dims.
     """
     mesh = examples.mesh
-    example_parts = math.prod(mesh.shape[axis] for axis in _batch_axes(examples) if axis is not None)
+    batch_axes = _axes(examples)
+    example_parts = math.prod(mesh.shape[axis] for axis in batch_axes)
     for array in arrays:
         is_half_precision = getattr(array, "ndim", 0) == 4 and array.dtype.itemsize == _HALF_PRECISION_BYTES
         if not is_half_precision or array.shape[0] % example_parts:
@@ -95,5 +89,5 @@ def _with_one_sharding(
     if heads_axis is not None and not divide_heads([mesh.shape[heads_axis]], head_counts(arrays)):
         # Heads that the axis does not divide stay replicated.
         heads_axis = None
-    sharding = NamedSharding(mesh, PartitionSpec(_batch_entry(examples), None, heads_axis, None))
+    sharding = NamedSharding(mesh, PartitionSpec(batch_axes or None, None, heads_axis, None))
     return [jax.lax.with_sharding_constraint(array, sharding) for array in arrays]
