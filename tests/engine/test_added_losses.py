@@ -64,7 +64,7 @@ def by_hand(batch):
     total, x = 0.0, None
     for layer in step._model.layers:
         if layer.name == "token_embedding":
-            x = called(layer, values, step._task.inputs(step._ops, batch))[0]
+            x = called(layer, values, step._task.inputs(step.ops, batch))[0]
         if layer.name.startswith("block_"):
             x, _, losses = called(layer, values, x, training=True)
             (loss,) = losses

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SAYS = {
-    "not built": "optimizer adam is not built",
+    "not built": "train_step raised ValueError: To call `stateless_apply`, Adam must be built",
     "listed": "attribute several holds models",
     "loses the optimizer": "with state a dict of net, slow, adam",
-    "shape": "train_step returned net/d1/kernel with shape [1, 8, 4]",
+    "shape": "train_step returned other shapes or dtypes in state['net'] than it got",
     "metrics": "must return metrics loss, but returned loss, more",
 }
 

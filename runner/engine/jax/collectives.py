@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,18 +28,13 @@ _KINDS = {
     "collective-permute": "permute",
     "collective-broadcast": "broadcast",
 }
-_INSTRUCTION = re.compile(
-    rf"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<kind>{'|'.join(_KINDS)})(?P<start>-start)?\("
-    r"(?P<operands>[^)]*)\)(?P<attributes>.*)$"
-)
-_NAMED_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*op_name=\"([^\"]*)\"", re.MULTILINE)
-_OPERATION = re.compile(r"op_name=\"([^\"]*)\"")
 # Element type and dims of each tensor in an instruction's type.
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 # Memory layouts such as `{1,0}`, and comments such as `/*index=5*/`.
 _LAYOUT_OR_COMMENT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
-_COMMENT = re.compile(r"/\*.*?\*/")
 _BF16_BYTES = 2
+# Of the first of an asynchronous collective's two instructions.
+_START = "-start"
 # Sorted dims of a shape, or a number of elements.
 _Size = tuple[int, ...] | int
 # The compiler of TPUs prints a reduce-scatter as a computation of this name: an all-reduce and a slice of its result.
@@ -149,49 +144,55 @@ class _Origins:
 
 
 class _Program:
-    """A program's text, with what its lines say of each other."""
+    """A program's instructions, with what they say of each other."""
 
-    def __init__(self, text: str, axes: Mapping[str, int], origins: _Origins) -> None:
+    def __init__(self, program: Sequence[hlo.Instruction], axes: Mapping[str, int], origins: _Origins) -> None:
         self._axes = axes
         self._origins = origins
-        # Name of an instruction -> JAX operation that it serves.
-        self._operations: dict[str, str] = dict(_NAMED_INSTRUCTION.findall(text))
-        self._calling_operations = hlo.calling_operations(text)
-        self._widened = hlo.widened_bf16(text)
+        self._counts = hlo.run_counts(program)
+        self._widened = hlo.widened_bf16(program)
+        # Names of instructions, and of the computations that they call -> JAX operation. Those inside may name none.
+        self._operations: dict[str, str] = {}
+        for instruction in program:
+            if instruction.operation:
+                self._operations[instruction.name] = instruction.operation
+                for called in instruction.called():
+                    self._operations.setdefault(called, instruction.operation)
 
-    def read(self, instruction: re.Match[str], axis: str, line: hlo.Line) -> Iterator[Collective]:
+    def read(self, instruction: hlo.Instruction) -> Iterator[Collective]:
         """Yields one entry per tensor of an instruction; a merge is one operation, counted at the first."""
-        kind = _KINDS[instruction["kind"]]
-        scale = line.count
+        axis = _axis(instruction.attributes, self._axes)
+        if not axis:
+            # Each device is a group of its own: nothing is communicated.
+            return
+        kind = _KINDS[instruction.opcode.removesuffix(_START)]
+        count = self._counts[instruction.computation]
+        scale = count
         if kind == "reduce_scatter":
             # The instruction's type is a device's part of the result; `Collective.bytes` is what it puts in.
             scale *= group_size(axis, self._axes)
-        elif kind == "all_reduce" and line.computation.startswith(_REDUCE_SCATTER):
+        elif kind == "all_reduce" and instruction.computation.startswith(_REDUCE_SCATTER):
             # Its type is the whole already.
             kind = "reduce_scatter"
-        for index, tensor in enumerate(self._tensors(instruction, line.computation)):
+        for index, tensor in enumerate(self._tensors(instruction)):
             yield Collective(
                 kind=kind,
                 axis=axis,
                 phase=tensor.phase,
                 origin=self._origins.of(kind, axis, tensor),
-                count=line.count if index == 0 else 0,
+                count=count if index == 0 else 0,
                 bytes=math.prod(tensor.shape) * tensor.width * scale,
             )
 
-    def _tensors(self, instruction: re.Match[str], computation: str) -> list[_Tensor]:
-        shapes = _SHAPE.findall(_LAYOUT_OR_COMMENT.sub("", instruction["type"]))
-        operands = _operands(instruction["operands"])
-        if instruction["start"] and instruction["kind"] != "all-reduce":
+    def _tensors(self, instruction: hlo.Instruction) -> list[_Tensor]:
+        shapes = _SHAPE.findall(_LAYOUT_OR_COMMENT.sub("", instruction.type))
+        operands = instruction.operands
+        if instruction.opcode.endswith(_START) and not instruction.opcode.startswith("all-reduce"):
             # An asynchronous collective's type lists its inputs, then its outputs.
             shapes = shapes[len(operands) : 2 * len(operands)]
-        attributes = instruction["attributes"]
-        own_operation = _OPERATION.search(attributes)
-        names = [""]
-        if computation.startswith(_REDUCE_SCATTER):
-            names = [self._calling_operations.get(computation, "")]
-        if own_operation:
-            names = _merged_names(own_operation[1])
+        names = _merged_names(instruction.operation)
+        if not instruction.operation and instruction.computation.startswith(_REDUCE_SCATTER):
+            names = [self._operations.get(instruction.computation, "")]
         tensors = []
         for index, (element_type, dims) in enumerate(shapes):
             operand = ""
@@ -202,7 +203,7 @@ class _Program:
             if len(names) == len(shapes):
                 operation = names[index]
             width = _width(element_type)
-            if element_type == "f32" and (hlo.reduces_bf16(attributes) or operand in self._widened):
+            if element_type == "f32" and (hlo.reduces_bf16(instruction.attributes) or operand in self._widened):
                 width = _BF16_BYTES
             tensors.append(_Tensor(tuple(hlo.integers(dims)), width, operation))
         return tensors
@@ -234,32 +235,14 @@ def collectives(
     Raises:
       EngineError: replica groups in an unknown form.
     """
-    program = _Program(text, axes, _Origins(placements, layers, trainable, axes, data_axes))
+    instructions = hlo.instructions(text)
+    program = _Program(instructions, axes, _Origins(placements, layers, trainable, axes, data_axes))
     counted: list[Collective] = []
-    is_in_entry = False
-    for line in hlo.lines(text):
-        if line.text.startswith("ENTRY"):
-            is_in_entry = True
-        elif line.text.startswith("}"):
-            is_in_entry = False
-        instruction = _INSTRUCTION.match(line.text)
-        if instruction is None or (looped and is_in_entry):
-            continue
-        axis = _axis(instruction["attributes"], axes)
-        # Without an axis, each device is a group of its own: nothing is communicated.
-        if axis:
-            counted += program.read(instruction, axis, line)
+    for instruction in instructions:
+        is_collective = instruction.opcode.removesuffix(_START) in _KINDS
+        if is_collective and not (looped and instruction.is_entry):
+            counted += program.read(instruction)
     return counted
-
-
-def _operands(text: str) -> list[str]:
-    """Returns the names of operands, from `f32[2]{0} %a, /*index=1*/%b`."""
-    operands = []
-    for part in text.split(","):
-        if part.strip():
-            name = part.split("%")[-1].strip()
-            operands.append(_COMMENT.sub("", name).strip())
-    return operands
 
 
 def _merged_names(name: str) -> list[str]:

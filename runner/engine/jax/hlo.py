@@ -1,11 +1,12 @@
-"""Reads the text of a program that XLA compiled: how often lines run, bfloat16 values, groups of devices."""
+"""Reads the text of a program that XLA compiled: how often instructions run, bfloat16 values, groups of devices."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,116 +17,124 @@ from runner.engine.axes import groups_along
 from runner.errors import EngineError
 
 # The first line of a computation: `%region_1 (arg: f32[2]) -> f32[2] {`, or `ENTRY %main ...`.
-_HEADER = re.compile(r"^(?:ENTRY )?%?([\w.-]+) \(.*\{\s*$")
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.-]+) (?:\(.*)?\{\s*$")
+_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\(([^)]*)\)(.*)$")
+_COMMENT = re.compile(r"/\*.*?\*/")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_CONDITION = re.compile(r" while\(.*\bcondition=%?([\w.-]+)")
-_CONSTANT = re.compile(r"^\s*%?([\w.-]+) = s32\[\]\S* constant\((\d+)\)")
-_LIMIT = re.compile(r"^\s*ROOT %?[\w.-]+ = pred\[\]\S* compare\(%?[\w.-]+, %?([\w.-]+)\), direction=LT")
 _OPERATION = re.compile(r"op_name=\"([^\"]*)\"")
-_CALLED = re.compile(r"\b(?:body|to_apply|calls|condition|true_computation|false_computation)=%?([\w.-]+)")
+_CALLED = re.compile(r"\b(body|to_apply|calls|condition|true_computation|false_computation)=%?([\w.-]+)")
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-
-# Name, element type, operation, first operand and attributes of an instruction.
-_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = ([a-z]+\d*)\w*\[[\d,]*\]\S* ([\w-]+)\(%?([\w.-]*)(.*)$")
-_CALLS = re.compile(r"\bcalls=%?([\w.-]+)")
 _PROMOTED = re.compile(r"\bto_apply=%?[\w.-]*promoted")
 # Operations that leave an array's elements as they are.
 _MOVES = ("copy", "bitcast", "reshape", "transpose")
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line of a program, the computation that it is in, and how often one run of the program runs it."""
+class Instruction:
+    """An instruction of a program.
 
-    text: str
+    Attributes:
+      computation: that it is in.
+      is_entry: that is the entry computation.
+      is_root: it gives the computation's result.
+      name: without `%`.
+      type: its tensors as XLA prints them, such as `(f32[2]{0}, s32[])`.
+      opcode: such as `all-reduce-start`.
+      operands: names of instructions; of a constant its value.
+      attributes: the rest of the line.
+    """
+
     computation: str
-    count: int
+    is_entry: bool
+    is_root: bool
+    name: str
+    type: str
+    opcode: str
+    operands: Sequence[str]
+    attributes: str
+
+    @property
+    def operation(self) -> str:
+        """Returns the JAX operation that it serves, or an empty string."""
+        found = _OPERATION.search(self.attributes)
+        return found[1] if found else ""
+
+    def called(self) -> dict[str, str]:
+        """Returns the computations that it calls, each with the attribute that names it."""
+        computations = {name: attribute for attribute, name in _CALLED.findall(self.attributes)}
+        branches = _BRANCHES.search(self.attributes)
+        if branches:
+            for name in branches[1].split(","):
+                computations[name.strip().lstrip("%")] = "branch"
+        return computations
 
 
-def lines(text: str) -> Iterator[Line]:
-    """Yields a program's lines, each with how often one run of it runs the line.
+def instructions(text: str) -> list[Instruction]:
+    """Returns a program's instructions in their order."""
+    found = []
+    computation = ""
+    is_entry = False
+    for line in text.splitlines():
+        header = _HEADER.match(line)
+        if header:
+            is_entry = header[1] is not None
+            computation = header[2]
+            continue
+        matched = _INSTRUCTION.match(line)
+        if matched:
+            root, name, kind, opcode, listed, attributes = matched.groups()
+            operands = []
+            for operand in filter(str.strip, _COMMENT.sub("", listed).split(",")):
+                # Some versions print the operand's type before its name.
+                operands.append(operand.split("%")[-1].strip())
+            found.append(Instruction(computation, is_entry, bool(root), name, kind, opcode, operands, attributes))
+    return found
+
+
+def run_counts(program: Sequence[Instruction]) -> dict[str, int]:
+    """Returns each computation -> how often one run of the program runs it.
 
     The body of a loop of known length, such as a scan's, runs once per turn; any other loop counts once, as a call's
     loop over its steps.
     """
-    limits = _loop_limits(text)
+    limits = _loop_limits(program)
     # Computation -> the computations that call it, and how often each call runs it.
-    callers: dict[str, list[tuple[str, int]]] = {}
-    for line, computation in _located(text):
-        count = _trip_count(line, limits)
-        for called in _called(line):
-            callers.setdefault(called, []).append((computation, count))
+    callers: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for instruction in program:
+        called = instruction.called()
+        known = _TRIP_COUNT.search(instruction.attributes)
+        count = max([limits.get(name, 1) for name, attribute in called.items() if attribute == "condition"], default=1)
+        if known:
+            count = int(known[1])
+        for name in called:
+            callers[name].append((instruction.computation, count))
 
     @cache
     def run_count(name: str) -> int:
         return max((trips * run_count(caller) for caller, trips in callers.get(name, [])), default=1)
 
-    for line, computation in _located(text):
-        yield Line(line, computation, run_count(computation))
+    return {instruction.computation: run_count(instruction.computation) for instruction in program}
 
 
-def _located(text: str) -> Iterator[tuple[str, str]]:
-    """Yields each line with the name of the computation that it is in."""
-    computation = ""
-    for line in text.splitlines():
-        header = _HEADER.match(line)
-        if header:
-            computation = header[1]
-        yield line, computation
-
-
-def calling_operations(text: str) -> dict[str, str]:
-    """Returns each computation -> the JAX operation of an instruction that calls it; those inside may name none."""
-    operations: dict[str, str] = {}
-    for line in text.splitlines():
-        operation = _OPERATION.search(line)
-        if operation:
-            for called in _called(line):
-                operations.setdefault(called, operation[1])
-    return operations
-
-
-def _loop_limits(text: str) -> dict[str, int]:
+def _loop_limits(program: Sequence[Instruction]) -> dict[str, int]:
     """Returns the condition of each loop that counts to a constant -> that constant.
 
-    Only the compiler of TPUs prints no `known_trip_count`, so the result is empty for other programs. The loops of
-    JAX's scans, and those that XLA makes, count from 0 in steps of 1.
+    Only the compiler of TPUs prints no `known_trip_count`. The loops of JAX's scans, and those that XLA makes, count
+    from 0 in steps of 1.
     """
     limits: dict[str, int] = {}
-    if _TRIP_COUNT.search(text):
-        return limits
     constants: dict[tuple[str, str], int] = {}
-    for line, computation in _located(text):
-        constant = _CONSTANT.match(line)
-        if constant:
-            constants[computation, constant[1]] = int(constant[2])
-        limit = _LIMIT.match(line)
-        if limit and (computation, limit[1]) in constants:
-            limits[computation] = constants[computation, limit[1]]
+    for instruction in program:
+        if instruction.opcode == "constant" and instruction.type.startswith("s32[]"):
+            constants[instruction.computation, instruction.name] = int(instruction.operands[0])
+        if instruction.is_root and instruction.opcode == "compare" and "direction=LT" in instruction.attributes:
+            limit = constants.get((instruction.computation, instruction.operands[1]))
+            if limit is not None:
+                limits[instruction.computation] = limit
     return limits
 
 
-def _trip_count(line: str, limits: Mapping[str, int]) -> int:
-    """Returns how often an instruction runs what it calls."""
-    known = _TRIP_COUNT.search(line)
-    if known:
-        return int(known[1])
-    loop = _CONDITION.search(line)
-    if loop is None:
-        return 1
-    return limits.get(loop[1], 1)
-
-
-def _called(line: str) -> list[str]:
-    called: list[str] = _CALLED.findall(line)
-    branches = _BRANCHES.search(line)
-    if branches:
-        for name in branches[1].split(","):
-            called.append(name.strip().lstrip("%"))
-    return called
-
-
-def widened_bf16(text: str) -> set[str]:
+def widened_bf16(program: Sequence[Instruction]) -> set[str]:
     """Returns the names of float32 instructions that XLA widened from bfloat16.
 
     CPUs don't compute in bfloat16, so a program for CPUs communicates in 32 bits what other devices communicate in 16:
@@ -133,24 +142,23 @@ def widened_bf16(text: str) -> set[str]:
     """
     bf16_names = set[str]()
     widened = set[str]()
-    # Computation -> name of its root instruction.
-    roots = dict[str, str]()
-    for line, computation in _located(text):
-        instruction = _INSTRUCTION.match(line)
-        if instruction is None:
+    # Computations whose result is widened.
+    computations = set[str]()
+    for instruction in program:
+        if instruction.type.startswith("bf16["):
+            bf16_names.add(instruction.name)
             continue
-        root, name, element_type, operation, operand, attributes = instruction.groups()
-        if root:
-            roots[computation] = name
-        if element_type == "bf16":
-            bf16_names.add(name)
-            continue
-        called = _CALLS.search(attributes)
-        is_conversion = operation == "convert" and operand in bf16_names
-        is_move = operation in _MOVES and operand in widened
-        is_fusion = operation == "fusion" and called is not None and roots.get(called[1]) in widened
-        if is_conversion or is_move or is_fusion:
-            widened.add(name)
+        is_widened = False
+        if instruction.opcode == "convert":
+            is_widened = instruction.operands[0] in bf16_names
+        elif instruction.opcode in _MOVES:
+            is_widened = instruction.operands[0] in widened
+        elif instruction.opcode == "fusion":
+            is_widened = not computations.isdisjoint(instruction.called())
+        if is_widened:
+            widened.add(instruction.name)
+            if instruction.is_root:
+                computations.add(instruction.computation)
     return widened
 
 

@@ -32,9 +32,10 @@ from runner.engine.devices import COMPILERS, has_compiler
 from runner.engine.jax import private, residuals
 from runner.engine.jax.compile import Options
 from runner.engine.jax.engine import JaxEngine
-from runner.engine.jax.layers.chunked_loss import bytes_of_chunk, chunk_count
+from runner.engine.jax.layers.chunked_loss import Pair, bytes_of_chunk, chunk_count
 from runner.engine.jax.layers.fused_attention import divide_heads, head_counts
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, token_parts
+from runner.engine.jax.step import Step
 from runner.errors import invalid
 from runner.layout.axes import names_of
 from runner.layout.mesh import device_kind
@@ -76,16 +77,18 @@ class PlannedEngine(JaxEngine):
         if not self.is_checked:
             super()._check_model()
 
-    def _partitioning(self) -> Partitioning:
-        self._loss_arrays: list[tuple[int, ...]] = []
-        partitioning = super()._partitioning()
-        tokens = partitioning.tokens
+    def _step_on(self, partitioning: Partitioning) -> Step:
+        step = super()._step_on(partitioning)
+        head_losses = step.ops.head_losses
+        self._losses: dict[LossShapes, None] = {}
 
-        def constrained(array: jax.Array, dim: int) -> jax.Array:
-            self._loss_arrays.append(array.shape)
-            return tokens.constrain(array, dim)
+        def noted(hidden: jax.Array, head: jax.Array, *others: jax.Array) -> Pair:
+            self._losses[LossShapes(hidden.shape[1], *head.shape)] = None
+            losses: Pair = head_losses(hidden, head, *others)
+            return losses
 
-        return replace(partitioning, tokens=replace(tokens, constrain=constrained))
+        step.ops = replace(step.ops, head_losses=noted)
+        return step
 
     def _noting_heads(self, attention: private.ArrayFunction) -> private.ArrayFunction:
 
@@ -98,22 +101,7 @@ class PlannedEngine(JaxEngine):
 
     def traced_sizes(self) -> TracedSizes:
         """Returns the sizes of losses and attentions that `saved_activations` has traced."""
-        return TracedSizes(self._loss_shapes(), tuple(self._head_counts))
-
-    def _loss_shapes(self) -> tuple[LossShapes, ...]:
-        found: dict[LossShapes, None] = {}
-        tokens = 0
-        # A loss constrains its head (P, S, D, V), then its tokens (C, P, S, N, D) and (C, P, S, N).
-        heads: list[tuple[int, ...]] = []
-        for shape in self._loss_arrays:
-            if len(shape) == 5:
-                chunks, examples, sequence, own_tokens, _ = shape
-                tokens = chunks * examples * sequence * own_tokens // self._microbatch_size
-                _, _, features, vocabulary = heads[-1]
-                found[LossShapes(tokens, features, vocabulary)] = None
-            elif len(shape) == 4:
-                heads.append(shape)
-        return tuple(found)
+        return TracedSizes(tuple(self._losses), tuple(self._head_counts))
 
     def traced_as(
         self, shapes: Mapping[str, tuple[int, ...]], sizes: TracedSizes

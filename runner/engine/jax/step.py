@@ -67,7 +67,7 @@ class Step(Rounds[State[jax.Array]]):
         ops = arrays.of(jnp)
         # Of the config's devices, which need not be those of this process.
         most_bytes = bytes_of_chunk(device)
-        self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens, most_bytes=most_bytes))
+        self.ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens, most_bytes=most_bytes))
         # Keras's layers are traced once for all programs that use the gradients: it takes seconds for a deep model.
         self._differentiated = jax.jit(self._gradients_of_losses, inline=True)
 
@@ -96,13 +96,13 @@ class Step(Rounds[State[jax.Array]]):
             model_outputs, others, added_losses = self._model.stateless_call(
                 trainable,
                 others,
-                self._task.inputs(self._ops, batch),
+                self._task.inputs(self.ops, batch),
                 return_losses=True,
                 **private.training_argument(self._model, training=True),
             )
-        outputs = _float32(self._task.reduced(self._ops, model_outputs, batch))
+        outputs = _float32(self._task.reduced(self.ops, model_outputs, batch))
         # Chosen and not multiplied by the weight: the loss of padding may be NaN, and 0 * NaN is NaN.
-        loss_b = jnp.where(batch[WEIGHT] > 0, self._task.loss(self._ops, outputs, batch), 0.0)
+        loss_b = jnp.where(batch[WEIGHT] > 0, self._task.loss(self.ops, outputs, batch), 0.0)
         added = sum(jnp.sum(loss).astype(jnp.float32) for loss in added_losses)
         regularization = jnp.asarray(added, jnp.float32)
         mean = jnp.sum(loss_b / count) + regularization / self._microbatches
@@ -156,7 +156,7 @@ class Step(Rounds[State[jax.Array]]):
                 # With several micro-batches, the new sums are those of the step so far.
                 totals = new_state.grad_accum or gradients
                 regularization = jnp.stack([regularization, *self._gradient_norms(totals)])
-        metrics = self._task.metrics(self._ops, outputs, batch)
+        metrics = self._task.metrics(self.ops, outputs, batch)
         sums = {LOSS: loss_b}
         for name in self._metrics:
             sums[name] = metrics[name].astype(jnp.float32)
@@ -208,7 +208,7 @@ class Step(Rounds[State[jax.Array]]):
 
     def _gradient_norms(self, gradients: list[jax.Array]) -> list[jax.Array]:
         paths = list(self._update_rule.settings)
-        return norms.values(self._optimizer, paths, gradients, self._ops)
+        return norms.values(self._optimizer, paths, gradients, self.ops)
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
         """Returns a trainable variable's new value after its Keras constraint, called as `fit` calls it."""
@@ -233,15 +233,15 @@ class Step(Rounds[State[jax.Array]]):
         """
         model_outputs, batch, added = self._model_outputs(weights, arrays)
         task = self._task.without_class_weights()
-        outputs = _float32(task.reduced(self._ops, model_outputs, batch))
-        loss_b = task.loss(self._ops, outputs, batch)
-        totals = task.totals(self._ops, outputs, batch)
+        outputs = _float32(task.reduced(self.ops, model_outputs, batch))
+        loss_b = task.loss(self.ops, outputs, batch)
+        totals = task.totals(self.ops, outputs, batch)
         return loss_b, totals, outputs if task.keeps_outputs or task.reads_batch else {}, added
 
     def next_logits(self, weights: Weights, arrays: Arrays) -> jax.Array:
         """Returns the task's logits (B, V) of a batch, arrays (1, B, ...)."""
         model_outputs, batch, _ = self._model_outputs(weights, arrays)
-        logits_bv: jax.Array = self._task.next_logits(self._ops, model_outputs, batch)
+        logits_bv: jax.Array = self._task.next_logits(self.ops, model_outputs, batch)
         return logits_bv
 
     def _model_outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array | None]:
@@ -256,7 +256,7 @@ class Step(Rounds[State[jax.Array]]):
         private.forget_added_losses(self._model)
         with self._attention():
             outputs, _, losses = self._model.stateless_call(
-                trainable, others, self._task.inputs(self._ops, batch), return_losses=True, **training
+                trainable, others, self._task.inputs(self.ops, batch), return_losses=True, **training
             )
         added = None
         if losses:
