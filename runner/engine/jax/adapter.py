@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -73,13 +74,6 @@ class Keras3Factory:
             first = FirstValue(variable)
             initial[path] = stored_values.get(id(variable), first)
         return model, Initial(initial)
-
-    def build_with(self, values: Mapping[str, Array]) -> keras.Model:
-        """Returns the model in the host's memory with the given values, whole arrays by canonical path."""
-        with host_memory():
-            model = self.call_builder()
-        assign(model, values)
-        return model
 
     def _build_deferred(self) -> keras.Model | None:
         """Returns a model whose variables have initializers in place of values; None: it can't be.
@@ -340,11 +334,11 @@ def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:
     return [list(map(kind_of, model.trainable_variables)), list(map(kind_of, model.non_trainable_variables))]
 
 
-def assign(model: keras.Model, values: Mapping[str, Array]) -> None:
-    """Sets a model's variables from whole host arrays by canonical path."""
-    for path, variable in Names(model).variables.items():
-        with host_memory():
-            variable.assign(np.asarray(values[path]))
+def set_values(variables: Mapping[str, keras.Variable], values: Mapping[str, Array]) -> None:
+    """Sets variables by canonical path to copies of whole arrays, in the host's memory."""
+    with host_memory():
+        for path, variable in variables.items():
+            private.set_value(variable, jnp.array(values[path], variable.dtype))
 
 
 def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:

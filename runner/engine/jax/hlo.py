@@ -31,15 +31,11 @@ _MOVES = ("copy", "bitcast", "reshape", "transpose")
 
 @dataclass(frozen=True)
 class Instruction:
-    """An instruction of a program.
+    """An instruction of a program, and the computation that it is in.
 
     Attributes:
-      computation: that it is in.
-      is_entry: that is the entry computation.
-      is_root: it gives the computation's result.
-      name: without `%`.
+      is_root: its result is that of the computation.
       type: its tensors as XLA prints them, such as `(f32[2]{0}, s32[])`.
-      opcode: such as `all-reduce-start`.
       operands: names of instructions; of a constant its value.
       attributes: the rest of the line.
     """
@@ -138,7 +134,7 @@ def widened_bf16(program: Sequence[Instruction]) -> set[str]:
     """Returns the names of float32 instructions that XLA widened from bfloat16.
 
     CPUs don't compute in bfloat16, so a program for CPUs communicates in 32 bits what other devices communicate in 16:
-    it is converted first, or its reduction has a name that ends in `promoted` (`reduces_bf16`).
+    it is converted first, or its reduction is promoted (`reduces_bf16`).
     """
     bf16_names = set[str]()
     widened = set[str]()

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine.base import PlainModel
-from runner.engine.jax.adapter import Keras3Factory
+from runner.engine.jax.adapter import Keras3Factory, set_values
+from runner.engine.jax.names import Names
 from runner.engine.jax.own_step.engine import exported_name
 from runner.engine.jax.own_step.parts import OwnStepFactory
 from runner.engine.registry import keras_package
@@ -19,8 +20,11 @@ def make(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> Plai
     """Returns the model with these weights; see `runner.engine.registry.make_plain`."""
     if isinstance(data.task, StepTask):
         # No step is taken, so the length of the training does not matter.
-        parts = OwnStepFactory(config, data, total_steps=1).build_with(values)
+        parts, _ = OwnStepFactory(config, data, total_steps=1).build_for_mesh()
+        variables = parts.model_variables
         model = parts.models[exported_name(data.task, parts.models)]
     else:
-        model = Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build_with(values)
+        model, _ = Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build_for_mesh()
+        variables = Names(model).variables
+    set_values(variables, values)
     return PlainModel(model, model, keras_package(config.engine.name))

@@ -303,25 +303,13 @@ class DividedMuon(keras.optimizers.Muon):  # type: ignore[misc]
         return x
 
     def _divide(self, x: jax.Array, dim: int) -> jax.Array:
-        """Shards the leading dim, if there is one, and then a dim of the matrices by all axes that divide them."""
+        """Shards the leading dim of several matrices, or else a dim of the matrices, if all axes divide it."""
         if self.mesh is None or self.mesh.size == 1:
             return x
-        spec: list[str | tuple[str, ...] | None] = [None] * x.ndim
-        axes = [str(axis) for axis in self.mesh.axis_names]
-        if x.ndim > 2:
-            leading = self._dividing(x.shape[0], axes)
-            spec[0] = leading
-            axes = [axis for axis in axes if axis not in leading]
-        spec[dim] = self._dividing(x.shape[dim], axes)
+        spec: list[tuple[str, ...] | None] = [None] * x.ndim
+        candidates = [0, dim] if x.ndim > 2 else [dim]
+        for candidate in candidates:
+            if x.shape[candidate] % self.mesh.size == 0:
+                spec[candidate] = self.mesh.axis_names
+                break
         return lax.with_sharding_constraint(x, sharding(self.mesh, spec))
-
-    def _dividing(self, size: int, axes: Sequence[str]) -> tuple[str, ...]:
-        """Returns those axes, in order, that divide a dim of a size together."""
-        assert self.mesh is not None
-        chosen: list[str] = []
-        parts = 1
-        for axis in axes:
-            if size % (parts * self.mesh.shape[axis]) == 0:
-                chosen.append(axis)
-                parts *= self.mesh.shape[axis]
-        return tuple(chosen)

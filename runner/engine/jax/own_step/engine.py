@@ -25,7 +25,7 @@ from runner.engine.jax.adapter import outputs_of, reason
 from runner.engine.jax.engine import JaxEngine
 from runner.engine.jax.layers.gradients import exact_gradients
 from runner.engine.jax.names import Names
-from runner.engine.jax.own_step.parts import OwnStepFactory, Parts, Values, slot_spec
+from runner.engine.jax.own_step.parts import OwnStepFactory, Parts, Values
 from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.precision import kind_of
 from runner.engine.jax.rounds import Arrays, Rounds, Sums, call_numbers, first_step, only_batch
@@ -183,11 +183,11 @@ class OwnStepEngine(JaxEngine):
         self._trainable = parts.trained
         specs = {path: self.placements[path].spec for path in parts.model_variables}
         for path, variable in parts.optimizer_variables.items():
-            owner = parts.owners[path]
+            owner = self.placements.get(parts.owners[path])
+            # Of another shape is a factored moment, or what belongs to no variable.
             specs[path] = (None,) * len(variable.shape)
-            if owner:
-                placement = self.placements[owner]
-                specs[path] = slot_spec(tuple(variable.shape), placement.shape, placement.spec)
+            if owner is not None and owner.shape == tuple(variable.shape):
+                specs[path] = owner.spec
         self._kinds = self._placed_kinds(map_values(kind_of, parts.variables), specs)
         self._paths = {path: path for path in self._kinds}
         self._state = self._kinds
@@ -227,12 +227,9 @@ class OwnStepEngine(JaxEngine):
         loss, totals = self._run(self._evaluated, self._state, arrays, number)
         outputs = {}
         if self._task.keeps_outputs:
-            outputs = self._run(self._outputs, self._state, self._exported, arrays)
+            name = exported_name(self._task, self._parts.models)
+            outputs = self._run(self._outputs, self._state, name, arrays)
         return BatchResult(loss, totals, outputs)
-
-    @property
-    def _exported(self) -> str:
-        return exported_name(self._task, self._parts.models)
 
     def _layer_paths(self) -> list[str]:
         layers = []
@@ -259,7 +256,7 @@ class OwnStepEngine(JaxEngine):
 
     def plain_model(self) -> keras.Model:
         """Returns the exported model in the host's memory, with the present weights."""
-        name = self._exported
+        name = exported_name(self._task, self._parts.models)
         parts, _ = self._own_factory.build_for_mesh()
         prefix = f"{name}/"
         own = [path for path in parts.model_variables if path.startswith(prefix)]

@@ -18,7 +18,6 @@ import jax
 import keras
 
 from runner.config.schema import RunConfig
-from runner.data.base import Array
 from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory, reason, under_policy
 from runner.engine.jax.initial import FirstValue, Initial
@@ -29,7 +28,6 @@ from runner.engine.optim.schedules import is_constant, learning_rate
 from runner.engine.optim.stock import stock_optimizer
 from runner.errors import ConfigError
 from runner.host.imports import seeded
-from runner.layout import Spec
 from runner.layout.paths import RESERVED, slot_path
 from runner.model import builder, preprocessing
 from runner.model.stored import StoredValue
@@ -223,18 +221,6 @@ def _slots(optimizer: keras.optimizers.Optimizer, paths: Mapping[int, str]) -> d
     return slots
 
 
-def slot_spec(shape: Sequence[int], owner_shape: Sequence[int], owner_spec: Spec) -> Spec:
-    """Returns the spec of an optimizer's variable: that of its owner's dims which it has."""
-    if tuple(shape) == tuple(owner_shape):
-        return owner_spec
-    # A factored moment, such as Adafactor's, lacks one dim: the last one where two dims have one size.
-    for dim in reversed(range(len(owner_shape))):
-        left = (*owner_shape[:dim], *owner_shape[dim + 1 :])
-        if tuple(shape) == left and shape:
-            return (*owner_spec[:dim], *owner_spec[dim + 1 :])
-    return (None,) * len(shape)
-
-
 class OwnStepFactory:
     """Makes the user's class and calls its `build` with Keras 3."""
 
@@ -271,14 +257,6 @@ class OwnStepFactory:
             parts = self.build()
         values: dict[str, StoredValue] = {path: FirstValue(variable) for path, variable in parts.variables.items()}
         return parts, Initial(values)
-
-    def build_with(self, values: Mapping[str, Array]) -> Parts:
-        """Returns the parts on one device, with the given values of the models' variables by canonical path."""
-        parts = self.build()
-        for path, variable in parts.model_variables.items():
-            with host_memory():
-                variable.assign(values[path])
-        return parts
 
     def _arguments(self, step: Any, path: str) -> dict[str, Any]:
         """Returns the arguments that `build` names."""
