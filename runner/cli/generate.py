@@ -18,7 +18,6 @@ from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.task import registry as tasks
 from runner.task.base import DataSpec
-from runner.task.generation import Sampling
 from runner.task.language_model import LanguageModel
 from runner.task.registry import make_task
 from runner.train import samples
@@ -47,7 +46,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.device_lines(config, composed)
     folder = with_config(resolved(config, composed))
-    sampling = Sampling(0.0 if options.greedy else options.temperature, options.top_k, options.top_p)
+    temperature = 0.0 if options.greedy else options.temperature
     seed = config.trainer.seed if options.seed is None else options.seed
     with heard():
         registry.prepare(config)
@@ -61,7 +60,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         # Every process takes part in this, and process 0 reports.
         with stages.stage("generating"):
             ask, multiple = samples.asking(config.layout, config.mesh.axes, engine)
-            texts = task.generate(ask, encoded, options.tokens, sampling, seed, multiple)
+            temperatures = [temperature] * len(encoded)
+            texts = task.generate(ask, encoded, options.tokens, temperatures, seed, multiple=multiple)
     if not team.is_first:
         return
     console.print_lines(device_lines)

@@ -455,8 +455,6 @@ class GenerateConfig:
       prompts: several starts, one text each.
       tokens: number of tokens of each text; null: 256, or as many as fit into a row.
       temperature: divisor of the logits before a token is drawn.
-      top_k: draw from the k most probable tokens; null: from all.
-      top_p: draw from the most probable tokens that together have this probability; null: from all.
       greedy: always take the most probable token, and draw nothing.
       seed: of the draws; null: `trainer.seed`.
     """
@@ -465,8 +463,6 @@ class GenerateConfig:
     prompts: list[str] = checked([], test=NOT_EMPTY, rule="none of them empty", example=["Once", "Twice"])
     tokens: int | None = integer(None, at_least=1, example=256)
     temperature: float = number(1.0, above=0.0)
-    top_k: int | None = integer(None, at_least=1, example=40)
-    top_p: float | None = number(None, above=0.0, at_most=1.0, example=0.95)
     greedy: bool = False
     seed: int | None = integer(None, at_least=0, example=0)
 

@@ -200,14 +200,10 @@ class RegressionOptions(KerasChoices):
 
     Attributes:
       loss: name of a Keras loss, such as `mean_squared_error` or `binary_crossentropy`.
-      delta: huber loss: error above which the loss grows linearly.
-      standardize: train on (target - mean) / standard deviation of the train split; metrics use the original units.
       from_logits: a cross-entropy takes logits; false: probabilities, as in Keras.
     """
 
     loss: str = "mean_squared_error"
-    delta: float = number(1.0, above=0.0)
-    standardize: bool = False
     from_logits: bool = False
 
 

@@ -33,8 +33,8 @@ from runner.engine.base import (
 from runner.engine.mappings import map_values
 from runner.host import stages
 from runner.layout import Placement, Spec
+from runner.layout.axes import axis_size
 from runner.layout.inputs import input_specs
-from runner.layout.specs import axis_size
 from runner.model import padding, target
 from runner.task.base import LOSS, DataSpec, Evaluation, Outputs, named_outputs
 

@@ -10,8 +10,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySpec
 from runner.data.sampler import steps_in_epoch
 from runner.errors import ConfigError, invalid
-from runner.layout.axes import batch_axis
-from runner.layout.specs import axis_size
+from runner.layout.axes import axis_size, batch_axis
 from runner.task import registry as task
 
 # Engines count steps in int32.

@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.layout.axes import Shape
 from runner.layout.roles import Layer, Role, words_of
-from runner.layout.specs import Shape
 
 # Words of the names of projections.
 _NAMES = {

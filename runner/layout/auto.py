@@ -23,9 +23,8 @@ from dataclasses import dataclass, field, replace
 
 from runner.config.schema import LayoutConfig
 from runner.layout import transformers
-from runner.layout.axes import inner_batch_axis
+from runner.layout.axes import Shape, Spec, axis_size, inner_batch_axis, replicated, shard_spec
 from runner.layout.rules import Placement, model_axes
-from runner.layout.specs import Shape, Spec, axis_size, replicated, shard_spec, spec_of_dim
 from runner.layout.transformers import EXPERTS
 
 # Share of all elements from which on a single dense layer is sharded: below, the memory that it saves does not pay for
@@ -207,7 +206,7 @@ def _shard_convolutions(plan: _Plan) -> None:
         axis = plan.axis_dividing(channels)
         if axis is not None:
             reason = f"convolution: {channels} output channels, gathered before use"
-            plan.decide(f"{layer}/kernel", spec_of_dim(4, 3, axis), reason)
+            plan.decide(f"{layer}/kernel", (None, None, None, axis), reason)
 
 
 def _replicate_rest(plan: _Plan) -> None:

@@ -1,11 +1,16 @@
-"""Mesh axes that shard a batch. Imports no NumPy, which would delay an error message."""
+"""Mesh axes, and specs: the axis that shards each dim of an array. Imports no NumPy, which would delay an error."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 
 from runner.config.schema import LayoutConfig
+
+# One entry per dim: the axis that shards it, or None.
+Spec = tuple[str | None, ...]
+Shape = tuple[int, ...]
 
 BATCH = "batch"
 # An axis of this name shards the examples too, before `batch`, and no weights. Weights that are sharded over `batch`
@@ -47,3 +52,31 @@ def data_axes(config: LayoutConfig, axes: Mapping[str, int]) -> set[str]:
     others = (batch_axis(config, axes), config.sequence)
     candidates = itertools.chain(others, *config.inputs.values())
     return {name for axis in candidates for name in names_of(axis)}
+
+
+def replicated(shape: Shape) -> Spec:
+    """Returns the spec of a replicated variable."""
+    return (None,) * len(shape)
+
+
+def axis_size(axes: Mapping[str, int], axis: str | None) -> int:
+    """Returns the size of the axis that shards a dim, or of several joined by `+`; 1 if none does."""
+    return math.prod(axes[name] for name in names_of(axis))
+
+
+def shard_spec(shape: Shape, axis: str, size: int, min_elements: int = 0, first: int = 0) -> Spec:
+    """Shards the largest dim that an axis divides, the last of equal ones; none before `first`.
+
+    A variable of fewer than `min_elements` is replicated, and one of which the axis divides no dim.
+
+    Example:
+      >>> shard_spec((3, 3, 24, 32), "batch", 8)
+      (None, None, None, 'batch')
+    """
+    divisible = [dim for dim in range(first, len(shape)) if shape[dim] % size == 0]
+    if not divisible or math.prod(shape) < min_elements:
+        return replicated(shape)
+    sharded_dim = max(divisible, key=lambda dim: (shape[dim], dim))
+    spec: list[str | None] = [None] * len(shape)
+    spec[sharded_dim] = axis
+    return tuple(spec)

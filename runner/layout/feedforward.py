@@ -10,8 +10,8 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from runner.layout.axes import Shape
 from runner.layout.roles import Layer, Role, ancestors, words_of
-from runner.layout.specs import Shape
 
 # Words of the names of down projections, for kernels whose shape does not tell.
 _DOWN_NAMES = {"down", "output", "out", "wo", "linear", "o", "v"}

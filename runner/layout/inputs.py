@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT, ArraySpec
-from runner.layout.axes import SEQUENCE, batch_axis
-from runner.layout.specs import Spec
+from runner.layout.axes import SEQUENCE, Spec, batch_axis
 
 
 def input_specs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]) -> dict[str, Spec]:

@@ -11,8 +11,8 @@ from runner.config.schema import LayoutConfig
 from runner.errors import ConfigError, invalid
 from runner.layout import transformers
 from runner.layout.auto import propose
+from runner.layout.axes import Shape
 from runner.layout.rules import Misfit, Placement, alike_once, first_match, model_axes, show
-from runner.layout.specs import Shape
 
 # Elements from which on a replicated variable is worth a warning: 4 KiB in float32.
 LARGE = 1024
@@ -101,15 +101,10 @@ def _listed(paths: Mapping[str, object]) -> str:
 def lint(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
     """Returns warnings about placements that are valid but probably mistakes.
 
-    These are a `shard` rule that shards nothing, and of the largest quarter of all variables those of 1,024 elements
-    or more that are replicated on a mesh with a model axis, an axis of more than one device that shards no dim of the
-    inputs. Variables that differ only in the number of their block share a line.
+    Of the largest quarter of all variables, they are those of 1,024 elements or more that are replicated on a mesh
+    with a model axis, an axis of more than one device that shards no dim of the inputs. Variables that differ only in
+    the number of their block share a line.
     """
-    return [*_large_replicated(config, placed, axes), *_rules_without_effect(config, placed, axes)]
-
-
-def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
-    """Returns a warning for each large replicated variable; none if no model axis is free."""
     free_axes = model_axes(config, axes)
     if not free_axes:
         return []
@@ -141,22 +136,3 @@ def _advice(placement: Placement, free_axes: Mapping[str, int]) -> str:
     if len(free_axes) > 1:
         return "none of them divides a dim"
     return "it divides no dim"
-
-
-def _rules_without_effect(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
-    """Returns a warning for each `shard` rule that shards no variable it matches."""
-    by_rule: dict[int | None, list[Placement]] = {}
-    for placement in placed.values():
-        by_rule.setdefault(placement.rule, []).append(placement)
-    lines = []
-    for index, rule in enumerate(config.rules):
-        # A spec that does not fit is an error, but `shard` leaves a variable replicated that it can't shard.
-        placements = by_rule.get(index, [])
-        shards_any = any(any(placement.spec) for placement in placements)
-        if rule.shard is not None and placements and not shards_any:
-            lines.append(
-                f"layout.rules[{index}] shards none of the {len(placements)} variables that it matches: each has "
-                f"fewer than {rule.min_elements} elements or no dim that axis {rule.shard!r} of size "
-                f"{axes[rule.shard]} divides"
-            )
-    return lines

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.layout.specs import Shape
+from runner.layout.axes import Shape
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.schema import LayoutConfig, RuleConfig
-from runner.layout.axes import data_axes
-from runner.layout.specs import Shape, Spec, axis_size, replicated, shard_spec
+from runner.layout.axes import Shape, Spec, axis_size, data_axes, replicated, shard_spec
 from runner.layout.transformers import EXPERTS, Structure, place
 
 # The number of a block: digits within a path, or at its end in a line of text.

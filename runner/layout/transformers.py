@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.layout.attention import attentions
+from runner.layout.axes import Shape, Spec, replicated, shard_spec
 from runner.layout.feedforward import alone, beside, experts
 from runner.layout.roles import Layer, Role, ancestors, layers, words_of
-from runner.layout.specs import Shape, Spec, replicated, shard_spec
 
 # Noun of the roles of embedding tables and of heads.
 VOCABULARY = "tokens of the vocabulary"

@@ -142,8 +142,9 @@ def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
             problem=f"a rule has exactly one of {', '.join(_KINDS)}, but this one has {' and '.join(used) or 'none'}",
             fix=f"write spec: [null,{axis}] with one entry per dim, or shard: {axis}",
         )
-    if rule.store is not None:
-        _check_store(f"{key}.store", rule)
+    if rule.store is not None and (rule.transformer is None or rule.store in (rule.transformer, EXPERTS)):
+        problem = "works with transformer only, and on another axis than that and experts"
+        raise invalid(f"{key}.store", rule.store, problem=problem, fix="remove store")
     if rule.min_elements and rule.shard is None:
         problem = "works with shard only"
         raise invalid(f"{key}.min_elements", rule.min_elements, problem=problem, fix="remove min_elements")
@@ -154,17 +155,6 @@ def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
         axis_or_none = getattr(rule, name)
         if axis_or_none is not None and axis_or_none not in axes:
             raise _no_axis(f"{key}.{name}", axis_or_none, axis_or_none, axes)
-
-
-def _check_store(key: str, rule: RuleConfig) -> None:
-    """Checks that the axis of `store` does not shard the same kernels already."""
-    if rule.transformer is None:
-        problem = "works with transformer only"
-    elif rule.store in (rule.transformer, EXPERTS):
-        problem = "must be another axis than that of transformer, and not experts"
-    else:
-        return
-    raise invalid(key, rule.store, problem=problem, fix="remove store")
 
 
 def _check_input_axes(config: LayoutConfig, axes: Mapping[str, int]) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 
 from runner.data.base import ArraySpec
 from runner.model import inputs as model_inputs
-from runner.model import ops
 from runner.model.gpt_options import check_options, default_feedforward, scans
 from runner.model.inputs import Inputs
-from runner.model.portable import bind
+from runner.model.portable import bind, is_on_jax
 from runner.model.scanned import Blocks
 from runner.model.sizes import Remat, Sizes
 from runner.model.transformer import Block, Head, PositionEmbedding, TokenEmbedding, make_norm
@@ -75,7 +74,7 @@ def build(
     # The arguments by name, read before there are other local variables.
     options = dict(locals())
     tokens_name, length = _token_input(inputs)
-    on_jax = ops.is_on_jax(keras)
+    on_jax = is_on_jax(keras)
     check_options(options, on_jax=on_jax)
     if outputs.units is None:
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")

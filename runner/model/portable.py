@@ -1,18 +1,62 @@
-"""Layers written once for both Keras flavors: tf_keras and Keras 3."""
+"""Layers and tensor functions of both Keras flavors, tf_keras and Keras 3, so that one builder serves the two."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import types
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.model import ops
+# Functions that TensorFlow and `keras.ops` name alike.
+_SAME_NAME = (
+    "cast",
+    "convert_to_tensor",
+    "einsum",
+    "equal",
+    "expand_dims",
+    "greater",
+    "less",
+    "not_equal",
+    "one_hot",
+    "reshape",
+    "square",
+    "tile",
+    "transpose",
+)
 
 # Of the Keras flavor that a builder was called with.
 Tensor = Any
 
 L = TypeVar("L", bound="PortableLayer")
+
+
+def is_on_jax(keras: Any) -> bool:
+    """Returns whether a Keras module is Keras 3, which this project runs on JAX only."""
+    return hasattr(keras, "ops")
+
+
+def ops_of(keras: Any) -> Any:
+    """Returns the tensor functions of a Keras flavor, named as in `keras.ops`.
+
+    For tf_keras these are `softmax`, `mean` and `sum` over the last dim, `take`, `rsqrt`, `sigmoid`, `tanh`, and the
+    functions that TensorFlow has under the same name.
+    """
+    if is_on_jax(keras):
+        return keras.ops
+    # Imported by name: tf_keras has imported TensorFlow already, but engine=jax may run without it.
+    tf = importlib.import_module("tensorflow")
+    functions = {name: getattr(tf, name) for name in _SAME_NAME}
+    return SimpleNamespace(
+        **functions,
+        softmax=tf.nn.softmax,
+        mean=tf.reduce_mean,
+        sum=tf.reduce_sum,
+        take=tf.gather,
+        rsqrt=tf.math.rsqrt,
+        sigmoid=tf.math.sigmoid,
+        tanh=tf.math.tanh,
+    )
 
 
 class PortableLayer:
@@ -23,7 +67,7 @@ class PortableLayer:
 
     Attributes:
       keras: the `tf_keras` or `keras` module.
-      ops: its tensor functions, see `runner.model.ops`.
+      ops: its tensor functions, see `ops_of`.
       on_jax: the flavor is Keras 3, which runs on JAX here.
     """
 
@@ -56,8 +100,8 @@ def bind(layer: type[L], keras: ModuleType) -> type[L]:
     """
     attributes = {
         "keras": keras,
-        "ops": ops.of(keras),
-        "on_jax": ops.is_on_jax(keras),
+        "ops": ops_of(keras),
+        "on_jax": is_on_jax(keras),
         # Keras writes the two names into saved models, plans list the class by its name.
         "__module__": layer.__module__,
         "__qualname__": layer.__qualname__,

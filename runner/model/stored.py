@@ -7,7 +7,7 @@ device reads its shard.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from runner.data.base import Array
 
@@ -40,8 +40,3 @@ def attached(model: object) -> Mapping[int, StoredValue]:
     """Returns the values that `give` has added to a model; empty if none."""
     values: Mapping[int, StoredValue] = vars(model).get(_ATTRIBUTE, {})
     return values
-
-
-def read_whole(value: StoredValue) -> Any:
-    """Returns a whole value."""
-    return value.read((slice(None),) * len(value.shape))

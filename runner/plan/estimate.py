@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from runner.engine.axes import axes_of, without_axes
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.layout import Placement, Spec, transformers
+from runner.layout.axes import axis_size
 from runner.layout.roles import ancestors
-from runner.layout.specs import axis_size
 from runner.plan import units
 
 # FLOPs of one multiplication and one addition.

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a task overrides what Task documents
 """One class per example: softmax cross-entropy on logits, accuracy, confusion matrix and misclassified examples."""
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
+from runner.arrays import of as numpy_functions
 from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
 from runner.errors import invalid
@@ -19,15 +21,19 @@ from runner.task.base import Cell, Evaluation, OutputSpec, Report, Shapes, TaskD
 from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE
 from runner.task.supervised import (
+    CONFUSION,
+    LABELS,
+    PREDICTED,
+    RIGHT,
     Supervised,
     as_counts,
     as_vector,
+    by_class,
     check_output,
     class_table,
     counted,
     is_real,
     read_columns,
-    softmax_warnings,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +52,8 @@ _MOST_WRONG = 24
 _LONGEST = 12
 # Absolute error of probabilities that should sum to 1, as files often have them rounded to two digits.
 _ROUNDING = 1e-2
+# Probabilities of an example that a message shows.
+_MOST_SHOWN = 4
 
 
 class Classification(Supervised):
@@ -130,20 +138,16 @@ class Classification(Supervised):
         classes.check_range(labels, len(self.class_names), self._target, split, lambda _: fix)
 
     def _check_probabilities(self, labels: Array, split: str) -> None:
-        sums = labels.sum(-1)
-        lows = labels.min(-1)
         # Written so that NaN, which compares as false with all, is wrong.
-        is_right = (np.abs(sums - 1) <= _ROUNDING) & (lows >= 0)
+        is_right = (np.abs(labels.sum(-1) - 1) <= _ROUNDING) & (labels.min(-1) >= 0)
         wrong = np.flatnonzero(~is_right)
-        if not len(wrong):
-            return
-        example = wrong[0]
-        where = f"example {example:,} of the {split} split"
-        problem = f"must have probabilities that sum to 1, but those of {where} sum to {float(sums[example]):g}"
-        if lows[example] < 0:
-            problem = f"must not have negative probabilities, but {where} has {float(lows[example]):g}"
-        fix = "set task=multilabel, task=regression, or task=positions for a class per token"
-        raise invalid("task.target", self._target, problem=problem, fix=fix)
+        if len(wrong):
+            shown = ", ".join(f"{chance:g}" for chance in labels[wrong[0]][:_MOST_SHOWN].tolist())
+            problem = (
+                f"must have probabilities that sum to 1, but example {wrong[0]:,} of the {split} split has {shown}"
+            )
+            fix = "set task=multilabel, task=regression, or task=positions for a class per token"
+            raise invalid("task.target", self._target, problem=problem, fix=fix)
 
     def _count_examples(self, train: DataSource) -> Array:
         """Returns the number of examples (C,) of each class, fractions if the target has probabilities."""
@@ -185,7 +189,6 @@ class Classification(Supervised):
         return self._weighted(ops, loss_b, batch)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns 1 for each correctly classified example, else 0."""
         is_correct = ops.equal(ops.argmax(outputs, -1), self._label(ops, batch))
         return {"accuracy": ops.cast(is_correct, "float32")}
 
@@ -197,50 +200,33 @@ class Classification(Supervised):
         label_bc = ops.where(is_real(ops, batch, 2), label_bc, ops.zeros_like(label_bc))
         totals: dict[str, Tensor] = {}
         if count <= _MOST_CONFUSED:
-            totals["confusion"] = ops.matmul(ops.transpose(label_bc), predicted_bc)
+            totals[CONFUSION] = ops.matmul(ops.transpose(label_bc), predicted_bc)
         else:
-            totals["right"] = ops.sum(label_bc * predicted_bc, axis=0)
-            totals["examples"] = ops.sum(label_bc, axis=0)
-            totals["predicted"] = counted(ops, batch, predicted_bc, [0])
+            totals[RIGHT] = ops.sum(label_bc * predicted_bc, axis=0)
+            totals[LABELS] = ops.sum(label_bc, axis=0)
+            totals[PREDICTED] = counted(ops, batch, predicted_bc, [0])
         return {**totals, **self._keras_metrics.totals(ops, lambda: self._compared(ops, outputs, batch))}
 
     def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
-        has_logits = self._options.from_logits
-        return Compared(
-            target=self._probabilities(ops, batch),
-            prediction=ops.softmax(outputs) if has_logits else outputs,
-            weight=ops.cast(is_real(ops, batch), "float32"),
-            label=ops.one_hot(self._label(ops, batch), len(self.class_names)),
-            logits=outputs if has_logits else None,
-            example_weight=self._example_weights(ops, batch),
-        )
+        target = self._probabilities(ops, batch)
+        weight = ops.cast(is_real(ops, batch), "float32")
+        label = ops.one_hot(self._label(ops, batch), len(self.class_names))
+        return self._comparison(ops, outputs, batch, target, weight, label)
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the accuracy, and the metrics of Keras that the config asks for."""
-        right, examples, _ = _by_class(totals)
+        right, examples, _ = by_class(totals)
         accuracy = float(right.sum()) / max(float(examples.sum()), 1.0)
         return {"accuracy": accuracy, **self._keras_metrics.results(totals)}
 
     def check(self, shapes: Shapes) -> None:
-        """Checks that a model has one logit per class."""
         check_output(shapes, (len(self.class_names),), "one logit per class of the dataset")
-
-    def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
-        """Returns the probabilities (B, C) and the most probable class (B,); and the logits (B, C)."""
-        if not self._options.from_logits:
-            return {"probabilities": outputs, "class": ops.argmax(outputs, -1)}
-        return {"logits": outputs, "probabilities": ops.softmax(outputs), "class": ops.argmax(outputs, -1)}
-
-    def warnings(self, evaluation: Evaluation) -> list[str]:
-        """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        return softmax_warnings(evaluation.outputs, from_logits=self._options.from_logits)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the classes, the confusion matrix, and the errors that the model was most certain of."""
         files: dict[str, Callable[[Path], None]] = {}
-        tables = {"classes": class_table(self.class_names, *_by_class(evaluation.totals))}
-        if "confusion" in evaluation.totals:
-            matrix = as_counts(evaluation.totals["confusion"])
+        tables = {"classes": class_table(self.class_names, *by_class(evaluation.totals))}
+        if CONFUSION in evaluation.totals:
+            matrix = as_counts(evaluation.totals[CONFUSION])
             files["confusion.png"] = partial(
                 pictures.confusion, matrix=matrix, class_names=self.class_names, split=split
             )
@@ -255,8 +241,7 @@ class Classification(Supervised):
         count = len(outputs)
         labels = read_columns(source, [self._target], count)[self._target]
         labels = labels.argmax(-1) if self._has_probabilities else labels.reshape(-1).astype(np.int64)
-        if self._options.from_logits:
-            outputs = _softmax(outputs)
+        outputs = self._probabilities_of(numpy_functions(np), outputs.astype(np.float64))
         predicted = outputs.argmax(axis=1)
         probability = outputs.max(axis=1)
         wrong = np.flatnonzero(predicted != labels)
@@ -280,16 +265,3 @@ class Classification(Supervised):
             title += "\nbelow each its label, and in orange the prediction with its probability"
         draw = partial(figures.examples, images=source.read(shown)[image], captions=captions, title=title)
         return Report({"wrong.png": draw}, {})
-
-
-def _by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-    if "confusion" in totals:
-        matrix = as_counts(totals["confusion"])
-        return np.diag(matrix), matrix.sum(1), matrix.sum(0)
-    return as_counts(totals["right"]), as_counts(totals["examples"]), as_counts(totals["predicted"])
-
-
-def _softmax(logits: Array) -> Array:
-    """Returns float64 probabilities (N, C) of logits (N, C)."""
-    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))

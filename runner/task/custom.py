@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a task overrides what Task documents
 """The user's own code: a loss and metrics, functions `(ops, outputs, batch) -> (B,)`; or a class that computes steps.
 
 See docs/custom_steps.md for the class. The engine calls it; its task has the names of its metrics and the roles of the
@@ -7,7 +8,6 @@ dataset's arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,27 +29,14 @@ _KEY = "task._target_"
 EXAMPLES = "examples"
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A metric that a config names: `maximize` or `minimize`, and the import path of its function."""
-
-    direction: str
-    path: str
-
-    @property
-    def key(self) -> str:
-        """The config key that names it."""
-        return f"task.{self.direction}"
-
-
-def metrics_of(options: CustomOptions) -> dict[str, Metric]:
-    """Returns the metrics by the names of their functions."""
+def metrics_of(options: CustomOptions) -> dict[str, tuple[str, str]]:
+    """Returns `maximize` or `minimize`, and the import path, of each metric by the name of its function."""
     loss_module = options.target.rpartition(".")[0]
     metrics = {}
     for direction, paths in ((MAXIMIZE, options.maximize), (MINIMIZE, options.minimize)):
         for path in paths:
             name = path.rpartition(".")[2]
-            metrics[name] = Metric(direction, path if "." in path else f"{loss_module}.{path}")
+            metrics[name] = (direction, path if "." in path else f"{loss_module}.{path}")
     return metrics
 
 
@@ -84,8 +71,7 @@ class Custom(Supervised):
 
     @classmethod
     def metric_directions(cls, options: CustomOptions) -> dict[str, str]:
-        """Returns the names of the metrics' functions."""
-        return {name: metric.direction for name, metric in metrics_of(options).items()}
+        return {name: direction for name, (direction, _) in metrics_of(options).items()}
 
     @classmethod
     def step_metric_names(cls, options: CustomOptions) -> tuple[str, ...]:
@@ -104,8 +90,8 @@ class Custom(Supervised):
                     raise invalid(f"task.{direction}", path, problem=problem, fix="rename the function")
                 owners[name] = "another metric"
         import_path.check(_KEY, options.target)
-        for metric in metrics_of(options).values():
-            import_path.check(metric.key, metric.path)
+        for direction, path in metrics_of(options).values():
+            import_path.check(f"task.{direction}", path)
 
     def __init__(self, config: TaskConfig, options: CustomOptions, data: TaskData) -> None:
         super().__init__(config, options, data, needs_target=False)
@@ -115,8 +101,8 @@ class Custom(Supervised):
         self._function = _loaded(options.target, _KEY)
         self._metrics = metrics_of(options)
         self._functions: dict[str, Measure] = {}
-        for name, metric in self._metrics.items():
-            self._functions[name] = _loaded(metric.path, metric.key)
+        for name, (direction, path) in self._metrics.items():
+            self._functions[name] = _loaded(path, f"task.{direction}")
 
     def _call(
         self, key: str, path: str, function: Measure, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]
@@ -151,22 +137,19 @@ class Custom(Supervised):
         return self._weighted(ops, loss_b, batch)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns each example's metrics (B,)."""
         values = {}
         for name, function in self._functions.items():
-            metric = self._metrics[name]
-            values[name] = self._call(metric.key, metric.path, function, ops, outputs, batch)
+            direction, path = self._metrics[name]
+            values[name] = self._call(f"task.{direction}", path, function, ops, outputs, batch)
         return values
 
     def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the sums of the metrics, and the number of examples."""
         values = self.metrics(ops, outputs, batch)
         totals = {name: counted(ops, batch, value_b, [0]) for name, value_b in values.items()}
         is_real_b = ops.greater(batch[WEIGHT], 0.0)
         return {**totals, EXAMPLES: ops.sum(ops.cast(is_real_b, "float32"))}
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the means of the metrics."""
         examples = max(float(totals[EXAMPLES]), 1.0)
         return {name: float(totals[name]) / examples for name in self._functions}
 
@@ -188,12 +171,10 @@ class StepTask(Supervised):
 
     @classmethod
     def metric_directions(cls, options: StepOptions) -> dict[str, str]:
-        """Returns the metrics of the user's class that the config names."""
         return {**dict.fromkeys(options.maximize, MAXIMIZE), **dict.fromkeys(options.minimize, MINIMIZE)}
 
     @classmethod
     def step_metric_names(cls, options: StepOptions) -> tuple[str, ...]:
-        """Returns the metrics of `train_step` that the config names."""
         return tuple(options.log)
 
     @classmethod
@@ -240,7 +221,6 @@ class StepTask(Supervised):
     totals = _computed_by_engine
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the means of the metrics."""
         examples = max(float(totals[EXAMPLES]), 1.0)
         return {name: float(totals[name]) / examples for name in self.directions if name != LOSS}
 

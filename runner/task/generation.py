@@ -7,7 +7,6 @@ every mesh, unless two tokens have equal scores up to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,35 +20,20 @@ DEFAULT_TOKENS = 256
 Ask = Callable[[Array, Array], Array]
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How a token is drawn from the logits.
-
-    Attributes:
-      temperature: divisor of the logits; 0: the most probable token.
-      top_k: draw from the k most probable tokens; None: from all.
-      top_p: draw from the smallest set of most probable tokens whose probabilities, after the temperature and `top_k`,
-        add up to this or more: nucleus sampling (Holtzman et al., arXiv:1904.09751); None: from all.
-    """
-
-    temperature: float
-    top_k: int | None = None
-    top_p: float | None = None
-
-
 def sample_tokens(
     ask: Ask,
     prompts: Sequence[Array],
     counts: Sequence[int],
     length: int,
-    samplings: Sequence[Sampling],
+    temperatures: Sequence[float],
     seed: int,
     step: int,
 ) -> list[Array]:
     """Returns the prompts and their continuations, int32 (prompt + count,) per row.
 
-    Tokens are drawn by the Gumbel-max trick: the index of the largest of logit / temperature + Gumbel noise has the
-    softmax's distribution (Maddison, Tarlow and Minka, A* Sampling, 2014, section 2).
+    With temperature 0, a token is the most probable one. Others are drawn by the Gumbel-max trick: the index of the
+    largest of logit / temperature + Gumbel noise has the softmax's distribution (Maddison, Tarlow and Minka, A*
+    Sampling, 2014, section 2).
     """
     rows = np.zeros((len(prompts), length), np.int32)
     lengths = np.array([len(prompt) for prompt in prompts])
@@ -61,36 +45,16 @@ def sample_tokens(
         logits = ask(rows, lengths - 1).astype(np.float64)
         for index in np.flatnonzero(lengths < ends).tolist():
             position = int(lengths[index])
-            rows[index, position] = _drawn(logits[index], samplings[index], seed, step, index, position)
+            rows[index, position] = _drawn(logits[index], temperatures[index], seed, step, index, position)
             lengths[index] += 1
     return [row[:end] for row, end in zip(rows, ends, strict=True)]
 
 
-def _drawn(logits: Array, sampling: Sampling, seed: int, step: int, row: int, position: int) -> int:
-    if sampling.temperature == 0:
+def _drawn(logits: Array, temperature: float, seed: int, step: int, row: int, position: int) -> int:
+    if temperature == 0:
         return int(np.argmax(logits))
-    scores = kept_scores(logits / sampling.temperature, sampling)
     bits = np.random.Philox(key=[seed, step], counter=[0, 0, row, position])
-    return int(np.argmax(scores + np.random.Generator(bits).gumbel(size=len(scores))))
-
-
-def kept_scores(scores: Array, sampling: Sampling) -> Array:
-    """Returns scores (V,) with minus infinity for the tokens that `top_k` and `top_p` leave out.
-
-    Of tokens with equal scores, those with lower numbers are kept first.
-    """
-    if sampling.top_k is None and sampling.top_p is None:
-        return scores
-    order = np.argsort(-scores, kind="stable")
-    kept = order[: sampling.top_k]
-    if sampling.top_p is not None:
-        weights = np.exp(scores[kept] - scores[kept[0]])
-        before = (np.cumsum(weights) - weights) / weights.sum()
-        # The first token has nothing before it, so at least one is kept.
-        kept = kept[before < sampling.top_p]
-    limited = np.full_like(scores, -np.inf)
-    limited[kept] = scores[kept]
-    return limited
+    return int(np.argmax(logits / temperature + np.random.Generator(bits).gumbel(size=len(logits))))
 
 
 def encode_prompt(

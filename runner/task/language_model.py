@@ -15,7 +15,7 @@ from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS
 from runner.errors import ConfigError, invalid
 from runner.task import classes, generation
 from runner.task.base import LOSS, Ask, Outputs, OutputSpec, Shapes, TaskData
-from runner.task.generation import Sampling, encode_prompt
+from runner.task.generation import encode_prompt
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.positions import PerPosition, without_roles
 from runner.task.supervised import is_real
@@ -152,14 +152,14 @@ class LanguageModel(PerPosition):
         options = self._options.sample
         if options is None or self._prompt is None:
             return None
-        samplings = [Sampling(0.0)]
+        temperatures = [0.0]
         if options.temperature != 0:
-            samplings.append(Sampling(options.temperature))
-        prompts = [self._prompt] * len(samplings)
-        texts = self._written(ask, multiple, prompts, options.tokens, samplings, seed, step)
+            temperatures.append(options.temperature)
+        prompts = [self._prompt] * len(temperatures)
+        texts = self.generate(ask, prompts, options.tokens, temperatures, seed, step, multiple)
         lines = [f"step {step:,}, seed {seed}"]
-        for sampling, text in zip(samplings, texts, strict=True):
-            title = f"temperature {sampling.temperature:g}" if sampling.temperature else "greedy"
+        for temperature, text in zip(temperatures, texts, strict=True):
+            title = f"temperature {temperature:g}" if temperature else "greedy"
             lines += [f"--- {title}", text]
         return "\n".join(lines) + "\n"
 
@@ -174,25 +174,19 @@ class LanguageModel(PerPosition):
         return [prompt for prompt in encoded if prompt is not None]
 
     def generate(
-        self, ask: Ask, prompts: Sequence[Array], tokens: int | None, sampling: Sampling, seed: int, multiple: int = 1
-    ) -> list[str]:
-        """Returns the texts that the model writes after the prompts of `encode_prompts`.
-
-        The draws depend on the seed alone, not on how long the model was trained.
-        """
-        return self._written(ask, multiple, prompts, tokens, [sampling] * len(prompts), seed, step=0)
-
-    def _written(
         self,
         ask: Ask,
-        multiple: int,
         prompts: Sequence[Array],
         tokens: int | None,
-        samplings: Sequence[Sampling],
+        temperatures: Sequence[float],
         seed: int,
-        step: int,
+        step: int = 0,
+        multiple: int = 1,
     ) -> list[str]:
-        """Returns prompts with their continuations; `multiple`: size of the batch axis, which divides a batch."""
+        """Returns prompts, as of `encode_prompts`, with what the model writes after each; see `sample`.
+
+        With step 0, the draws depend on the seed alone, not on how long the model was trained.
+        """
         assert self.vocabulary is not None
         # A padded vocabulary has logits of tokens that don't exist.
         vocabulary_size = self.vocabulary.size
@@ -204,7 +198,7 @@ class LanguageModel(PerPosition):
             return ask(self._batch_that_asks(rows[indices], positions[indices]))[:count, :vocabulary_size]
 
         counts = [min(tokens or generation.DEFAULT_TOKENS, self.tokens - len(prompt)) for prompt in prompts]
-        samples = generation.sample_tokens(next_logits, prompts, counts, self.tokens, samplings, seed, step)
+        samples = generation.sample_tokens(next_logits, prompts, counts, self.tokens, temperatures, seed, step)
         return [self.vocabulary.decode(sample) for sample in samples]
 
     def _batch_that_asks(self, rows: Array, positions: Array) -> dict[str, Array]:

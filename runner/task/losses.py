@@ -62,8 +62,6 @@ WITH_LOGITS = tuple(_ACTIVATIONS)
 _HINGES = ("hinge", "squared_hinge", "categorical_hinge")
 # Losses with one number per example, whatever the dims of its target.
 OF_EXAMPLES = ("dice", "tversky")
-# Losses whose value does not change if a number is added to both target and output, as standardizing does.
-SHIFT_INVARIANT = (*OF_EVERY_ENGINE, "log_cosh")
 # Losses whose targets are probabilities, or 0 and 1, and whose outputs are probabilities.
 OF_PROBABILITIES = (*WITH_LOGITS, "categorical_generalized_cross_entropy", "kl_divergence", "dice", "tversky")
 
@@ -73,7 +71,7 @@ def check(name: str) -> None:
     check_name(KEY, name, NAMES)
 
 
-def check_options(content: Mapping[str, Any] | None, own_keys: Sequence[str]) -> None:
+def check_options(content: Mapping[str, Any] | None, own_keys: Sequence[str] = ()) -> None:
     """Checks that no option of a loss, `task.loss_options`, is a key of the task. Raises ConfigError if one is."""
     for option in (*own_keys, "from_logits"):
         if content and option in content:
@@ -105,8 +103,8 @@ def named(name: str, *, from_logits: bool = False, options: Mapping[str, Any] | 
         return lambda ops, target, output: ops.square(output - target)
     if name == "mean_absolute_error" and not options:
         return lambda ops, target, output: ops.abs(target - output)
-    if name == HUBER:
-        return _huber((options or {}).get("delta", 1.0))
+    if name == HUBER and set(options or ()) <= {"delta"}:
+        return _huber(**(options or {}))
     arguments = {**(options or {}), **({"from_logits": True} if from_logits else {})}
 
     def of_keras(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
@@ -126,7 +124,7 @@ def named(name: str, *, from_logits: bool = False, options: Mapping[str, Any] | 
     return of_keras
 
 
-def _huber(delta: float) -> Loss:
+def _huber(delta: float = 1.0) -> Loss:
     def huber(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
         error = ops.abs(output - target)
         quadratic = 0.5 * ops.square(error)

@@ -16,8 +16,6 @@ from runner.data.base import Array
 
 # Classes up to which the cells of a confusion matrix are wide enough for a number.
 _MOST_LABELED = 20
-# Errors that are listed next to a matrix without class names.
-_MOST_LISTED = 24
 # The diagonal of a confusion matrix, and its errors from pale to dark.
 _RIGHT = "#DDE7EF"
 _ERRORS = LinearSegmentedColormap.from_list("errors", ("#FDDCC8", "#F0813F", "#A63603"))
@@ -31,8 +29,8 @@ def confusion(
 ) -> None:
     """Draws a confusion matrix: errors by their share of the label's examples, and the diagonal in one pale color.
 
-    Colors reach up to the most frequent error, not to 1: next to a diagonal of 97% no error would be visible. With
-    more classes than have room for names, the most frequent errors are listed next to the matrix.
+    Colors reach up to the most frequent error, not to 1: next to a diagonal of 97% no error would be visible. More
+    classes than have room for names have none.
     """
     count = len(matrix)
     has_names = count <= _MOST_LABELED
@@ -46,26 +44,16 @@ def confusion(
     axes.imshow(np.where(is_diagonal, 0.0, np.nan), cmap=ListedColormap([_RIGHT]), zorder=1)
     image = axes.imshow(errors, cmap=_ERRORS, vmin=0, vmax=most or 1.0, zorder=2)
     if most:
-        # The list of errors is to the right of a matrix without names.
-        place: dict[str, Any] = {"fraction": 0.046, "location": "right" if has_names else "bottom"}
         share = PercentFormatter(1.0, decimals=None)
-        figure.colorbar(image, ax=axes, label=f"errors, of the label's {unit}", format=share, **place)
+        figure.colorbar(image, ax=axes, label=f"errors, of the label's {unit}", format=share, fraction=0.046)
     right = int(np.trace(matrix))
     whole = int(matrix.sum())
     axes.set(xlabel="predicted", ylabel="label")
     axes.set_title(f"{whole - right:,} of {whole:,} {split} {unit} are wrong, {right / max(whole, 1):.2%} right")
-    names = [figures.short(name) for name in class_names]
     if not has_names:
-        wrong = np.where(is_diagonal, 0, matrix)
-        lines = []
-        for index in np.argsort(-wrong, axis=None, kind="stable")[:_MOST_LISTED].tolist():
-            label, prediction = divmod(index, count)
-            if wrong[label, prediction]:
-                lines.append(f"{wrong[label, prediction]:,}: {names[label]} taken for {names[prediction]}")
-        text = "\n".join(["most frequent errors", *lines]) if lines else ""
-        axes.text(1.04, 1.0, text, fontsize=9, va="top", linespacing=1.6, transform=axes.transAxes)
         figures.save(figure, path)
         return
+    names = [figures.short(name) for name in class_names]
     turned: dict[str, Any] = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
     axes.set_xticks(range(count), names, **turned)
     axes.set_yticks(range(count), names)

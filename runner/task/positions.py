@@ -28,16 +28,21 @@ from runner.task.base import Evaluation, OutputSpec, Report, Shapes, Table, Task
 from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE
 from runner.task.supervised import (
+    CONFUSION,
+    LABELS,
+    PREDICTED,
+    RIGHT,
     Supervised,
     as_counts,
+    by_class,
     default_target,
+    f1,
     is_real,
     no_array,
     only_shape,
     ratio,
     read_columns,
     shares,
-    softmax_warnings,
 )
 
 if TYPE_CHECKING:
@@ -52,11 +57,6 @@ _MOST_CONFUSED = 64
 _SHOWN = 6
 # More classes than this in integers whose classes nobody names are most likely tokens or amounts.
 _MOST_CLASSES = 10_000
-# Names of the sums of `Positions.totals`.
-_CONFUSION = "confusion"
-_RIGHT = "right"
-_LABELS = "labels"
-_PREDICTED = "predicted"
 _LABEL_WEIGHT = "task.label_weight"
 
 
@@ -331,7 +331,7 @@ class Positions(PerPosition):
         if self._loss_of_examples is not None:
             # What is not counted is neither in the target nor in the output. The mean of a step is over the positions.
             is_counted = ops.expand_dims(ops.cast(ops.greater(counts, 0.0), "float32"), -1)
-            share = self.predictions(ops, outputs)["probabilities"] * is_counted
+            share = self._probabilities_of(ops, outputs) * is_counted
             return self._loss_of_examples(ops, target * is_counted, share) * self.counted_terms(ops, batch)
         terms = loss(ops, target, outputs)
         if len(terms.shape) > len(counts.shape):
@@ -372,33 +372,27 @@ class Positions(PerPosition):
             confusion = ops.matmul(ops.transpose(label_bpc, axes), predicted_bpc)
             if rank > 1:
                 confusion = ops.sum(confusion, axis=tuple(range(1, rank)))
-            return {_CONFUSION: confusion}
+            return {CONFUSION: confusion}
         over = tuple(range(1, rank + 1))
         return {
-            _RIGHT: ops.sum(label_bpc * predicted_bpc, axis=over),
-            _LABELS: ops.sum(label_bpc, axis=over),
-            _PREDICTED: ops.sum(predicted_bpc * counts_bp1, axis=over),
+            RIGHT: ops.sum(label_bpc * predicted_bpc, axis=over),
+            LABELS: ops.sum(label_bpc, axis=over),
+            PREDICTED: ops.sum(predicted_bpc * counts_bp1, axis=over),
         }
 
     def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
-        has_logits = self._options.from_logits
-        return Compared(
-            target=ops.one_hot(self.labels(ops, batch), len(self.class_names)),
-            prediction=ops.softmax(outputs) if has_logits else outputs,
-            weight=self.counts(ops, batch),
-            logits=outputs if has_logits else None,
-            example_weight=self._example_weights(ops, batch),
-        )
+        target = ops.one_hot(self.labels(ops, batch), len(self.class_names))
+        return self._comparison(ops, outputs, batch, target, self.counts(ops, batch))
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns the accuracy, and the means of IoU and F1 over the classes that are labels or predictions."""
-        right, labels, predicted = _by_class(totals)
+        right, labels, predicted = by_class(totals)
         occurs = labels + predicted > 0
         count = max(float(occurs.sum()), 1.0)
         metrics = {
             "accuracy": float(ratio(right.sum(), labels.sum())),
             "mean_iou": float(_iou(right, labels, predicted).sum() / count),
-            "f1_macro": float(_f1(right, labels, predicted).sum() / count),
+            "f1_macro": float(f1(right, labels, predicted).sum() / count),
         }
         return {**metrics, **self._keras_metrics.results(totals)}
 
@@ -417,23 +411,12 @@ class Positions(PerPosition):
                 "one logit per class for each position; end the model in a layer of that shape, or set task.classes"
             )
 
-    def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
-        """Returns the probabilities (B, *P, C) and the most probable class (B, *P); and the logits."""
-        predicted = ops.argmax(outputs, -1)
-        if not self._options.from_logits:
-            return {"probabilities": outputs, "class": predicted}
-        return {"logits": outputs, "probabilities": ops.softmax(outputs), "class": predicted}
-
-    def warnings(self, evaluation: Evaluation) -> list[str]:
-        """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        return softmax_warnings(evaluation.outputs, from_logits=self._options.from_logits)
-
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the classes, a picture of their scores or confusion, and predictions of some images."""
-        right, labels, predicted = _by_class(evaluation.totals)
+        right, labels, predicted = by_class(evaluation.totals)
         files: dict[str, Callable[[Path], None]] = {}
-        if _CONFUSION in evaluation.totals:
-            matrix = as_counts(evaluation.totals[_CONFUSION])
+        if CONFUSION in evaluation.totals:
+            matrix = as_counts(evaluation.totals[CONFUSION])
             files["confusion.png"] = partial(
                 pictures.confusion, matrix=matrix, class_names=self.class_names, split=split, unit="positions"
             )
@@ -459,22 +442,9 @@ def _fix_of_label(label: int) -> str:
     return f"set task.ignore_index={label} if it means no class, or task.classes to the number of classes"
 
 
-def _by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-    """Returns float64 counts per class: correctly predicted positions, labels, and predictions."""
-    if _CONFUSION in totals:
-        matrix = totals[_CONFUSION]
-        return np.diag(matrix), matrix.sum(1), matrix.sum(0)
-    return totals[_RIGHT], totals[_LABELS], totals[_PREDICTED]
-
-
 def _iou(right: Array, labels: Array, predicted: Array) -> Array:
     """Returns intersection over union per class (Jaccard index), 0 without any label or prediction."""
     return ratio(right, labels + predicted - right)
-
-
-def _f1(right: Array, labels: Array, predicted: Array) -> Array:
-    """Returns the F1 score per class, which is the Dice coefficient, 0 without any label or prediction."""
-    return ratio(2.0 * right, labels + predicted)
 
 
 def _class_table(names: Sequence[str], right: Array, labels: Array, predicted: Array) -> Table:

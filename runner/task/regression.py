@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a task overrides what Task documents
 """Regression: Keras's regression losses, MAE, RMSE and R2, and plots of predicted against true values."""
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from runner.task.supervised import (
     counted,
     is_real,
     read_columns,
-    required_train_split,
 )
 
 if TYPE_CHECKING:
@@ -58,17 +58,13 @@ class Regression(Supervised):
 
     @classmethod
     def check_options(cls, options: RegressionOptions) -> None:
-        """Checks the names of Keras's loss and metrics, and that logits and standardizing suit the loss."""
+        """Checks the names of Keras's loss and metrics, and that logits suit the loss."""
         losses.check(options.loss)
-        losses.check_options(options.loss_options, own_keys=("delta",))
+        losses.check_options(options.loss_options)
         if options.from_logits and options.loss not in losses.WITH_LOGITS:
             problem = f"must be false with task.loss={options.loss}, which takes no logits"
             fix = f"remove task.from_logits, or set task.loss={losses.WITH_LOGITS[0]}"
             raise invalid("task.from_logits", True, problem=problem, fix=fix)
-        if options.standardize and options.loss not in losses.SHIFT_INVARIANT:
-            problem = f"must be false with task.loss={options.loss}, which a shifted target changes"
-            fix = "remove task.standardize, or set task.loss=mean_squared_error"
-            raise invalid("task.standardize", True, problem=problem, fix=fix)
         keras_metrics.requested(options.metrics, cls.compared_by(options), cls.own_metrics)
 
     def __init__(self, config: TaskConfig, options: RegressionOptions, data: TaskData) -> None:
@@ -78,12 +74,7 @@ class Regression(Supervised):
         self.column_names, self._shape = self._find_columns()
         self.outputs = OutputSpec(len(self.column_names), self.column_names)
         self._settle_keras(len(self.column_names))
-        loss_options = {"delta": options.delta} if options.loss == losses.HUBER else options.loss_options
-        self._loss = losses.named(options.loss, from_logits=options.from_logits, options=loss_options)
-        if options.standardize:
-            self.constants = data.constants if "mean" in data.constants else self._statistics(data.train)
-        self._mean = np.asarray(self.constants.get("mean", 0.0), np.float32)
-        self._deviation = np.asarray(self.constants.get("deviation", 1.0), np.float32)
+        self._loss = losses.named(options.loss, from_logits=options.from_logits, options=options.loss_options)
 
     def _find_columns(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
         specs = [self.arrays[name] for name in self.target_names]
@@ -109,13 +100,6 @@ class Regression(Supervised):
         numbers = tuple(str(index) for index in range(shape[-1]))
         return tuple(specs[0].names) or numbers, shape
 
-    def _statistics(self, train: DataSource | None) -> dict[str, list[float]]:
-        targets = self._read(required_train_split("task.standardize", True, train), None)
-        flat = targets.reshape(-1, targets.shape[-1])
-        deviation = flat.std(0)
-        # A constant column is only shifted.
-        return {"mean": flat.mean(0).tolist(), "deviation": np.where(deviation > 0, deviation, 1.0).tolist()}
-
     def _read(self, source: DataSource, count: int | None) -> Array:
         """Returns the float64 targets (N, ..., K) of a split."""
         arrays = read_columns(source, self.target_names, count)
@@ -127,46 +111,21 @@ class Regression(Supervised):
     def _largest(self, name: str) -> float:
         return self._brightest if is_bytes(self.arrays[name]) else 1.0
 
-    def _own_target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B, ..., K) in the target's own units."""
+    def _target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, ..., K)."""
         target = columns(ops, batch, self.target_names)
         if is_bytes(self.arrays[self.target_names[0]]):
             target = target / self._brightest
         return target
 
-    def _target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B, ..., K) in the units that the model is trained in."""
-        target = self._own_target(ops, batch)
-        if self._options.standardize:
-            target = (target - self._mean) / self._deviation
-        return target
-
-    def _lost(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor | float:
-        """Returns what `_target` lost of integers, (B, ..., K): float32 has every 128th second of a Unix time only.
-
-        The loss is of the rounded target, as in Keras; metrics are of the target itself.
-        """
-        integers = [name for name in self.target_names if self.arrays[name].dtype == "int32"]
-        if not integers:
-            return 0.0
-        lost = {name: ops.zeros_like(ops.cast(batch[name], "float32")) for name in self.target_names}
-        for name in integers:
-            rounded = ops.cast(batch[name], "float32")
-            low = ops.cast(batch[name] - ops.cast(rounded, "int32"), "float32")
-            # The largest integers round to 2**31, which int32 does not have.
-            lost[name] = ops.where(ops.less(ops.abs(rounded), 2.0**31), low, lost[name])
-        return columns(ops, lost, self.target_names) / self._deviation
-
-    def _predicted(self, ops: Arrays, outputs: Tensor) -> Tensor:
+    def _probabilities_of(self, ops: Arrays, outputs: Tensor) -> Tensor:
         if self._options.from_logits:
             return losses.as_probabilities(ops, self._options.loss, outputs)
         return outputs
 
     def _errors(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns output - target (B, ..., K) in the target's own units."""
-        # Subtracted before the change of units: numbers near 0 lose less to rounding than large ones.
-        error = self._predicted(ops, outputs) - self._target(ops, batch) - self._lost(ops, batch)
-        return error * self._deviation if self._options.standardize else error
+        """Returns output - target (B, ..., K)."""
+        return self._probabilities_of(ops, outputs) - self._target(ops, batch)
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean (B,) of each example's loss terms, times its sample weight."""
@@ -175,7 +134,6 @@ class Regression(Supervised):
         return self._weighted(ops, losses.mean_by_example(ops, terms), batch)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns each example's mean absolute error."""
         return {"mae": losses.mean_by_example(ops, ops.abs(self._errors(ops, outputs, batch)))}
 
     def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -191,7 +149,7 @@ class Regression(Supervised):
         # The sum of large numbers is rounded, the differences from a number near them are exact. So the second center
         # is the mean to the last bit, and that of equal numbers is the number.
         center = center + counted(ops, batch, target - center, axes) / count
-        deviation = target - center + self._lost(ops, batch)
+        deviation = target - center
         return {
             "count": count,
             "absolute": counted(ops, batch, ops.abs(error), axes),
@@ -203,18 +161,11 @@ class Regression(Supervised):
         }
 
     def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
-        target = self._own_target(ops, batch)
-        has_logits = self._options.from_logits
+        target = self._target(ops, batch)
         weight = ops.cast(is_real(ops, batch, len(self._shape)), "float32")
-        return Compared(
-            target=target,
-            prediction=self.predictions(ops, outputs)["prediction"],
-            # One number per vector of columns.
-            weight=weight * ops.ones_like(ops.sum(target, axis=-1)),
-            label=ops.cast(ops.greater(target, 0.5), "float32"),
-            logits=outputs if has_logits else None,
-            example_weight=self._example_weights(ops, batch),
-        )
+        # One number per vector of columns.
+        weight = weight * ops.ones_like(ops.sum(target, axis=-1))
+        return self._comparison(ops, outputs, batch, target, weight, ops.cast(ops.greater(target, 0.5), "float32"))
 
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
         """Returns a batch's sums of errors, and the target's mean and its squares about that, in float64."""
@@ -242,7 +193,6 @@ class Regression(Supervised):
         return joined
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the mean absolute error, the root mean squared error, and the mean R2 of the columns."""
         count = totals["count"].sum()
         metrics = {
             "mae": float(totals["absolute"].sum() / count),
@@ -254,22 +204,18 @@ class Regression(Supervised):
     def _r2(self, totals: Mapping[str, Array]) -> Array:
         """Returns 1 - squared errors / squares about the mean (K,); for a constant column 1 without errors, else 0."""
         variation = totals["variation"]
-        squared = totals["squared"] / self._deviation.astype(np.float64) ** 2
+        squared = totals["squared"]
         varies = variation > 0
         r2 = 1.0 - squared / np.where(varies, variation, 1.0)
         r2_of_constant = np.where(squared > 0, 0.0, 1.0)
         return np.where(varies, r2, r2_of_constant)
 
     def check(self, shapes: Shapes) -> None:
-        """Checks that a model's output has the target's shape."""
         check_output(shapes, self._shape, "the shape of the target")
 
     def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
-        """Returns the prediction (B, ..., K) in the target's own units."""
-        prediction = self._predicted(ops, outputs)
-        if self._options.standardize:
-            prediction = prediction * self._deviation + self._mean
-        return {"prediction": prediction}
+        """Returns the prediction (B, ..., K)."""
+        return {"prediction": self._probabilities_of(ops, outputs)}
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the columns, the largest errors, and plots of predicted against true values."""

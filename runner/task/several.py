@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a task overrides what Task documents
 """Several outputs of a model, each judged by a task of its own; the loss is the weighted sum of their losses.
 
 Names are Keras's: the metric `accuracy` of the output `gender` is `gender_accuracy`, its own loss `gender_loss`.
@@ -9,6 +10,7 @@ import copy
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -47,11 +49,9 @@ _KEY = re.compile(r"(?<![\w.=])task\.(?!outputs\b)")
 _NAME = re.compile(r"(?<![\w.=])task=(\w+)")
 
 
-def _configs(options: SeveralOptions) -> dict[str, TaskConfig]:
-    configs = {}
-    for name, output in options.outputs.items():
-        configs[name] = TaskConfig(output.name, output.target, None, output.example_weight, output.options)
-    return configs
+def _outputs(options: SeveralOptions) -> dict[str, TaskConfig]:
+    outputs = {name: asdict(output) for name, output in options.outputs.items()}
+    return output_tasks(TaskConfig("several", options={"outputs": outputs}))
 
 
 def _metric(output: str, name: str) -> str:
@@ -89,18 +89,16 @@ class Several(Task):
 
     @classmethod
     def metric_directions(cls, options: SeveralOptions) -> dict[str, str]:
-        """Returns the losses of all outputs, then the metrics of their tasks."""
         metrics = {_metric(output, LOSS): MINIMIZE for output in options.outputs}
-        for output, config in _configs(options).items():
+        for output, config in _outputs(options).items():
             for name, direction in registry.metric_directions(config).items():
                 metrics[_metric(output, name)] = direction
         return metrics
 
     @classmethod
     def step_metric_names(cls, options: SeveralOptions) -> tuple[str, ...]:
-        """Returns the losses of all outputs, then the step metrics of their tasks."""
         names = [_metric(output, LOSS) for output in options.outputs]
-        for output, config in _configs(options).items():
+        for output, config in _outputs(options).items():
             names += [_metric(output, name) for name in registry.step_metric_names(config)]
         return tuple(names)
 
@@ -108,7 +106,7 @@ class Several(Task):
     def check_options(cls, options: SeveralOptions) -> None:
         """Checks each output's task and its options, and that no two metrics have one name."""
         owners: dict[str, str] = {}
-        for output, config in _configs(options).items():
+        for output, config in _outputs(options).items():
             key = f"task.outputs.{output}"
             entry = registry.entry(config)
             if not entry.judges_outputs:
@@ -159,7 +157,6 @@ class Several(Task):
                 self._fixed_terms[name] = float(task.weights({WEIGHT: np.ones(1, np.float32)})[0])
 
     def without_class_weights(self) -> Task:
-        """Returns the task with that of each output without class weights."""
         several = copy.copy(self)
         several.tasks = {name: task.without_class_weights() for name, task in self.tasks.items()}
         return several
@@ -186,7 +183,6 @@ class Several(Task):
         return ops.where(no_terms, ops.zeros_like(terms), examples / ops.where(no_terms, ops.ones_like(terms), terms))
 
     def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
-        """Returns each output as its task reduces it, by name."""
         by_name = named_outputs(outputs)
         return {name: task.reduced(ops, by_name[name], batch) for name, task in self.tasks.items()}
 
@@ -199,7 +195,6 @@ class Several(Task):
         return losses
 
     def loss(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns the weighted sum (B,) of the losses of all outputs."""
         weighted = [self.loss_weights[name] * loss_b for name, loss_b in self._losses(ops, outputs, batch).items()]
         total_b = weighted[0]
         for loss_b in weighted[1:]:
@@ -219,7 +214,6 @@ class Several(Task):
         return metrics
 
     def totals(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the totals of each output's task, and its sums of losses and of their terms."""
         by_name = named_outputs(outputs)
         totals: dict[str, Tensor] = {}
         for name, task in self.tasks.items():
@@ -231,7 +225,6 @@ class Several(Task):
         return totals
 
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the addends of each output's task, and the task's own sums."""
         addends: dict[str, Array] = {}
         for name, task in self.tasks.items():
             own = _part(totals, name)
@@ -241,7 +234,6 @@ class Several(Task):
         return addends
 
     def joined(self, sums: Mapping[str, Array], addends: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the sums of each output's task, joined by that task, and the task's own sums."""
         joined = super().joined(sums, addends)
         for name, task in self.tasks.items():
             for key, value in task.joined(_part(sums, name), _part(addends, name)).items():
@@ -262,7 +254,6 @@ class Several(Task):
         return sum(self.loss_weights[name] * mean for name, mean in self._mean_losses(totals).items())
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns each output's loss and metrics."""
         metrics = {_metric(name, LOSS): mean for name, mean in self._mean_losses(totals).items()}
         for name, task in self.tasks.items():
             for key, value in task.summary(_part(totals, name)).items():
@@ -270,35 +261,21 @@ class Several(Task):
         return metrics
 
     def check(self, shapes: Shapes) -> None:
-        """Checks that a model has the outputs of the config, each as its task needs it."""
-        names = ", ".join(self.tasks)
-        if len(shapes) == 1:
-            (shape,) = shapes.values()
-            raise ConfigError(
-                f"model._target_: the model has one output, {list(shape)}, but the task has {names}; return a dict of "
-                "outputs with these names"
-            )
-        if all(name.isdigit() for name in shapes):
-            raise ConfigError(
-                f"model._target_: the model's {len(shapes)} outputs have no names, but the task has {names}; return a "
-                "dict of outputs with these names"
-            )
         for name, task in self.tasks.items():
             if name not in shapes:
                 problem = f"the model has no output {name}; it has {', '.join(shapes)}"
-                fix = did_you_mean(name, shapes, "rename the output of the model, or of the task")
+                fix = did_you_mean(name, shapes, "let the model return a dict of outputs with these names")
                 raise invalid("task.outputs", f"[{', '.join(self.tasks)}]", problem=problem, fix=fix)
             with _named(name):
                 task.check({name: shapes[name]})
         for name in shapes:
             if name not in self.tasks:
                 raise ConfigError(
-                    f"model._target_: its output {name} has no task (task.outputs has {names}); add "
+                    f"model._target_: its output {name} has no task (task.outputs has {', '.join(self.tasks)}); add "
                     f"task.outputs.{name}, or remove the output from the model"
                 )
 
     def check_split(self, source: DataSource, split: str) -> None:
-        """Checks the targets of every output."""
         for name, task in self.tasks.items():
             with _named(name):
                 task.check_split(source, split)
@@ -314,7 +291,6 @@ class Several(Task):
         return answers
 
     def warnings(self, evaluation: Evaluation) -> list[str]:
-        """Returns the warnings of each output's task."""
         found = []
         for name, task in self.tasks.items():
             own = task.warnings(self._evaluation_of(name, evaluation))

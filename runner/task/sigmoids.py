@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a task overrides what Task documents
 """Labels that are 0 or 1, with a sigmoid each: one of two classes per example, or any number of labels."""
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from runner.task.supervised import (
     class_table,
     columns,
     counted,
+    f1,
     is_real,
     ratio,
     read_columns,
     shares,
-    sigmoid_warnings,
 )
 
 if TYPE_CHECKING:
@@ -99,17 +100,10 @@ class OfSigmoids(Supervised):
         return {**totals, **self._keras_metrics.totals(ops, lambda: self._of_keras(ops, outputs, batch))}
 
     def _of_keras(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
-        has_logits = self._options.from_logits
-        return Compared(
-            target=self._labels(ops, batch),
-            prediction=ops.sigmoid(outputs) if has_logits else outputs,
-            weight=ops.cast(is_real(ops, batch), "float32"),
-            logits=outputs if has_logits else None,
-            example_weight=self._example_weights(ops, batch),
-        )
+        weight = ops.cast(is_real(ops, batch), "float32")
+        return self._comparison(ops, outputs, batch, self._labels(ops, batch), weight)
 
     def check_split(self, source: DataSource, split: str) -> None:
-        """Checks that labels are from 0 to 1."""
         for name in self.target_names:
             # None if labels would have to be read example by example, as those of a user's own source.
             labels = source.column(name)
@@ -121,16 +115,6 @@ class OfSigmoids(Supervised):
             problem = f"needs a 0 or 1 per label, but the {split} split has {wrong:g}"
             fix = "store 0 and 1, or set task=classification for classes, task=regression for numbers"
             raise invalid("task.target", name, problem=problem, fix=fix)
-
-    def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
-        """Returns the logits, if the model returns them, and the probabilities, (B, L)."""
-        if not self._options.from_logits:
-            return {"probabilities": outputs}
-        return {"logits": outputs, "probabilities": ops.sigmoid(outputs)}
-
-    def warnings(self, evaluation: Evaluation) -> list[str]:
-        """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        return sigmoid_warnings(evaluation.outputs, from_logits=self._options.from_logits)
 
 
 class Binary(OfSigmoids):
@@ -186,7 +170,6 @@ class Binary(OfSigmoids):
         return self._weighted(ops, loss_b, batch)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns 1 for each correctly classified example, else 0."""
         _, _, agree_b1 = self._compared(ops, outputs, batch)
         return {"accuracy": ops.sum(agree_b1, axis=-1)}
 
@@ -204,11 +187,9 @@ class Binary(OfSigmoids):
         return {**metrics, **self._keras_metrics.results(totals)}
 
     def check(self, shapes: Shapes) -> None:
-        """Checks that a model has one output."""
         check_output(shapes, (1,), "one logit, that of the positive class")
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns a table of the classes, and the confusion matrix."""
         del source
         totals = evaluation.totals
         hits = int(as_counts(totals[_FOUND])[0])
@@ -272,8 +253,8 @@ class Multilabel(OfSigmoids):
         found = totals[_FOUND]
         examples = max(float(totals[_EXAMPLES]), 1.0)
         metrics = {
-            "f1_micro": float(_f1(found.sum(), positives.sum(), predicted.sum())),
-            "f1_macro": float(np.mean(_f1(found, positives, predicted))),
+            "f1_micro": float(f1(found.sum(), positives.sum(), predicted.sum())),
+            "f1_macro": float(np.mean(f1(found, positives, predicted))),
             "exact_match": float(totals[_EXACT]) / examples,
             "accuracy": float(totals[_AGREE].sum()) / (examples * len(self.label_names)),
             "precision": float(ratio(found.sum(), predicted.sum())),
@@ -282,11 +263,9 @@ class Multilabel(OfSigmoids):
         return {**metrics, **self._keras_metrics.results(totals)}
 
     def check(self, shapes: Shapes) -> None:
-        """Checks that a model has one logit per label."""
         check_output(shapes, (len(self.label_names),), "one logit per label of the dataset")
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns a table of the labels."""
         del source, split
         positives = as_counts(evaluation.totals[_POSITIVES])
         predicted = as_counts(evaluation.totals[_PREDICTED])
@@ -294,7 +273,7 @@ class Multilabel(OfSigmoids):
         agree = as_counts(evaluation.totals[_AGREE])
         columns = (
             self.label_names,
-            _f1(found, positives, predicted).tolist(),
+            f1(found, positives, predicted).tolist(),
             shares(found, predicted),
             shares(found, positives),
             (agree / max(evaluation.examples, 1)).tolist(),
@@ -303,7 +282,3 @@ class Multilabel(OfSigmoids):
         )
         head = ("label", "f1", "precision", "recall", "accuracy", "examples", "predicted")
         return Report({}, {"labels": (head, list(zip(*columns, strict=True)))})
-
-
-def _f1(found: Array, positives: Array, predicted: Array) -> Array:
-    return ratio(2.0 * found, positives + predicted)

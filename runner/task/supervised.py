@@ -12,21 +12,24 @@ from runner.config.schema_task import TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource
 from runner.errors import ConfigError, did_you_mean, invalid, listed
 from runner.task import keras_metrics, losses
-from runner.task.base import LOSS, Cell, Shapes, Table, Task, TaskData
+from runner.task.base import LOSS, Cell, Evaluation, Outputs, Shapes, Table, Task, TaskData
+from runner.task.keras_metrics import Compared
 from runner.task.metrics import MINIMIZE
 
+# Names of the sums of tasks of classes: the confusion matrix (C, C), whose rows are labels, or with many classes its
+# diagonal and its sums.
+CONFUSION = "confusion"
+RIGHT = "right"
+LABELS = "labels"
+PREDICTED = "predicted"
 # Examples that are read at a time from a source without whole columns: more would need memory for images that are
 # then dropped, fewer would call the source more often.
 _BLOCK = 256
-_FROM_LOGITS = "task.from_logits"
 # Tolerance of a sum of probabilities over the classes; bfloat16 has 8 bits of precision.
 _ROUNDING = 1e-2
-# Examples, or classes, from which the outputs of an untrained model show whether they are probabilities. With fewer,
-# logits may all be between 0 and 1 by chance.
+# Examples from which the outputs of an untrained model show whether they are of a sigmoid, whose mean starts near 0.5.
+# Logits start near 0; those of fewer examples may all be between 0 and 1 by chance.
 _ENOUGH = 8
-# Range of the mean of an untrained sigmoid, which starts near 0.5. Logits start near 0.
-_LOW_MEAN = 0.3
-_HIGH_MEAN = 0.7
 
 
 def default_target(arrays: Mapping[str, ArraySpec]) -> tuple[str, ...]:
@@ -135,6 +138,56 @@ class Supervised(Task):
             has_example_weight=self._example_weight is not None,
         )
 
+    def _comparison(
+        self,
+        ops: Arrays,
+        outputs: Tensor,
+        batch: Mapping[str, Tensor],
+        target: Tensor,
+        weight: Tensor,
+        label: Tensor | None = None,
+    ) -> Compared:
+        """Returns what Keras's metrics compare; see `Compared` for target, weight and label."""
+        logits = outputs if self._options.from_logits else None
+        prediction = self._probabilities_of(ops, outputs)
+        return Compared(target, prediction, weight, label, logits, self._example_weights(ops, batch))
+
+    def _probabilities_of(self, ops: Arrays, outputs: Tensor) -> Tensor:
+        if not self._options.from_logits:
+            return outputs
+        return getattr(ops, self.activation)(outputs)
+
+    def predictions(self, ops: Arrays, outputs: Outputs) -> dict[str, Tensor]:
+        """Returns the logits, if the model returns them, the probabilities, and the most probable class of several."""
+        if not self.compares:
+            return super().predictions(ops, outputs)
+        predictions = {}
+        if self._options.from_logits:
+            predictions["logits"] = outputs
+        predictions["probabilities"] = self._probabilities_of(ops, outputs)
+        if self.compares == keras_metrics.CLASSES:
+            predictions["class"] = ops.argmax(outputs, -1)
+        return predictions
+
+    def warnings(self, evaluation: Evaluation) -> list[str]:
+        """Returns a warning if the outputs of an untrained model contradict `task.from_logits`."""
+        outputs = evaluation.outputs
+        if not self.compares or not outputs.size:
+            return []
+        has_logits = self._options.from_logits
+        # False for NaN.
+        is_inside = bool(((outputs >= 0) & (outputs <= 1)).all())
+        if not has_logits and not is_inside:
+            problem = "task.from_logits=false, but the model's outputs are not from 0 to 1"
+            return [f"{problem}; remove task.from_logits, or end it in an activation"]
+        is_activated = np.allclose(outputs.sum(axis=-1), 1.0, rtol=0, atol=_ROUNDING)
+        if self.activation == losses.SIGMOID:
+            is_activated = len(outputs) >= _ENOUGH and 0.3 < float(outputs.mean()) < 0.7
+        if has_logits and is_inside and is_activated:
+            problem = f"the model's outputs are from 0 to 1, as after a {self.activation}"
+            return [f"{problem}; set task.from_logits=false, or remove the activation"]
+        return []
+
     def _sole_target(self, problem: str, fix: str = "name one array") -> str:
         if len(self.target_names) != 1:
             raise invalid("task.target", list(self.target_names), problem=problem, fix=fix)
@@ -209,6 +262,11 @@ def ratio(part: Array, whole: Array) -> Array:
     return np.asarray(np.where(whole > 0, part, 0.0) / np.where(whole > 0, whole, 1.0))
 
 
+def f1(found: Array, positives: Array, predicted: Array) -> Array:
+    """Returns the F1 score, which is the Dice coefficient, 0 without any label or prediction."""
+    return ratio(2.0 * found, positives + predicted)
+
+
 def shares(part: Array, whole: Array) -> list[Cell]:
     """Returns part / whole as cells of a table, None where the whole is 0."""
     cells: list[Cell] = []
@@ -217,9 +275,18 @@ def shares(part: Array, whole: Array) -> list[Cell]:
     return cells
 
 
+def by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """Returns float64 counts per class (C,): what is predicted correctly, labels, and predictions."""
+    if CONFUSION in totals:
+        matrix = totals[CONFUSION]
+        return np.diag(matrix), matrix.sum(1), matrix.sum(0)
+    return totals[RIGHT], totals[LABELS], totals[PREDICTED]
+
+
 def class_table(names: Sequence[str], right: Array, examples: Array, predicted: Array) -> Table:
     """Returns the precision and recall of each class, of counts (C,)."""
-    columns = (names, shares(right, predicted), shares(right, examples), examples.tolist(), predicted.tolist())
+    counts = (as_counts(examples).tolist(), as_counts(predicted).tolist())
+    columns = (names, shares(right, predicted), shares(right, examples), *counts)
     return ("class", "precision", "recall", "examples", "predicted"), list(zip(*columns, strict=True))
 
 
@@ -261,32 +328,3 @@ def required_train_split(key: str, value: object, train: DataSource | None) -> D
         problem = "is computed from the train split, which is not loaded here"
         raise invalid(key, value, problem=problem, fix="remove it")
     return train
-
-
-def sigmoid_warnings(outputs: Array, *, from_logits: bool) -> list[str]:
-    """Returns a warning if the outputs (examples, ...) of an untrained model contradict `task.from_logits`."""
-    if not from_logits:
-        return _outside_warnings(outputs)
-    if len(outputs) < _ENOUGH or not ((outputs > 0) & (outputs < 1)).all():
-        return []
-    if _LOW_MEAN < float(outputs.mean()) < _HIGH_MEAN:
-        return [f"the model's outputs are all between 0 and 1; if it ends in a sigmoid, set {_FROM_LOGITS}=false"]
-    return []
-
-
-def softmax_warnings(outputs: Array, *, from_logits: bool) -> list[str]:
-    """Returns a warning if the outputs (examples, ..., C) of an untrained model contradict `task.from_logits`."""
-    if not from_logits:
-        return _outside_warnings(outputs)
-    if not outputs.size or not ((outputs >= 0) & (outputs <= 1)).all():
-        return []
-    if np.allclose(outputs.sum(axis=-1), 1.0, rtol=0, atol=_ROUNDING):
-        return [f"the model's outputs sum to 1, as after a softmax; set {_FROM_LOGITS}=false, or remove the softmax"]
-    return []
-
-
-def _outside_warnings(outputs: Array) -> list[str]:
-    if not outputs.size or (np.isfinite(outputs).all() and outputs.min() >= 0 and outputs.max() <= 1):
-        return []
-    problem = f"{_FROM_LOGITS}=false, but the model's outputs are not from 0 to 1"
-    return [f"{problem}; remove {_FROM_LOGITS}, or end it in an activation"]

@@ -25,8 +25,7 @@ from runner.engine import lengths
 from runner.engine.base import HostBatches, PlacedBatches
 from runner.engine.common import Engine
 from runner.layout import mesh
-from runner.layout.axes import batch_axis
-from runner.layout.specs import axis_size
+from runner.layout.axes import axis_size, batch_axis
 from runner.task.base import Task
 
 Batches = Prefetcher[HostBatches, PlacedBatches]

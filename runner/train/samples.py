@@ -13,8 +13,7 @@ from runner.data.base import WEIGHT, Array, Batch
 from runner.engine.base import HostBatches
 from runner.engine.common import Engine
 from runner.host.outputs import spared
-from runner.layout.axes import batch_axis
-from runner.layout.specs import axis_size
+from runner.layout.axes import axis_size, batch_axis
 from runner.task.base import Ask, Task
 
 FOLDER = "samples"

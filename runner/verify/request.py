@@ -18,8 +18,7 @@ from runner.data.vocabulary import Vocabulary
 from runner.data.workers import Workers
 from runner.engine.base import HostBatches
 from runner.engine.lengths import epoch_steps, eval_sizes, run_length, without_padding
-from runner.layout.axes import batch_axis
-from runner.layout.specs import axis_size
+from runner.layout.axes import axis_size, batch_axis
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.train.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan

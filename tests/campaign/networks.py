@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from runner.data.base import Array, ArraySpec
-from runner.model import ops
+from runner.model.portable import ops_of
 
 _TRAIN, _TEST = 88, 32  # the third batch of 32 is a quarter padding, and the fourth begins the next epoch
 _WORDS, _LENGTH = 12, 7
@@ -177,7 +177,7 @@ def tokens(keras: Any, inputs: Mapping[str, ArraySpec], num_classes: int, dim: i
 
 def _start(keras: Any) -> Any:
     """Returns a layer that Keras has not, of the Keras given."""
-    tensors = ops.of(keras)
+    tensors = ops_of(keras)
 
     class Start(keras.layers.Layer):  # type: ignore[misc]
         """Adds positions to (B, T, D), and a class token before them."""

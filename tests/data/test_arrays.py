@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -123,16 +121,6 @@ def test_columns_are_chosen_by_name_and_what_is_left_out_may_hold_anything() -> 
         opened("a.csv", features=["a_c"])
 
 
-def test_the_digest_covers_the_content_and_not_the_place() -> None:
-    Path("a.csv").write_text("n\n1\n2\n")
-    first = opened("a.csv").digest
-    Path("elsewhere").mkdir()
-    Path("elsewhere/b.csv").write_text("n\n1\n2\n")
-    assert opened("elsewhere/b.csv").digest == first
-    Path("a.csv").write_text("n\n1\n3\n")
-    assert opened("a.csv").digest != first
-
-
 def test_other_data_is_read_with_the_categories_of_the_run_and_unknown_ones_are_rejected() -> None:
     Path("a.csv").write_text("kind\nb\nc\na\n")
     Path("b.csv").write_text("kind\nc\nb\n")
@@ -151,13 +139,11 @@ BAD = {
     "word.csv": ("a,b\n1,2\n3,x\n", "word.csv, b has the string 'x', but other rows are numbers"),
     "empty_word.csv": ("a,b\nx,2\n,3\ny,3\n", "empty_word.csv, a: row 2 is missing"),
     "headless.csv": ("1,2\n3,4\n", "has numbers in its first line"),
-    "ragged.csv": ("a,b\n1,2\n3\n", "ragged.csv can't be read: CSV parse error: Expected 2 columns, got 1"),
     "large.csv": (
         "n\n3000000000\n",
         "large.csv, n has integers outside the int32 range used on devices; store ids as strings",
     ),
     "twice.csv": ("n,n\n1,2\n", "two columns are called 'n'"),
-    "unnamed.csv": (",n\n0,1\n", "unnamed.csv: a column has the name ''; give it a name with letters and digits"),
     "semicolons.csv": ("a;b\n1;2\n", "semicolons.csv uses ';' as its delimiter; save it as comma-separated"),
     "weight.csv": ("weight_\n1\n", "'weight_', which is read as 'weight', is a reserved name; rename that"),
     "text.csv": (
@@ -199,17 +185,7 @@ def test_a_truncated_file_or_one_of_another_kind_is_named() -> None:
     whole = Path("whole.npz").read_bytes()
     np.save("array.npy", np.arange(3))
 
-    def with_shape(text: str) -> bytes:
-        with zipfile.ZipFile("made.npz", "w") as made:
-            header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {text}, }}\n".encode()
-            made.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64))
-        return Path("made.npz").read_bytes()
-
     for name, content, said in (
-        ("negative.npz", with_shape("(-1, 4)"), "negative.npz can't be read: "),
-        ("empty.npz", with_shape("(4, 0)"), "empty.npz, a has the shape (4, 0), so its examples have no values"),
-        ("huge.npz", with_shape("(4, 999999999999999)"), "huge.npz can't be read: "),
-        ("nested.npz", with_shape("(" * 900 + ")" * 900), "nested.npz can't be read: "),
         ("short.npz", whole[:-100], "short.npz can't be read: File is not a zip file"),
         ("damaged.npz", whole[:200] + bytes(50) + whole[250:], "damaged.npz can't be read: Bad CRC-32"),
         ("array.npz", Path("array.npy").read_bytes(), "array.npz is not a .npz archive; save it with numpy.savez"),
@@ -221,14 +197,6 @@ def test_a_truncated_file_or_one_of_another_kind_is_named() -> None:
             opened(name)
         assert said in str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-def test_two_names_of_one_split_are_rejected() -> None:
-    Path("data").mkdir()
-    for name in ("train", "val", "validation"):
-        Path(f"data/{name}.csv").write_text("n\n1\n")
-    with pytest.raises(DataError, match="has two of validation, val and valid, which all mean the split validation"):
-        opened("data")
 
 
 def test_python_objects_in_a_file_are_rejected_and_not_unpickled(tmp_path: Path) -> None:
@@ -273,10 +241,3 @@ def test_keys_that_can_not_work_are_rejected_in_one_line(keys: dict[str, object]
     with pytest.raises(ConfigError, match=said) as caught:
         opened(**keys)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
-
-
-def test_a_pipe_or_a_device_is_rejected_by_name(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "x.npy")
-    for path in (str(tmp_path / "x.npy"), "/dev/zero"):
-        with pytest.raises(ConfigError, match=f"dataset.path={path}: is a pipe or a device"):
-            checks_data.check(DatasetConfig("arrays", path=path))

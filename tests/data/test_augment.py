@@ -143,16 +143,7 @@ def test_own_steps_that_fail_or_give_other_shapes_name_the_example():
     [
         (step("flop"), r"augment\[0\].name=flop: must be one of .*did you mean flip"),
         (step("flip", chance=1), r"augment\[0\].chance: unknown key .* has direction, probability"),
-        (
-            step("flip", probability=1.5),
-            r"augment\[0\].probability=1.5: must be above 0 and at most 1; write probability: 0.5",
-        ),
         (step("random_resized_crop"), r"augment\[0\].size is required"),
-        (
-            step("random_resized_crop", size=[8, 8], scale=[0.5, 0.1]),
-            r"scale=\[0.5,0.1\]: must be \[smallest",
-        ),
-        (step("color", hue=0.7), r"hue=0.7: must be from 0 to 0.5"),
         (AugmentConfig(), r"augment\[0\]={}: must have either a name"),
         (AugmentConfig(target="nowhere.at_all"), "there is no module nowhere"),
     ],

@@ -54,15 +54,6 @@ def test_numbers_are_measured_labels_counted_and_a_regressions_target_is_a_numbe
     assert examples(data.train, data.specs).rows[1] == ("1", "2 3", "red, blue", "5")
 
 
-def test_of_many_classes_the_most_and_the_least_frequent_are_shown() -> None:
-    names = tuple(f"c{number}" for number in range(60))
-    labels = np.repeat(np.arange(60), np.arange(60) + 1)
-    data = dataset({"label": labels}, {"label": ArraySpec((), "int64", names=names)})
-    shown = titled(tables(data, ["label"]), "examples by label: the 20 most frequent of 60")
-    assert [row[0] for row in shown.rows][:2] == ["c59", "c58"]
-    assert len(shown.rows) == 20
-
-
 def test_a_cell_is_a_name_or_the_beginning_of_the_numbers() -> None:
     assert cell(np.array(1), ArraySpec((), "int64", names=("cat", "dog"))) == "dog"
     assert cell(np.arange(9.0), ArraySpec((9,), "float64")) == "0 1 2 3 4 5 ..."
@@ -80,14 +71,3 @@ def test_the_command_writes_a_picture_and_imports_no_engine(tmp_path: Path) -> N
     said = json.loads((tmp_path / "o" / "data.json").read_text())
     assert said["sha256"] in done.stdout
     assert said["tables"][0]["rows"][0][:2] == ["train", "1,437"]
-
-
-def test_a_target_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    words = ["dataset=digits", "task.target=lable", f"hydra.run.dir={tmp_path / 'o'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "runner.data", *words],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "did you mean label?" in done.stderr
-    assert done.stderr.count("\n") == 1

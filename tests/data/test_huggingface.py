@@ -119,12 +119,6 @@ def test_examples_classes_and_splits_are_those_of_the_library(saved: Path, form:
     assert np.array_equal(found["image"], data.train.read(rows)["image"])
 
 
-def test_a_shuffled_dataset_is_read_in_the_order_in_which_it_was_saved(saved: Path) -> None:
-    data = read(saved / "shuffled", test="train")
-    assert data.train.size == 40
-    compare(data, saved / "shuffled.npz", np.arange(40))
-
-
 def test_files_named_as_splits_are_read_and_the_librarys_cache_is_an_error() -> None:
     for split in ("train", "test"):
         table = pa.table({"x": np.arange(6.0), "label": [0, 1] * 3})

@@ -60,13 +60,3 @@ def test_items_are_made_before_the_block_where_it_was_started_and_none_is_drawn_
     assert made[:2] == [0, 1]
     with ready:
         assert list(ready) == made == list(range(5))
-
-
-@pytest.mark.parametrize("started", [False, True])
-def test_items_that_nobody_reads_are_dropped(started: bool) -> None:
-    ready = Prefetcher(itertools.count(), place=int, depth=2)
-    if started:
-        ready.start()
-    ready.close()
-    assert list(ready) == []
-    assert not any(thread.name == "prefetch" for thread in threading.enumerate())

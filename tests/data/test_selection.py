@@ -93,18 +93,6 @@ def test_sums_of_ranges_are_read_in_their_order(kind: object) -> None:
         assert source.read(np.array([row]))["x"][0, 0] == 10
 
 
-def test_a_selection_of_a_source_with_columns_has_columns() -> None:
-    class Held(Made):
-        def column(self, name: str) -> Array:
-            return self.read(np.arange(self.size))[name]
-
-    data = make_dataset(whole(Held, train=10, test=3), own(train="test+train[5:]"), 0)
-    assert isinstance(data.train, Selection)
-    column = data.train.column("x")
-    assert column is not None
-    assert column[:, 0].tolist() == [10, 11, 12, 5, 6, 7, 8, 9]
-
-
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

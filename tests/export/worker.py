@@ -81,7 +81,7 @@ def made() -> dict[str, Case]:
             {"image": image, "label": label}, {"image": image_spec, "label": ArraySpec((), "int32", names=names)},
             TaskConfig(),
         ),
-        "two inputs": Case(both, specs, TaskConfig("regression", target=["price"], options={"standardize": True})),
+        "two inputs": Case(both, specs, TaskConfig("regression", target=["price"])),
         "labels": Case(
             tags, {"vector": specs["vector"], "tags": ArraySpec((4,), "float32", names=("a", "b", "c", "d"))},
             TaskConfig("multilabel", target=["tags"]),

@@ -65,11 +65,11 @@ def test_a_mesh_and_one_device_write_the_same_texts(tmp_path: Path, engine: str)
         two = ["cluster=local", "cluster.processes=2"]
         assert greedy == texts(tmp_path, engine, "two_processes", PROMPTS, "generate.greedy=true", *two)
 
-    drawn = texts(tmp_path, engine, "drawn", PROMPTS, "generate.top_k=20", "generate.seed=1")
-    one_device = ["generate.top_k=20", "generate.seed=1", "mesh=single"]
+    drawn = texts(tmp_path, engine, "drawn", PROMPTS, "generate.seed=1")
+    one_device = ["generate.seed=1", "mesh=single"]
     assert drawn == texts(tmp_path, engine, "drawn_one", PROMPTS, *one_device)
     assert drawn != greedy
-    assert drawn != texts(tmp_path, engine, "other_seed", PROMPTS, "generate.top_k=20", "generate.seed=2")
+    assert drawn != texts(tmp_path, engine, "other_seed", PROMPTS, "generate.seed=2")
 
     # The command continues a prompt as the run's own samples do.
     (last,) = (tmp_path / "run" / "samples").glob("step_000000080.txt")

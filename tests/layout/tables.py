@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from runner.layout.specs import Shape
+from runner.layout.axes import Shape
 
 Table = dict[str, Shape]
 

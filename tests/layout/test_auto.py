@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runner import layout
 from runner.config.schema import LayoutConfig, RuleConfig
-from runner.layout.specs import Shape
+from runner.layout.axes import Shape
 from tests.layout.tables import MODELS, mlp, vit
 
 INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}
@@ -61,14 +61,6 @@ def test_the_outputs_are_never_sharded(widths: tuple[int, ...]) -> None:
     last = f"d{len(widths) - 1}"
     assert found[f"{last}/kernel"][1] is None
     assert found[f"{last}/bias"] == (None,)
-
-
-def test_layers_with_another_layer_between_are_no_pair() -> None:
-    variables = {"a/kernel": (64, 64), "norm/gamma": (64,), "b/kernel": (64, 64), "c/kernel": (64, 16)}
-    found = proposed(variables, AXES)
-    assert found["a/kernel"] == ("model", None)
-    assert found["b/kernel"] == (None, "model")
-    assert found["c/kernel"] == ("model", None)
 
 
 def test_attention_with_indivisible_heads_is_replicated_and_1d_convolutions_are_no_attention() -> None:

@@ -12,8 +12,7 @@ import pytest
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.errors import ConfigError
 from runner.layout import hybrid, mesh, resolve
-from runner.layout.axes import batch_axis, data_axes
-from runner.layout.specs import axis_size
+from runner.layout.axes import axis_size, batch_axis, data_axes
 from runner.plan import rows
 from runner.plan.checks.run import convert
 from tests import forks
@@ -72,21 +71,6 @@ def test_the_reason_comes_before_the_verdict() -> None:
     assert found is not None
     forecast = a_forecast(capacity_bytes=GIB, undivided=found.reason, split_axes=found.axes)
     assert rows.verdict(cases.plan(forecast=forecast))[0].endswith("stores them whole; use another number of devices")
-
-
-def test_a_plan_begins_with_the_reason_and_names_a_network_that_it_does_not_know(tmp_path: Path) -> None:
-    words = ("engine=jax", "task=language_model", "task.vocabulary=512", "dataset=synthetic", "dataset.length=64")
-    words = (*words, "model=gpt", "model.dim=256", "model.depth=1", "model.heads=4", "dataset.batch_size=96")
-    words = (*words, "layout=fsdp", "mesh.axes={batch:96}", "plan.compiler=arithmetic", "hardware=h100")
-    command = [sys.executable, "-m", "runner.plan", *words, "hardware.network_gb_s=null"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "400"}
-    command.append(f"hydra.run.dir={tmp_path / 'plan'}")
-    done = forks.run(command, library="jax", cwd=tmp_path, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    reason, _, verdict = done.stdout.partition("shard over fewer with replicas: 'mesh.axes={replica:3,batch:32}'")
-    assert "axis 'batch' of size 96 divides no dim of " in reason
-    assert "fits: " in verdict
-    assert "hardware.network_gb_s=null: 96 devices of hardware=h100 are 12 nodes of 8" in done.stdout
 
 
 def test_both_axes_shard_the_examples() -> None:

@@ -9,8 +9,8 @@ from runner.config import values
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.data.base import WEIGHT, ArraySpec
 from runner.errors import ConfigError
+from runner.layout.axes import Shape
 from runner.layout.inputs import input_specs
-from runner.layout.specs import Shape
 
 AXES = {"batch": 2, "model": 4}
 INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}
@@ -42,28 +42,6 @@ def refused(config: LayoutConfig, variables: dict[str, tuple[int, ...]] | None =
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("shape", "min_elements", "spec"),
-    [
-        ((8, 16), 0, (None, "model")),
-        ((16, 8), 0, ("model", None)),
-        ((16, 16), 0, (None, "model")),
-        ((8, 18), 0, ("model", None)),
-        ((3, 3, 24, 32), 0, (None, None, None, "model")),
-        ((6, 10), 0, (None, None)),
-        ((8, 16), 128, (None, "model")),
-        ((8, 16), 129, (None, None)),
-        ((), 0, ()),
-    ],
-)
-def test_shard_shards_the_largest_dim_that_the_axis_divides(
-    shape: tuple[int, ...], min_elements: int, spec: layout.Spec
-) -> None:
-    config = make(RuleConfig("w", shard="model", min_elements=min_elements), RuleConfig("w|x", [None]))
-    placed = layout.resolve(config, {"w": shape, "x": (5,)}, AXES)
-    assert (placed["w"].spec, placed["w"].rule) == (spec, 0)
-
-
 def test_an_optional_rule_skips_a_variable_that_it_does_not_fit_with_a_reason() -> None:
     config = make(
         RuleConfig("none", ["model"], optional=True),
@@ -80,12 +58,6 @@ def test_an_optional_rule_skips_a_variable_that_it_does_not_fit_with_a_reason() 
     )
     assert placed["b/kernel"].rule == 2
     assert placed["b/bias"] == layout.Placement("b/bias", (8,), (None,), None)
-
-
-def test_a_variable_that_every_optional_rule_skips_is_replicated_and_keeps_the_reasons() -> None:
-    placed = layout.resolve(make(RuleConfig("w", ["model"], optional=True)), {"w": (7,)}, AXES)
-    assert (placed["w"].spec, placed["w"].rule) == ((None,), None)
-    assert placed["w"].passed == ("layout.rules[0] skipped: axis 'model' of size 4 does not divide dim 0 (7)",)
 
 
 @pytest.mark.parametrize("optional", [False, True])
@@ -169,12 +141,6 @@ def test_a_warning_says_why_a_large_variable_is_replicated() -> None:
         "layout=auto left it: alone, and no axis (model of size 4)"
         in lint(proposing, {"w/kernel": (1023, 11)}, AXES)[0]
     )
-
-
-def test_a_shard_rule_without_effect_gets_a_warning() -> None:
-    config = make(RuleConfig(".*", shard="batch", min_elements=1 << 20))
-    (warning,) = lint(config, WARNED, {"batch": 2})
-    assert warning.startswith("layout.rules[0] shards none of the 5 variables that it matches: each has fewer than")
 
 
 def test_images_that_the_axes_do_not_divide_are_rejected_with_a_fix() -> None:

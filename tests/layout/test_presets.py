@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import yaml
@@ -16,7 +15,7 @@ from runner.config.search_path import options_in
 from runner.data.base import ArraySpec
 from runner.errors import ConfigError
 from runner.host import paths
-from tests.layout.tables import MODELS, mlp, vit
+from tests.layout.tables import MODELS, mlp
 
 CONF = paths.conf_dir()
 PRESETS = options_in(CONF / "layout")
@@ -156,13 +155,3 @@ def test_fsdp_megatron_adds_the_batch_axis_on_another_dim_that_it_divides() -> N
 def test_spatial_layouts_replicate_every_weight(preset: str, mesh: str) -> None:
     assert not any(any(spec) for model in MODELS for spec in specs(preset, model, mesh).values())
     layout.check_inputs(load(preset), IMAGES, 128, MESHES[mesh])
-
-
-def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
-    axes = {"data": 2, "tensor": 2, "rows": 2}
-    config = replace(load("auto"), inputs={"image": ["data", "rows", None, None]})
-    layout.check(config, axes)
-    layout.check_inputs(config, IMAGES, 128, axes)
-    placed = layout.resolve(config, vit(), axes)
-    assert {axis for each in placed.values() for axis in each.spec} == {None, "tensor"}
-    assert placed["block_0/attention/query/kernel"].spec == (None, "tensor", None)

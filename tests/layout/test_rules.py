@@ -29,30 +29,6 @@ def test_a_pattern_must_match_the_whole_path_and_not_its_beginning() -> None:
         layout.resolve(make(("d1", [None, "model"])), VARIABLES, AXES)
 
 
-def test_the_first_rule_that_matches_wins() -> None:
-    config = make(("d1/kernel", ["model", None]), (r".*/kernel", [None, "model"]))
-    placed = layout.resolve(config, VARIABLES, AXES)
-    assert (placed["d1/kernel"].spec, placed["d1/kernel"].rule) == (("model", None), 0)
-    assert (placed["d10/kernel"].spec, placed["d10/kernel"].rule) == ((None, "model"), 1)
-
-
-def test_a_variable_that_no_rule_matches_is_replicated() -> None:
-    placed = layout.resolve(make(), VARIABLES | {"scale": ()}, AXES)
-    assert {path: (each.spec, each.rule) for path, each in placed.items()} == {
-        "d1/kernel": ((None, None), None),
-        "d1/bias": ((None,), None),
-        "d10/kernel": ((None, None), None),
-        "scale": ((), None),
-    }
-    assert list(placed) == [*VARIABLES, "scale"]
-
-
-def test_the_shard_shape_divides_the_sharded_dims_only() -> None:
-    both = layout.Placement("d1/kernel", (784, 128), ("batch", "model"), 0)
-    assert both.shard_shape(AXES) == (392, 32)
-    assert layout.Placement("d1/kernel", (784, 128), (None, None), None).shard_shape(AXES) == (784, 128)
-
-
 @pytest.mark.parametrize(
     ("rules", "parts"),
     [
@@ -103,12 +79,6 @@ def test_a_dim_that_the_axis_does_not_divide_is_rejected_with_the_sizes_and_a_fi
     for fix in fixes:
         assert fix in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_every_violation_is_counted() -> None:
-    config = make((".*/kernel", [None, "model"]), ("none", [None]))
-    with pytest.raises(ConfigError, match=r"of a/kernel.*\(and 2 more\)$"):
-        layout.resolve(config, {"a/kernel": (8, 9), "b/kernel": (8, 7)}, AXES)
 
 
 def check(config: LayoutConfig) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from runner import layout
 from runner.config.schema import LayoutConfig
-from runner.layout.specs import Shape
+from runner.layout.axes import Shape
 from tests.layout.test_transformers import AXES, M, gpt, placed, specs
 
 MOE = "block_0/moe/experts"

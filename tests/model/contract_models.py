@@ -211,11 +211,8 @@ def draws(keras: Any, input_shape: Any, num_classes: int) -> Any:
 # Layers that DTensor has no rule for.
 
 
-def without_rule(keras: Any, input_shape: Any, num_classes: int, kind: str) -> Any:
+def without_rule(keras: Any, input_shape: Any, num_classes: int) -> Any:
     layers = keras.layers
     taken = keras.Input(input_shape)
-    if kind == "wrapped":
-        x = layers.Bidirectional(layers.GRU(2))(layers.Reshape(input_shape[:2])(taken))
-    else:
-        x = (layers.DepthwiseConv2D(3) if kind == "depthwise" else layers.Conv2D(2, 3, dilation_rate=2))(taken)
-    return keras.Model(taken, layers.Dense(num_classes)(layers.Flatten()(x)))
+    x = layers.Bidirectional(layers.GRU(2))(layers.Reshape(input_shape[:2])(taken))
+    return keras.Model(taken, layers.Dense(num_classes)(x))

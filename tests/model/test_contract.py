@@ -44,9 +44,7 @@ OF_JAX: Rows = [
     ("draws", {}, ["by the same count each time; draw with seed=generator"]),
 ]
 OF_DTENSOR: Rows = [
-    ("without_rule", {"options": {"kind": "depthwise"}}, ["(DepthwiseConv2D)", "; set engine=jax"]),
-    ("without_rule", {"options": {"kind": "dilated"}}, ["(Conv2D with groups or dilation)", "; set engine=jax"]),
-    ("without_rule", {"options": {"kind": "wrapped"}}, ["(GRU)", "; set engine=jax"]),
+    ("without_rule", {}, ["(GRU)", "; set engine=jax"]),
     ("constrained", {}, ["variable d3/kernel", "; set engine=jax"]),
 ]
 ALLOWED: list[tuple[str, dict[str, Any]]] = [

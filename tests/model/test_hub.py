@@ -39,10 +39,6 @@ REFUSED = [
     ({}, "model.backbone: a class or a preset is required"),
     ({"backbone": "GPT2Backbone", "preset": "somewhere"}, "the two exclude each other"),
     ({"preset": "not/here"}, "model.preset=not/here: there is no such folder; set it to a folder that"),
-    (
-        {"backbone": "GPT2Backbone", **GPT2, "config": {"num_layers": 3}},
-        "model.config.num_layers=3: the key is set twice, model.num_layers is 1; remove one of them",
-    ),
 ]
 
 
@@ -62,8 +58,6 @@ def test_what_the_config_alone_tells_is_refused_in_a_line(given: dict[str, Any],
         ("bare", "model.preset=bare: the folder has neither model.weights.h5 nor model.weights.json"),
         ("deep", "model.preset=deep: it can't be read (RecursionError: "),
         ("task", "model.preset=task: the folder has no valid task.json of KerasHub"),
-        ("index", "model.preset=index: its model.weights.json is not a Keras index of weights"),
-        ("part", "model.preset=part: the folder has no model_00001.weights.h5, which its model.weights"),
     ],
 )
 def test_a_preset_that_is_none_is_refused(
@@ -75,8 +69,6 @@ def test_a_preset_that_is_none_is_refused(
         "bare": {},
         "deep": {"config.json": "[" * 100_000},
         "task": {"task.json": '{"class_name": "GPT2CausalLM"}', "model.weights.h5": ""},
-        "index": {"model.weights.json": "[]"},
-        "part": {"model.weights.json": '{"weight_map": {"a": ["model_00001.weights.h5"]}}'},
     }
     for folder, contents in files.items():
         (tmp_path / folder).mkdir()

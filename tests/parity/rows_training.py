@@ -113,7 +113,7 @@ def mean_squared_error(keras: Any) -> Program:
     return compiled(keras, "mse", "mae", keras.metrics.RootMeanSquaredError(), keras.metrics.R2Score())
 
 
-row("huber", data.numbers, "task=regression task.loss=huber task.delta=0.5", engines=BOTH)(
+row("huber", data.numbers, "task=regression task.loss=huber +task.loss_options.delta=0.5", engines=BOTH)(
     lambda keras: compiled(keras, keras.losses.Huber(delta=0.5), "mae")
 )
 FAR = "task=regression optimizer.learning_rate=1e-9"

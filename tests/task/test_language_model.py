@@ -200,7 +200,7 @@ def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_a
 
     def write(seed: int, step: int, temperature: float = 1.0) -> Array:
         prompt = np.zeros(1, np.int32)
-        samplings = [generation.Sampling(temperature), generation.Sampling(0.0)]
+        samplings = [temperature, 0.0]
         rows = generation.sample_tokens(lambda *_: logits, [prompt] * 2, [2000] * 2, 2001, samplings, seed, step)
         return np.stack(rows)
 
@@ -215,26 +215,6 @@ def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_a
     assert (first[1, 1:] == 0).all(), "temperature 0 takes the likeliest"
 
 
-def test_top_k_and_top_p_keep_the_most_probable_tokens() -> None:
-    probabilities = np.array([0.1, 0.4, 0.2, 0.3])
-    scores = np.log(probabilities) + 7
-
-    def kept(top_k: int | None, top_p: float | None) -> list[int]:
-        limited = generation.kept_scores(scores, generation.Sampling(1.0, top_k, top_p))
-        chosen = np.flatnonzero(np.isfinite(limited))
-        np.testing.assert_array_equal(limited[chosen], scores[chosen])
-        return chosen.tolist()
-
-    assert kept(None, None) == kept(9, 1.0) == [0, 1, 2, 3]
-    assert kept(2, None) == [1, 3]
-    assert kept(None, 0.39) == kept(1, None) == kept(None, 1e-9) == [1]
-    assert kept(None, 0.69) == [1, 3]
-    assert kept(None, 0.71) == [1, 2, 3]
-    # Of the three that top_k keeps, the first two have 7/9 of the probability.
-    assert kept(3, 0.77) == [1, 3]
-    assert kept(3, 0.79) == [1, 2, 3]
-
-
 def next_letter(batch: dict[str, Array]) -> Array:
     """Returns logits of the letter behind each row's marked one, and of the one after that, which is as probable."""
     marked = (batch["tokens"] * batch["label"]).sum(-1)
@@ -243,24 +223,23 @@ def next_letter(batch: dict[str, Array]) -> Array:
 
 def test_prompts_of_different_lengths_are_continued_together_as_alone() -> None:
     made = task()
-    greedy = generation.Sampling(0.0)
+    greedy = [0.0] * 3
     prompts = made.encode_prompts(["ab", "x", "mnop"], "generate.prompts", None)
     assert made.generate(next_letter, prompts, None, greedy, 0) == ["abcdef", "xyz{|}", "mnopqr"]
     assert made.generate(next_letter, prompts, 2, greedy, 0, multiple=4) == ["abcd", "xyz", "mnopqr"]
-    alone = [made.generate(next_letter, [prompt], 2, greedy, 0)[0] for prompt in prompts]
+    alone = [made.generate(next_letter, [prompt], 2, [0.0], 0)[0] for prompt in prompts]
     assert alone == ["abcd", "xyz", "mnopqr"]
 
 
 def test_texts_of_one_seed_are_equal_for_every_batch_axis_and_differ_by_prompt_and_seed() -> None:
     made = task()
     prompts = made.encode_prompts(["a"] * 40, "generate.prompts", None)
-    random = generation.Sampling(1.0)
+    random = [1.0] * 40
     texts = made.generate(next_letter, prompts, 5, random, 3)
     assert made.generate(next_letter, prompts, 5, random, 3, multiple=8) == texts
     assert made.generate(next_letter, prompts, 5, random, 4) != texts
     # 40 draws of 32 equally probable texts.
     assert len(set(texts)) > 15
-    assert set(made.generate(next_letter, prompts, 5, generation.Sampling(1.0, top_k=1), 3)) == {"abcdef"}
 
 
 @pytest.mark.parametrize(

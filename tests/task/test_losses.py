@@ -1,11 +1,9 @@
-"""Losses and their gradients are Keras's own in every library, whose functions are those of NumPy."""
+"""Functions of every library are those of NumPy. That losses are Keras's own is in `tests/parity`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,76 +11,44 @@ import pytest
 
 from runner import arrays
 from runner.data.base import WEIGHT, ArraySpec
-from runner.task.base import Task
 from runner.task.registry import make_task
 from tests import forks
 from tests.task import cases
 from tests.task.functions import CALLS
 
 ROOT = Path(__file__).parents[2]
-Numbers = Callable[[str], cases.Arrays]  # of a library
-CASES = cases.make()
 LIBRARIES = {"tensorflow": "tensorflow", "jax.numpy": "jax"}
 # Sums of float32, of up to 13 examples, in another order and form: a few units in the last place of the largest term.
 CLOSE = {"rtol": 3e-6, "atol": 3e-6}
 
 
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Numbers:
-    folder = tmp_path_factory.mktemp("numbers")
-    return cache(lambda library: _of_library(folder / f"{library}.npz", library))
-
-
-def _of_library(out: Path, library: str) -> cases.Arrays:
+@pytest.mark.nightly
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_function_is_that_of_numpy(tmp_path: Path, library: str) -> None:
+    out = tmp_path / "found.npz"
     environment = os.environ | {"KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.task.worker", library, str(out)]
     done = forks.run(command, library=LIBRARIES[library], cwd=ROOT, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(np.load(out))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_losses_and_their_gradients_are_those_of_keras(numbers: Numbers, library: str) -> None:
-    """Mean losses to float32's last places; padding, whose outputs are NaN, adds nothing to either."""
-    for name, case in CASES.items():
-        if library not in case.libraries:
-            continue
-        prefix = f"{name}: "
-        found = {k.removeprefix(prefix): v for k, v in numbers(library).items() if k.startswith(prefix)}
-        np.testing.assert_allclose(found["sum"] / case.terms, found["keras loss"], **CLOSE, err_msg=name)
-        gradient = found["gradient"][: cases.REAL] / case.terms
-        largest = np.abs(found["keras gradient"]).max()
-        np.testing.assert_allclose(
-            gradient, found["keras gradient"], rtol=3e-6, atol=3e-6 * largest, err_msg=f"{name}, gradient"
-        )
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_every_function_is_that_of_numpy(numbers: Numbers, library: str) -> None:
     ops = arrays.of(np)
-    for name, call in CALLS.items():
-        wanted, found = np.asarray(call(ops)), numbers(library)[f"function: {name}"]
-        assert found.dtype == wanted.dtype or name == "shape", name
-        np.testing.assert_allclose(found, wanted, **CLOSE, err_msg=name)
-
-
-def _classes(loss: str, **options: object) -> tuple[Task, cases.Arrays]:
-    """Returns a task of five classes and a batch of it, with labels and padding."""
-    case = CASES["focal"]
-    return make_task(cases.config("classification", loss=loss, **options), case.specs), case.batch
+    with np.load(out) as found:
+        for name, call in CALLS.items():
+            wanted = np.asarray(call(ops))
+            assert found[name].dtype == wanted.dtype or name == "shape", name
+            np.testing.assert_allclose(found[name], wanted, **CLOSE, err_msg=name)
 
 
 @pytest.mark.parametrize("loss", ["mean_squared_error", "mean_absolute_error", "huber"])
 def test_a_loss_of_probabilities_is_that_of_the_softmax_of_logits(loss: str) -> None:
     ops = arrays.of(np)
-    logits = CASES["focal"].outputs[: cases.REAL]
-    task, batch = _classes(loss)
-    of_chances, _ = _classes(loss, from_logits=False)
-    real = {name: array[: cases.REAL] for name, array in batch.items()}
-    wanted = of_chances.loss(ops, ops.softmax(logits), real)
-    np.testing.assert_allclose(task.loss(ops, logits, real), wanted, rtol=3e-6, atol=3e-6)
+    rng = np.random.default_rng(1)
+    specs = {"x": ArraySpec((2,), "float32"), "label": ArraySpec((), "int32", (), tuple("abcde"))}
+    batch = {"label": rng.integers(0, 5, 13).astype(np.int32), WEIGHT: np.ones(13, np.float32)}
+    logits = rng.normal(scale=3.0, size=(13, 5)).astype(np.float32)
+    task = make_task(cases.config("classification", loss=loss), specs)
+    of_chances = make_task(cases.config("classification", loss=loss, from_logits=False), specs)
+    wanted = of_chances.loss(ops, ops.softmax(logits), batch)
+    np.testing.assert_allclose(task.loss(ops, logits, batch), wanted, rtol=3e-6, atol=3e-6)
 
 
 @pytest.mark.parametrize("loss", ["mean_squared_error", "huber"])

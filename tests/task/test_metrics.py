@@ -183,19 +183,16 @@ def test_mae_rmse_and_r2_are_scikit_learns(batch_size: int, shape: tuple[int, ..
 
 
 @pytest.mark.parametrize("batch_size", ODD_BATCHES)
-@pytest.mark.parametrize(
-    ("offset", "spread", "dtype"),
-    [(1e6, 0.8, "float32"), (1.7e9, 900.0, "int32"), (1.7e9, 3e7, "int32"), (-1.7e9, 3e7, "float32")],
-)
+@pytest.mark.parametrize(("offset", "spread"), [(1e6, 0.8), (-1.7e9, 3e7)])
 @pytest.mark.parametrize("fits", [True, False])
 def test_r2_of_targets_whose_spread_is_tiny_beside_their_mean(
-    batch_size: int, offset: float, spread: float, dtype: str, *, fits: bool
+    batch_size: int, offset: float, spread: float, *, fits: bool
 ) -> None:
     """Rows of one order: each batch has a mean of its own. A model that does not fit answers 0."""
     rng = np.random.default_rng(0)
-    y = np.sort(offset + rng.uniform(-spread, spread, 500)).astype(dtype)
+    y = np.sort(offset + rng.uniform(-spread, spread, 500)).astype(np.float32)
     outputs = (y + rng.normal(0, spread / 50, 500)).astype(np.float32)[:, None] * np.float32(fits)
-    specs = SPECS | {"y": ArraySpec((), dtype)}
+    specs = SPECS | {"y": ArraySpec((), "float32")}
     task = make_task(cases.config("regression"), specs)
     found = evaluated(task, {"y": y}, outputs, batch_size).metrics
     true = y.astype(np.float64)
@@ -215,23 +212,6 @@ def test_r2_of_a_constant_target_is_scikit_learns(value: float, batch_size: int)
 
 def source(arrays: cases.Arrays, task: Task) -> ArraySource:
     return ArraySource(arrays, {name: task.arrays[name] for name in arrays})
-
-
-def test_a_standardised_target_is_evaluated_in_its_own_units() -> None:
-    rng = np.random.default_rng(0)
-    y = rng.normal(5e4, 300.0, (200, 2)).astype(np.float32)
-    specs = SPECS | {"y": ArraySpec((2,), "float32")}
-    train = ArraySource({"y": y, "x": y[:, :1]}, specs)
-    task = make_task(cases.config("regression", standardize=True), specs, train)
-    np.testing.assert_allclose(task.constants["mean"], y.astype(np.float64).mean(0))
-    np.testing.assert_allclose(task.constants["deviation"], y.astype(np.float64).std(0))
-    outputs = rng.normal(size=(200, 2)).astype(np.float32)
-    answered = task.predictions(OPS, outputs.astype(np.float64))["prediction"]
-    found = evaluated(task, {"y": y}, outputs, 64).metrics
-    assert found["rmse"] == pytest.approx(np.sqrt(sklearn.mean_squared_error(y, answered)), rel=1e-5)
-    assert found["r2"] == pytest.approx(sklearn.r2_score(y, answered), rel=1e-5)
-    again = make_task(cases.config("regression", standardize=True), specs, None, task.constants)
-    assert again.constants == task.constants
 
 
 def test_balanced_class_weights_are_scikit_learns_and_are_kept() -> None:

@@ -82,18 +82,19 @@ def test_a_request_is_read_as_it_was_written(digits: Dataset, tmp_path: Path) ->
 
 def test_a_task_is_made_anew_with_what_the_first_computed_of_the_train_split(digits: Dataset, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    arrays = {"file": rng.normal(size=(80, 3)).astype(np.float32), "a/b c": rng.normal(500, 9, 80).astype(np.float32)}
+    arrays = {"file": rng.normal(size=(80, 3)).astype(np.float32), "a/b c": np.arange(80, dtype=np.float32) // 60}
     specs = {name: ArraySpec(array.shape[1:], "float32") for name, array in arrays.items()}
     source = ArraySource(arrays, specs)
     made = config()
     made = with_keys(
-        made, {"task": TaskConfig("regression", target=["a/b c"], options={"standardize": True}), "verify.steps": 1}
+        made,
+        {"task": TaskConfig("binary", target=["a/b c"], options={"class_weights": "balanced"}), "verify.steps": 1},
     )
     request = make_request(made, replace(digits, train=source, test=source))
     write_request(tmp_path, request)
     again = read_request(tmp_path)
     assert again.data.task.constants == request.data.task.constants
-    assert again.data.task.constants["mean"] == pytest.approx([float(arrays["a/b c"].mean())])
+    assert again.data.task.constants["class_weights"] == pytest.approx([80 / 120, 80 / 40])
     assert again.data.arrays == specs, "whatever their names are"
     np.testing.assert_array_equal(again.batches.arrays["file"], request.batches.arrays["file"])
 

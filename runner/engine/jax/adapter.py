@@ -55,7 +55,7 @@ class Keras3Factory:
         stored_values = stored.attached(model)
         for variable in model.weights:
             if id(variable) in stored_values:
-                variable.assign(stored.read_whole(stored_values[id(variable)]))
+                variable.assign(stored_values[id(variable)].read((slice(None),) * len(variable.shape)))
         return model
 
     def build_for_mesh(self) -> tuple[keras.Model, Initial]:

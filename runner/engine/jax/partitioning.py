@@ -22,9 +22,8 @@ from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts
 from runner.engine.jax.layers.gradients import Spread, spread_over, unused_axes
 from runner.engine.mappings import map_values, shapes_of
 from runner.layout import Placement, Spec, transformers
-from runner.layout.axes import JOIN, data_axes, names_of
+from runner.layout.axes import JOIN, axis_size, data_axes, names_of
 from runner.layout.roles import Role
-from runner.layout.specs import axis_size
 from runner.task.base import DataSpec
 from runner.task.language_model import HIDDEN
 

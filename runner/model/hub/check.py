@@ -14,9 +14,6 @@ from runner.model.hub import options, presets
 
 TARGET = "runner.model.keras_hub.build"
 
-# Options of the builder itself; all others are options of KerasHub's class.
-_BUILDER_OPTIONS = ("backbone", "task", "preset", "lora_rank", "fused_head", "config")
-
 # KerasHub's tokenizer whose tokens are bytes, as those of dataset.tokenizer=bytes are.
 _BYTE_TOKENIZER = "ByteTokenizer"
 
@@ -38,7 +35,6 @@ def check(config: ModelConfig, dataset: DatasetConfig, engine: str, *, on_jax: b
     own = config.options
     check_value("model.lora_rank", own.get("lora_rank"), Constraint(at_least=1, example=8))
     _check_source(own.get("backbone"), own.get("preset"))
-    _check_keys(config)
     if own.get("preset") is not None and registry.is_text(dataset):
         _check_tokenizer(own["preset"], dataset)
 
@@ -54,14 +50,6 @@ def _check_source(backbone: str | None, preset: str | None) -> None:
             problem = "a preset determines its class, so the two exclude each other"
             raise invalid("model.backbone", backbone, problem=problem, fix="remove model.backbone or model.preset")
         presets.check(preset)
-
-
-def _check_keys(config: ModelConfig) -> None:
-    further = config.options.get("config") or {}
-    for key, value in further.items():
-        if key in config.options and key not in _BUILDER_OPTIONS:
-            problem = f"the key is set twice, model.{key} is {config.options[key]}"
-            raise invalid(f"model.config.{key}", value, problem=problem, fix=f"remove one of them: ~model.{key}")
 
 
 def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:

@@ -182,7 +182,6 @@ def _read(value: str, folder: Path, key: str) -> Preset:
     try:
         config_content = _json(folder / CONFIG)
         task_content = _json(folder / TASK)
-        index = _json(folder / SHARDED)
         untrusted = next(_untrusted([config_content, task_content]), None)
     except (OSError, ValueError, RecursionError) as error:
         raise invalid(key, value, problem=f"it can't be read ({describe(error)})", fix=_FIX) from error
@@ -194,8 +193,6 @@ def _read(value: str, folder: Path, key: str) -> Preset:
         raise invalid(key, value, problem=f"its {CONFIG} names no class", fix=_FIX)
     if not any(path.is_file() for path in _weight_paths(folder)):
         raise invalid(key, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
-    if not (folder / WEIGHTS).is_file():
-        _check_files(key, value, folder, index)
     task = None
     if task_content is not None:
         task = _serialized_object(key, value, TASK, task_content)
@@ -212,17 +209,6 @@ def _serialized_object(key: str, value: str, name: str, content: Any) -> Mapping
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         return content
     raise invalid(key, value, problem=f"the folder has no valid {name} of KerasHub", fix=_FIX)
-
-
-def _check_files(key: str, value: str, folder: Path, index: Any) -> None:
-    try:
-        missing = [name for name in _files_of(index) if not (folder / name).is_file()]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise invalid(key, value, problem=f"its {SHARDED} is not a Keras index of weights", fix=_FIX) from error
-    if missing:
-        raise invalid(
-            key, value, problem=f"the folder has no {missing[0]}, which its {SHARDED} lists", fix="copy all files"
-        )
 
 
 def _untrusted(content: Any) -> Iterator[str]:

@@ -24,8 +24,7 @@ from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
 from runner.layout import mesh
-from runner.layout.axes import REPLICA, batch_axis, names_of
-from runner.layout.specs import axis_size
+from runner.layout.axes import REPLICA, axis_size, batch_axis, names_of
 from runner.model import gpt_options, target
 from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks import trainer as checks_trainer
