@@ -91,18 +91,20 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 has_tensorflow = importlib.util.find_spec("tensorflow") is not None
                 # A user's layers may need AutoGraph to rewrite them.
                 convert = not config.model.target.startswith("runner.")
-                written = write_model(plain, served, unfinished, convert=convert, tensorflow=has_tensorflow)
+                no_keras = write_model(plain, served, unfinished, convert=convert, tensorflow=has_tensorflow)
+            keras = None
             with stages.stage("loading it again"):
-                with quiet_native_log(native_log):
-                    written, keras = loaded_keras(plain, unfinished, written)
-                saved_model = unfinished / SAVED_MODEL if written.saved_model else None
+                if no_keras is None:
+                    with quiet_native_log(native_log):
+                        keras, no_keras = loaded_keras(plain, unfinished)
+                saved_model = unfinished / SAVED_MODEL if has_tensorflow else None
                 compared = check(saved_model, keras, served, examples, outputs, native_log, batch)
             count = len(next(iter(examples.values())))
             console.print(result_table(_result_rows(config.mesh, saved, data, count, compared)))
             raise_if_different(compared)
             left_out = []
-            if written.no_keras is not None:
-                left_out.append(f"{KERAS_FILE}: {written.no_keras}")
+            if no_keras is not None:
+                left_out.append(f"{KERAS_FILE}: {no_keras}")
             if not has_tensorflow:
                 left_out.append("SavedModel: tensorflow is not installed")
             vocabulary = data.vocabulary
@@ -190,6 +192,8 @@ def _result_rows(
         ("split", f"{data.selection.get('test', 'test')}, {examples:,} examples"),
     ]
     for name, differences in compared.items():
+        if not differences:
+            rows.append((name, "not compared: each call draws random numbers again"))
         rows += [(f"{name}, {answer}", str(difference)) for answer, difference in differences.items()]
     return rows
 
@@ -214,7 +218,7 @@ def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None
 def _record(store: Attachment, step: int, target: Path, compared: Mapping[str, Mapping[str, Difference]]) -> None:
     metrics: dict[str, float] = {}
     for name, difference in next(iter(compared.values())).items():
-        if not difference.exact and not difference.drawn:
+        if not difference.exact:
             metrics[f"export/{name}_difference"] = difference.largest
     files = [path for path in (target / RECORD, target / TOKENIZER) if path.is_file()]
     store.add(step, metrics, files, "export")

@@ -68,7 +68,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     for number, text in enumerate(texts):
         if len(texts) > 1:
             console.print(f"--- {number + 1} of {len(texts)}", soft_wrap=True)
-        console.print("\n".join(samples.printable(text)), soft_wrap=True, highlight=False)
+        console.print(text.expandtabs(), soft_wrap=True, highlight=False)
     content = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
     path = folder / _TEXTS
     with required(folder):

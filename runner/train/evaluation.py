@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,10 +49,14 @@ class EvaluationReport:
 
     def printed(self) -> list[Table]:
         """Returns the task's tables for the terminal; of a long one the first rows."""
-        has_titles = len(self.tables) > 1
         tables: list[Table] = []
         for title, (columns, rows) in self.tables.items():
-            tables.append(_printed(title if has_titles else None, columns, rows))
+            table = Table(*columns, title=title if len(self.tables) > 1 else None)
+            for row in rows[:_MAX_ROWS]:
+                table.add_row(*map(_cell, row))
+            if len(rows) > _MAX_ROWS:
+                table.caption = f"the first {_MAX_ROWS} of {len(rows)}; all: evaluate.json"
+            tables.append(table)
         return tables
 
     def write(self, folder: Path) -> Path:
@@ -67,20 +71,6 @@ class EvaluationReport:
             tables[title] = [dict(zip(columns, row, strict=True)) for row in rows]
         # The metrics are at the top level too, which is where scripts look for them.
         return {**asdict(self), **self.metrics, "metrics": dict(self.metrics), "tables": tables}
-
-
-def _printed(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    notes = [title] if title else []
-    if len(rows) > _MAX_ROWS:
-        notes.append(f"the first {_MAX_ROWS} of {len(rows)}; all: evaluate.json")
-    rows = rows[:_MAX_ROWS]
-    table = Table(title=", ".join(notes) or None)
-    for column, name in enumerate(columns):
-        has_text = any(isinstance(row[column], str) for row in rows)
-        table.add_column(name, justify="left" if has_text else "right")
-    for row in rows:
-        table.add_row(*map(_cell, row))
-    return table
 
 
 def _cell(value: Cell) -> str:

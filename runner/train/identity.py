@@ -44,7 +44,9 @@ def code_version(config: RunConfig) -> str:
     """
     digest = hashlib.sha256(_package_digest().encode())
     for path in import_paths(config.model, config.optimizer, config.dataset, config.task):
-        digest.update(_source(path))
+        source = import_path.source_of(path)
+        if source is not None:
+            digest.update(source.read_bytes())
     return digest.hexdigest()[:_DIGEST_CHARACTERS]
 
 
@@ -57,14 +59,3 @@ def _package_digest() -> str:
     for name, version in installed(_LIBRARIES).items():
         digest.update(f"{name}=={version}".encode())
     return digest.hexdigest()
-
-
-def _source(path: str) -> bytes:
-    """Returns the source of the module of an import path; empty where it is of this package, or can't be read."""
-    source = import_path.source_of(path)
-    if source is None:
-        return b""
-    try:
-        return source.read_bytes()
-    except OSError:
-        return b""

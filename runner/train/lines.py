@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from runner.checkpoint import runs
@@ -92,10 +91,6 @@ def continuing_line(folder: Place, cluster: ClusterConfig, name: str | None = No
     reference = run_id
     if folder.parent != default_folder:
         reference = shown(folder)
-    else:
-        with suppress(ConfigError):
-            if runs.find("resume", "latest", default_folder)[0].id == run_id:
-                reference = "latest"
     # As this process's command was typed: as a module, or as the program that an installation makes.
     is_console_script = Path(session.current().program).name == _PROGRAM
     program = _PROGRAM if is_console_script else f"python -m {_PROGRAM}"

@@ -45,27 +45,31 @@ class Meter:
     _cpu: float = field(default_factory=time.process_time)
 
     def restart(self) -> None:
-        """Starts the clock again after something that is not training."""
-        self._wall = time.perf_counter()
-        self._cpu = time.process_time()
+        """Starts the clocks again after something that is not training."""
+        self._elapsed()
+
+    def _elapsed(self) -> tuple[float, float]:
+        """Returns the wall and processor time since the last time, in seconds, and starts both clocks again."""
+        wall = time.perf_counter()
+        cpu = time.process_time()
+        elapsed = (wall - self._wall, cpu - self._cpu)
+        self._wall = wall
+        self._cpu = cpu
+        return elapsed
 
     def call_done(self, steps: int) -> float:
         """Counts a call that has just returned; returns the seconds per step of the latest calls."""
-        wall = time.perf_counter()
-        cpu = time.process_time()
-        seconds = wall - self._wall
+        seconds, cpu_seconds = self._elapsed()
         self._calls += 1
         if self._calls > _WARM_UP_CALLS:
             self.steps += steps
             self.seconds += seconds
-            self.cpu_seconds += cpu - self._cpu
+            self.cpu_seconds += cpu_seconds
         if self._calls == 1:
             # The first call compiled: its time is shown, but it must not slow down the rates after it.
             self.recent = _ratio(steps, seconds)
         else:
             self._note(steps, seconds)
-        self._wall = wall
-        self._cpu = cpu
         return _ratio(1.0, self.recent)
 
     def _note(self, steps: int, seconds: float) -> None:
@@ -92,15 +96,12 @@ class Meter:
 
     def waited(self) -> None:
         """Adds the time since the last call to that call, which returned before its devices were done."""
-        wall = time.perf_counter()
-        cpu = time.process_time()
+        seconds, cpu_seconds = self._elapsed()
         if self._calls > _WARM_UP_CALLS:
-            self.seconds += wall - self._wall
-            self.cpu_seconds += cpu - self._cpu
+            self.seconds += seconds
+            self.cpu_seconds += cpu_seconds
         if self._latest:
-            self._note(0, wall - self._wall)
-        self._wall = wall
-        self._cpu = cpu
+            self._note(0, seconds)
 
     @property
     def input_wait(self) -> float:

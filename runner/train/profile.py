@@ -6,9 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from runner.config.schema_trainer import ProfileConfig, TrainerConfig
-from runner.engine.lengths import RunLength
-from runner.errors import invalid
+from runner.config.schema_trainer import ProfileConfig
 
 Trace = Callable[[Path], AbstractContextManager[None]]
 FOLDER = "profile"
@@ -58,19 +56,3 @@ class Profiler:
         self._is_done = self._is_done or self._is_running
         self._is_running = False
         self._open.close()
-
-
-def check(config: TrainerConfig, length: RunLength) -> None:
-    """Checks that a run does the steps that are traced, or has done them; raises ConfigError."""
-    start = config.profile.start
-    steps = config.profile.steps or _STEPS
-    total = length.total
-    if start is not None and start > total - steps:
-        raise invalid(
-            "trainer.profile.start",
-            start,
-            problem=f"must leave {steps} steps to trace (trainer.profile.steps), but the run ends after {total}",
-            fix=f"set trainer.profile.start={total - steps}"
-            if total >= steps
-            else f"set a larger trainer.{length.key}",
-        )

@@ -57,7 +57,6 @@ class Outcome:
       result: of the training loop.
       length: of the run by its config; with early stopping it may have ended before.
       mfu: model FLOPs utilization (MFU) of training, a fraction; None: it is not known.
-      peak_gflops: the peak, `plan.gflops` or that of a known GPU.
       encoding: how the run's data became numbers.
     """
 
@@ -67,7 +66,6 @@ class Outcome:
     result: loop.Result
     length: RunLength
     mfu: float | None
-    peak_gflops: float | None
     encoding: Encoding
 
     @property
@@ -224,8 +222,7 @@ def show_result(outcome: Outcome, console: Console) -> None:
             throughput += f", {examples * tokens:,.0f} tokens/s"
         rows.append(("steps/s", f"{rate:.1f} ({throughput})"))
         if outcome.mfu is not None:
-            share = f"{outcome.mfu:.1%} of {outcome.peak_gflops:,g} GFLOP/s"
-            rows.append(("model FLOPs utilization (MFU)", share))
+            rows.append(("model FLOPs utilization (MFU)", f"{outcome.mfu:.1%}"))
     for name, value in result.epoch_means.items():
         rows.append((f"train {name}, {_last_period(outcome)}", shown(value)))
     for split, evaluation in outcome.evaluations.items():

@@ -47,7 +47,7 @@ from runner.task import registry as task_registry
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
-from runner.train import feed, lines, loop, padded, profile
+from runner.train import feed, lines, loop, profile
 from runner.train.display import Display
 from runner.train.record import ENDED, Verdict, open_run, recorded
 from runner.train.report import Outcome, record_result, show_result
@@ -128,7 +128,6 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             elif config.name is not None:
                 begun = runs.begun("name", folder_of(trainer.checkpoint) / config.name)
                 run_id = None if begun is None else begun.tracking_id
-            profile.check(trainer, length)
             spec = DataSpec(task.arrays, task)
 
             def verified() -> Verdict | None:
@@ -280,7 +279,6 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     result,
                     length,
                     mfu,
-                    peak,
                     data.encoding,
                 )
                 with _unsaved(result, tracker):
@@ -290,6 +288,8 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                         if path.is_file():
                             tracker.log_artifact(path, path.parent.relative_to(folder).as_posix())
                             say(f"trace: {path}")
+                    if trainer.profile.start is not None and not profiler.folder.exists():
+                        warn(f"trainer.profile.start={trainer.profile.start}: no such step was trained, nor traced")
                     show_result(outcome, console)
                     for line in samples.lines(result.taken):
                         say(line)
@@ -351,7 +351,7 @@ def _engine_warnings(
     found = list(plan.warnings) if plan else []
     task = splits.train.task
     with stages.stage("compiling the evaluation"):
-        found += padded.check(config, engine, splits.train)
+        found += feed.check_rows(config, engine, splits.train)
         # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
         batches = feed.evaluation_of(config, engine, splits.selecting, 1)
         evaluation = engine.evaluate(batches, keep_outputs=True)

@@ -37,28 +37,6 @@ def asking(
     return next_logits, axis_size(axes, batch_axis(layout, axes))
 
 
-def shown(text: str) -> list[str]:
-    """Returns the first lines of a sample for a terminal, without control characters."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        if line.strip():
-            lines += printable(line.expandtabs()[:_MAX_COLUMNS])
-    if len(lines) > _MAX_LINES:
-        lines = [*lines[:_MAX_LINES], "..."]
-    return [f"  {line}" for line in lines]
-
-
-def printable(text: str) -> list[str]:
-    """Returns the lines of a text for a terminal, without control characters."""
-    return ["".join(map(_printable, line)) for line in text.expandtabs().split("\n")]
-
-
-def _printable(char: str) -> str:
-    if char.isprintable():
-        return char
-    return "\N{REPLACEMENT CHARACTER}"
-
-
 class Samples:
     """Writes a run's samples; all processes must ask for one, and process 0 writes it."""
 
@@ -92,4 +70,8 @@ class Samples:
         """Returns the lines to print of the sample of a step; empty if there is none."""
         if step not in self._texts:
             return []
-        return [f"sample of {FOLDER}/step_{step:09d}.txt:", *shown(self._texts[step])]
+        lines = [line for line in self._texts[step].expandtabs().splitlines() if line.strip()]
+        shown = [f"  {line[:_MAX_COLUMNS]}" for line in lines[:_MAX_LINES]]
+        if len(lines) > _MAX_LINES:
+            shown.append("  ...")
+        return [f"sample of {FOLDER}/step_{step:09d}.txt:", *shown]

@@ -18,10 +18,8 @@ from runner.engine.lengths import without_padding
 from runner.errors import invalid
 from runner.host.outputs import quiet_native_log
 from runner.task.base import DataSpec, Evaluation, Task
+from runner.tracking.records import clean_key
 from runner.train import feed
-
-# Parts of a split expression in the order of their replacement: MLflow allows few characters in a metric's name.
-_WORDS = (("[:", "_0-"), (":]", "-end"), ("[", "_"), ("]", ""), (":", "-"), ("%", "pct"), ("+", "_and_"))
 
 
 def open_saved(config: RunConfig, command: str) -> Previous:
@@ -80,21 +78,9 @@ def evaluated(
         return engine.evaluate(batches, keep_outputs=keep_outputs)
 
 
-def split_key(text: str) -> str:
-    """Returns a split expression as part of a metric's name.
-
-    >>> split_key("test"), split_key("test[:1000]"), split_key("train[10%:]+test")
-    ('test', 'test_0-1000', 'train_10pct-end_and_test')
-    """
-    for part, word in _WORDS:
-        text = text.replace(part, word)
-    return text
-
-
 def place_of(config: DatasetConfig, saved: Previous, split: str) -> str:
     """Returns the name of an evaluation's metrics in the run: the split, with another dataset's name before it."""
     trained = dict(flatten(saved.checkpoint.about["config"])).get("dataset.name")
-    key = split_key(split)
-    if config.name == trained:
-        return key
-    return f"{config.name.replace('/', '_')}/{key}"
+    if config.name != trained:
+        split = f"{config.name.replace('/', '_')}/{split}"
+    return clean_key(split)

@@ -4,12 +4,10 @@ import io
 import json
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from runner.task.base import Cell
 from runner.train.evaluation import EvaluationReport
-from runner.train.saved import split_key
 
 COLUMNS = ("class", "precision", "recall", "examples")
 ROWS: list[tuple[Cell, ...]] = [("cat", 1.0, 0.75, 4), ("dog", 0.0, 0.0, 2), ("e|l", 0.0, None, 0)]
@@ -38,17 +36,3 @@ def test_of_many_rows_the_first_are_printed() -> None:
     assert "kind39" in said
     assert "kind40" not in said
     assert "the first 40 of 50; all: evaluate.json" in said
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("test", "test"),
-        ("test[:1000]", "test_0-1000"),
-        ("test[:10%]", "test_0-10pct"),
-        ("test[10:]", "test_10-end"),
-        ("train[10%:]+test[-100:]", "train_10pct-end_and_test_-100-end"),
-    ],
-)
-def test_different_splits_have_metrics_with_different_names(text: str, key: str) -> None:
-    assert split_key(text) == key

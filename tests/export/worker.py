@@ -106,8 +106,8 @@ def exported(engine: str, folder: Path) -> Iterator[tuple[str, dict[str, dict[st
         outputs = {key: np.asarray(output) for key, output in given.items()}
         target = folder / name.replace(" ", "_")
         target.mkdir()
-        written = write_model(plain, served, target, convert=False, tensorflow=True)
-        _, loaded = loaded_keras(plain, target, written)
+        assert write_model(plain, served, target, convert=False, tensorflow=True) is None
+        loaded, _ = loaded_keras(plain, target)
         run = outputs.get("outputs", outputs)
         found = check(target / SAVED_MODEL, loaded, served, case.arrays, run, folder / "log")
         yield (

@@ -32,8 +32,7 @@ def saved(folder: Path, name: str, started: float) -> Path:
     return run.folder
 
 
-def test_the_latest_run_is_named_so_and_another_by_its_id(place: Path) -> None:
-    assert continuing_line(place / "bbbb", ClusterConfig()) == "To continue: python -m runner resume=latest"
+def test_a_run_is_named_by_its_id(place: Path) -> None:
     assert continuing_line(place / "aaaa", ClusterConfig()) == "To continue: python -m runner resume=aaaa"
 
 
@@ -55,9 +54,9 @@ def test_a_named_run_is_continued_by_the_same_command(place: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("local", "To continue: runner resume=latest"),
-        ("auto", "To continue, start it as before (srun, mpirun or similar): runner resume=latest"),
-        ("explicit", "To continue, in each process: runner resume=latest cluster.index=<its number>"),
+        ("local", "To continue: runner resume=bbbb"),
+        ("auto", "To continue, start it as before (srun, mpirun or similar): runner resume=bbbb"),
+        ("explicit", "To continue, in each process: runner resume=bbbb cluster.index=<its number>"),
     ],
 )
 def test_who_started_the_processes_starts_them_again(

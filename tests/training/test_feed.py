@@ -15,7 +15,7 @@ from runner.data.sampler import eval_plan
 from runner.engine.base import HostBatches, PlacedBatches
 from runner.engine.common import Engine
 from runner.task.base import LOSS, Task
-from runner.train import feed, padded
+from runner.train import feed
 from tests.numpy_engine import KnownTask
 
 SECONDS_A_CALL = 0.25
@@ -244,8 +244,8 @@ def test_a_users_loss_is_tried_on_a_batch_and_on_the_same_in_reverse_order() -> 
     task = KnownTask(SPECS)
     task.reads_batch = task.runs_user_code = True
     engine = Tried()
-    assert padded.check(config(4), cast("Engine", engine), split(4, task=task)) == []
+    assert feed.check_rows(config(4), cast("Engine", engine), split(4, task=task)) == []
     assert engine.labels == [[1, 2, 3, 4], [4, 3, 2, 1]]
     engine = Tried()
-    assert padded.check(config(4, remainder="pad"), cast("Engine", engine), split(7, task=task)) == []
+    assert feed.check_rows(config(4, remainder="pad"), cast("Engine", engine), split(7, task=task)) == []
     assert engine.labels == [[1, 2, 3, 1], [1, 2, 3, 1], [1, 2, 3, 4], [4, 3, 2, 1]]

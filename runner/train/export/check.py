@@ -39,49 +39,44 @@ class Difference:
     Attributes:
       exact: whether the answer has integers, which must be equal.
       largest: largest absolute difference of a float; of integers, the number of examples that differ.
-      scale: largest absolute value of the run's answer; for a random answer, of the export's.
-      drawn: whether the answer depends on random numbers, which each call draws again, so that it must only be finite.
+      scale: largest absolute value of the run's answer.
     """
 
     exact: bool
     largest: float
     scale: float
-    drawn: bool = False
 
     @property
     def equal(self) -> bool:
         """Whether floats agree to 1e-5 of the largest, as float32 rounds them, and integers exactly."""
-        if self.drawn:
-            return bool(np.isfinite(self.scale))
         # NaN compares false.
         return self.largest <= (0 if self.exact else TOLERANCE * self.scale)
 
     def __str__(self) -> str:
-        if self.drawn:
-            return "not compared: each call draws random numbers again"
         if self.exact:
             return f"{self.largest:,.0f} examples differ"
         return f"largest difference {self.largest:.1e}, largest value {self.scale:.3g}"
 
 
-def compare(run: Answers, export: Answers, again: Answers) -> dict[str, Difference]:
-    """Compares answers by name, each (N, ...); `again` are the export's to the first examples in another call.
-
-    Raises:
-      EngineError: the export has other answers, or other shapes.
-    """
+def compare(run: Answers, export: Answers) -> dict[str, Difference]:
+    """Compares answers by name, each (N, ...); raises EngineError if the export has others, or other shapes."""
     run_shapes = {name: answer.shape for name, answer in run.items()}
     export_shapes = {name: answer.shape for name, answer in export.items()}
     if export_shapes != run_shapes:
         raise EngineError(f"the export answers {_listed(export_shapes)}, but the run answers {_listed(run_shapes)}")
-    drawn = {name for name, answer in again.items() if not _difference(answer, export[name][: len(answer)]).equal}
-    differences: dict[str, Difference] = {}
-    for name, answer in run.items():
-        difference = _difference(answer, export[name])
-        # A random class may happen to be the same in two calls.
-        if name in drawn or (drawn and difference.exact):
-            difference = Difference(difference.exact, 0.0, float(np.abs(export[name]).max(initial=0)), drawn=True)
-        differences[name] = difference
+    return {name: _difference(answer, export[name]) for name, answer in run.items()}
+
+
+def compare_calls(run: Answers, export: Answers, again: Answers) -> dict[str, Difference]:
+    """Returns `compare`, or nothing if the export draws random numbers, so that its answers must only be finite.
+
+    `again` are the export's answers to the first examples in another call.
+    """
+    differences = compare(run, export)
+    first = {name: export[name][: len(answer)] for name, answer in again.items()}
+    is_random = not all(difference.equal for difference in compare(first, again).values())
+    if is_random and all(np.isfinite(answer).all() for answer in export.values()):
+        return {}
     return differences
 
 
@@ -118,7 +113,7 @@ def check(
       batch: examples that are predicted at once.
 
     Returns:
-      `SavedModel` and `model.keras` -> answer -> difference, as far as they were written.
+      `SavedModel` and `model.keras`, as far as they were written -> answer -> difference; nothing for a random model.
     """
     served_arrays = {name: arrays[name].astype(spec.dtype) for name, spec in served.inputs.items()}
     expected = served.answers(run)
@@ -127,7 +122,7 @@ def check(
         with quiet_native_log(log):
             if saved_model is not None:
                 answers, again = _twice(_saved_model(saved_model), served_arrays, batch)
-                compared["SavedModel"] = compare(expected, answers, again)
+                compared["SavedModel"] = compare_calls(expected, answers, again)
             if keras is not None:
                 inputs = served.model_inputs(array_functions(np), served_arrays)
                 named = inputs if isinstance(inputs, Mapping) else {"": inputs}
@@ -136,7 +131,7 @@ def check(
                     served.answers(outputs if isinstance(run, Mapping) else next(iter(outputs.values())))
                     for outputs in _twice(_keras_model(keras), named, batch)
                 ]
-                compared[KERAS_FILE] = compare(expected, *both)
+                compared[KERAS_FILE] = compare_calls(expected, *both)
     except EngineError:
         raise
     except Exception as error:

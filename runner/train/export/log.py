@@ -77,11 +77,13 @@ def log_model(
     ]
     with tempfile.TemporaryDirectory(prefix="runner-model-") as created:
         folder = Path(created)
-        written = write_model(plain, served, folder, convert=convert, tensorflow=not on_jax)
+        no_keras = write_model(plain, served, folder, convert=convert, tensorflow=not on_jax)
         if on_jax:
             write_program(plain, served, folder / _PROGRAM)
         # The Keras file is for notebooks, see `runner.cli.notebook`.
-        parts = (_PROGRAM if on_jax else SAVED_MODEL, *([KERAS_FILE] if written.no_keras is None else []))
+        parts = [_PROGRAM if on_jax else SAVED_MODEL]
+        if no_keras is None:
+            parts.append(KERAS_FILE)
         with store.pointed_at(), _without_package_scan(), _quiet():
             logged = store.client.create_logged_model(store.experiment_id, name=name, source_run_id=run_id)
             info = Model.log(

@@ -1,18 +1,13 @@
-"""Writes a plain model, as a SavedModel that takes a dataset's raw arrays and as a Keras file, into its folder.
-
-The folder is written atomically, and never in place of anything but an earlier export.
-"""
+"""Writes a plain model, as a SavedModel that takes a dataset's raw arrays and as a Keras file, into its folder."""
 
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,12 +18,14 @@ from runner.arrays import Tensor
 from runner.arrays import of as array_functions
 from runner.checkpoint.runs import SavedRun
 from runner.config.schema import ExportConfig
+from runner.data.vocabulary import TOKENIZER
 from runner.engine.base import PlainModel
-from runner.errors import EngineError, in_one_line, invalid
+from runner.errors import in_one_line, invalid
 from runner.host.late import late
 from runner.host.paths import outputs_dir
 from runner.task.base import named_outputs
 from runner.train.export.signature import NAME, Served
+from runner.train.record import CONFIG
 
 if TYPE_CHECKING:
     import jax
@@ -51,50 +48,45 @@ SAVED_MODEL = "saved_model"
 PROGRAM_FILE = "answer.stablehlo"
 VALUES_FILE = "values.npz"
 KERAS_FILE = "model.keras"
-# What was exported, and which files belong to it.
+# What was exported.
 RECORD = "export.json"
+# All that an export may have; the record is the last to be written.
+_NAMES = (SAVED_MODEL, KERAS_FILE, TOKENIZER, CONFIG, RECORD)
 _KEY = "export.folder"
 
 
-@dataclass(frozen=True)
-class Written:
-    """Whether an export has a SavedModel, and why it has no Keras file; None: it has one."""
-
-    saved_model: bool
-    no_keras: str | None
-
-
-def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: bool, tensorflow: bool) -> Written:
-    """Writes a model as `saved_model/`, which needs `tensorflow`, and as `model.keras`, each if it can be written so.
+def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: bool, tensorflow: bool) -> str | None:
+    """Writes a model as `saved_model/`, which needs `tensorflow`, and as `model.keras`, if it can be written so.
 
     `convert`: whether TensorFlow's AutoGraph may rewrite the layers, as users' own layers may need.
+
+    Returns:
+      Why there is no `model.keras`; None: there is one.
     """
     if tensorflow and plain.package == "keras":
         _from_keras3(plain, served, folder / SAVED_MODEL)
     elif tensorflow:
         _from_tensorflow(plain, served, folder / SAVED_MODEL, convert)
     if plain.keras is None:
-        return Written(tensorflow, plain.why)
+        return plain.why
     try:
         plain.keras.save(folder / KERAS_FILE)
     except Exception as error:
         # A user's object may raise anything in its `get_config`.
-        return Written(tensorflow, _without_keras(folder, error))
-    return Written(tensorflow, None)
+        return _without_keras(folder, error)
+    return None
 
 
-def loaded_keras(plain: PlainModel, folder: Path, written: Written) -> tuple[Written, Any]:
-    """Returns what was written and the model of its Keras file, loaded again; removes a file without a model.
+def loaded_keras(plain: PlainModel, folder: Path) -> tuple[Any, str | None]:
+    """Returns the model of the Keras file, loaded again; or None and why not, and removes the file.
 
     A user's function or class may have no name by which Keras finds it.
     """
-    if written.no_keras is not None:
-        return written, None
     try:
-        return written, importlib.import_module(plain.package).models.load_model(folder / KERAS_FILE)
+        return importlib.import_module(plain.package).models.load_model(folder / KERAS_FILE), None
     except Exception as error:
         # Keras shares no class of errors with what a user's object raises.
-        return Written(written.saved_model, _without_keras(folder, error)), None
+        return None, _without_keras(folder, error)
 
 
 def _without_keras(folder: Path, error: Exception) -> str:
@@ -167,58 +159,29 @@ def write_program(plain: PlainModel, served: Served, folder: Path) -> None:
 
 
 def target_folder(config: ExportConfig, run: SavedRun) -> Path:
-    """Returns the folder of an export; raises ConfigError if it has other files than an earlier export's."""
+    """Returns the folder of an export; raises ConfigError if it is used for something else."""
     path = outputs_dir() / "exports" / run.id
     if config.folder:
         path = Path(config.folder).expanduser().absolute()
-    if path.exists() and not _is_ours(path):
-        problem = "must be a new or empty folder, or an earlier export without other files"
+    is_new = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    if not is_new and not (path / RECORD).is_file():
+        problem = "must be a new or empty folder, or that of an earlier export"
         raise invalid(_KEY, path, problem=problem, fix=f"set {_KEY}={path}/export")
     return path
 
 
-def _is_ours(path: Path) -> bool:
-    """Returns whether a folder has no other files than those that an export recorded."""
-    if not path.is_dir():
-        return False
-    try:
-        recorded = {RECORD, *map(str, json.loads((path / RECORD).read_text())["files"])}
-    except (OSError, ValueError, TypeError, KeyError):
-        recorded = set()
-    return set(_files(path)) <= recorded
-
-
-def _files(path: Path) -> list[str]:
-    """Returns the relative paths of all files below a folder; a link counts as a file."""
-    found = [child for child in path.rglob("*") if not child.is_dir() or child.is_symlink()]
-    return sorted(child.relative_to(path).as_posix() for child in found)
-
-
 @contextmanager
 def making(path: Path) -> Iterator[Path]:
-    """Yields a folder beside the target, which takes the target's place if the block succeeds."""
+    """Yields a folder whose files replace those of an earlier export if the block succeeds; others in `path` stay."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # On the same file system as the target, so that renames are atomic.
-    workspace = Path(tempfile.mkdtemp(prefix=f".unfinished-{path.name}-", dir=path.parent))
-    new = workspace / "new"
-    old = workspace / "old"
-    new.mkdir()
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".unfinished-{path.name}-", dir=path.parent) as workspace:
+        new = Path(workspace)
         yield new
-        # What a later export may replace.
-        record = json.loads((new / RECORD).read_text())
-        record["files"] = [name for name in _files(new) if name != RECORD]
-        (new / RECORD).write_text(json.dumps(record, indent=1) + "\n")
-        # Checked again: an export takes minutes, in which somebody may have written there.
-        if path.exists() and not _is_ours(path):
-            raise EngineError(f"{_KEY}={path}: other files were written there during the export; nothing was exported")
-        if path.exists():
-            path.rename(old)
-        new.rename(path)
-    except BaseException:
-        if old.exists() and not path.exists():
-            old.rename(path)
-        raise
-    finally:
-        # The earlier export goes only when the new one is in its place.
-        shutil.rmtree(workspace, ignore_errors=True)
+        path.mkdir(exist_ok=True)
+        for name in _NAMES:
+            if (path / name).is_dir():
+                shutil.rmtree(path / name)
+            (path / name).unlink(missing_ok=True)
+            if (new / name).exists():
+                (new / name).rename(path / name)
