@@ -47,8 +47,8 @@ class UnsavedError(EngineError):
 class NotFiniteError(EngineError):
     """A NaN or Inf training loss at a step, from 1."""
 
-    def __init__(self, step: int, loss: float, policy: str, cause: str = "") -> None:
-        fix = f" and trainer.on_nan={policy}; lower optimizer.learning_rate or set optimizer.clip.global_norm=1.0"
+    def __init__(self, step: int, loss: float, cause: str = "") -> None:
+        fix = " and trainer.on_nan=stop; lower optimizer.learning_rate or set optimizer.clip.global_norm=1.0"
         if cause:
             fix = f", before the first update, so no learning rate helps: {cause}"
         super().__init__(f"the loss is {loss} at step {step}{fix}")

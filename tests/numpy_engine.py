@@ -69,8 +69,7 @@ class NumpyEngine:
     """A step adds the mean label, times the rate's factor, to `w`; its loss is `w` from before.
 
     Attributes:
-      explodes: step that makes `w` infinite where the factor is above `stable`.
-      stable: a factor at which nothing explodes.
+      explodes: step that makes `w` infinite.
       accuracies: of the evaluations, one after another; else the share of examples below `w`.
       calls: (first step, steps, factor) of each call.
       evaluated: (labels, whether outputs were asked for) of each evaluation.
@@ -78,7 +77,6 @@ class NumpyEngine:
     """
 
     explodes: int | None = None
-    stable: float = 0.0
     accuracies: list[float] = field(default_factory=list)
     w: float = 0.0
     calls: list[tuple[int, int, float]] = field(default_factory=list)
@@ -106,7 +104,7 @@ class NumpyEngine:
             labels = batches.arrays["label"][index][batches.arrays[WEIGHT][index] > 0]
             self.seen.append(tuple(int(label) for label in labels))
             self.w += rate_factor * float(labels.mean())
-            if self.explodes == first_step + index + 1 and rate_factor > self.stable:
+            if self.explodes == first_step + index + 1:
                 self.w = float("inf")
             if self._tracing:
                 self.traced[-1][1].append(first_step + index)

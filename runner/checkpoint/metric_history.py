@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,21 +18,6 @@ StepMeans = tuple[int, dict[str, float]]
 _NO_OUTPUTS = np.zeros(0, np.float32)
 
 
-@dataclass(frozen=True)
-class Restore:
-    """A return to a checkpoint after a NaN or Inf loss.
-
-    Attributes:
-      bad: step of the loss.
-      step: the step of the checkpoint.
-      factor: what the learning rate is multiplied by from there on.
-    """
-
-    bad: int
-    step: int
-    factor: float
-
-
 @dataclass
 class MetricHistory:
     """Metrics so far. A sum is over the examples of a step, weighted as in the loss; a mean is a sum over its weight.
@@ -43,7 +28,6 @@ class MetricHistory:
       open_window: (1 + names,) weight and sums of each step of the window that is not complete yet.
       epoch_sums: (1 + names,) weight and sums of the epoch's steps that were read so far.
       evaluations: (step, metrics) of every evaluation.
-      restores: returns to a checkpoint after a NaN or Inf loss.
       epochs: (step, means by name) of every epoch that was trained to its end.
     """
 
@@ -52,13 +36,12 @@ class MetricHistory:
     open_window: list[Array]
     epoch_sums: Array
     evaluations: list[tuple[int, Evaluation]]
-    restores: list[Restore]
     epochs: list[StepMeans] = field(default_factory=list)
 
 
 def empty(names: Sequence[str]) -> MetricHistory:
     """Returns the history of a new run; `names`: the metrics of a step, without the loss."""
-    return MetricHistory((LOSS, *names), [], [], np.zeros(2 + len(names)), [], [])
+    return MetricHistory((LOSS, *names), [], [], np.zeros(2 + len(names)), [])
 
 
 def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -88,7 +71,6 @@ def to_json(history: MetricHistory) -> dict[str, Any]:
         "open_window": [row.tolist() for row in history.open_window],
         "epoch_sums": history.epoch_sums.tolist(),
         "evaluations": [[step, one.examples, dict(one.metrics)] for step, one in history.evaluations],
-        "restores": [list(astuple(restore)) for restore in history.restores],
     }
 
 
@@ -105,7 +87,6 @@ def from_json(content: Mapping[str, Any]) -> MetricHistory:
         open_window=[np.array(row, np.float64).reshape(shape) for row in content["open_window"]],
         epoch_sums=np.array(content["epoch_sums"], np.float64).reshape(shape),
         evaluations=evaluations,
-        restores=[Restore(int(bad), int(step), float(factor)) for bad, step, factor in content["restores"]],
         epochs=[(int(step), _floats(means)) for step, means in content["epochs"]],
     )
 

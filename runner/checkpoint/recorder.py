@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from runner.checkpoint import metric_history
-from runner.checkpoint.metric_history import MetricHistory, Restore, prefixed
+from runner.checkpoint.metric_history import MetricHistory, prefixed
 from runner.checkpoint.stopping import Measured
 from runner.data.base import Array
 from runner.engine.base import Pending
@@ -39,7 +39,7 @@ class MetricRecorder:
         batch_size: int = 1,
         tokens: int = 0,
         by_batch: bool = False,
-        on_nan: str = "stop",
+        checks_loss: bool = True,
         reductions: Callable[[Measured], Reductions] = lambda _: (),
     ) -> None:
         """Starts an empty history.
@@ -52,19 +52,18 @@ class MetricRecorder:
           batch_size: global.
           tokens: per example; 0: the task counts none.
           by_batch: whether a last, smaller batch has the weight of a full one in the means.
-          on_nan: `trainer.on_nan`.
+          checks_loss: whether a NaN or Inf loss raises.
           reductions: evaluations so far -> reductions of the learning rate at plateaus.
         """
         self._log = log
         self._window = window
         self._learning_rate = learning_rate
-        self._on_nan = on_nan
         self._reduce = reductions
         # The reductions, and the number of evaluations that they were computed from.
         self._reductions: tuple[int, Reductions] = (0, ())
         self._batch_size = batch_size
         self._by_batch = by_batch
-        self._checks_loss = on_nan != "continue"
+        self._checks_loss = checks_loss
         self._tokens = tokens
         self._pending: deque[tuple[int, Pending]] = deque()
         self._last_step = 0
@@ -105,20 +104,16 @@ class MetricRecorder:
         bad_steps = np.zeros(0, np.int64)
         if self._checks_loss:
             bad_steps = np.flatnonzero(~np.isfinite(loss))
-        good = len(loss)
-        if len(bad_steps) and self._on_nan == "restore":
-            # The steps from the bad one on are trained again.
-            good = int(bad_steps[0])
         columns = [metrics.sums[name] for name in self.history.names]
         rows = np.column_stack([metrics.weight, *columns]).astype(np.float64)
         if self._by_batch:
             rows *= self._batch_size / np.where(rows[:, :1] > 0, rows[:, :1], np.inf)
         # One step after another, because a float sum depends on its order: this one is the same however the steps are
         # divided into calls.
-        for offset in range(good):
+        for offset, row in enumerate(rows):
             self._last_step = first_step + offset + 1
-            self.history.epoch_sums = self.history.epoch_sums + rows[offset]
-            self.history.open_window.append(rows[offset])
+            self.history.epoch_sums = self.history.epoch_sums + row
+            self.history.open_window.append(row)
             if self._last_step % self._window == 0:
                 self._close_window(self._last_step)
         if len(bad_steps):
@@ -126,7 +121,7 @@ class MetricRecorder:
             self._checks_loss = False
             bad = int(bad_steps[0])
             value = float(loss[bad] / (metrics.weight[bad] or 1.0))
-            raise NotFiniteError(first_step + bad + 1, value, self._on_nan)
+            raise NotFiniteError(first_step + bad + 1, value)
 
     def _close_window(self, step: int) -> None:
         means = _means(self.history.names, np.sum(self.history.open_window, axis=0))
@@ -141,7 +136,7 @@ class MetricRecorder:
         self._log(step, logged)
 
     def rate_factor(self, step: int) -> float:
-        """Returns the factor of the schedule's rate after so many steps: by restores and by reductions at plateaus.
+        """Returns the factor of the schedule's rate after so many steps, by reductions at plateaus.
 
         It is a function of the history, so a resumed run continues with the same.
         """
@@ -154,14 +149,6 @@ class MetricRecorder:
             # An evaluation after `at` steps changes the rate of the steps after it.
             if at <= step:
                 factor = reduced
-        return factor * self.restore_factor(step)
-
-    def restore_factor(self, step: int) -> float:
-        """Returns the factor of the learning rate after so many steps: 1 unless a checkpoint was restored."""
-        factor = 1.0
-        for restore in self.history.restores:
-            if restore.step <= step:
-                factor = restore.factor
         return factor
 
     def epoch_means(self) -> dict[str, float]:
@@ -182,12 +169,17 @@ class MetricRecorder:
         self.history.epoch_sums = np.zeros(1 + len(self.history.names))
 
     def restore(self, step: int, history: MetricHistory) -> None:
-        """Continues from the history of a checkpoint after `step` steps.
+        """Continues from the history of a checkpoint after `step` steps, with this run's metrics in their order.
 
         All of it is logged again, because some points may have been on their way when the process died; the log drops
         those that are stored already.
         """
-        self._take(step, history)
+        names = self.history.names
+        history.open_window = [_reordered(row, history.names, names) for row in history.open_window]
+        history.epoch_sums = _reordered(history.epoch_sums, history.names, names)
+        history.names = names
+        self._last_step = step
+        self.history = history
         for at, means in self.history.train:
             self._log_window(at, means)
         for at, means in self.history.epochs:
@@ -195,34 +187,9 @@ class MetricRecorder:
         for at, evaluation in self.history.evaluations:
             self._log(at, prefixed(EVAL, evaluation.metrics))
 
-    def wait(self) -> None:
-        """Waits for every call that was not read yet, and ignores its metrics."""
-        for _, pending in self._pending:
-            pending.read()
-
     def give_up(self) -> None:
         """Forgets the calls that were not read yet."""
         self._pending.clear()
-
-    def go_back(self, restore: Restore, history: MetricHistory) -> None:
-        """Continues from the history of a checkpoint of this run, and forgets what came after it."""
-        self._pending.clear()
-        # The checkpoint may be older than the last restore, which it then doesn't know.
-        restores = [*self.history.restores, restore]
-        self._take(restore.step, history)
-        self.history.restores = restores
-        self._checks_loss = True
-
-    def _take(self, step: int, history: MetricHistory) -> None:
-        """Replaces the history, with this run's metrics in this run's order."""
-        names = self.history.names
-        history.open_window = [_reordered(row, history.names, names) for row in history.open_window]
-        history.epoch_sums = _reordered(history.epoch_sums, history.names, names)
-        history.names = names
-        self._last_step = step
-        self._rate_step = 0
-        self.history = history
-        self._reductions = 0, ()
 
     def latest(self) -> dict[str, float]:
         """Returns the last value of each metric; those of the last evaluation come with the means of the epoch."""

@@ -17,8 +17,8 @@ class NewPoints:
     """Logs only the points that a run does not have yet.
 
     A resumed run computes the points after its last checkpoint again, and its history before that is logged once more,
-    because some of it may have been on its way when the process died. A run that went back to a checkpoint, after a
-    NaN or Inf loss or because the user resumed from an earlier step, has points of steps that it trains again: there,
+    because some of it may have been on its way when the process died. A run that the user resumed from an earlier step
+    has points of steps that it trains again: there,
     a point counts as logged only if its value is the same. So has a run that was lost before its first checkpoint.
     """
 
@@ -36,9 +36,6 @@ class NewPoints:
         self._last_repeated = 0
         if checkpoint is not None or continues:
             self._stored = tracker.logged()
-        if checkpoint is not None:
-            restores = checkpoint.history().restores
-            self._last_repeated = max((restore.bad for restore in restores), default=0)
         # Without a checkpoint the run trains all its steps again, those that the earlier attempt has logged too.
         if repeats_steps or (continues and checkpoint is None):
             for points in self._stored.values():
@@ -53,11 +50,6 @@ class NewPoints:
     def _is_stored(self, step: int, key: str, value: float) -> bool:
         stored = self._stored.get(key, {})
         return step in stored and (step > self._last_repeated or stored[step] == value)
-
-    def forget(self, step: int) -> None:
-        """Treats points after a step as not logged, because the run trains these steps again."""
-        for key, points in self._stored.items():
-            self._stored[key] = {at: value for at, value in points.items() if at <= step}
 
     def log_changed(self, step: int, values: Mapping[str, float]) -> None:
         """Logs the values that differ from the last point of their metric: metrics that depend on the config only."""

@@ -9,8 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,17 +45,6 @@ _MOST_WRITES = 2
 Take = Callable[[int, MetricRecorder], Content]
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a checkpoint could not be written, in words, and the record that it would have had as the best one.
-
-    The error itself would keep the state in memory through its traceback.
-    """
-
-    reason: str
-    best: BestRecord | None
-
-
 class Saver:
     """Saves every so many steps or minutes, at the best evaluation, and when the loop asks for it.
 
@@ -89,7 +77,7 @@ class Saver:
 
         The checkpoint of the step `start` is there already. Without a `goal` no best checkpoint is kept.
         """
-        self.failures: dict[int, Failure] = {}
+        self.failures: dict[int, str] = {}
         self._config = config or CheckpointConfig()
         self._is_on = folder is not None
         self._folder = Path() if folder is None else folder
@@ -101,7 +89,7 @@ class Saver:
         self._broadcasts = itertools.count()
         self._clocks = itertools.count()
 
-        def listed() -> list[int]:
+        def listed() -> list[Any]:
             # First: an earlier process may have left files of an unfinished checkpoint.
             storage.clean(self._folder)
             steps: list[int] = []
@@ -111,12 +99,13 @@ class Saver:
                 # A folder that only has the name of a checkpoint must not count among the `keep` newest.
                 elif storage.is_checkpoint(storage.place(self._folder, step)):
                     steps.append(step)
-            return steps
+            best = storage.read_best(self._folder)
+            return [steps, None if best is None else [best.metric, best.value, best.step]]
 
-        self._steps = set(self._on_first(listed)) if self._is_on else set[int]()
-        self._best: BestRecord | None = None
-        self._kept: int | None = None
-        self._find_best()
+        steps, found = self._on_first(listed) if self._is_on else ([], None)
+        self._steps = set(steps)
+        self._best = None if found is None else BestRecord(*found)
+        self._kept = None if found is None else found[-1]
         # Step and time of the last state that was handed to the writer, or that the run began with.
         self._saved_step = start
         self._saved_at = time.monotonic()
@@ -126,15 +115,6 @@ class Saver:
     def _on_first(self, make: Callable[[], T]) -> T:
         """Calls a function in process 0 and returns its result in all processes."""
         return self._team.broadcast(f"kept {self._folder} {next(self._broadcasts)}", make)
-
-    def _find_best(self) -> None:
-        def read() -> list[Any]:
-            best = storage.read_best(self._folder)
-            return [] if best is None else [best.metric, best.value, best.step]
-
-        found = self._on_first(read) if self._is_on else []
-        self._best = BestRecord(*found) if found else None
-        self._kept = found[-1] if found else None
 
     def begin(self, step: int, recorder: MetricRecorder) -> None:
         """Saves the state that a run begins with, unless it has that checkpoint, as a resumed run has."""
@@ -173,7 +153,7 @@ class Saver:
         self.save(step, recorder)
         self._settle()
         if step in self.failures:
-            self._put(step, recorder, self.failures[step].best)
+            self._put(step, recorder, self._best_now(step, recorder))
             self._settle()
         if step not in self.failures:
             return None
@@ -182,54 +162,38 @@ class Saver:
         if newest is not None:
             then = f"continue from step {newest:,} with resume={self._folder.as_posix()}"
         return (
-            f"the state of step {step:,} could not be saved ({self.failures[step].reason}); free space in "
+            f"the state of step {step:,} could not be saved ({self.failures[step]}); free space in "
             f"{self._folder} or make it writable, then {then}"
         )
 
     def evaluated(self, step: int, recorder: MetricRecorder) -> None:
         """Saves if the last evaluation is the best so far, by `trainer.checkpoint.best`."""
-        if self._goal is None or not self._is_on:
+        if self._best_now(step, recorder) is None:
             return
-        _, metrics = recorder.measured()[-1]
-        value = self._goal.value(metrics)
-        if self._improves(value):
-            # A better one may still be being written.
-            self._settle()
-        if self._improves(value):
-            self._put(step, recorder, BestRecord(self._goal.metric, value, step))
-
-    def _improves(self, value: float) -> bool:
-        """Returns whether a value is better than the best so far, which may be of another metric; NaN never is."""
-        if self._best is None or self._goal is None or self._best.metric != self._goal.metric:
-            return not math.isnan(value)
-        return self._goal.improves(value, self._best.value)
-
-    def go_back(self, below: int) -> Checkpoint | None:
-        """Returns the last intact checkpoint of fewer than `below` steps, removing later ones.
-
-        They lead to a NaN or Inf loss: if this process dies now, `resume` must not continue from them. The next save
-        writes whatever its step is, because the run continues differently from here.
-        """
+        # A better one may still be being written.
         self._settle()
-        self._saved_step = -1
-        self.failures.clear()
-        checkpoint = None
-        for step in sorted(self._steps, reverse=True):
-            if step < below:
-                try:
-                    checkpoint = self._opened(step)
-                    break
-                except DamagedError as error:
-                    self._warn(f"{error}; using the previous checkpoint")
-            # Unless its manifest is damaged.
-            self._on_first(partial(storage.remove, self._folder, step))
-            self._steps.discard(step)
-        self._find_best()
-        return checkpoint
+        best = self._best_now(step, recorder)
+        if best is not None:
+            self._put(step, recorder, best)
 
-    def _opened(self, step: int) -> Checkpoint:
-        """Returns one of the checkpoints, verified by process 0; raises DamagedError."""
-        place = storage.place(self._folder, step)
+    def _best_now(self, step: int, recorder: MetricRecorder) -> BestRecord | None:
+        """Returns what makes the state of a step the best, by the last evaluation; None if that is worse, or a NaN."""
+        measured = recorder.measured()
+        if self._goal is None or not self._is_on or not measured or measured[-1][0] != step:
+            return None
+        value = self._goal.value(measured[-1][1])
+        if self._best is None or self._best.metric != self._goal.metric:
+            is_better = not math.isnan(value)
+        else:
+            is_better = self._goal.improves(value, self._best.value)
+        return BestRecord(self._goal.metric, value, step) if is_better else None
+
+    def best(self) -> Checkpoint | None:
+        """Returns the best checkpoint so far, verified by process 0; None if there is none; raises DamagedError."""
+        self._settle()
+        if self._best is None:
+            return None
+        place = storage.place(self._folder, self._best.step)
 
         def damage() -> str:
             try:
@@ -242,11 +206,6 @@ class Saver:
         if reason:
             raise DamagedError(reason)
         return Checkpoint(place, trusted=True)
-
-    def best(self) -> Checkpoint | None:
-        """Returns the best checkpoint so far; None if there is none; raises DamagedError."""
-        self._settle()
-        return None if self._best is None else self._opened(self._best.step)
 
     def close(self) -> None:
         """Waits until everything is on the disk, and ends the writer thread."""
@@ -272,7 +231,7 @@ class Saver:
             step, best, outcome = self._writes.popleft()
             reason = outcome.result()
             if reason is not None:
-                self.failures[step] = Failure(reason, best)
+                self.failures[step] = reason
                 continue
             self.failures.pop(step, None)
             if best is not None:

@@ -24,7 +24,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from runner.checkpoint import files, manifest, tensors
@@ -226,14 +225,6 @@ def size(folder: Place, step: int) -> int:
         return sum(entry.bytes for entry in manifest.read(place(folder, step)).files.values())
     except ConfigError:
         return 0
-
-
-def saved_at(folder: Place) -> float | None:
-    """Returns when a run's last checkpoint was written, in seconds since 1970; None if that is not known."""
-    try:
-        return datetime.strptime(manifest.read(place(folder, steps(folder)[-1])).saved_at, TIME).timestamp()
-    except (ConfigError, IndexError, ValueError):
-        return None
 
 
 def read_best(folder: Place) -> BestRecord | None:

@@ -91,10 +91,7 @@ class TrainerConfig:
       log_every_steps: steps per logged point of a training metric, which is their mean.
       log_model: log the trained model to MLflow.
       progress: `auto` (a progress bar on a terminal, lines elsewhere), `bar`, `lines` or `none`.
-      on_nan: at a NaN or Inf loss: `stop` fails the run, `restore` goes back to the last good checkpoint and continues
-        with a lower learning rate, `continue` ignores it.
-      nan_rate_factor: `on_nan=restore`: factor on the learning rate per restore; null: 0.5.
-      nan_restores: `on_nan=restore`: maximum number of restores, after which a NaN or Inf loss fails the run; null: 3.
+      on_nan: at a NaN or Inf loss: `stop` fails the run, `continue` ignores it.
       verify_first: compare the mesh with one device before training, and fail the run on a mismatch.
       checkpoint: when the state is saved; also at the end of a run and when a signal ends it.
       profile: profiler trace of a few steps.
@@ -118,15 +115,7 @@ class TrainerConfig:
     log_every_steps: int = integer(10, at_least=1)
     log_model: bool = True
     progress: str = choice("auto", "auto", "bar", "lines", "none")
-    on_nan: str = choice("stop", "stop", "restore", "continue")
-    # With a factor of 1 the restored run would compute the same NaN again.
-    nan_rate_factor: float | None = number(None, above=0.0, below=1.0, example=0.5)
-    nan_restores: int | None = integer(None, at_least=1, example=3)
+    on_nan: str = choice("stop", "stop", "continue")
     verify_first: bool = False
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
-
-    @property
-    def restores(self) -> tuple[float, int]:
-        """The factor on the learning rate per restore of `on_nan=restore`, and the maximum number of restores."""
-        return self.nan_rate_factor or 0.5, self.nan_restores or 3

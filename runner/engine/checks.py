@@ -121,8 +121,6 @@ def check_own_step(config: RunConfig) -> None:
         raise invalid("engine", engine, problem="can't compute custom steps (task=step)", fix="set engine=jax")
     problem = "acts on the run's own model or optimizer, but task=step has its own (docs/custom_steps.md)"
     _check_unset(config, _NOT_WITH_OWN_STEPS, problem, fix="remove ")
-    if config.trainer.on_nan == "restore":
-        raise invalid("trainer.on_nan", "restore", problem=problem, fix="set trainer.on_nan=stop")
     if OPTIMIZERS[config.optimizer.name].is_transformation:
         problem = "task=step gives build an optimizer of Keras"
         fix = "set optimizer=keras, or make the optimizers in build"

@@ -11,7 +11,7 @@ import numpy as np
 
 from runner.checkpoint import stopping
 from runner.checkpoint.files import DamagedError
-from runner.checkpoint.metric_history import MetricHistory, Restore, prefixed
+from runner.checkpoint.metric_history import MetricHistory, prefixed
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import LogPoints, MetricRecorder, Reductions
 from runner.checkpoint.resume import load
@@ -25,7 +25,7 @@ from runner.engine.base import HostBatches, PlacedBatches
 from runner.engine.common import Engine
 from runner.engine.lengths import RunLength
 from runner.engine.optim import norms, schedules
-from runner.errors import EngineError, Interrupted, NotFiniteError
+from runner.errors import Interrupted, NotFiniteError
 from runner.task.base import Evaluation
 from runner.task.metrics import TEST
 from runner.train import feed
@@ -36,8 +36,6 @@ from runner.train.profile import Profiler
 # Seconds between two points of the throughput: often enough for a curve of a short run, seldom enough that the store
 # gets far fewer of these than of metrics.
 _SECONDS_BETWEEN_RATES = 0.5
-
-_RESTORES = "runner.nan_restores"
 
 # A tag of the run: what of its state could not be saved.
 UNSAVED = "runner.unsaved"
@@ -83,7 +81,6 @@ class LoopHooks:
 
     Attributes:
       log: takes (step, points); must not block. A resumed run logs its history again.
-      forget: takes a step; the steps after it are trained again.
       notify: takes a line for the user, and tags of the run.
       display: shows progress.
       stop: raises `Interrupted` in all processes at the same step, after one of them has received a signal.
@@ -94,7 +91,6 @@ class LoopHooks:
     """
 
     log: LogPoints
-    forget: Callable[[int], None]
     notify: Callable[[str, Mapping[str, str]], None]
     display: Display
     stop: Callable[[], None]
@@ -167,25 +163,23 @@ def train(
 
     Raises:
       Interrupted: a signal came; every metric up to the last step has been logged, and the state is saved.
-      EngineError: the loss is NaN or Inf, and `trainer.on_nan` does not restore a checkpoint any more.
+      EngineError: the loss is NaN or Inf.
     """
     training = _begin(config, engine, splits, hooks, start)
-    ended: str | None = None
     try:
-        while ended is None:
-            try:
-                ended = _train_periods(training)
-            except NotFiniteError as error:
-                # From a checkpoint again, or the end of the run.
-                _restore(training, error)
+        ended = _train_periods(training)
         return _finish(training, ended, start)
     except Interrupted as interrupted:
         _save_interrupted(training, interrupted)
         raise
-    except Exception as error:
-        # To read the calls in flight takes all processes, and the others may not have this error. A NaN or Inf loss is
-        # the same for all.
-        if current().count > 1 and not isinstance(error, NotFiniteError):
+    except NotFiniteError as error:
+        if error.step == 1:
+            cause = feed.nan_cause(config.dataset, config.trainer, splits.train)
+            raise NotFiniteError(1, error.loss, cause) from error
+        raise
+    except Exception:
+        # To read the calls in flight takes all processes, and the others may not have this error.
+        if current().count > 1:
             training.recorder.give_up()
         raise
     finally:
@@ -229,7 +223,7 @@ def _begin(
         batch_size=config.dataset.batch_size,
         tokens=task.tokens,
         by_batch=trainer.eval_mean == "batches",
-        on_nan=trainer.on_nan,
+        checks_loss=trainer.on_nan == "stop",
         reductions=reductions,
     )
     training = _Training(
@@ -246,8 +240,6 @@ def _begin(
     if start is not None:
         training.step = start.step
         recorder.restore(start.step, start.history())
-    # With `on_nan=restore` there must be a checkpoint to return to from the first step on.
-    if start is not None or trainer.on_nan == "restore":
         hooks.saver.begin(training.step, recorder)
     return training
 
@@ -345,52 +337,6 @@ def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int)
     recorder.add_rate(training.step, meter.steps_per_second if meter.steps else 0.0)
 
 
-def _restore(training: _Training, error: NotFiniteError) -> None:
-    """Restores the last good checkpoint with a lower learning rate; raises if `trainer.on_nan` does not.
-
-    Step `error.step` computed its loss with the weights that the step before left. A checkpoint of these would give
-    the same loss again, so a good one has fewer steps.
-    """
-    trainer = training.config.trainer
-    recorder = training.recorder
-    hooks = training.hooks
-    if error.step == 1:
-        # A restore would compute the same loss again.
-        cause = feed.nan_cause(training.config.dataset, trainer, training.splits.train)
-        raise NotFiniteError(1, error.loss, trainer.on_nan, cause) from error
-    if trainer.on_nan != "restore":
-        raise error
-    rate_factor, most = trainer.restores
-    if len(recorder.history.restores) >= most:
-        raise EngineError(
-            f"the loss is {error.loss} at step {error.step} after {most} restores "
-            "(trainer.nan_restores); lower optimizer.learning_rate or trainer.nan_rate_factor"
-        ) from error
-    checkpoint = hooks.saver.go_back(error.step - 1)
-    if checkpoint is None:
-        raise EngineError(
-            f"the loss is {error.loss} at step {error.step}, and there is no earlier checkpoint to restore; lower "
-            "optimizer.learning_rate or set trainer.checkpoint.every_steps"
-        ) from error
-    # A call that is still running would overwrite the state that is loaded.
-    recorder.wait()
-    load(training.engine, checkpoint)
-    factor = recorder.restore_factor(training.step) * rate_factor
-    training.step = checkpoint.step
-    recorder.go_back(Restore(error.step, training.step, factor), checkpoint.history())
-    hooks.forget(training.step)
-    # Saved at once, so that a run that is killed and resumed keeps the factor.
-    hooks.saver.save(training.step, recorder)
-    restores: list[str] = []
-    for restore in recorder.history.restores:
-        restores.append(f"step {restore.bad} back to {restore.step}, rate x {restore.factor:g}")
-    hooks.notify(
-        f"the loss is {error.loss} at step {error.step:,}: restored the checkpoint of step {training.step:,}; the "
-        f"learning rate is multiplied by {factor:g} from there on",
-        {_RESTORES: "; ".join(restores)},
-    )
-
-
 def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result:
     """Saves the last state, takes the weights that the run ends with, and evaluates them."""
     recorder = training.recorder
@@ -404,7 +350,7 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
     best = None if training.best is None else stopping.best(training.best, recorder.measured())
     if best is not None and best[0] in hooks.saver.failures:
         best_step, _ = best
-        reason = hooks.saver.failures[best_step].reason
+        reason = hooks.saver.failures[best_step]
         best_unsaved = f"the state of step {best_step:,} could not be saved ({reason})"
         hooks.notify(f"warning: the best evaluation has no checkpoint: {best_unsaved}", {UNSAVED: best_unsaved})
     if training.objective is None or training.best is None:
@@ -437,14 +383,8 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
 
 def _save_interrupted(training: _Training, interrupted: Interrupted) -> None:
     """Saves the state of a run that a signal ends; raises Interrupted with the reason if it could not be saved."""
-    try:
-        # The open window is saved as it is: the resumed run closes it where the uninterrupted run would have.
-        training.recorder.drain()
-    except NotFiniteError:
-        # With `on_nan=restore` the run would have restored a checkpoint. A resumed run meets the same loss and does.
-        if training.config.trainer.on_nan != "restore":
-            raise
-        return
+    # The open window is saved as it is: the resumed run closes it where the uninterrupted run would have.
+    training.recorder.drain()
     unsaved = training.hooks.saver.save_last(training.step, training.recorder)
     if unsaved:
         raise Interrupted(interrupted.signum, unsaved) from None

@@ -25,7 +25,6 @@ class Profiler:
         # Keeps the engine's context open from one call to a later one, which no `with` block could span.
         self._open = ExitStack()
         self._is_running = False
-        self._is_done = False
 
     def steps_left(self, step: int) -> int | None:
         """Returns after how many steps a call must end because the trace begins or ends; None: no limit."""
@@ -38,8 +37,7 @@ class Profiler:
 
     def before_call(self, step: int, wait: Callable[[], None]) -> None:
         """Begins the trace if its first step is next; `wait` waits for the devices, which have earlier steps to do."""
-        # A run that went back to a checkpoint (trainer.on_nan=restore) may come to this step again.
-        if step == self._start and not self._is_done:
+        if step == self._start:
             wait()
             self._open.enter_context(self._trace(self.folder))
             self._is_running = True
@@ -52,7 +50,5 @@ class Profiler:
 
     def close(self) -> None:
         """Ends a trace that is still running."""
-        # Set before the trace ends, which may raise: `before_call` must not begin a second one then.
-        self._is_done = self._is_done or self._is_running
         self._is_running = False
         self._open.close()

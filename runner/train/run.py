@@ -241,7 +241,6 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 samples = Samples(config, engine, task, folder, tracker.log_artifact)
                 hooks = loop.LoopHooks(
                     log=points.log,
-                    forget=points.forget,
                     notify=notify,
                     display=Display(trainer.progress if team.is_first else "none", console, splits.selecting_name),
                     stop=end_together,

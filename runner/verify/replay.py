@@ -165,7 +165,7 @@ def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
     steps = storage.steps(run.folder)
     last = runs.open_checkpoint("run", run, steps[-1])
     history = last.history()
-    start = _start(run, steps, step, options.start, history)
+    start = _start(run, steps, step, options.start)
     saved = None
     if step in steps:
         saved = last if step == last.step else runs.open_checkpoint("run", run, step)
@@ -179,9 +179,7 @@ def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
     return RecordedStep(run, step, start, saved, history, last.step, about)
 
 
-def _start(
-    run: SavedRun, steps: Sequence[int], step: int, first: int | None, history: MetricHistory
-) -> Checkpoint | None:
+def _start(run: SavedRun, steps: Sequence[int], step: int, first: int | None) -> Checkpoint | None:
     """Returns the checkpoint to start from, `first` if it is given; None: the beginning of the run."""
     if first is None:
         first = max((other for other in steps if other < step), default=0)
@@ -194,10 +192,6 @@ def _start(
     if start is None and origin:
         problem = f"run {run.id} branched from {origin}, and has no checkpoint before the step"
         raise invalid("replay.step", step, problem=problem, fix=f"compute it from that run: run={origin}")
-    known = [] if start is None else start.history().restores
-    if any(restore.step < step for restore in history.restores[len(known) :]):
-        problem = "after the checkpoint before it, the run restored a checkpoint because of a NaN or Inf loss"
-        raise invalid("replay.step", step, problem=problem, fix="set a step with a later checkpoint before it")
     return start
 
 
@@ -265,7 +259,7 @@ def recompute(
         splits = feed.splits(config, data, task, readers, cached=engine.caches)
         profiler = profile.Profiler(trainer.profile, engine.trace, folder)
         end_together = partial(current().raise_if_requested, stop)
-        hooks = loop.LoopHooks(_ignore, _ignore, _ignore, Display(), end_together, taker, profiler)
+        hooks = loop.LoopHooks(_ignore, _ignore, Display(), end_together, taker, profiler)
         title = f"computing steps {recorded.first + 1:,} to {last:,} again"
         with stages.stage(title), stop.deferring(), suppress(_ReachedError):
             # The last step of a run is a period's end, after which the saver is asked and ends the training.

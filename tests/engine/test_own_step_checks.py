@@ -19,7 +19,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "engine.state=master: acts on the run's own model or optimizer, but",
     ),
     ({"trainer.accumulate_steps": 2}, "trainer.accumulate_steps=2: acts on"),
-    ({"trainer.on_nan": "restore"}, "trainer.on_nan=restore: acts on"),
     ({"optimizer.ema.decay": 0.9}, "optimizer.ema.decay=0.9: acts on"),
     ({"optimizer.gradient_norm": "global"}, "optimizer.gradient_norm=global: acts on"),
     ({"optimizer.schedule.plateau.metric": "auto"}, "plateau.metric=auto: acts on"),

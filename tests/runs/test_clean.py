@@ -26,8 +26,8 @@ def saved(folder: Path, name: str, *, days: float = 0, tracked: bool = False, **
     made = runs.register(folder, name, tracked=tracked, overrides=[])
     began = time.time() - days * DAY
     for step in (5, 10):
-        storage.write(made.folder, content(step, name, saved_at=time.strftime(storage.TIME, time.localtime(began))))
-    lasting = {**made.record, "started": began, "ended": True, "finished": True, **record}
+        storage.write(made.folder, content(step, name))
+    lasting = {**made.record, "started": began, "seen": began, "ended": True, "finished": True, **record}
     runs.write_record(made.folder, lasting)
     return made.folder
 

@@ -57,7 +57,6 @@ class Seen:
     """What a run logged and said."""
 
     points: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    forgotten: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
     evaluations: int = 0
@@ -97,10 +96,9 @@ def train(
     profiler = profile.Profiler(run.trainer.profile, engine.trace, folder)
     hooks = loop.LoopHooks(
         seen.log,
-        seen.forgotten.append,
         seen.notify,
         Display(),
-        StopRequest(),
+        StopRequest().raise_if_requested,
         saver,
         profiler,
         evaluated=seen.evaluated,
@@ -108,80 +106,13 @@ def train(
     return loop.train(run, held, dataset(run, validates=validates), hooks, start), seen
 
 
-def restoring(**trainer: Any) -> RunConfig:
-    return config(on_nan="restore", checkpoint=CheckpointConfig(every_steps=5, best=None), **trainer)
-
-
-def test_a_run_restores_the_last_good_checkpoint_with_a_lower_learning_rate(tmp_path: Path) -> None:
-    # Step 8 spoils the weights, step 9 shows it.
-    engine = NumpyEngine(explodes=8, stable=0.5)
-    result, seen = train(restoring(), engine, tmp_path)
-    assert seen.tags["runner.nan_restores"] == "step 9 back to 5, rate x 0.5"
-    assert seen.said[0].startswith(
-        "the loss is inf at step 9: restored the checkpoint of step 5; the learning rate is multiplied by 0.5"
-    )
-    assert seen.forgotten == [5]
-    assert result.steps == 2 * STEPS
-    assert {factor for first, _, factor in engine.calls if first >= 10} == {0.5}
-    means = [np.mean(seen_labels) for seen_labels in engine.seen]
-    again = next(i for i, call in enumerate(engine.calls) if call[2] == 0.5)
-    before = sum(steps for _, steps, _ in engine.calls[:again])
-    assert means[5:8] == means[before : before + 3], "the same examples again"
-    assert engine.w == pytest.approx(sum(means[:5]) + 0.5 * sum(means[before:]))
-
-
-def test_the_history_has_the_restored_steps_and_every_logged_loss_is_finite(tmp_path: Path) -> None:
-    result, seen = train(restoring(), NumpyEngine(explodes=8, stable=0.5), tmp_path)
-    assert [step for step, _ in result.history.train] == list(range(1, 2 * STEPS + 1))
-    assert np.isfinite([loss for _, loss in seen.of("train/loss")]).all()
-    assert [step for step, _ in seen.of("train/loss")] == [*range(1, 9), *range(6, 2 * STEPS + 1)]
-    rates = dict(seen.of("learning_rate"))
-    assert rates[5] == pytest.approx(2 * rates[6])
-    assert [step for step, _ in seen.of("eval/loss")] == [STEPS, 2 * STEPS]
-
-
-def test_a_checkpoint_before_a_nan_loss_is_not_restored(tmp_path: Path) -> None:
-    # The weights of step 5 are infinite already, though all losses up to there are finite.
-    _, seen = train(restoring(), NumpyEngine(explodes=5, stable=0.5), tmp_path)
-    assert seen.tags["runner.nan_restores"] == "step 6 back to 0, rate x 0.5"
-
-
-def test_the_factor_falls_with_every_restore_up_to_their_limit(tmp_path: Path) -> None:
-    _, seen = train(restoring(nan_restores=2), NumpyEngine(explodes=8, stable=0.25), tmp_path / "a")
-    assert seen.tags["runner.nan_restores"] == "step 9 back to 5, rate x 0.5; step 9 back to 5, rate x 0.25"
-    with pytest.raises(EngineError, match=r"the loss is inf at step 9 after 2 restores"):
-        train(restoring(nan_restores=2), NumpyEngine(explodes=8, stable=0.1), tmp_path / "b")
-
-
-@pytest.mark.parametrize("at", [5, 10, 15])
-def test_a_resumed_run_keeps_the_factor_and_ends_bit_identical(tmp_path: Path, at: int) -> None:
-    whole = NumpyEngine(explodes=8, stable=0.5)
-    run = restoring()
-    run = with_keys(run, {"trainer.checkpoint.keep": 9})
-    _, all_of_it = train(run, whole, tmp_path)
-    checkpoint = Checkpoint(storage.place(tmp_path, at))
-    engine = NumpyEngine(explodes=8, stable=0.5)
-    engine.load_state(checkpoint)
-    result, seen = train(run, engine, tmp_path, checkpoint)
-    assert engine.w == whole.w
-    assert engine.calls[0] == (at, 3, 0.5)
-    assert dict(seen.of("train/loss")) == dict(all_of_it.of("train/loss"))
-    assert dict(seen.of("learning_rate")) == dict(all_of_it.of("learning_rate"))
-    assert len(result.history.restores) == 1
-
-
-@pytest.mark.parametrize("policy", ["stop", "restore"])
-def test_a_nan_loss_of_the_first_step_suggests_no_learning_rate_and_restores_nothing(
-    tmp_path: Path, policy: str
-) -> None:
-    engine = NumpyEngine(w=float("inf"))
+def test_a_nan_loss_of_the_first_step_suggests_no_learning_rate(tmp_path: Path) -> None:
     with pytest.raises(
         NotFiniteError, match=r"at step 1, before the first update, so no learning rate helps: "
     ) as told:
-        train(restoring() if policy == "restore" else config(on_nan="stop"), engine, tmp_path)
+        train(config(), NumpyEngine(w=float("inf")), tmp_path)
     assert "optimizer.learning_rate" not in str(told.value)
     assert "JAX_DEBUG_NANS" in str(told.value)
-    assert [first for first, _, _ in engine.calls].count(0) == 1
 
 
 def test_nan_in_the_data_is_named_by_array_and_row() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.checkpoint.metric_history import MetricHistory, Restore, from_json, to_json
+from runner.checkpoint.metric_history import MetricHistory, from_json, to_json
 from runner.checkpoint.recorder import MetricRecorder
 from runner.engine.base import StepMetrics
-from runner.errors import EngineError, NotFiniteError
+from runner.errors import EngineError
 from runner.task.base import Evaluation
 
 NAN, WEIGHT = float("nan"), 64.0
@@ -51,8 +51,10 @@ class Log:
         return [(step, points["train/loss"]) for step, points in self.points]
 
 
-def make(log: Log, window: int = 10, *, on_nan: str = "stop") -> MetricRecorder:
-    return MetricRecorder(log, window, lambda step: step / 1000, metrics=["accuracy"], batch_size=64, on_nan=on_nan)
+def make(log: Log, window: int = 10, *, checks_loss: bool = True) -> MetricRecorder:
+    return MetricRecorder(
+        log, window, lambda step: step / 1000, metrics=["accuracy"], batch_size=64, checks_loss=checks_loss
+    )
 
 
 def feed(recorder: MetricRecorder, losses: Sequence[float], sizes: Sequence[int]) -> None:
@@ -137,7 +139,7 @@ def test_a_nan_or_inf_loss_raises_with_its_step(bad: float) -> None:
 
 def test_continue_logs_nan_and_inf_losses_and_continues() -> None:
     log = Log()
-    recorder = make(log, 2, on_nan="continue")
+    recorder = make(log, 2, checks_loss=False)
     feed(recorder, [1.0, NAN, 3.0, 3.0], [4])
     recorder.drain()
     assert [step for step, _ in log.losses] == [2, 4]
@@ -150,40 +152,13 @@ def copied(recorder: MetricRecorder) -> MetricHistory:
     return from_json(json.loads(json.dumps(to_json(recorder.history))))
 
 
-def test_restore_logs_nothing_from_the_bad_step_on_and_continues_from_the_checkpoint() -> None:
-    log = Log()
-    recorder = make(log, 2, on_nan="restore")
-    feed(recorder, [1.0, 3.0], [2])
-    recorder.drain()
-    held = copied(recorder)
-    recorder.add(2, Call([5.0, 5.0, 7.0, NAN, 7.0, 7.0]))
-    with pytest.raises(NotFiniteError, match="step 6"):
-        recorder.add(8, Call([NAN] * 4))
-    assert log.losses == [(2, 2.0), (4, 5.0)]
-    recorder.go_back(Restore(6, 2, 0.5), held)
-    assert recorder.epoch_means() == {"loss": 2.0, "accuracy": pytest.approx(0.02)}
-    recorder.add(2, Call([4.0, 4.0]))
-    recorder.drain()
-    assert log.losses == [(2, 2.0), (4, 5.0), (4, 4.0)]
-    assert [(step, means["loss"]) for step, means in recorder.history.train] == [(2, 2.0), (4, 4.0)]
-    assert log.points[-1][1]["learning_rate"] == pytest.approx(0.5 * 0.003)
-    recorder.add(4, Call([NAN]))
-    with pytest.raises(NotFiniteError, match="step 5"):
-        recorder.drain()
-
-
-def test_a_restored_history_logs_the_same_points_again_with_the_same_rates() -> None:
+def test_a_history_that_is_continued_logs_the_same_points_again() -> None:
     first, again = Log(), Log()
-    recorder = make(first, 1, on_nan="restore")
+    recorder = make(first, 1)
     feed(recorder, [1.0] * 4, [4])
     recorder.drain()
-    recorder.go_back(Restore(5, 4, 0.5), copied(recorder))
-    recorder.add(4, Call([1.0] * 3))
-    recorder.drain()
-    restored = make(again, 1, on_nan="restore")
-    restored.restore(7, copied(recorder))
+    make(again, 1).restore(4, copied(recorder))
     assert again.points == first.points
-    assert restored.rate_factor(7) == 0.5
 
 
 def test_epoch_means_are_over_the_steps_of_the_epoch_only() -> None:
@@ -212,13 +187,12 @@ def test_an_evaluation_is_logged_at_its_step_and_kept() -> None:
 
 
 def filled() -> MetricRecorder:
-    """Returns a history of 7 steps in windows of 2, with an evaluation, a rate and a return."""
-    recorder = make(Log(), 2, on_nan="restore")
+    """Returns a history of 7 steps in windows of 2, with an evaluation and a rate."""
+    recorder = make(Log(), 2)
     feed(recorder, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [7])
     recorder.drain()
     recorder.add_evaluation(4, Evaluation({"loss": 0.5, "accuracy": 0.25, "top_5": 1.0}, 9, {}, np.zeros(0)))
     recorder.add_rate(6, 2.0)
-    recorder.history.restores.append(Restore(3, 2, 0.5))
     return recorder
 
 

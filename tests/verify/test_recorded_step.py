@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from runner.checkpoint.metric_history import (
-    Restore,
     empty,
 )
 from runner.checkpoint.runs import SavedRun
@@ -43,20 +42,16 @@ def test_only_keys_that_change_a_step_are_differences(
 )
 def test_an_impossible_start_is_invalid(tmp_path, start: int, part: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError, match=r".") as raised:
-        record._start(SavedRun(tmp_path, {"run": "a"}), [20, 40], 10, start, empty([]))
+        record._start(SavedRun(tmp_path, {"run": "a"}), [20, 40], 10, start)
     assert part in str(raised.value)
 
 
 def test_without_a_checkpoint_before_the_step_the_run_is_computed_from_its_beginning(tmp_path) -> None:  # type: ignore[no-untyped-def]
     run = SavedRun(tmp_path, {"run": "a"})
-    assert record._start(run, [20, 40], 20, None, empty([])) is None
+    assert record._start(run, [20, 40], 20, None) is None
     branch = SavedRun(tmp_path, {"run": "a", "origin": "b@10"})
     with pytest.raises(ConfigError, match="branched from b@10"):
-        record._start(branch, [20, 40], 15, None, empty([]))
-    history = empty([])
-    history.restores.append(Restore(8, 5, 0.5))
-    with pytest.raises(ConfigError, match="restored a checkpoint"):
-        record._start(run, [20, 40], 15, None, history)
+        record._start(branch, [20, 40], 15, None)
 
 
 def test_a_difference_is_of_values_and_not_of_their_dtype(tmp_path) -> None:  # type: ignore[no-untyped-def]

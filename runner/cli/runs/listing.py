@@ -91,8 +91,7 @@ def _untracked(saved: SavedRun) -> ListedRun:
     # A process that was killed recorded no end.
     if record.get("ended") or process.is_gone(record["process"]):
         status = "UNFINISHED"
-        # The time of the last checkpoint, its last trace.
-        ended = storage.saved_at(saved.folder)
+        ended = record.get("seen")
     if record.get("finished"):
         status = "FINISHED"
     return ListedRun(saved.id, saved.folder.name, status, started, ended or started, saved=saved)

@@ -56,8 +56,6 @@ def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[
         )
     with_metrics(config, directions, steps)
     _check_effects(config)
-    if config.on_nan == "restore":
-        _check_restore(config)
 
 
 def check_length(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
@@ -102,7 +100,6 @@ def _check_effects(config: TrainerConfig) -> None:
     """Rejects a key that has no effect because another one switches its feature off."""
     checkpoint = config.checkpoint
     features = [
-        (config.on_nan == "restore", "trainer", config, ("nan_rate_factor", "nan_restores"), "on_nan=restore"),
         (config.profile.start is not None, "trainer.profile", config.profile, ("steps",), "profile.start=10"),
         (
             checkpoint.enabled,
@@ -122,25 +119,6 @@ def _check_effects(config: TrainerConfig) -> None:
                     problem=f"has no effect without trainer.{needed}",
                     fix=f"set trainer.{needed}, or remove {prefix}.{key}",
                 )
-
-
-def _check_restore(config: TrainerConfig) -> None:
-    """Checks that there are checkpoints to restore."""
-    if not config.checkpoint.enabled:
-        raise invalid(
-            "trainer.on_nan",
-            "restore",
-            problem="needs checkpoints, but trainer.checkpoint.enabled=false",
-            fix="set trainer.checkpoint.enabled=true or trainer.on_nan=stop",
-        )
-    # The last checkpoint may already have the weights that overflow; the one before it has not.
-    if config.checkpoint.keep < 2:
-        raise invalid(
-            "trainer.checkpoint.keep",
-            config.checkpoint.keep,
-            problem="must be at least 2 with trainer.on_nan=restore, as the last checkpoint may have bad weights",
-            fix="set trainer.checkpoint.keep=2",
-        )
 
 
 def with_metrics(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> TrainerConfig:

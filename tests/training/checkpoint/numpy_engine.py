@@ -18,9 +18,8 @@ from tests.numpy_engine import Read, means, splits
 class NumpyEngine:
     """As much of an engine as the loop and its checkpoints use."""
 
-    def __init__(self, features: int, classes: int, rate: float = 0.1, explodes: int | None = None) -> None:
-        """Makes the weights; step `explodes` ruins them at the full rate."""
-        self._explodes = explodes
+    def __init__(self, features: int, classes: int, rate: float = 0.1) -> None:
+        """Makes the weights."""
         self.weight = np.random.default_rng(0).normal(size=(features, classes))
         self.momentum = np.zeros_like(self.weight)
         self._rate = rate
@@ -34,8 +33,6 @@ class NumpyEngine:
             x = _features(batches.arrays["image"][index])
             noise = np.random.default_rng([1, first_step + index]).random(x.shape) > 0.1  # a dropout of its own
             rows.append(self._step(x * noise, batches.arrays["label"][index], rate_factor))
-            if first_step + index + 1 == self._explodes and rate_factor == 1.0:
-                self.weight = self.weight + np.nan
         loss, accuracy = np.array(rows, np.float64).T
         return Read(means(loss, accuracy, float(len(x))))
 

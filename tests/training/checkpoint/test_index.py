@@ -29,7 +29,7 @@ def die_after(folder: Path, start: int, points: int, every: int = 5) -> None:
     """Resumes from a step at another learning rate, and dies after so many points."""
     store = Store(dies_at=points)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(NumpyEngine.__init__, "__defaults__", (0.05, None))
+        patch.setattr(NumpyEngine.__init__, "__defaults__", (0.05,))
         with pytest.raises(Killed):
             train(make_config(every, keep=99, window=1), store, folder, at(folder, start))
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.checkpoint import stopping, storage
@@ -114,9 +114,8 @@ def train(
     folder: Path | None,
     start: Checkpoint | None = None,
     calls: int | None = None,
-    explodes: int | None = None,
 ) -> tuple[NumpyEngine, loop.Result]:
-    engine = NumpyEngine(16, 3, explodes=explodes)
+    engine = NumpyEngine(16, 3)
     held = cast(Engine, engine)
     saver: Saver = Saver()
     if start is not None:
@@ -127,9 +126,7 @@ def train(
         saver = Saver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0, goal)
     points = NewPoints(store, start)
     profiler = Profiler(config.trainer.profile, nothing, Path())
-    hooks = loop.LoopHooks(
-        points.log, points.forget, nothing, Display(), StopAfter(calls).raise_if_requested, saver, profiler
-    )
+    hooks = loop.LoopHooks(points.log, nothing, Display(), StopAfter(calls).raise_if_requested, saver, profiler)
     return engine, loop.train(config, held, dataset(config), hooks, start)
 
 
@@ -335,36 +332,3 @@ def test_another_model_is_rejected_by_its_first_variable(tmp_path: Path) -> None
     found._arrays = {"d/kernel": found._arrays["d/kernel"]}
     with pytest.raises(ConfigError, match="with another optimizer, the checkpoint lacks optimizer/momentum/d/kernel"):
         load(cast(Engine, NumpyEngine(16, 3)), found)
-
-
-@pytest.mark.nightly
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(deaths=st.lists(st.integers(0, 40), min_size=1, max_size=3), every=st.integers(2, 5), bad=st.integers(2, 22))
-@example(deaths=[7], every=5, bad=12)
-def test_a_run_killed_before_or_after_a_restore_ends_the_same(
-    tmp_path_factory: pytest.TempPathFactory, deaths: list[int], every: int, bad: int
-) -> None:
-    def run(store: Store, folder: Path, found: Checkpoint | None) -> tuple[NumpyEngine, loop.Result]:
-        config = make_config(every)
-        config = with_keys(config, {"trainer.on_nan": "restore"})
-        return train(config, store, folder, found, explodes=bad)
-
-    whole_store = Store()
-    whole = (*run(whole_store, tmp_path_factory.mktemp("whole"), None), whole_store)
-    assert len(whole[1].history.restores) == 1
-    folder, store = tmp_path_factory.mktemp("killed"), Store()
-    for death in deaths:
-        store.begin(last(folder))
-        store.dies_at = len(store.points) + death
-        try:
-            run(store, folder, last(folder))
-        except Killed:
-            store.points = store.points[: len(store.points) - len(store.points) % 4]
-        else:
-            break
-    store.dies_at = None
-    found = last(folder)
-    if found is None or found.step < whole[1].steps:
-        store.begin(found)
-        same(*run(store, folder, found), whole)
-    assert store.logged() == whole_store.logged()
