@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from runner.host.terminal import clean
 
@@ -66,12 +66,6 @@ _LEGEND_COLUMNS = 4
 # Smaller shards are drawn without an outline, which would cover them; and coordinates of an axis in the legend.
 _FINE = 40
 _MOST_COORDINATES = 16
-# Replicas are sheets behind the front one: at most so many.
-_SHEETS = 3
-
-# Ticks of the axis of a fraction, about a third of a decade of 1 - value apart, and its margin as a share.
-_TICKS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999, 1.0)
-_MARGIN = 0.05
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, Any]:
@@ -136,41 +130,6 @@ def log_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def show_last_tenth(axes: Axes, values: Sequence[float]) -> None:
-    """Makes the y axis of a fraction that rises into the last tenth below 1 logarithmic in 1 - value.
-
-    On a linear axis, a run that begins at 0.1 and ends at 0.98 shows its first epoch and nothing else. The axis stays
-    linear for values that are not fractions of 1, and if all of them are below or all in the last tenth.
-    """
-    finite = np.array([value for value in values if math.isfinite(value)])
-    if not len(finite):
-        return
-    low = float(finite.min())
-    high = float(finite.max())
-    if low < 0 or high > 1 or not low < 0.9 <= high:
-        return
-    # Added to 1 - value, because a value of 1 has no logarithm. A fraction of 10,000 examples has no finer values.
-    shift = max(float((1 - finite[finite < 1]).min()), 1e-5) / 2
-
-    def forward(value: npt.ArrayLike) -> Array:
-        # The lower bound keeps the margin above 1 finite.
-        return -np.log10(np.maximum(1 + shift - np.asarray(value, float), shift / 4))
-
-    def inverse(position: npt.ArrayLike) -> Array:
-        return 1 + shift - 10 ** -np.asarray(position, float)
-
-    axes.set_yscale("function", functions=(forward, inverse))
-    bottom = float(forward(low))
-    top = float(forward(high))
-    margin = _MARGIN * (top - bottom)
-    bounds = [float(inverse(bottom - margin)), float(inverse(min(top, float(forward(1.0))) + margin))]
-    axes.set_ylim(*bounds)
-    axes.yaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if bounds[0] <= tick <= bounds[1]]))
-    axes.yaxis.set_minor_locator(FixedLocator([]))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.set_ylabel("spaced by the logarithm of 1 - value")
-
-
 def legend_right(axes: Axes) -> None:
     """Draws the legend to the right of the axes, where it hides no point."""
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -191,18 +150,8 @@ class Curve:
     dashed: bool = False  # so that both of two coinciding curves are visible
 
 
-def curves(
-    path: Path,
-    panels: Mapping[str, Sequence[Curve]],
-    along: str,
-    *,
-    rising: Collection[str] = (),
-    from_zero: bool = False,
-) -> None:
-    """Draws one panel per metric, with a label along the horizontal axis.
-
-    In panels where higher is better (`rising`), fractions near 1 get an axis that shows the last tenth.
-    """
+def curves(path: Path, panels: Mapping[str, Sequence[Curve]], along: str) -> None:
+    """Draws one panel per metric, with a label along the horizontal axis."""
     columns = min(max(len(panels), 1), 2)
     rows = max(-(-len(panels) // 2), 1)
     figure, grid = subplots(rows, columns, (5.5 * columns + (2.0 if columns == 1 else 0.0), 4.2 * rows))
@@ -230,10 +179,6 @@ def curves(
         if "loss" in name and min(values, default=0.0) > 0 and 3 * min(values) < max(values):
             # Below a factor of 3 a linear axis shows the same, and is easier to read.
             log_axis(axes)
-        if name in rising:
-            show_last_tenth(axes, values)
-        if from_zero:
-            axes.set_ylim(bottom=0)
     for axes in flat[len(panels) :]:
         axes.axis("off")
     if entries:
@@ -248,7 +193,6 @@ def against(
     key: str,
     series: Mapping[str, Sequence[tuple[str, float, float]]],
     *,
-    rises: bool,
     joined: bool = True,
 ) -> None:
     """Draws a metric by the values of one key.
@@ -258,7 +202,6 @@ def against(
       metric: its name.
       key: across.
       series: what is the same for some points, to their (value of the key, mean, deviation); at most seven.
-      rises: higher is better.
       joined: connects numeric values.
     """
     texts = list(dict.fromkeys(text for points in series.values() for text, _, _ in points))
@@ -266,7 +209,6 @@ def against(
     is_numeric = not any(map(math.isnan, numbers))
     places = dict(zip(texts, numbers if is_numeric else map(float, range(len(texts))), strict=True))
     figure, axes = subplots(1, 1, (7.5, 4.4))
-    means: list[float] = []
     for index, (label, points) in enumerate(series.items()):
         ordered = sorted(points, key=lambda point: places[point[0]])
         # Points of several series in one category are drawn side by side.
@@ -278,7 +220,6 @@ def against(
         look["lw"] = 1.6 if is_numeric and joined else 0.0
         look["linestyle"] = (0, (4, 3)) if index % 2 else "solid"
         axes.errorbar(x, y, yerr=errors if any(errors) else None, elinewidth=1.2, alpha=0.85, **look)
-        means += y
     if is_numeric and min(numbers, default=0.0) > 0 and max(numbers) >= 8 * min(numbers):
         # Sweeps usually double, or go by tens.
         axes.set_xscale("log")
@@ -292,8 +233,6 @@ def against(
     if not is_numeric:
         axes.set_xlim(-0.5, len(texts) - 0.5)
     axes.set(xlabel=key, title=f"{metric} by {key.rpartition('.')[2]}")
-    if rises:
-        show_last_tenth(axes, means)
     axes.grid(alpha=0.25)
     if len(series) > 1:
         legend_right(axes)
@@ -368,13 +307,6 @@ def plan(
     save(figure, path)
 
 
-def bars(path: Path, chart: Bars) -> None:
-    """Draws bars alone."""
-    figure = Figure(figsize=(9.0, _BAR * len(chart.rows)), facecolor="white")
-    _draw_bars(figure.add_axes((0.0, 0.0, 1.0, 1.0)), chart)
-    save(figure, path)
-
-
 def _height(chart: Bars) -> float:
     """Returns the inches of bars with heading, scale and legend."""
     return 0.9 + _BAR * len(chart.rows) + 0.2 * -(-len(chart.parts) // _LEGEND_COLUMNS)
@@ -420,8 +352,8 @@ def _draw_variables(
             x = _COLUMNS[1] + 0.24 * place
             axes.add_patch(Rectangle((x, middle - 0.1), 0.22, 0.2, facecolor=color, edgecolor=_EDGE, lw=0.6))
             axes.text(x + 0.11, middle, str(place), va="center", ha="center", fontsize=7, color=ink(color))
-    mixed = "mixed: sharded over several axes; " if len(mesh) > 1 else ""
-    words = f"gray: replicated; {mixed}sheets behind: replicas"
+    mixed = "; mixed: sharded over several axes" if len(mesh) > 1 else ""
+    words = f"gray: replicated{mixed}"
     top = line * len(mesh)
     axes.text(_COLUMNS[1], top + 0.5 * line, words, va="center", fontsize=8, color=_GRAY)
     headings = ("variable", "shards, not to scale", "bytes (dark: one device)", "per device")
@@ -461,11 +393,7 @@ def _draw_shards(axes: Axes, mesh: Mapping[str, int], row: Sharded, middle: floa
     down = _places(mesh, shown[:1] if len(shown) > 1 else [])
     across = _places(mesh, shown[1:] if len(shown) > 1 else shown)
     height = 0.3 if len(shown) > 1 else 0.14
-    replicas = math.prod(mesh.values()) // (len(down) * len(across))
     top = middle - height / 2
-    for sheet in reversed(range(1, min(replicas, _SHEETS + 1))):
-        corner = (left + 0.04 * sheet, top - 0.03 * sheet)
-        axes.add_patch(Rectangle(corner, width, height, facecolor="#F4F4F4", edgecolor="#A0A0A0", lw=0.7))
     is_fine = len(across) > _FINE or len(down) > _FINE // 8
     for (index, one), (column, other) in itertools.product(enumerate(down), enumerate(across)):
         color = of_shard(mesh, {**one, **other})

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from runner import figures
-from runner.figures import SERIES, examples, ink, of_shard, show_last_tenth, subplots
+from runner.figures import SERIES, examples, ink, of_shard
 
 
 def size(path: Path) -> tuple[int, int]:
@@ -19,37 +19,6 @@ def size(path: Path) -> tuple[int, int]:
     head = path.read_bytes()[:24]
     assert head[1:4] == b"PNG"
     return int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
-
-
-def ticks(values: list[float]) -> list[float] | None:
-    """Returns the ticks of a share's axis; None where it keeps its even spacing."""
-    _, axes = subplots(1, 1, (5, 4))
-    axes.plot(values)
-    show_last_tenth(axes, values)
-    return None if axes.get_yscale() == "linear" else sorted(axes.get_yticks())
-
-
-def test_the_last_tenth_of_an_accuracy_takes_at_least_half_of_its_axis() -> None:
-    values = [0.1, 0.6, 0.85, 0.93, 0.97, 0.985, 1.0]
-    _, axes = subplots(1, 1, (5, 4))
-    axes.plot(values)
-    show_last_tenth(axes, values)
-    low, at, high = (axes.transData.transform((0, value))[1] for value in (values[0], 0.9, 1.0))
-    assert (high - at) > 0.5 * (high - low)
-    places = axes.transAxes.inverted().transform(axes.transData.transform([(0, value) for value in values]))[:, 1]
-    assert (np.diff(places) > 0).all(), "order is kept"
-    assert places.min() >= 0
-    assert places.max() <= 1
-    assert "logarithm" in axes.get_ylabel(), "an axis that is not even says so"
-
-
-@pytest.mark.parametrize("top", [0.95, 0.97, 0.99, 0.9991, 1.0])
-def test_the_ticks_show_the_last_tenth(top: float) -> None:
-    found = ticks([0.3, 0.8, 0.92, top])
-    assert found is not None
-    assert 0.9 in found
-    assert len([one for one in found if one >= 0.9]) >= 2
-    assert len(found) <= 19
 
 
 def contrast(one: object, other: object) -> float:

@@ -23,7 +23,7 @@ HEAVY = ("numpy", "tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotli
 ORDER = (
     *("__main__", "advise", "evaluate", "export", "generate", "init", "runs", "supervise", "cli"),
     *("verify", "train", "plan", "checkpoint", "tracking", "engine", "model", "task", "cluster", "layout", "data"),
-    *("arrays", "figures", "config", "host", "errors"),
+    *("arrays", "console", "figures", "config", "host", "errors"),
 )
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from runner.host.console import Column, fitted
+from runner.console import Column, fitted
 
 COLUMNS = (
     Column("variable"),

@@ -13,11 +13,11 @@ from runner import figures
 from runner.cli import tables
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig, TaskConfig
+from runner.console import Console
 from runner.data import contents, loading
 from runner.data.base import TARGETS, Dataset
 from runner.engine import registry
 from runner.errors import did_you_mean, invalid
-from runner.host.console import Console
 from runner.host.outputs import required, spared
 from runner.host.signals import heard
 from runner.task import registry as tasks

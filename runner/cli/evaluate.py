@@ -9,13 +9,13 @@ from omegaconf import DictConfig
 from runner.cluster.team import current
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
+from runner.console import Console
 from runner.data import loading
 from runner.data.augment import Augmented
 from runner.data.base import SPLITS, Dataset, DataSource, Encoding
 from runner.engine import devices, registry
 from runner.errors import ConfigError, invalid
 from runner.host import stages
-from runner.host.console import Console
 from runner.host.outputs import spared
 from runner.host.signals import heard
 from runner.layout import mesh

@@ -18,13 +18,13 @@ from runner.checkpoint.resume import Previous
 from runner.cluster.team import current
 from runner.config.convert import resolved
 from runner.config.schema import MeshConfig, RunConfig
+from runner.console import Console
 from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, lengths, registry
 from runner.errors import EngineError
 from runner.host import stages
-from runner.host.console import Console
 from runner.host.late import late
 from runner.host.outputs import quiet_native_log
 from runner.host.signals import heard

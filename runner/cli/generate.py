@@ -9,11 +9,11 @@ from omegaconf import DictConfig
 from runner.cluster.team import current
 from runner.config.convert import resolved
 from runner.config.schema import GenerateConfig, RunConfig
+from runner.console import Console
 from runner.data import loading
 from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.host import stages
-from runner.host.console import Console
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.task import registry as tasks

@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
+from runner.console import size as size_text
 from runner.engine import devices
-from runner.host.console import size as size_text
 from runner.host.outputs import quiet_native_log, required
 from runner.host.signals import at_exit
 from runner.plan import rows

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from runner.host.console import Column, Console, fitted
+from runner.console import Column, Console, fitted
 from runner.task import metrics
 
 _SHORT_TITLES = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from runner.cluster.launch import AS_TYPED, LAUNCHER_VARIABLE
-from runner.config.names import varied_name
+from runner.cluster.names import varied_name
 from runner.errors import EXIT_DONE, EXIT_REFUSED
 from runner.host.signals import SIGNALS, StopRequest
 

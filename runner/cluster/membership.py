@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field
 
 from runner.cluster.launch import LAUNCHER_VARIABLE
-from runner.config.names import varied_name
+from runner.cluster.names import varied_name
 from runner.host import session
 
 _VARIABLE = "RUNNER_SWEEP_JOB"

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from runner.data.base import Array
     from runner.engine.base import PlainModel
     from runner.engine.common import Engine
-    from runner.host import imports
+    from runner.model import own_modules
     from runner.task.base import DataSpec
 else:
-    imports = late("runner.host.imports")  # imports NumPy
+    own_modules = late("runner.model.own_modules")  # imports NumPy
 
 TF_KERAS = "tf_keras"
 KERAS_3 = "keras"
@@ -186,7 +186,7 @@ def _prepare_imports(config: RunConfig) -> None:
     engine_libraries: set[str] = set()
     for entry in ENGINES.values():
         engine_libraries.update(entry.libraries)
-    imports.watch(config.trainer.seed, user_packages - engine_libraries)
+    own_modules.watch(config.trainer.seed, user_packages - engine_libraries)
 
 
 def _prepare_environment(config: RunConfig) -> None:
@@ -219,7 +219,7 @@ def load(config: RunConfig) -> None:
     """Sets the process's environment for an engine and imports its libraries, but not those in `hidden`."""
     check_installed(config.engine.name)
     entry = ENGINES[config.engine.name]
-    if not imports.is_watching():
+    if not own_modules.is_watching():
         _prepare_imports(config)
     _prepare_environment(config)
     first = entry.libraries[0]

@@ -101,30 +101,6 @@ def quiet_native_log(path: Path) -> Iterator[None]:
         os.close(stderr)
 
 
-def append_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
-    """Appends bytes to a file completely, or raises OSError and leaves it as it was.
-
-    With `sync`, it returns only when they are on the disk.
-    """
-    is_new = not path.exists()
-    # Unbuffered: after an error, a buffer would be written again as the file closes.
-    with path.open("ab", buffering=0) as file:
-        before = file.tell()
-        remaining = memoryview(data)
-        try:
-            while remaining:
-                written = file.write(remaining)
-                remaining = remaining[written:]
-            if sync:
-                os.fsync(file.fileno())
-        except OSError:
-            with suppress(OSError):
-                file.truncate(before)
-                if is_new:
-                    path.unlink()
-            raise
-
-
 class LogFile(logging.FileHandler):
     """A log file whose disk may be full: that is one warning, where logging prints a traceback per record."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner import figures
-from runner.host.console import size
+from runner.console import size
 from runner.layout import mesh
 from runner.plan import limits, rows
 from runner.plan.base import Plan, VariablePlan

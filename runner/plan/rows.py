@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runner.host.console import size
+from runner.console import size
 from runner.layout import mesh
 from runner.layout.rules import alike_once
 from runner.plan import known_errors, limits

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from rich.console import Group
 from rich.text import Text
 
-from runner.host.console import Column, Console, fitted
+from runner.console import Column, Console, fitted
 from runner.plan import rows
 from runner.plan.base import Plan
 

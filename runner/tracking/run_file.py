@@ -17,7 +17,6 @@ from pathlib import Path
 from runner.cluster import process
 from runner.host.folders import is_own
 from runner.host.lock import lock_until_exit
-from runner.host.outputs import append_whole
 from runner.host.paths import outputs_dir
 from runner.tracking.location import fingerprint
 from runner.tracking.records import Record, from_json, to_json
@@ -76,6 +75,30 @@ class RunFile:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def append_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
+    """Appends bytes to a file completely, or raises OSError and leaves it as it was.
+
+    With `sync`, it returns only when they are on the disk.
+    """
+    is_new = not path.exists()
+    # Unbuffered: after an error, a buffer would be written again as the file closes.
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        remaining = memoryview(data)
+        try:
+            while remaining:
+                written = file.write(remaining)
+                remaining = remaining[written:]
+            if sync:
+                os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                file.truncate(before)
+                if is_new:
+                    path.unlink()
+            raise
 
 
 @dataclass(frozen=True)

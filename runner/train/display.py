@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from runner.host.console import Console
+from runner.console import Console
 from runner.task.base import Evaluation
 
 # A log of a long run stays short, and that of a run that hangs shows it soon.

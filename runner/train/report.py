@@ -24,7 +24,6 @@ from runner.engine.lengths import RunLength
 from runner.host.late import late
 from runner.host.outputs import quiet_native_log, spared
 from runner.task.base import DataSpec, Evaluation, Report
-from runner.task.metrics import MAXIMIZE
 from runner.tracking import Tracker
 from runner.train import loop
 from runner.train.display import result_table, shown
@@ -147,11 +146,10 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
     files: dict[str, Writer] = {}
     # A single point is no curve.
     if max(len(history.train), len(history.evaluations)) > 1:
-        rising = [name for name, direction in task.directions.items() if direction == MAXIMIZE]
         evaluations = [(step, evaluation.metrics) for step, evaluation in history.evaluations]
         panels = curves(history.train, history.epochs, evaluations, length, splits.selecting_name)
         along = f"epoch (of {length.epoch:,} steps)" if length.by_epochs else "step"
-        files["curves.png"] = lambda path: figures.curves(path, panels, along, rising=rising)
+        files["curves.png"] = lambda path: figures.curves(path, panels, along)
     files |= report.files
     files["summary.json"] = lambda path: path.write_text(summary)
     return files

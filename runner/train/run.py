@@ -22,6 +22,7 @@ from runner.cluster.team import current
 from runner.config import compose
 from runner.config.convert import as_typed, choices, resolved
 from runner.config.schema import ModelConfig, RunConfig
+from runner.console import Console
 from runner.data import loading, workers
 from runner.data.base import Dataset
 from runner.data.vocabulary import TOKENIZER
@@ -29,7 +30,6 @@ from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
 from runner.errors import EngineError, UnsavedError
 from runner.host import folders, stages
-from runner.host.console import Console
 from runner.host.outputs import quiet_native_log, required, spared
 from runner.host.outputs import warn as warn_of_disk
 from runner.host.signals import heard

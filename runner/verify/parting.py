@@ -22,8 +22,8 @@ from runner.checkpoint.places import Place
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import SavedRun
 from runner.config.quoting import quoted
+from runner.console import Console
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, invalid, shown
-from runner.host.console import Console
 from runner.layout.paths import is_variable
 from runner.verify.replay import FILE, State, config_differences, sketches
 

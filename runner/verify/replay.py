@@ -30,13 +30,13 @@ from runner.cluster.team import current
 from runner.config.convert import flatten, resolved
 from runner.config.schema import ProfileConfig, ReplayConfig, RunConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
+from runner.console import Console
 from runner.data import workers
 from runner.data.base import Array, Dataset
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
 from runner.errors import ConfigError, EngineError, invalid, shown
 from runner.host import stages
-from runner.host.console import Console
 from runner.host.late import late
 from runner.host.outputs import quiet_native_log
 from runner.host.signals import StopRequest, heard

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rich.console import Group
 
+from runner.console import Column, fitted
 from runner.engine import registry
-from runner.host.console import Column, fitted
 from runner.host.libraries import installed
 from runner.plan.table import WIDTH
 from runner.verify import points

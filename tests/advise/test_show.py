@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.host.console import Console
+from runner.console import Console
 from runner.plan.advise import (
     ranking,
     show,

@@ -58,17 +58,3 @@ def test_a_warning_is_on_the_terminal_and_in_the_log_while_native_output_is_in_t
     )
     assert done.stderr == "warning: the store is slow\nwarning: it is gone\n"
     assert (tmp_path / "runner.log").read_text() == "native words\nwarning: the store is slow\n"
-
-
-def test_what_is_appended_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a"
-    outputs.append_whole(path, b"one", sync=True)
-    outputs.append_whole(path, b"two")
-
-    def failing(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", failing)
-    with pytest.raises(OSError, match="Input/output"):
-        outputs.append_whole(path, b"three", sync=True)
-    assert path.read_bytes() == b"onetwo"

@@ -13,8 +13,8 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
+from runner.console import Column, Console, fitted
 from runner.host import terminal
-from runner.host.console import Column, Console, fitted
 from runner.host.terminal import Output, clean, incomplete
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +86,7 @@ def test_every_console_of_a_command_is_this_one() -> None:
         if of_rich and any(isinstance(node.func, ast.Name) and node.func.id == "Console" for node in calls):
             makers.add(str(path))
         assert not any(isinstance(node.func, ast.Attribute) and node.func.attr == "from_markup" for node in calls)
-    assert not makers, "names would be read as markup; use runner.host.console"
+    assert not makers, "names would be read as markup; use runner.console"
 
 
 def test_a_full_disk_costs_only_what_is_printed_meanwhile_once_a_run_began(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from matplotlib import image
 from rich.console import Console
 
-from runner.host import console
+from runner import console
 from runner.plan import picture, rows
 from runner.plan.base import MemoryPart, Rates, Traffic, VariablePlan
 from runner.plan.files import markdown

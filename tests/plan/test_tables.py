@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from runner import console
 from runner.cli import plan as main
 from runner.config.schema import MeshConfig, PlanConfig
 from runner.engine.base import Collective, ProgramCost
 from runner.figures import of_shard
-from runner.host import console
 from runner.plan import rows
 from runner.plan.base import Rates, Traffic
 from runner.plan.files import NAMES, markdown, write_files

@@ -15,8 +15,8 @@ from runner.cli.runs.listing import ListedRun
 from runner.cli.runs.records import RunRecord
 from runner.cli.runs.request import Request
 from runner.config.schema import CheckpointConfig, TrackingConfig
+from runner.console import size as size_text
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError
-from runner.host.console import size as size_text
 from runner.host.paths import outputs_dir, project_root
 from runner.tracking import run_file, send
 from runner.tracking.location import shown, sqlite_path, tracking_uri

@@ -10,7 +10,7 @@ from pathlib import Path
 from runner import figures
 from runner.cli import tables
 from runner.cli.runs.records import RunRecord, higher_is_better, history, judged_by, shown_metrics, values_in
-from runner.config.names import short_keys, short_value, varied_name
+from runner.cluster.names import short_keys, short_value, varied_name
 from runner.host import folders
 from runner.task import metrics
 from runner.tracking.store import Store
@@ -150,6 +150,5 @@ def draw_curves(path: Path, store: Store, runs: Mapping[str, RunRecord], names: 
             panels.setdefault(metric, []).append(curve)
     if not panels:
         return False
-    rising = [metric for metric in panels if higher_is_better(metric, list(runs.values()))]
-    figures.curves(path, panels, "training examples" if by_examples else "training steps", rising=rising)
+    figures.curves(path, panels, "training examples" if by_examples else "training steps")
     return True

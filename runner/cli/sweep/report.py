@@ -12,12 +12,12 @@ from pathlib import Path
 from runner import figures
 from runner.checkpoint.arguments import KEYS, key_of
 from runner.cli import plan, tables
-from runner.cli.runs.records import RunRecord, from_run, higher_is_better, results_of, shown_metrics, values_in
+from runner.cli.runs.records import RunRecord, from_run, results_of, shown_metrics, values_in
 from runner.cli.sweep.parent import Values, values_of
 from runner.cli.sweep.sweep import Sweep
 from runner.cluster.jobs import GOOD, Job, Outcome, jobs_text
 from runner.cluster.membership import varied_tags
-from runner.config.names import short_keys, short_value, varied_name
+from runner.cluster.names import short_keys, short_value, varied_name
 from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.task import metrics
@@ -188,8 +188,7 @@ def _draw(path: Path, metric: str, key: str, judged: Sequence[Entry]) -> None:
     are_related = len(series) <= len(figures.SERIES)
     if not are_related:  # more series than colors are points without a name
         series = {"": [point for points in series.values() for point in points]}
-    records = [entry.record for entry in judged]
-    figures.against(path, metric, key, series, rises=higher_is_better(metric, records), joined=are_related)
+    figures.against(path, metric, key, series, joined=are_related)
 
 
 def _command(sweep: Sweep, job: Job) -> str:

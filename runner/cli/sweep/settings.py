@@ -12,11 +12,11 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from runner.checkpoint.arguments import key_of
+from runner.cluster.names import short_keys
 from runner.config import texts, values
 from runner.config.build import build
 from runner.config.compose import directory
 from runner.config.convert import as_typed, convert_group
-from runner.config.names import short_keys
 from runner.config.schema import SweepConfig, TrackingConfig
 from runner.config.schema_hydra import GridSweeper, ProcessLauncher, SearchSweeper
 from runner.errors import ConfigError, invalid

@@ -24,9 +24,9 @@ from runner.engine.jax.shards import host_memory
 from runner.engine.layer_notes import Outputs
 from runner.engine.mappings import keys_by_id, map_values, subset, without
 from runner.errors import ConfigError, in_one_line, invalid
-from runner.host.imports import seeded
 from runner.model import builder, contract, padding, preprocessing, stored, target
 from runner.model.hub import inputs as hub_inputs
+from runner.model.own_modules import seeded
 from runner.model.stored import StoredValue
 from runner.task.base import DataSpec
 

@@ -20,11 +20,11 @@ from runner.checkpoint.arguments import key_of
 from runner.config import compose
 from runner.config.convert import as_typed, choices
 from runner.config.schema import HardwareConfig, RunConfig
+from runner.console import size
 from runner.data import loading
 from runner.engine import registry
 from runner.errors import EngineError
 from runner.host import stages
-from runner.host.console import size
 from runner.host.late import late
 from runner.host.outputs import required, spared
 from runner.layout import mesh, transformers

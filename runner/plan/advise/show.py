@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.host.console import size
+from runner.console import size
 from runner.layout import mesh
 from runner.plan import rows
 from runner.plan.advise import ranking

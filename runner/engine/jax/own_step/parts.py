@@ -27,9 +27,9 @@ from runner.engine.mappings import keys_by_id
 from runner.engine.optim.schedules import is_constant, learning_rate
 from runner.engine.optim.stock import stock_optimizer
 from runner.errors import ConfigError
-from runner.host.imports import seeded
 from runner.layout.paths import RESERVED, slot_path
 from runner.model import builder, preprocessing
+from runner.model.own_modules import seeded
 from runner.model.stored import StoredValue
 from runner.task.base import DataSpec
 from runner.task.custom import StepTask

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.host import imports
+from runner.model import own_modules
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +30,11 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(installed))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    imports._installed.cache_clear()
+    own_modules._installed.cache_clear()
     forget()
     yield
     forget()
-    imports._installed.cache_clear()
+    own_modules._installed.cache_clear()
 
 
 def forget() -> None:
@@ -43,7 +43,7 @@ def forget() -> None:
 
 
 def drawn(name: str, seed: int = 1) -> Any:
-    imports.watch(seed)
+    own_modules.watch(seed)
     return importlib.import_module(name).DRAWN
 
 
@@ -69,7 +69,7 @@ def test_the_callers_streams_go_on_as_if_nothing_had_been_imported() -> None:
     random.seed(5)
     np.random.seed(5)
     drawn("own_second")
-    with imports.seeded(3):
+    with own_modules.seeded(3):
         random.random()
         np.random.random()
     assert (random.random(), np.random.random()) == expected
@@ -84,7 +84,7 @@ def test_a_module_is_as_any_other_afterwards() -> None:
 
 
 def test_a_users_module_is_the_first_to_need_numpys_generator(tmp_path: Path) -> None:
-    code = "from runner.host import imports; imports.watch(1); import own_first; print(own_first.DRAWN)"
+    code = "from runner.model import own_modules; own_modules.watch(1); import own_first; print(own_first.DRAWN)"
     path = os.pathsep.join([str(Path(__file__).parents[2]), str(tmp_path), str(tmp_path / "site-packages")])
     done = subprocess.run(
         [sys.executable, "-c", code],
