@@ -186,14 +186,12 @@ class PlainModel:
 
     Attributes:
       model: called with what `Task.inputs` returns and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
-      keras: the same network as a Keras model, for a file in Keras's own format; None if there is none.
-      why: in words, why `keras` is None.
+      keras: the same network as a Keras model, for a file in Keras's own format.
     """
 
     model: Any
     keras: Any
     package: str
-    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from runner.config.values import changed, check_name
 from runner.engine.optim.rules import OPTIMIZERS
 from runner.engine.registry import ENGINES, check_installed
 from runner.errors import invalid
-from runner.model import target
+
+_CORE_BUILDER = "runner.model.core.build"
 
 # Keys whose other values need an engine that is `full`: key -> the value that asks for nothing.
 _OF_FULL_ENGINES: Mapping[str, object] = {
@@ -97,18 +98,13 @@ def _check_keys(config: EngineConfig) -> None:
 
 
 def check_model(config: RunConfig, *, has_several: bool) -> None:
-    """Rejects Keras models, and tasks with several outputs, for the engine that trains tf.Modules."""
+    """Rejects other models, and tasks with several outputs, for the engine that trains tf.Modules."""
     engine = config.engine.name
     if not ENGINES[engine].takes_layouts:
         return
-    if not target.takes_layouts(config.model):
-        raise invalid(
-            "engine",
-            engine,
-            problem=f"needs a builder with a parameter `{target.LAYOUTS}`, which model._target_="
-            f"{config.model.target} lacks",
-            fix="set model=mlp_core, or choose another engine for a builder of Keras models",
-        )
+    if config.model.target != _CORE_BUILDER:
+        problem = f"trains the tf.Modules of model=mlp_core, not model._target_={config.model.target}"
+        raise invalid("engine", engine, problem=problem, fix="set model=mlp_core, or choose another engine")
     if has_several:
         problem = f"trains models of one output, but task={config.task.name} judges several"
         raise invalid("engine", engine, problem=problem, fix="set engine=keras_dtensor or engine=jax")

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.cluster import accelerators, place
 from runner.cluster import checks as checks_cluster
 from runner.cluster.accelerators import GPU, TPU, Accelerators, counted
-from runner.config.schema import ClusterConfig, MeshConfig, RunConfig
+from runner.config.schema import ClusterConfig, HardwareConfig, MeshConfig, RunConfig
 from runner.engine.registry import ENGINES
 from runner.errors import ConfigError, invalid
 from runner.host.session import command_module
@@ -186,7 +186,7 @@ def describe_mesh(config: RunConfig, asked: str) -> str:
     model = choice.model if is_chosen else ""
     devices = counted(mesh.size(config.mesh.axes), kind, model) + _in_processes(place.count(config.cluster))
     text = f"mesh {mesh.describe(config.mesh.axes)} on {devices}"
-    note = planning_note(config)
+    note = planning_note(config.mesh, config.hardware, config.cluster)
     if note and command_module() == _PLAN_COMMAND:
         text += f", {note}"
     # The reason is that of the choice: it says nothing of another kind of device.
@@ -205,16 +205,16 @@ def device_lines(config: RunConfig, composed: DictConfig) -> list[str]:
     return [describe_mesh(config, str(OmegaConf.select(composed, "mesh.device", default=AUTO)))]
 
 
-def planning_note(config: RunConfig) -> str:
+def planning_note(on: MeshConfig, hardware: HardwareConfig, cluster: ClusterConfig) -> str:
     """Returns how a mesh of accelerators is planned, and whether they are missing here; empty for CPUs."""
-    kind = config.mesh.device
-    if not config.hardware.is_here:
-        return f"hardware={config.hardware.name}, which need not be here"
+    kind = on.device
+    if not hardware.is_here:
+        return f"hardware={hardware.name}, which need not be here"
     if kind == CPU:
         return ""
     available = accelerators.find(kind)
     text = "planned on virtual CPU devices"
-    if _count_in_all(config.cluster, available) >= mesh.size(config.mesh.axes):
+    if _count_in_all(cluster, available) >= mesh.size(on.axes):
         return text
     verb = "is" if available.count in (0, 1) else "are"
     return f"{text}, as {available.words()} {verb} here"

@@ -63,7 +63,7 @@ class EngineEntry:
       hidden: packages that the libraries import only because they are installed.
       keys: keys of the group `engine` that this engine has and not every engine.
       precisions: valid values of `engine.precision`.
-      takes_layouts: its builders must have a parameter `layouts`; they build no Keras model.
+      takes_layouts: it trains the tf.Modules of `model=mlp_core`, whose builder takes layouts.
       full: it trains models of Keras 3 with all features: accelerators, several processes, steps of a user's class
         (`task=step`), frozen variables (`model.trainable`), layout maps of models (`layout.from_model`), and plans for
         absent hardware.

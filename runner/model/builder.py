@@ -60,7 +60,6 @@ def data_arguments(builder: Callable[..., Any], config: ModelConfig, data: DataS
 def call(
     builder: Callable[..., Any],
     config: ModelConfig,
-    fix: str = "",
     finish: Callable[[Any], Any] = lambda model: model,
     **arguments: Any,
 ) -> Any:
@@ -74,24 +73,22 @@ def call(
     # A builder that imports its Keras itself need not take it.
     if not _accepts(builder, "keras"):
         del arguments["keras"]
-    _check_signature(builder, config, arguments, fix)
+    _check_signature(builder, config, arguments)
     try:
         return finish(builder(**arguments, **config.options))
     except ConfigError:
         # From one of our own builders, which names the key.
         raise
     except Exception as error:
-        keras_3 = sys.modules.get("keras")
-        if keras_3 is not None and keras_3 is not own_keras:
-            # Only a user's code has imported it then, and its layers and tf_keras's don't take each other's tensors.
-            fix = "set engine=jax for a Keras 3 model"
         reason = in_one_line(f"{type(error).__name__}: {error}")
         message = f"model._target_={config.target}: the builder raised {reason} ({line_of(error)})"
         if config.options:
             options = ", ".join(f"model.{key}={shown(value)}" for key, value in config.options.items())
             message += f"; it was given {options}"
-        if fix:
-            message += f"; {fix}"
+        keras_3 = sys.modules.get("keras")
+        if keras_3 is not None and keras_3 is not own_keras:
+            # Only a user's code has imported it then, and its layers and tf_keras's don't take each other's tensors.
+            message += "; set engine=jax for a Keras 3 model"
         raise ConfigError(message) from error
 
 
@@ -111,7 +108,7 @@ def _accepts_any(named_parameters: Mapping[str, inspect.Parameter]) -> bool:
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in named_parameters.values())
 
 
-def _check_signature(builder: Callable[..., Any], config: ModelConfig, arguments: Mapping[str, Any], fix: str) -> None:
+def _check_signature(builder: Callable[..., Any], config: ModelConfig, arguments: Mapping[str, Any]) -> None:
     try:
         # A wrapper is called with its own signature.
         signature = inspect.signature(builder, follow_wrapped=False)
@@ -125,7 +122,7 @@ def _check_signature(builder: Callable[..., Any], config: ModelConfig, arguments
         own_names = ", ".join(signature.parameters) or "nothing"
         raise ConfigError(
             f"model._target_={config.target}: it takes {own_names}, but a builder is called with "
-            f"{', '.join([*arguments, *config.options])}; {fix or error}"
+            f"{', '.join([*arguments, *config.options])}; {error}"
         ) from error
 
 
@@ -141,21 +138,16 @@ def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> Non
             "with one optimizer; return one keras.Model, whose outputs task=custom combines, or write a custom step "
             "with several optimizers, as for a GAN (task=step with engine=jax)"
         )
-    if kind.__module__.partition(".")[0] != "keras":
-        check_not_keras_3(model, config)
+    is_keras_3 = any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__)
+    if is_keras_3 and library == "tf_keras":
+        raise ConfigError(
+            f"model._target_={config.target}: the builder returned a Keras 3 model, which DTensor does not train; "
+            "set engine=jax"
+        )
     if not isinstance(model, kind):
         raise ConfigError(
             f"model._target_={config.target}: a builder must return a keras.Model made with its argument `keras` "
             f"({library}), but this one returned {type(model).__name__}"
-        )
-
-
-def check_not_keras_3(model: object, config: ModelConfig) -> None:
-    """Rejects a Keras 3 model for the engines of DTensor."""
-    if any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__):
-        raise ConfigError(
-            f"model._target_={config.target}: the builder returned a Keras 3 model, which DTensor does not train; "
-            "set engine=jax"
         )
 
 

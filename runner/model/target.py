@@ -35,11 +35,6 @@ def check_options(config: ModelConfig) -> None:
     import_path.check_options("model", config.target, builder, config.options, (*_DATA_ARGUMENTS, LAYOUTS))
 
 
-def takes_layouts(config: ModelConfig) -> bool:
-    """Returns whether a builder of this package has a parameter for layouts; True for others."""
-    return not is_own(config) or LAYOUTS in import_path.parameters(load(config.target))
-
-
 def _check_values(config: ModelConfig) -> None:
     """Checks the types of the options of a builder of this package, and that no layer has a size below 1."""
     kinds = get_type_hints(load(config.target))

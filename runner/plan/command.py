@@ -34,7 +34,7 @@ def plan_config(config: RunConfig) -> Plan:
     if not config.hardware.is_here:
         return _plan_elsewhere(replace(config, plan=settled(config.plan, config.hardware)))
     # Which device the run would use has to be asked before the engine hides GPUs from this process.
-    device_note = devices.planning_note(config)
+    device_note = devices.planning_note(config.mesh, config.hardware, config.cluster)
     cpu_config = replace(config, mesh=replace(config.mesh, device="cpu"))
     registry.prepare(cpu_config)
     data = loading.load(config.dataset, config.trainer.seed, task=config.task)

@@ -184,7 +184,7 @@ ROWS: list[tuple[str, ...]] = [
     ("model=convnet  model.dropout=nan", "model.dropout=nan", "a finite number"),
     ("trainer.steps=3000000000", "trainer.steps=3000000000", "at most 2,147,483,647 (int32)"),
     ("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),
-    ("engine=core_dtensor", "engine=core_dtensor", "model._target_=runner.model.mlp", "set model=mlp_core"),
+    ("engine=core_dtensor", "engine=core_dtensor: trains the tf.Modules of model=mlp_core", "set model=mlp_core"),
     ("trainer.checkpoint.folder=/", "trainer.checkpoint.folder=/", "must not be the root of the file system"),
     ("trainer.checkpoint.folder='~no_one/a'", "there is no user 'no_one'; use an absolute path, or ./~no_one"),
     ("sweep.metric=eval/los", "did you mean eval/loss?"),

@@ -67,8 +67,6 @@ def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: boo
         _from_keras3(plain, served, folder / SAVED_MODEL)
     elif tensorflow:
         _from_tensorflow(plain, served, folder / SAVED_MODEL, convert)
-    if plain.keras is None:
-        return plain.why
     try:
         plain.keras.save(folder / KERAS_FILE)
     except Exception as error:

@@ -13,16 +13,14 @@ from runner.config.schema import ModelConfig
 from runner.data.base import Array
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.engine.dtensor.adapters.paths import named_variables
-from runner.engine.dtensor.adapters.probe import check_kept
-from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_not_keras_3, check_paths, data_arguments
+from runner.model.builder import data_arguments
 from runner.task.base import DataSpec
 
 
 class CoreAdapter:
-    """Calls a config's builder of modules without a Keras, on one device or on a mesh."""
+    """Calls the builder of `model=mlp_core` without a Keras, on one device or on a mesh."""
 
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
         self._config = config
@@ -31,14 +29,14 @@ class CoreAdapter:
         self._builder = target.load(config.target)
 
     def plain(self) -> tf.Module:
-        """Returns the module on one device; a ConfigError if it is not a module with named layers."""
-        return self._call({})
+        """Returns the module on one device."""
+        return self._build(None, {})
 
     def on_mesh(self, plain: tf.Module, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> tf.Module:
         """Returns the module with every variable created under its layout."""
         # The layouts name the mesh, and a variable can't change its layout: the builder makes a second module.
         del plain, mesh
-        return self._call(layouts)
+        return self._build(None, layouts)
 
     def variables(self, model: tf.Module) -> dict[str, tf.Variable]:
         """Returns canonical path, layer name and attribute -> variable."""
@@ -50,17 +48,10 @@ class CoreAdapter:
         return variables
 
     def check(self, model: tf.Module, *, pads: bool) -> None:
-        """Rejects outputs that the task can't use, layers of one name, constraints, and padding that would count."""
-        # Names first: two layers of one name would be one variable in what follows.
-        paths = self.variables(model)
-        check_paths(paths, self._config)
-        for path, variable in paths.items():
-            if variable.constraint is not None:
-                raise ConfigError(f"engine=core_dtensor: no constraint is applied to variable {path}; set engine=jax")
+        """Rejects outputs that the task can't use."""
+        del model, pads
         # A batch of one example is enough for the shape of the outputs.
         self._data.task.check({"outputs": self.layer_outputs(1)[-1].shape})
-        if not target.is_own(self._config):
-            check_kept(model, paths, self._config, self._data, self._seed, pads=pads)
 
     def whole(self, model: tf.Module) -> set[str]:
         """Returns nothing: a dense layer computes with shards of its kernel."""
@@ -88,23 +79,10 @@ class CoreAdapter:
             variable.assign(values[path])
         return model
 
-    def _call(self, layouts: Mapping[str, dtensor.Layout]) -> tf.Module:
-        model = self._build(None, layouts)
-        check_not_keras_3(model, self._config)
-        layers = getattr(model, "layers", [None])
-        is_dense = all(hasattr(layer, "kernel") for layer in layers)
-        if not isinstance(model, tf.Module) or isinstance(model, tf_keras.Model) or not is_dense:
-            raise ConfigError(
-                f"model._target_={self._config.target}: engine=core_dtensor trains a tf.Module of dense `layers`, "
-                f"but this builder returned {type(model).__name__}; set engine=keras_dtensor or model=mlp_core"
-            )
-        return model
-
     def _build(self, keras: ModuleType | None, layouts: Mapping[str, dtensor.Layout]) -> tf.Module:
         return build_model(
             self._builder,
             self._config,
-            fix="set model=mlp_core, or engine=keras_dtensor for a builder of Keras models",
             keras=keras,
             **data_arguments(self._builder, self._config, self._data),
             layouts=layouts,
