@@ -1,12 +1,9 @@
-"""Axes of a mesh: those of specs, and the groups of devices in which a collective over some axes runs."""
+"""Axes of a mesh: those of specs, and the number of devices in which a collective over some axes runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Collection, Iterable, Mapping
 
 from runner.layout import Spec
 from runner.layout.axes import names_of
@@ -30,17 +27,3 @@ def axes_of(specs: Iterable[Spec]) -> set[str]:
 def without_axes(spec: Spec, axes: Collection[str]) -> Spec:
     """Returns a spec that shards no dim over some axes."""
     return tuple(None if axis in axes else axis for axis in spec)
-
-
-def groups_along(ids: npt.NDArray[np.integer], dims: Sequence[int]) -> list[list[int]]:
-    """Returns the groups of devices that differ along some dims only.
-
-    Args:
-      ids: of the devices, one dim per axis of the mesh.
-      dims: ascending.
-    """
-    # With the chosen dims last, each row of the flattened ids is one group.
-    last_dims = range(ids.ndim - len(dims), ids.ndim)
-    group_size = math.prod(ids.shape[dim] for dim in dims)
-    groups: list[list[int]] = np.moveaxis(ids, dims, last_dims).reshape(-1, group_size).tolist()
-    return groups

@@ -17,7 +17,7 @@ from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec, Batch
 from runner.engine.base import LayerOutput, as_called
 from runner.engine.jax import private
-from runner.engine.jax.initial import FirstValue, Initial
+from runner.engine.jax.initial import FirstValue
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import host_memory
@@ -58,7 +58,7 @@ class Keras3Factory:
                 variable.assign(stored_values[id(variable)].read((slice(None),) * len(variable.shape)))
         return model
 
-    def build_for_mesh(self) -> tuple[keras.Model, Initial]:
+    def build_for_mesh(self) -> tuple[keras.Model, dict[str, StoredValue]]:
         """Returns the model without values, and its variables' initial values, which are not drawn yet.
 
         A model whose builder sets values, or whose initializers draw from a state that they share, is built as stock
@@ -73,7 +73,7 @@ class Keras3Factory:
         for path, variable in Names(model).variables.items():
             first = FirstValue(variable)
             initial[path] = stored_values.get(id(variable), first)
-        return model, Initial(initial)
+        return model, initial
 
     def _build_deferred(self) -> keras.Model | None:
         """Returns a model whose variables have initializers in place of values; None: it can't be.

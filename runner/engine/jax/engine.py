@@ -27,7 +27,7 @@ from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatch
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import Engine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, precision, private, processes, randomness, state, updates
+from runner.engine.jax import environment, initial, mesh, precision, private, processes, randomness, state, updates
 from runner.engine.jax.adapter import Keras3Factory, check_kept, check_model, input_shapes, outputs_of
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import (
@@ -146,17 +146,17 @@ class JaxEngine(Engine):
             # A plan compiles the step for shapes: nothing is drawn, and no device memory is used.
             self._state = self._kinds
             return
-        initial = self._initial.place(placed_kinds)
+        first = initial.placed(self._initial, placed_kinds)
         check_kept(
             self._model,
             self._config.model,
             self._microbatches,
             self._data,
-            lambda: dict(zip(initial, self._readable(list(initial.values())), strict=True)),
+            lambda: dict(zip(first, self._readable(list(first.values())), strict=True)),
             pads=self._config.dataset.remainder == "pad",
         )
         rule = self._update_rule
-        self._state = state.begin(initial, self._paths, self._kinds, rule.slots, rule.first_slots)
+        self._state = state.begin(first, self._paths, self._kinds, rule.slots, rule.first_slots)
 
     def _placed_kinds(
         self, kinds: Mapping[str, jax.ShapeDtypeStruct], specs: Mapping[str, Spec]

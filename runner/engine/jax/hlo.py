@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import defaultdict
@@ -13,7 +12,6 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from runner.engine.axes import groups_along
 from runner.errors import EngineError
 
 # The first line of a computation: `%region_1 (arg: f32[2]) -> f32[2] {`, or `ENTRY %main ...`.
@@ -214,30 +212,16 @@ def _mesh_groups(shape: str, order: str, chosen: str) -> list[list[int]]:
     Of the chosen ones, `'axis_1':(1)2` is the first factor of 2 of an axis. The order of devices is in the form of
     `_device_ids`, or empty.
     """
-    sizes: dict[str, int] = {}
-    # An axis of 8 whose factor (2)2 is chosen is cut at 1, 2, 4 and 8: into factors of 2, 2 and 2.
-    cuts: dict[str, list[int]] = {}
-    for name, size in re.findall(r"'([^']+)'=(\d+)", shape):
-        sizes[name] = int(size)
-        cuts[name] = [1, int(size)]
-    chosen_spans: list[tuple[str, int, int]] = []
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", shape)}
+    ids = _device_ids(order or f"[{math.prod(sizes.values())}]")
+    places = np.unravel_index(np.arange(len(ids)), tuple(sizes.values()))
+    # The devices of a group have the same coordinates, apart from the chosen factors.
+    coordinates = dict(zip(sizes, places, strict=True))
     for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
-        start, stop = 1, sizes[name]
-        if before:
-            start = int(before)
-            stop = start * int(size)
-        cuts[name] = sorted({*cuts[name], start, stop})
-        chosen_spans.append((name, start, stop))
-
-    def is_chosen(name: str, low: int, high: int) -> bool:
-        return any(span == name and start <= low and high <= stop for span, start, stop in chosen_spans)
-
-    factor_sizes: list[int] = []
-    group_dims: list[int] = []
-    for name, points in cuts.items():
-        for low, high in itertools.pairwise(points):
-            if is_chosen(name, low, high):
-                group_dims.append(len(factor_sizes))
-            factor_sizes.append(high // low)
-    ids = _device_ids(order or f"[{math.prod(sizes.values())}]").reshape(factor_sizes)
-    return groups_along(ids, group_dims)
+        factor = int(size or sizes[name])
+        stride = sizes[name] // (int(before or 1) * factor)
+        coordinates[name] = coordinates[name] - coordinates[name] // stride % factor * stride
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for device, *key in zip(ids.tolist(), *coordinates.values(), strict=True):
+        groups[tuple(key)].append(device)
+    return list(groups.values())

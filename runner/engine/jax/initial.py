@@ -37,19 +37,12 @@ class FirstValue:
         return self._whole[index]
 
 
-class Initial:
-    """Initial values of a model's variables by canonical path; initializers have not drawn yet."""
-
-    def __init__(self, values: dict[str, StoredValue]) -> None:
-        self._values = values
-
-    def place(self, kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-        """Returns the values on the devices; may be called once, as each value is released when it is placed."""
-        arrays = {}
-        # The largest variables come first, while the devices are empty: the temporaries of a random generator are
-        # several times the size of its result.
-        for path in sorted(kinds, key=lambda path: math.prod(kinds[path].shape), reverse=True):
-            value = self._values.pop(path)
-            arrays[path] = placed_in_parts(value.read, kinds[path])
-        self._values = {}
-        return arrays
+def placed(values: dict[str, StoredValue], kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """Returns initial values by path on the devices; empties the mapping, as each is released when it is placed."""
+    arrays = {}
+    # The largest variables come first, while the devices are empty: the temporaries of a random generator are several
+    # times the size of its result.
+    for path in sorted(kinds, key=lambda path: math.prod(kinds[path].shape), reverse=True):
+        value = values.pop(path)
+        arrays[path] = placed_in_parts(value.read, kinds[path])
+    return arrays

@@ -91,20 +91,11 @@ class Step(Rounds[State[jax.Array]]):
           microstep: int32 (), micro-batches done before.
         """
         others = self._random.insert(non_trainable, microstep)
-        private.forget_added_losses(self._model)
-        with self._attention():
-            model_outputs, others, added_losses = self._model.stateless_call(
-                trainable,
-                others,
-                self._task.inputs(self.ops, batch),
-                return_losses=True,
-                **private.training_argument(self._model, training=True),
-            )
+        model_outputs, others, added = self._called(trainable, others, batch, training=True)
         outputs = _float32(self._task.reduced(self.ops, model_outputs, batch))
         # Chosen and not multiplied by the weight: the loss of padding may be NaN, and 0 * NaN is NaN.
         loss_b = jnp.where(batch[WEIGHT] > 0, self._task.loss(self.ops, outputs, batch), 0.0)
-        added = sum(jnp.sum(loss).astype(jnp.float32) for loss in added_losses)
-        regularization = jnp.asarray(added, jnp.float32)
+        regularization = jnp.zeros((), jnp.float32) if added is None else added
         mean = jnp.sum(loss_b / count) + regularization / self._microbatches
         return mean, (loss_b, outputs, regularization, self._random.remove(others))
 
@@ -252,16 +243,22 @@ class Step(Rounds[State[jax.Array]]):
         trainable = self.used_weights(trainable)
         batch = only_batch(arrays)
         others = self._random.insert(non_trainable, 0)
-        training = private.training_argument(self._model, training=False)
+        outputs, _, added = self._called(trainable, others, batch, training=False)
+        return outputs, batch, added
+
+    def _called(
+        self, trainable: list[jax.Array], others: list[jax.Array], batch: Arrays, *, training: bool
+    ) -> tuple[jax.Array, list[jax.Array], jax.Array | None]:
+        """Returns the model's outputs, the new other variables, and the sum of the losses that layers add, if any."""
         private.forget_added_losses(self._model)
+        options = private.training_argument(self._model, training=training)
+        inputs = self._task.inputs(self.ops, batch)
         with self._attention():
-            outputs, _, losses = self._model.stateless_call(
-                trainable, others, self._task.inputs(self.ops, batch), return_losses=True, **training
-            )
+            outputs, new, losses = self._model.stateless_call(trainable, others, inputs, return_losses=True, **options)
         added = None
         if losses:
             added = jnp.asarray(sum(jnp.sum(loss).astype(jnp.float32) for loss in losses))
-        return outputs, batch, added
+        return outputs, new, added
 
 
 def _float32(outputs: jax.Array) -> jax.Array:

@@ -23,6 +23,7 @@ from runner.engine.evaluation import BatchResult
 from runner.engine.jax import private
 from runner.engine.jax.adapter import outputs_of, reason
 from runner.engine.jax.engine import JaxEngine
+from runner.engine.jax.initial import placed
 from runner.engine.jax.layers.gradients import exact_gradients
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_step.parts import OwnStepFactory, Parts, Values
@@ -192,7 +193,7 @@ class OwnStepEngine(JaxEngine):
         self._paths = {path: path for path in self._kinds}
         self._state = self._kinds
         if not self._planning:
-            self._state = self._initial.place(self._kinds)
+            self._state = placed(self._initial, self._kinds)
 
     def _make_programs(self) -> None:
         functions = Functions(self._parts, self._task, self._config.trainer.seed)

@@ -20,10 +20,10 @@ import keras
 from runner.config.schema import RunConfig
 from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory, reason, under_policy
-from runner.engine.jax.initial import FirstValue, Initial
+from runner.engine.jax.initial import FirstValue
 from runner.engine.jax.names import Names
 from runner.engine.jax.shards import host_memory
-from runner.engine.mappings import keys_by_id
+from runner.engine.mappings import keys_by_id, map_values
 from runner.engine.optim.schedules import is_constant, learning_rate
 from runner.engine.optim.stock import stock_optimizer
 from runner.errors import ConfigError
@@ -248,15 +248,14 @@ class OwnStepFactory:
         preprocessing.settle(self._task, parts.models.values())
         return parts
 
-    def build_for_mesh(self) -> tuple[Parts, Initial]:
+    def build_for_mesh(self) -> tuple[Parts, dict[str, StoredValue]]:
         """Returns the parts without values, and the initial values of their variables in the host's memory.
 
         An optimizer's build needs values, so they are drawn at once.
         """
         with host_memory():
             parts = self.build()
-        values: dict[str, StoredValue] = {path: FirstValue(variable) for path, variable in parts.variables.items()}
-        return parts, Initial(values)
+        return parts, map_values(FirstValue, parts.variables)
 
     def _arguments(self, step: Any, path: str) -> dict[str, Any]:
         """Returns the arguments that `build` names."""
