@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runner.config.schema import ModelConfig
-from runner.engine.jax import initial
+from runner.engine.jax import shards
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.names import Names
 from runner.model import stored
@@ -103,7 +103,7 @@ def main() -> None:
             sharding = NamedSharding(mesh, _spec(each.shape, mesh.size))
             kinds[path] = jax.ShapeDtypeStruct(tuple(each.shape), each.dtype, sharding=sharding)
         own._Rows.largest = 0
-        placed = initial.placed(first, kinds)
+        placed = shards.place_first(first, kinds)
         other = [path for path, value in whole.items() if not np.array_equal(value, np.asarray(placed[path]))]
         other += [path for path, value in placed.items() if value.sharding != kinds[path].sharding]
         held = [path for path, each in Names(model).variables.items() if isinstance(each.value, jax.Array)]

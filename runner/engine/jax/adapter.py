@@ -17,10 +17,9 @@ from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec, Batch
 from runner.engine.base import LayerOutput, as_called
 from runner.engine.jax import private
-from runner.engine.jax.initial import FirstValue
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
-from runner.engine.jax.shards import host_memory
+from runner.engine.jax.shards import FirstValue, host_memory
 from runner.engine.layer_notes import Outputs
 from runner.engine.mappings import keys_by_id, map_values, subset, without
 from runner.errors import ConfigError, in_one_line, invalid

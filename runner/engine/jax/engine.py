@@ -27,7 +27,7 @@ from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatch
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import Engine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, initial, mesh, precision, private, processes, randomness, state, updates
+from runner.engine.jax import environment, mesh, precision, private, processes, randomness, state, updates
 from runner.engine.jax.adapter import Keras3Factory, check_kept, check_model, input_shapes, outputs_of
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import (
@@ -44,9 +44,8 @@ from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, unsplit
 from runner.engine.jax.randomness import Randomness
-from runner.engine.jax.rounds import Arrays, Rounds, batch_shapes, call_numbers
-from runner.engine.jax.shards import cached, on_host, shards, variable_info
-from runner.engine.jax.step import Evaluated, Step, Weights
+from runner.engine.jax.shards import cached, on_host, place_first, shards, variable_info
+from runner.engine.jax.step import Arrays, Evaluated, Rounds, Step, Weights, batch_shapes, call_numbers
 from runner.engine.mappings import keys_by_id, map_values, shapes_of
 from runner.engine.optim import norms
 from runner.errors import EngineError
@@ -146,7 +145,7 @@ class JaxEngine(Engine):
             # A plan compiles the step for shapes: nothing is drawn, and no device memory is used.
             self._state = self._kinds
             return
-        first = initial.placed(self._initial, placed_kinds)
+        first = place_first(self._initial, placed_kinds)
         check_kept(
             self._model,
             self._config.model,

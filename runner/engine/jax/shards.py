@@ -1,4 +1,4 @@
-"""JAX arrays by shards, as checkpoints see them; a split's arrays where steps read them."""
+"""JAX arrays by shards, as checkpoints see them; initial values; a split's arrays where steps read them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import cast
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 from jax.sharding import NamedSharding
 
@@ -17,11 +19,13 @@ from runner.cluster.team import current
 from runner.config.schema import MeshConfig
 from runner.data.base import Array, ArraySource, DataSource
 from runner.engine.base import Shard, VariableInfo
+from runner.engine.jax import private
 from runner.engine.jax.processes import placed_all
 from runner.engine.mappings import subset
 from runner.errors import invalid
 from runner.layout.mesh import device_kind
 from runner.layout.mesh import size as axes_size
+from runner.model.stored import StoredValue
 
 # Bytes of a split's arrays that `engine.data=auto` keeps on each device. MNIST, CIFAR and small tables fit; of an
 # accelerator's memory it is a small part.
@@ -127,6 +131,37 @@ def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeD
         jax.block_until_ready(copies)
         placed += copies
     return jax.make_array_from_single_device_arrays(shape, sharding, placed)
+
+
+class FirstValue:
+    """The value that a variable has after its build, or that its initializer draws when it is read."""
+
+    def __init__(self, variable: keras.Variable) -> None:
+        self._draw = private.take_value(variable)
+        self.shape = tuple(variable.shape)
+
+    @cached_property
+    def _whole(self) -> Array:
+        return np.asarray(self._draw())
+
+    def read(self, index: tuple[slice, ...]) -> Array:
+        """Returns a part, without a copy."""
+        return self._whole[index]
+
+
+def place_first(values: dict[str, StoredValue], kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """Returns initial values by path on the devices; empties the mapping, as each is released when it is placed.
+
+    Each is drawn whole, as in a build of stock Keras, so the numbers are the same on every mesh; then each device gets
+    its shard. No memory has more than one whole variable beside the shards.
+    """
+    arrays = {}
+    # The largest variables come first, while the devices are empty: the temporaries of a random generator are several
+    # times the size of its result.
+    for path in sorted(kinds, key=lambda path: math.prod(kinds[path].shape), reverse=True):
+        value = values.pop(path)
+        arrays[path] = placed_in_parts(value.read, kinds[path])
+    return arrays
 
 
 def cached(

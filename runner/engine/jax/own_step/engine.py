@@ -23,13 +23,13 @@ from runner.engine.evaluation import BatchResult
 from runner.engine.jax import private
 from runner.engine.jax.adapter import outputs_of, reason
 from runner.engine.jax.engine import JaxEngine
-from runner.engine.jax.initial import placed
 from runner.engine.jax.layers.gradients import exact_gradients
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_step.parts import OwnStepFactory, Parts, Values
 from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.precision import kind_of
-from runner.engine.jax.rounds import Arrays, Rounds, Sums, call_numbers, first_step, only_batch
+from runner.engine.jax.shards import place_first
+from runner.engine.jax.step import Arrays, Rounds, Sums, call_numbers, first_step, only_batch
 from runner.engine.mappings import map_values, shapes_of, subset
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.task.base import LOSS, Evaluation, Outputs
@@ -193,7 +193,7 @@ class OwnStepEngine(JaxEngine):
         self._paths = {path: path for path in self._kinds}
         self._state = self._kinds
         if not self._planning:
-            self._state = placed(self._initial, self._kinds)
+            self._state = place_first(self._initial, self._kinds)
 
     def _make_programs(self) -> None:
         functions = Functions(self._parts, self._task, self._config.trainer.seed)

@@ -20,9 +20,8 @@ import keras
 from runner.config.schema import RunConfig
 from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory, reason, under_policy
-from runner.engine.jax.initial import FirstValue
 from runner.engine.jax.names import Names
-from runner.engine.jax.shards import host_memory
+from runner.engine.jax.shards import FirstValue, host_memory
 from runner.engine.mappings import keys_by_id, map_values
 from runner.engine.optim.schedules import is_constant, learning_rate
 from runner.engine.optim.stock import stock_optimizer
