@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import stat
 import sys
@@ -35,17 +34,6 @@ def test_the_folder_is_made_once_and_only_for_this_user(cache: Path) -> None:
         os.umask(before)
     for path in (cache / "runner", cache / "runner" / "jax"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-
-
-def test_without_a_home_directory_nothing_is_kept_and_the_log_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("HOME", str(tmp_path / "file"))
-    with caplog.at_level(logging.INFO):
-        assert environment.cache_folder() is None
-    assert "compiled programs are not cached: " in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,12 +11,8 @@ from pathlib import Path
 import pytest
 
 from runner.engine.jax import environment
-from runner.errors import ConfigError
 from runner.host import cores
-from runner.plan.checks import run as checks
-from tests.configs import with_keys
 from tests.engine import cases
-from tests.engine.jax_runs import answer
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ["engine=jax", "dataset=digits", "tracking=none", "trainer.progress=lines"]
@@ -45,14 +40,6 @@ def test_without_the_extra_the_engine_is_refused_with_the_command_that_installs_
         "error: engine.name=jax: needs jax, which is not installed; pip install -e '.[jax]'"
     ]
     assert "loaded: \n" in done.stdout + "\n"
-
-
-def test_the_refusal_names_every_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    config = cases.config({"batch": 1})
-    config = with_keys(config, {"engine.name": "jax"})
-    with pytest.raises(ConfigError, match=r"needs jax and keras, which are not installed; pip install"):
-        checks.check(config)
 
 
 @pytest.mark.nightly
@@ -93,33 +80,3 @@ def test_what_the_environment_says_already_is_kept_where_it_is_safe(monkeypatch:
     flags = os.environ["XLA_FLAGS"].split()
     assert flags[:2] == ["--xla_cpu_enable_fast_math=true", f"{flag}=7"]
     assert sum(each.startswith(flag) for each in flags) == 1
-
-
-FEW_DEVICES = """
-import json
-import jax
-from runner.config.schema import MeshConfig
-from runner.engine.jax import mesh
-from runner.errors import ConfigError
-
-jax.config.update("jax_num_cpu_devices", 2)
-jax.devices()
-messages = []
-for size in (2, 4):
-    try:
-        mesh.configure(MeshConfig(axes={"batch": size}, device="cpu"))
-        messages.append("")
-    except ConfigError as error:
-        messages.append(str(error))
-print(json.dumps(messages))
-"""
-
-
-@pytest.mark.nightly
-def test_devices_that_an_earlier_use_of_jax_made_must_suffice() -> None:
-    enough, too_few = answer(FEW_DEVICES)
-    assert enough == ""
-    assert too_few == (
-        "mesh.device=cpu: the mesh needs 4 devices, but JAX sees 2 of kind cpu, which code that ran earlier in this "
-        "process made; run it in a new process, or set mesh=single"
-    )

@@ -213,7 +213,7 @@ def check_kept(
     config: ModelConfig,
     microbatches: int,
     data: DataSpec,
-    first: Callable[[], Mapping[str, jax.Array]],
+    first: Callable[[], Mapping[str, Array]],
     *,
     pads: bool,
 ) -> None:
@@ -267,7 +267,7 @@ def _changed(model: keras.Model, data: DataSpec, kept: dict[str, keras.Variable]
     return changed
 
 
-def _call(model: keras.Model, kept: Sequence[str], values: Mapping[str, jax.Array]) -> padding.Call:
+def _call(model: keras.Model, kept: Sequence[str], values: Mapping[str, Array]) -> padding.Call:
     """Returns the training call that `runner.model.padding` tries; it returns the kept variables' new values too."""
     others = model.non_trainable_variables
     variables = Names(model).variables

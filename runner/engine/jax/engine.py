@@ -43,7 +43,6 @@ from runner.engine.jax.layers.convolution import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, unsplit
-from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.shards import cached, on_host, place_first, shards, variable_info
 from runner.engine.jax.step import Arrays, Evaluated, Rounds, Step, Weights, batch_shapes, call_numbers
 from runner.engine.mappings import keys_by_id, map_values, shapes_of
@@ -119,7 +118,7 @@ class JaxEngine(Engine):
         return with_own_map(config, self._model, self._names.variables, self._axes)
 
     def _make_state(self) -> None:
-        """Orders the variables as Keras wants them, and draws initial values. Each shard is computed on its device."""
+        """Orders the variables as Keras wants them, and draws initial values."""
         variables = self._names.variables
         paths = keys_by_id(variables)
         generator_states = randomness.seed_indices(self._model)
@@ -151,7 +150,7 @@ class JaxEngine(Engine):
             self._config.model,
             self._microbatches,
             self._data,
-            lambda: dict(zip(first, self._readable(list(first.values())), strict=True)),
+            lambda: map_values(np.asarray, self._run(self._gather, first)),
             pads=self._config.dataset.remainder == "pad",
         )
         rule = self._update_rule
@@ -200,7 +199,10 @@ class JaxEngine(Engine):
         return losses
 
     def _make_step(self) -> Step:
-        self._drawn = self._randomness()
+        self._drawn = randomness.unmoved(self._model)
+        if not self._planning:
+            inputs = input_shapes(self._data, self._microbatch_size)
+            self._drawn = randomness.of(self._model, inputs, self._config.model)
         self._functions = self._step_on(self._partitioning())
         return self._functions
 
@@ -226,11 +228,6 @@ class JaxEngine(Engine):
     def _microbatch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         arrays = {**self._data.arrays, WEIGHT: ArraySpec((), "float32")}
         return batch_shapes(arrays, self._microbatch_size)
-
-    def _randomness(self) -> Randomness:
-        if self._planning:
-            return randomness.unmoved(self._model)
-        return randomness.of(self._model, input_shapes(self._data, self._microbatch_size), self._config.model)
 
     @property
     def caches(self) -> bool:
