@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from runner.checkpoint.arguments import KEYS, MULTIRUN
 from runner.config import hydra_keys, short_keys, texts
 from runner.config.search_path import FLAG, NAME_FLAG, folders
-from runner.errors import ConfigError, did_you_mean, invalid
+from runner.errors import ConfigError, did_you_mean, invalid, shown
 from runner.host.session import command_module
 
 _RUNNING_FLAGS = ("--version", "--resolve", "--run", "-r", *MULTIRUN)
@@ -26,12 +26,10 @@ _FLAGS_WITH_VALUE = (*_FLAGS_OF_A_CHOICE, "--package", "-p", NAME_FLAG, "-cn", F
 # Flags with which Hydra prints something and runs nothing.
 PRINTING_FLAGS = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc", *_FLAGS_OF_A_CHOICE)
 FLAGS = (*_RUNNING_FLAGS, *PRINTING_FLAGS, *_FLAGS_WITH_VALUE)
-_OF_PRINTING = ("--resolve", "--package", "-p")
 # Recorded command lines are searched for the long form only.
 _LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 _SLICED = re.compile(r"\w+\[[^']*\][^']*")
-_SHOWN_CHARACTERS = 200  # of an argument: longer ones would fill the terminal, and their end says nothing new
 
 
 def arranged(arguments: Sequence[str]) -> list[str]:
@@ -42,9 +40,6 @@ def arranged(arguments: Sequence[str]) -> list[str]:
         key of another command.
     """
     flags, overrides = split(arguments)
-    for flag in _OF_PRINTING:
-        if flag in flags and set(PRINTING_FLAGS).isdisjoint(flags):
-            raise ConfigError(f"{flag}: needs --cfg; add --cfg job")
     module = command_module()
     overrides = [texts.kept(short_keys.typed_argument(text, module)) for text in overrides]
     parser = OverridesParser.create()
@@ -142,7 +137,4 @@ def unreadable(text: str) -> ConfigError:
 
 def short(text: str) -> str:
     """Returns a text as a line can show it."""
-    line = " ".join(text.split())
-    if len(line) > _SHOWN_CHARACTERS:
-        line = f"{line[:_SHOWN_CHARACTERS]}..."
-    return line
+    return shown(" ".join(text.split()))

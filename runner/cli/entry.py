@@ -33,16 +33,13 @@ def _open_streams() -> None:
     Otherwise `sys.stdout` is None, which fails at the first `sys.stdout.flush()`, and the next file that is opened
     gets the stream's number, so that native code prints into it.
     """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is not None:
-            continue
-        handle = os.open(os.devnull, os.O_RDWR)
-        if handle != number:
-            os.dup2(handle, number)
-            os.close(handle)
-        os.set_inheritable(number, True)
-        # Never closed, as any standard stream.
-        setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free number is that of the first stream that is closed.
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            # Never closed, as any standard stream.
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def _check_folder() -> None:

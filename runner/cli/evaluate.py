@@ -6,26 +6,25 @@ from dataclasses import replace
 
 from omegaconf import DictConfig
 
+from runner.checkpoint.resume import Previous
 from runner.cluster.team import current
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.console import Console
-from runner.data import loading
 from runner.data.augment import Augmented
-from runner.data.base import SPLITS, Dataset, DataSource, Encoding
-from runner.engine import devices, registry
+from runner.data.base import SPLITS, Dataset, DataSource
+from runner.engine import devices
 from runner.errors import ConfigError, invalid
 from runner.host import stages
 from runner.host.outputs import spared
 from runner.host.signals import heard
 from runner.layout import mesh
-from runner.task.base import DataSpec, Report
-from runner.task.registry import make_task
+from runner.task.base import DataSpec, Report, Task
 from runner.tracking.attach import attach
 from runner.train.display import result_table
 from runner.train.evaluation import EvaluationReport
 from runner.train.record import CONFIG, with_config
-from runner.train.saved import evaluated, open_saved, place_of, restored
+from runner.train.saved import evaluated, open_saved, place_of, prepared, restored
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -44,10 +43,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     folder = with_config(resolved(config, composed))
     with heard():
         store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
-        registry.prepare(config)
-        data = _loaded(config, saved.encoding)
-        team.agree("the data's SHA-256", data.digest)
-        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        data, task = _prepared(config, saved)
         # All checks come before the model is built, which takes the time.
         source, split = _chosen(config, data)
         task.check_split(source, split)
@@ -87,12 +83,12 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     console.print_lines([f"files: {folder}", *store.describe()])
 
 
-def _loaded(config: RunConfig, encoding: Encoding | None) -> Dataset:
-    # A split expression takes the place of the test split.
+def _prepared(config: RunConfig, saved: Previous) -> tuple[Dataset, Task]:
     if config.evaluate.split in SPLITS:
-        return loading.load(config.dataset, config.trainer.seed, encoding, config.task)
+        return prepared(config, saved)
     try:
-        return loading.load(config.dataset, config.trainer.seed, encoding, config.task, config.evaluate.split)
+        # A split expression takes the place of the test split.
+        return prepared(config, saved, config.evaluate.split)
     except ConfigError as error:
         # The user typed another key.
         raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error

@@ -31,14 +31,13 @@ from runner.host.signals import heard
 from runner.layout import mesh
 from runner.layout.paths import ema_path, is_variable
 from runner.task.base import DataSpec, Task
-from runner.task.registry import make_task
 from runner.tracking.attach import Attachment, attach
 from runner.train.display import result_table
 from runner.train.export.check import BATCH, TOLERANCE, Difference, check
 from runner.train.export.signature import Served
 from runner.train.export.write import KERAS_FILE, RECORD, SAVED_MODEL, loaded_keras, making, target_folder, write_model
 from runner.train.record import CONFIG, with_config
-from runner.train.saved import evaluated, open_saved, restored
+from runner.train.saved import evaluated, open_saved, prepared, restored
 
 if TYPE_CHECKING:
     from runner.train.export import log
@@ -71,10 +70,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     native_log = folder / "runner.log"
     with heard():
         store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
-        registry.prepare(config)
-        data = loading.load(config.dataset, config.trainer.seed, saved.encoding, config.task)
-        team.agree("the data's SHA-256", data.digest)
-        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        data, task = prepared(config, saved)
         # A language model's outputs are dropped elsewhere, as too large. Here only a few examples are compared.
         task.keeps_outputs = True
         served = Served(DataSpec(task.arrays, task), data.encoding)
@@ -109,6 +105,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 left_out.append("SavedModel: tensorflow is not installed")
             vocabulary = data.vocabulary
             facts = ("kind", "size", "end", "sha256")
+            plain_differences: dict[str, dict[str, object]] = {}
+            for name, differences in compared.items():
+                plain_differences[name] = {answer: asdict(one) for answer, one in differences.items()}
             record = {
                 "run": saved.run.id,
                 "step": saved.checkpoint.step,
@@ -116,7 +115,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 "vocabulary": vocabulary and {key: getattr(vocabulary, key) for key in facts},
                 "left_out": left_out,
                 "examples": count,
-                "compared": {name: _plain(differences) for name, differences in compared.items()},
+                "compared": plain_differences,
                 "versions": versions(),
             }
             (unfinished / RECORD).write_text(json.dumps(record, indent=1) + "\n")
@@ -196,10 +195,6 @@ def _result_rows(
             rows.append((name, "not compared: each call draws random numbers again"))
         rows += [(f"{name}, {answer}", str(difference)) for answer, difference in differences.items()]
     return rows
-
-
-def _plain(differences: Mapping[str, Difference]) -> dict[str, object]:
-    return {name: asdict(difference) for name, difference in differences.items()}
 
 
 def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None:

@@ -10,8 +10,7 @@ from runner.cluster.team import current
 from runner.config.convert import resolved
 from runner.config.schema import GenerateConfig, RunConfig
 from runner.console import Console
-from runner.data import loading
-from runner.engine import devices, registry
+from runner.engine import devices
 from runner.errors import invalid
 from runner.host import stages
 from runner.host.outputs import required
@@ -19,10 +18,9 @@ from runner.host.signals import heard
 from runner.task import registry as tasks
 from runner.task.base import DataSpec
 from runner.task.language_model import LanguageModel
-from runner.task.registry import make_task
 from runner.train import samples
 from runner.train.record import with_config
-from runner.train.saved import open_saved, restored
+from runner.train.saved import open_saved, prepared, restored
 
 _TEXTS = "generate.json"
 
@@ -49,10 +47,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     temperature = 0.0 if options.greedy else options.temperature
     seed = config.trainer.seed if options.seed is None else options.seed
     with heard():
-        registry.prepare(config)
-        data = loading.load(config.dataset, config.trainer.seed, saved.encoding, config.task)
-        team.agree("the data's SHA-256", data.digest)
-        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        _, task = prepared(config, saved)
         assert isinstance(task, LanguageModel), "only its entry has `samples_text`"
         # All checks come before the model is built, which takes the time.
         encoded = task.encode_prompts(prompts, key, options.tokens)

@@ -15,10 +15,8 @@ from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 from runner.checkpoint.arguments import key_of
 from runner.cli.command_line import is_group, short, unreadable
 from runner.config import search_path
-from runner.errors import ConfigError, did_you_mean, in_one_line
+from runner.errors import ConfigError, did_you_mean, in_one_line, listed
 from runner.host.outputs import caused_by_disk, unwritable
-
-_MOST_NAMES = 10  # in a message; the reader who needs more has --help
 
 # What other tools of the field call a key, or an option -> ours. The nearest spelling is no help for these.
 _ALIASES = {
@@ -126,7 +124,7 @@ def _unknown_option(file: str, options: Sequence[str], arguments: Sequence[str])
         fix = f"did you mean {close[0]}?"
     else:
         fix = f"choose one, as {group}={next(iter(names), 'default')}"
-    return f"{short(f'{group}={option}')}: unknown option ({_listed(f'options of {group}', names)}); {fix}"
+    return f"{short(f'{group}={option}')}: unknown option (options of {group}: {listed(sorted(names))}); {fix}"
 
 
 def _unknown_key(key: str, argument: str, config: DictConfig) -> str:
@@ -146,7 +144,7 @@ def _unknown_key(key: str, argument: str, config: DictConfig) -> str:
         same_name = [path for path in known if path.rpartition(".")[2] == name]
         fix = did_you_mean(key, close or same_name or [path for path in known if "_target_" not in path])
     title = f"keys of {parent}" if parent else "groups"
-    return f"{argument}: unknown key ({_listed(title, siblings)}); {fix}"
+    return f"{argument}: unknown key ({title}: {listed(sorted(siblings))}); {fix}"
 
 
 def key_paths(config: DictConfig, prefix: str = "") -> list[str]:
@@ -158,10 +156,3 @@ def key_paths(config: DictConfig, prefix: str = "") -> list[str]:
         if not has_no_keys and isinstance(config[name], DictConfig):
             paths += key_paths(config[name], f"{prefix}{name}.")
     return paths
-
-
-def _listed(what: str, names: Sequence[str]) -> str:
-    """Returns names in a message, sorted: at most ten, and how many more there are."""
-    shown = ", ".join(sorted(names)[:_MOST_NAMES])
-    more = f" and {len(names) - _MOST_NAMES} more, see --help" if len(names) > _MOST_NAMES else ""
-    return f"{what}: {shown}{more}"

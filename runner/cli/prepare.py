@@ -5,7 +5,6 @@ Hydra makes a run's folder, its own files and the log in it before it calls the 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +41,7 @@ _DATA_MODULE = "runner.data"  # shows a dataset, whatever its task would be
 _MODULES_WITHOUT_A_MESH = ("runner.plan", "runner.advise", _DATA_MODULE)  # they start no processes and join none
 _LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
 # Keys whose values may differ between the processes of a run: each has its own, or process 0 alone reads them.
-_KEYS_PER_PROCESS = (
-    "cluster.index",
-    "cluster.coordinator",
-    "tracking.uri",
-)
+_KEYS_PER_PROCESS = ("cluster.index", "cluster.coordinator", "tracking.uri")
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,6 @@ class Prepared:
         has_run = (self.claim.folder / "config.yaml").exists()
         if has_run or current().count > 1:
             return
-        _close_logs(self.claim.folder)
         # A verification's processes have logs of their own.
         files = [LOG, *(path.name for path in self.claim.folder.glob("verify-*.log"))]
         if self.subdir is not None:
@@ -145,7 +139,9 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
             gpus = accelerators.take(size(config.mesh.axes))
         # The run is a sweep's job, so each of its processes is.
         sweep = membership.membership()
-        environment = {**sweep.environment(), **variables} if sweep else variables
+        environment = dict(variables)
+        if sweep is not None:
+            environment |= sweep.environment()
         count = int(config.cluster.processes or 1)
         return launch.run(count, environment, gpus, config.mesh.device, signals, command)
 
@@ -187,12 +183,3 @@ def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> di
         if not key.startswith(_KEYS_PER_PROCESS):
             agreed[key] = value
     return agreed
-
-
-def _close_logs(folder: Path) -> None:
-    """Closes a run's log files, which some systems can't delete while they are open."""
-    root = logging.getLogger()
-    for handler in root.handlers[:]:
-        if isinstance(handler, logging.FileHandler) and Path(handler.baseFilename).parent == folder:
-            root.removeHandler(handler)
-            handler.close()

@@ -15,13 +15,6 @@ from rich.text import Text
 from runner.console import Column, Console, fitted
 from runner.task import metrics
 
-_SHORT_TITLES = {
-    "throughput/step_ms": "step ms",
-    "throughput/examples_per_second": "examples/s",
-    "plan/bytes_per_device": "bytes/device",
-    "plan/collective_bytes": "moved/step",
-    "plan/flops_per_device": "flops/device",
-}
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red"}
 # Columns that are shown however narrow the terminal is.
 _ALWAYS_SHOWN = ("status", "verified")
@@ -53,7 +46,9 @@ def title(metric: str, shown: Sequence[str]) -> str:
         return f"validation {name}" if has_test else f"test {name}"
     if f"{split}/" == metrics.TEST:
         return f"test {name}"
-    return _SHORT_TITLES.get(metric, metric)
+    if split in ("throughput", "plan"):
+        return name.replace("_", " ")
+    return metric
 
 
 def cell(values: Sequence[float]) -> str:

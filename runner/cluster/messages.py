@@ -70,21 +70,17 @@ def authenticate(connection: socket.socket, token: str) -> None:
         raise DeniedError
     answer = nonce()
     own = {"answer": answer, "proof": proof(token, PEER, challenge, answer)}
-    connection.sendall(json.dumps(own).encode() + b"\n")
+    connection.sendall(encoded(own))
     if not is_proof(_greeting(connection).get("proof"), token, FIRST, challenge, answer):
         raise DeniedError
 
 
 def _greeting(connection: socket.socket) -> Mapping[str, Any]:
     """Reads a line of at most `GREETING` bytes, and no byte after it."""
-    line = b""
-    while not line.endswith(b"\n"):
-        if len(line) >= GREETING:
-            raise DeniedError
-        chunk = connection.recv(GREETING - len(line))
-        if not chunk:
-            raise ConnectionError("process 0 closed the connection")
-        line += chunk
+    with connection.makefile("rb", buffering=0) as stream:
+        line = stream.readline(GREETING)
+    if not line:
+        raise ConnectionError("process 0 closed the connection")
     return greeting(line)
 
 

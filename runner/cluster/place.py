@@ -92,17 +92,16 @@ def find(config: ClusterConfig) -> Place | None:
     if scheduled_place is not None:
         index = scheduled_place.index if index is None else index
         count = scheduled_place.count if count is None else count
-    if config.name == "auto" and (index is None or not count):
+    if not count:
         raise _not_scheduled(scheduled_place)
-    if index is None:
-        raise invalid(
-            "cluster.index",
-            None,
-            problem=f"cluster={config.name} needs a number from 0 to {(count or 1) - 1}, different for each process",
-            fix="set cluster.index=0",
-        )
+    if index is None or not 0 <= index < count:
+        problem = f"must be a number from 0 to {count - 1}, different for each process"
+        raise invalid("cluster.index", index, problem=problem, fix="set cluster.index=0")
     if config.coordinator is not None:
-        host, port = _address(config.coordinator)
+        # Its form is checked by the schema.
+        host, _, port_text = config.coordinator.rpartition(":")
+        host = host.strip("[]")
+        port = int(port_text)
     elif scheduled_place is not None and scheduled_place.host:
         host = scheduled_place.host
         port = scheduled_place.port
@@ -113,11 +112,9 @@ def find(config: ClusterConfig) -> Place | None:
             problem="needs the host and port of process 0",
             fix="set it, such as cluster.coordinator=10.0.0.1:29400",
         )
-    assert count is not None
     place = Place(index, count, host, port)
     if scheduled_place is not None:
         place = replace(place, source=scheduled_place.source, job=scheduled_place.job)
-    _check_numbers(place)
     return place if count > 1 else None
 
 
@@ -188,22 +185,6 @@ def check(config: ClusterConfig) -> None:
             problem=f"cluster={name} needs the number of processes",
             fix="set cluster.processes=2",
         )
-
-
-def _check_numbers(place: Place) -> None:
-    if not 0 <= place.index < place.count:
-        raise invalid(
-            "cluster.index",
-            place.index,
-            problem=f"must be from 0 to {place.count - 1}, as there are {place.count} processes",
-            fix="number the processes from 0",
-        )
-
-
-def _address(text: str) -> tuple[str, int]:
-    """Returns the host and the port of `cluster.coordinator`, whose form the schema checks."""
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def scheduled(environ: Mapping[str, str] = os.environ) -> Place | None:

@@ -7,17 +7,19 @@ from pathlib import Path
 from runner.checkpoint import runs
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.resume import Previous, load, opened_by_first
+from runner.cluster.team import current
 from runner.config.convert import flatten
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
-from runner.data import workers
-from runner.data.base import DataSource
-from runner.engine import make_engine
+from runner.data import loading, workers
+from runner.data.base import Dataset, DataSource
+from runner.engine import make_engine, registry
 from runner.engine.common import Engine
 from runner.engine.lengths import without_padding
 from runner.errors import invalid
 from runner.host.outputs import quiet_native_log
 from runner.task.base import DataSpec, Evaluation, Task
+from runner.task.registry import make_task
 from runner.tracking.records import clean_key
 from runner.train import feed
 
@@ -50,6 +52,14 @@ def open_saved(config: RunConfig, command: str) -> Previous:
     saved = opened_by_first("the recorded run", find)
     assert saved is not None
     return saved
+
+
+def prepared(config: RunConfig, saved: Previous, split: str | None = None) -> tuple[Dataset, Task]:
+    """Prepares the engine; returns the data, with `split` as its test split, and the task as the run had them."""
+    registry.prepare(config)
+    data = loading.load(config.dataset, config.trainer.seed, saved.encoding, config.task, split)
+    current().agree("the data's SHA-256", data.digest)
+    return data, make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
 
 
 def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> Engine:

@@ -199,17 +199,22 @@ ROWS: list[tuple[str, ...]] = [
     ("cluster=single  cluster.processes=2", "cluster.processes=2", "set cluster=auto or explicit or local"),
     ("+cluster.processes=2", "cluster.processes=2", "cluster=single does not use this key", "set cluster=local"),
     ("cluster=locl", "cluster=locl", "did you mean cluster=local?"),
-    ("cluster=local", "cluster.processes=2", "must divide the 1 devices of the mesh", "cluster.processes=1"),
+    (
+        "cluster=local  engine=jax",
+        "cluster.processes=2",
+        "must divide the 1 devices of the mesh",
+        "cluster.processes=1",
+    ),
     ("cluster=local  cluster.processes=null", "cluster.processes=null", "cluster=local needs the number of processes"),
     (f"{_EXPLICIT}  cluster.coordinator=h:1", "different for each process"),
     (f"{_EXPLICIT}  cluster.index=0", "set it, such as cluster.coordinator="),
     (
         f"{_EXPLICIT}  cluster.index=0  cluster.coordinator=127.0.0.1:29400  cluster.index=2",
-        "0 to 1, as there are 2 processes",
+        "from 0 to 1, different for each process",
     ),
     ("cluster=auto", "cluster=auto: no scheduler detected", "Slurm, Open MPI, torchrun and Kubernetes are not set"),
     ("mesh=batch2  cluster=local", "engine=keras_dtensor", "trains in one process only", "set engine=jax"),
-    ("mesh=batch2  mesh.device=tpu  cluster=local", "mesh.device=tpu"),
+    ("mesh=batch2  mesh.device=tpu  cluster=local  engine=jax", "mesh.device=tpu"),
 ]
 
 # What looks alike and is meant: another schedule's keys at their defaults, as they stand in every option's file.

@@ -17,15 +17,13 @@ from runner.tracking import start
 from runner.tracking.base import RunSpec, Status
 from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_setup import reason, warn
-from runner.tracking.records import DESCRIPTION, clean_tags
+from runner.tracking.records import clean_tags
 from runner.tracking.start import mark_dead_runs
 from runner.tracking.store import KIND_TAG, Store, find_sweep, open_tracking, search
 
 _FOLDER = "sweep"  # of its artifacts
 # What identifies a job's run: the keys and values that its sweep varies. Two short names may be alike.
 Values = frozenset[tuple[str, str]]
-# What a person writes below this line of the description stays.
-_END_OF_OURS = "\n\n---\n\n"
 
 
 @dataclass(frozen=True)
@@ -47,20 +45,14 @@ class Parent:
         tags: Mapping[str, str],
         metrics: Mapping[str, float],
         files: Sequence[Path],
-        description: Sequence[str],
     ) -> None:
-        """Stores results, status and description, which is parts in Markdown; an error is a warning."""
+        """Stores results and status; an error is a warning."""
         client = self.store.client
         try:
             for path in files:
                 client.log_artifact(self.run_id, str(path), _FOLDER)
             for key, value in metrics.items():
                 client.log_metric(self.run_id, key, value)
-            current = client.get_run(self.run_id).data.tags.get(DESCRIPTION, _END_OF_OURS)
-            _, end_of_ours, added = current.partition(_END_OF_OURS)
-            if end_of_ours:
-                own = "\n\n".join([f"`{self.command}`", *description])
-                tags = {**tags, DESCRIPTION: f"{own}{end_of_ours}{added}"}
             for tag, content in clean_tags(tags).items():
                 client.set_tag(self.run_id, tag, content)
         except Exception as error:
@@ -69,10 +61,6 @@ class Parent:
             client.set_terminated(self.run_id, status)
         except Exception as error:
             warn(f"the sweep's status is not stored: {reason(error)}")
-
-    def address(self, run_id: str) -> str:
-        """Returns the address of a run's page, as links on that server write it."""
-        return f"#/experiments/{self.store.experiment_id}/runs/{run_id}"
 
     def describe(self) -> list[str]:
         """Returns the lines that say where the sweep can be seen."""
@@ -98,7 +86,7 @@ def open_parent(settings: Settings, arguments: Sequence[str]) -> Parent:
     spec = RunSpec(settings.name, params, {KIND_TAG: "sweep", **settings.tracking.tags})
     command = shlex.join(["python", "-m", settings.module, *arguments])
     if settings.group.resume is None:
-        run_id = start.create(store, replace(spec, description=f"`{command}`{_END_OF_OURS}"), project_root())
+        run_id = start.create(store, replace(spec, description=f"`{command}`"), project_root())
     else:
         run_id = find_sweep(store, settings.group.resume, [store.experiment_id]).info.run_id
         # Without params: those of the first start can't be changed.

@@ -82,13 +82,10 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     not_run = [entry.job.name for entry in entries if entry.outcome.status == "not run"]
     tags = {"runner.sweep.result": result, "runner.sweep.not_run": "; ".join(not_run)}
     best_metrics = {}
-    description = []
     if best is not None:
         tags |= {"runner.sweep.best": best.job.name, "mlflow.runner.sweep.best_run_id": best.record.run_id}
         best_metrics[f"best/{metric}"] = best.value(metric)
-        link = f"[{best.job.name}]({sweep.parent.address(best.record.run_id)})"
-        description.append(f"Best by {metric}: {link}, **{best.value(metric):.4g}**: `{_command(sweep, best.job)}`")
-    sweep.parent.finish(status, tags, best_metrics, files, description)
+    sweep.parent.finish(status, tags, best_metrics, files)
     for line in sweep.parent.describe():
         print(f"sweep: {line.removeprefix('run: ')}" if line.startswith("run: ") else line)
     if not _RESUMABLE.isdisjoint(statuses):
