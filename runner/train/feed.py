@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from runner.cluster.team import current
-from runner.config.schema import LayoutConfig, RunConfig
+from runner.config.schema import LayoutConfig, RunConfig, TaskConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_trainer import TrainerConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, DataSource, Rows
@@ -91,7 +91,12 @@ class StepsPerCall:
 
 
 def steps_per_call(
-    config: RunConfig, arrays: Mapping[str, ArraySpec], examples: int, *, cached: bool = False
+    dataset: DatasetConfig,
+    trainer: TrainerConfig,
+    arrays: Mapping[str, ArraySpec],
+    examples: int,
+    *,
+    cached: bool = False,
 ) -> StepsPerCall:
     """Returns what chooses the number of steps per device call of a run with batches of these arrays.
 
@@ -101,8 +106,8 @@ def steps_per_call(
     if cached:
         most = _MAX_CACHED_STEPS
         arrays = {ROW: _ROW_SPEC}
-    fixed = lengths.steps_per_call(config.dataset, config.trainer, examples)
-    return StepsPerCall(fixed, lengths.bytes_per_step(config.dataset, arrays), most)
+    fixed = lengths.steps_per_call(dataset, trainer, examples)
+    return StepsPerCall(fixed, lengths.bytes_per_step(dataset, arrays), most)
 
 
 @dataclass(frozen=True)
@@ -425,7 +430,9 @@ def evaluation_of(
     return itertools.chain(first, all_batches)
 
 
-def check_rows(config: RunConfig, engine: Engine, train: Examples) -> list[str]:
+def check_rows(
+    dataset: DatasetConfig, trainer: TrainerConfig, task: TaskConfig, engine: Engine, train: Examples
+) -> list[str]:
     """Checks a user's loss, and the last batch of an epoch if it is padded; changes no state.
 
     The config does not tell which rows a function reads, so it is called on a batch of the run's own examples, with
@@ -438,24 +445,24 @@ def check_rows(config: RunConfig, engine: Engine, train: Examples) -> list[str]:
     """
     if not train.task.reads_batch:
         return []
-    size = config.dataset.batch_size
-    missing = lengths.epoch_steps(config.dataset, config.trainer, train.size) * size - train.size
-    if config.dataset.remainder == "pad" and missing > 0:
+    size = dataset.batch_size
+    missing = lengths.epoch_steps(dataset, trainer, train.size) * size - train.size
+    if dataset.remainder == "pad" and missing > 0:
         for batch in _tried(train, size, np.arange(size) < size - missing):
             padding.check_functions(*engine.with_and_without_others(batch, size - missing))
     kept = size // 2
     # A task whose purpose is to compare rows needs no warning.
-    if not kept or not train.task.runs_user_code or compares_rows(config.task):
+    if not kept or not train.task.runs_user_code or compares_rows(task):
         return []
     for batch in _tried(train, size, np.ones(size, bool)):
         if padding.reads_others(*engine.with_and_without_others(batch, kept)):
             problem = "the loss of an example depends on other rows of its batch"
             fix = f"if you did not intend it, {padding.BROADCAST}; if you did, set task.whole_batch=true"
-            steps = config.trainer.accumulate_steps
+            steps = trainer.accumulate_steps
             if steps > 1:
                 problem += ", which may be in other microbatches"
                 raise ConfigError(f"trainer.accumulate_steps={steps}: {problem}; {fix}")
-            return [f"{key_of(config.task)}: {problem}; {fix}"]
+            return [f"{key_of(task)}: {problem}; {fix}"]
     return []
 
 

@@ -16,11 +16,8 @@ from runner.data.base import Dataset
 from runner.engine.lengths import RunLength
 from runner.engine.optim import schedules
 from runner.errors import ConfigError
-from runner.host import session
 from runner.host.paths import shown
 from runner.train import feed
-
-_PROGRAM = "runner"
 
 
 def config_line(overrides: Sequence[str], folder: Path) -> str:
@@ -91,12 +88,5 @@ def continuing_line(folder: Place, cluster: ClusterConfig, name: str | None = No
     reference = run_id
     if folder.parent != default_folder:
         reference = shown(folder)
-    # As this process's command was typed: as a module, or as the program that an installation makes.
-    is_console_script = Path(session.current().program).name == _PROGRAM
-    program = _PROGRAM if is_console_script else f"python -m {_PROGRAM}"
-    command = f"{program} {shlex.quote(f'resume={reference}')}"
-    if cluster.name == "explicit":
-        return f"To continue, in each process: {command} cluster.index=<its number>"
-    if cluster.name == "auto":
-        return f"To continue, start it as before (srun, mpirun or similar): {command}"
-    return f"To continue: {command}"
+    how = ", start all processes as before" if cluster.name in ("auto", "explicit") else ""
+    return f"To continue{how}: python -m runner {shlex.quote(f'resume={reference}')}"

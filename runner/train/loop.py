@@ -232,7 +232,7 @@ def _begin(
         splits,
         hooks,
         recorder,
-        steps_per_call=feed.steps_per_call(config, task.arrays, examples, cached=splits.train.cached),
+        steps_per_call=feed.steps_per_call(config.dataset, trainer, task.arrays, examples, cached=splits.train.cached),
         length=length,
         objective=stopping.objective(trainer.early_stopping.metric, task.directions),
         best=stopping.objective(trainer.checkpoint.best, task.directions),

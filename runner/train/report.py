@@ -221,20 +221,12 @@ def show_result(outcome: Outcome, console: Console) -> None:
         rows.append(("steps/s", f"{rate:.1f} ({throughput})"))
         if outcome.mfu is not None:
             rows.append(("model FLOPs utilization (MFU)", f"{outcome.mfu:.1%}"))
+    period = "epoch" if outcome.length.by_epochs else "period"
     for name, value in result.epoch_means.items():
-        rows.append((f"train {name}, {_last_period(outcome)}", shown(value)))
+        rows.append((f"train {name}, last {period}", shown(value)))
     for split, evaluation in outcome.evaluations.items():
         rows += _metric_rows(split, evaluation.metrics, evaluation.examples)
     console.print(result_table(rows))
-
-
-def _last_period(outcome: Outcome) -> str:
-    """Returns which steps the means of the training metrics are over."""
-    if outcome.length.by_epochs:
-        return "last epoch"
-    steps = outcome.result.steps
-    count = steps - outcome.length.start(steps)
-    return f"last {count:,} steps"
 
 
 def _metric_rows(split: str, metrics: Mapping[str, float], examples: int) -> list[tuple[str, str]]:

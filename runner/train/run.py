@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,7 @@ from runner.train import feed, lines, loop, profile
 from runner.train.display import Display
 from runner.train.record import ENDED, Verdict, open_run, recorded
 from runner.train.report import Outcome, record_result, show_result
-from runner.train.samples import Samples
+from runner.train.samples import Samples, asking
 
 logger = logging.getLogger(__name__)
 
@@ -238,7 +238,8 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
 
                 end_together = partial(team.raise_if_requested, stop)
                 profiler = profile.Profiler(trainer.profile, engine.trace, folder)
-                samples = Samples(config, engine, task, folder, tracker.log_artifact)
+                asked = asking(config.layout, config.mesh.axes, engine, end_together)
+                samples = Samples(asked, trainer.seed, task, folder, tracker.log_artifact)
                 hooks = loop.LoopHooks(
                     log=points.log,
                     notify=notify,
@@ -246,7 +247,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     stop=end_together,
                     saver=saver,
                     profiler=profiler,
-                    evaluated=partial(samples.take, before=end_together),
+                    evaluated=samples.take,
                     stepped=(lambda _: None) if journal is None else journal.update,
                 )
                 with stop.deferring():  # the loop asks for a signal between device calls
@@ -271,27 +272,24 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 points.log(result.steps, speed)
                 if journal is not None and len(journal.attempts()) > 1:
                     tracker.set_tags({attempts.TAG: attempts.causes(journal.attempts())})
-                outcome = Outcome(
-                    config,
-                    engine,
-                    splits,
-                    result,
-                    length,
-                    mfu,
-                    data.encoding,
-                )
-                with _unsaved(result, tracker):
-                    with stages.stage("writing the results"):
-                        record_result(outcome, tracker, folder)
-                    for path in sorted(profiler.folder.rglob("*")):
-                        if path.is_file():
-                            tracker.log_artifact(path, path.parent.relative_to(folder).as_posix())
-                            say(f"trace: {path}")
-                    if trainer.profile.start is not None and not profiler.folder.exists():
-                        warn(f"trainer.profile.start={trainer.profile.start}: no such step was trained, nor traced")
-                    show_result(outcome, console)
-                    for line in samples.lines(result.taken):
-                        say(line)
+                outcome = Outcome(config, engine, splits, result, length, mfu, data.encoding)
+                if result.unsaved is not None:
+                    tracker.set_tags({loop.UNSAVED: result.unsaved})
+                with stages.stage("writing the results"):
+                    record_result(outcome, tracker, folder)
+                for path in sorted(profiler.folder.rglob("*")):
+                    if path.is_file():
+                        tracker.log_artifact(path, path.parent.relative_to(folder).as_posix())
+                        say(f"trace: {path}")
+                if trainer.profile.start is not None and not profiler.folder.exists():
+                    warn(f"trainer.profile.start={trainer.profile.start}: no such step was trained, nor traced")
+                show_result(outcome, console)
+                for line in samples.lines(result.taken):
+                    say(line)
+                # Only now, when as much of the results as possible is recorded.
+                if result.unsaved is not None:
+                    team.finish()  # process 0 has more to record than the others
+                    raise UnsavedError(result.unsaved)
 
 
 def _data_and_task(config: RunConfig, previous: Previous | None) -> tuple[Dataset, Task]:
@@ -332,7 +330,7 @@ def _engine(
         if previous is not None:
             resume.load(engine, previous.checkpoint)
         # Compiled for the loop's calls, so that the plan costs no second compilation.
-        calls = feed.steps_per_call(config, spec.arrays, data.train.size, cached=engine.caches)
+        calls = feed.steps_per_call(config.dataset, config.trainer, spec.arrays, data.train.size, cached=engine.caches)
         compile_step(engine, spec, config.dataset.batch_size, calls.capacity)
         plan = None
         if current().is_first:
@@ -350,7 +348,7 @@ def _engine_warnings(
     found = list(plan.warnings) if plan else []
     task = splits.train.task
     with stages.stage("compiling the evaluation"):
-        found += feed.check_rows(config, engine, splits.train)
+        found += feed.check_rows(config.dataset, config.trainer, config.task, engine, splits.train)
         # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
         batches = feed.evaluation_of(config, engine, splits.selecting, 1)
         evaluation = engine.evaluate(batches, keep_outputs=True)
@@ -393,19 +391,3 @@ def _tracker(config: RunConfig, content: Mapping[str, object], run_id: str | Non
     tracker = Tracker()
     tracker.run_id = tracked_id
     return tracker
-
-
-@contextmanager
-def _unsaved(result: loop.Result, tracker: Tracker) -> Iterator[None]:
-    """Fails a run whose state could not be saved, after as much of its results as possible is recorded."""
-    if result.unsaved is None:
-        yield
-        return
-    tracker.set_tags({loop.UNSAVED: result.unsaved})
-    try:
-        yield
-    except OSError as error:  # the disk is full, or one that the results are on
-        logger.exception("results are not recorded")
-        raise UnsavedError(f"{result.unsaved}; not all of its results are recorded ({error})") from error
-    current().finish()  # process 0 has more to record than the others
-    raise UnsavedError(result.unsaved)

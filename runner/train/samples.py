@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.cluster.team import current
-from runner.config.schema import LayoutConfig, RunConfig
+from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT, Array, Batch
 from runner.engine.base import HostBatches
 from runner.engine.common import Engine
@@ -26,7 +26,10 @@ _MAX_COLUMNS = 100
 def asking(
     layout: LayoutConfig, axes: Mapping[str, int], engine: Engine, before: Callable[[], None] = lambda: None
 ) -> tuple[Ask, int]:
-    """Returns what computes the next logits of a batch's rows, and the number that must divide the rows of a batch."""
+    """Returns what computes the next logits of a batch's rows, and the number that must divide the rows of a batch.
+
+    `before` is called before each token.
+    """
 
     def next_logits(batch: Batch) -> Array:
         before()
@@ -40,23 +43,23 @@ def asking(
 class Samples:
     """Writes a run's samples; all processes must ask for one, and process 0 writes it."""
 
-    def __init__(self, config: RunConfig, engine: Engine, task: Task, folder: Path, keep: Callable[[Path, str], None]):
-        """Takes what all samples have in common; `keep` takes a file and the artifact folder that it belongs to."""
-        self._config = config
-        self._engine = engine
+    def __init__(
+        self, asked: tuple[Ask, int], seed: int, task: Task, folder: Path, keep: Callable[[Path, str], None]
+    ) -> None:
+        """Takes the result of `asking`; `keep` takes a file and the artifact folder that it belongs to."""
+        self._ask, self._multiple = asked
+        self._seed = seed
         self._task = task
         self._folder = folder
         self._keep = keep
         self._texts: dict[int, str] = {}
 
-    def take(self, step: int, before: Callable[[], None] = lambda: None) -> None:
+    def take(self, step: int) -> None:
         """Writes a sample of the present weights, if the task has one, to `samples/step_<step>.txt`.
 
-        The random draws depend on the seed and the step. `before` is called before each token.
+        The random draws depend on the seed and the step.
         """
-        config = self._config
-        ask, multiple = asking(config.layout, config.mesh.axes, self._engine, before)
-        text = self._task.sample(ask, step, config.trainer.seed, multiple)
+        text = self._task.sample(self._ask, step, self._seed, self._multiple)
         if text is None or not current().is_first:
             return
         self._texts[step] = text

@@ -240,12 +240,16 @@ class Tried:
         return {LOSS: np.zeros(kept)}, {LOSS: np.zeros(kept)}
 
 
+def checked(run: RunConfig, engine: Engine, train: feed.Examples) -> list[str]:
+    return feed.check_rows(run.dataset, run.trainer, run.task, engine, train)
+
+
 def test_a_users_loss_is_tried_on_a_batch_and_on_the_same_in_reverse_order() -> None:
     task = KnownTask(SPECS)
     task.reads_batch = task.runs_user_code = True
     engine = Tried()
-    assert feed.check_rows(config(4), cast("Engine", engine), split(4, task=task)) == []
+    assert checked(config(4), cast("Engine", engine), split(4, task=task)) == []
     assert engine.labels == [[1, 2, 3, 4], [4, 3, 2, 1]]
     engine = Tried()
-    assert feed.check_rows(config(4, remainder="pad"), cast("Engine", engine), split(7, task=task)) == []
+    assert checked(config(4, remainder="pad"), cast("Engine", engine), split(7, task=task)) == []
     assert engine.labels == [[1, 2, 3, 1], [1, 2, 3, 1], [1, 2, 3, 4], [4, 3, 2, 1]]

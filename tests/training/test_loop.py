@@ -27,7 +27,6 @@ from runner.engine import lengths
 from runner.engine.base import HostBatches, PlacedBatches
 from runner.engine.common import Engine
 from runner.errors import ConfigError, EngineError, NotFiniteError
-from runner.host.signals import StopRequest
 from runner.plan.checks.trainer import with_metrics
 from runner.task.base import Evaluation
 from runner.train import feed, loop, profile
@@ -98,7 +97,7 @@ def train(
         seen.log,
         seen.notify,
         Display(),
-        StopRequest().raise_if_requested,
+        lambda: None,
         saver,
         profiler,
         evaluated=seen.evaluated,
