@@ -27,7 +27,7 @@ def config(engine: str = "jax", task: str = "language_model", **options: Any) ->
 
 
 def checked(made: RunConfig) -> None:
-    check.check(made.model, made.dataset, made.engine.name, ["jax"])
+    check.check(made.model, made.dataset, made.engine.name, on_jax=made.engine.name == "jax")
 
 
 REFUSED = [
