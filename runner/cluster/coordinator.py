@@ -196,7 +196,7 @@ class Coordinator:
             # The larger of both counts: `_join` has a better message for a process of this run whose count differs.
             if not 0 <= int(said["index"]) < max(self._count, int(said["count"])):
                 why = "process 0 of another run uses this address; set cluster.coordinator to a free port"
-                writer.write(_only_for_one(why))
+                writer.write(encoded(_ended(why)))
                 return
             index = self._join(said, writer)
             if index is None:
@@ -254,7 +254,7 @@ class Coordinator:
             why = f"two processes have index {index}: {others}; set a different cluster.index for each process"
         if why and self._begun:
             # A run that has begun has all its processes, and continues.
-            writer.write(_only_for_one(why))
+            writer.write(encoded(_ended(why)))
             return None
         if why:
             self._end(why, newcomer=writer)
@@ -317,7 +317,7 @@ class Coordinator:
         if stopped > SILENCE_S:
             # The others have taken the silence of this process for its end, whatever else has happened.
             why = f"process 0 was stopped for {stopped:.0f} s"
-        self._ended = {"kind": "ended", "why": printable(why), "signum": signum, "code": code, "index": index}
+        self._ended = _ended(why, signum, code, index)
         if newcomer is not None:
             # Before process 0, which exits without waiting for a rejected connection.
             newcomer.write(encoded(self._ended))
@@ -354,6 +354,6 @@ def _where(about: Mapping[str, Any]) -> str:
     return printable(f"{about['host']}, pid {about['pid']}")
 
 
-def _only_for_one(why: str) -> bytes:
-    """Returns the message to a newcomer that it can't be part of this run, which itself continues."""
-    return encoded({"kind": "ended", "why": printable(why), "signum": None, "code": 1, "index": None})
+def _ended(why: str, signum: int | None = None, code: int = 1, index: int | None = None) -> Message:
+    """Returns the message that a run ends, to all or to a newcomer that can't be part of it."""
+    return {"kind": "ended", "why": printable(why), "signum": signum, "code": code, "index": index}

@@ -23,7 +23,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import IO
 
-from runner.cluster.messages import DeniedError, authenticate
+from runner.cluster.messages import DeniedError, connect
 from runner.cluster.place import VARIABLE, Place
 from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, STOPPED_S, UNHEARD_S
 from runner.host.cores import VARIABLE as CORES
@@ -201,17 +201,17 @@ class _Loss:
     def _tell(self, line: bytes) -> None:
         # The coordinator may not be listening yet.
         while time.monotonic() - self.since < GRACE_S:
-            where = (self._place.host, self._place.port)
-            with suppress(OSError), socket.create_connection(where, timeout=1.0) as connection:
-                try:
-                    authenticate(connection, self._place.token)
-                except DeniedError:
-                    # Another program listens there.
+            try:
+                with connect(self._place.host, self._place.port, self._place.token) as connection:
+                    connection.sendall(line)
+                    # The coordinator closes the connection after it has read the line.
+                    self.is_told = not connection.recv(1)
                     return
-                connection.sendall(line)
-                # The coordinator closes the connection after it has read the line.
-                self.is_told = not connection.recv(1)
+            except DeniedError:
+                # Another program listens there.
                 return
+            except OSError:
+                pass
             time.sleep(_POLL_S)
 
 

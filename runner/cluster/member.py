@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 from runner.cluster.coordinator import Coordinator
-from runner.cluster.messages import DeniedError, authenticate, encoded, printable
+from runner.cluster.messages import DeniedError, connect, encoded, printable
 from runner.cluster.place import Place
 from runner.cluster.secret import VARIABLE as SECRET
 from runner.cluster.team import Ending, ProcessError, Team
@@ -32,8 +32,6 @@ from runner.host.signals import StopRequest
 T = TypeVar("T")
 # Between two attempts to connect to process 0, and between two looks at whether a wait is given up.
 _RETRY_S = 0.2
-# Seconds of one attempt: a host that drops packets would otherwise use up the time for all of them.
-_ATTEMPT_S = 2.0
 # Connections that may wait to be accepted: all processes of a large run may connect at once.
 _BACKLOG = 128
 # Errors of process 0 that the others raise as the same class, so that all exit with the same code and message; a
@@ -118,52 +116,25 @@ class Member(Team):
         return Coordinator(listening, place.count, place.token, start_timeout)
 
     def _connected(self, start_timeout: float) -> socket.socket:
-        where = (self.place.host, self.place.port)
+        place = self.place
         deadline = time.monotonic() + start_timeout
         while True:
             try:
-                connection = socket.create_connection(where, timeout=_ATTEMPT_S)
-                # Linux may connect a local port that nobody listens on to itself.
-                if connection.getsockname() == connection.getpeername():
-                    connection.close()
-                    raise ConnectionError("nobody listens there")
-                self._authenticate(connection)
+                return connect(place.host, place.port, place.token)
+            except DeniedError as error:
+                raise ProcessError(
+                    f"process {self.index} and the server at {place.host}:{place.port} have different secrets: "
+                    "it belongs to another run, or the processes share no secret; set cluster.coordinator to a free "
+                    f"port, or {SECRET} to the same secret for all"
+                ) from error
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise ProcessError(
-                        f"process {self.index} could not connect to process 0 at {where[0]}:{where[1]} within "
+                        f"process {self.index} could not connect to process 0 at {place.host}:{place.port} within "
                         f"{start_timeout:g} s ({error.strerror or error}); check that process 0 is running and that "
                         "cluster.coordinator is correct"
                     ) from error
-                time.sleep(_RETRY_S)
-            else:
-                # Messages are small and waited for.
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return connection
-
-    def _authenticate(self, connection: socket.socket) -> None:
-        """Proves the secret.
-
-        Raises:
-          OSError: the connection broke, as when strangers flood process 0, and should be tried again.
-          ProcessError: process 0 does not answer, or has another secret.
-        """
-        connection.settimeout(SILENCE_S)
-        try:
-            authenticate(connection, self.place.token)
-        except TimeoutError as error:
-            connection.close()
-            raise ProcessError(f"process 0 has not answered for {SILENCE_S:.0f} s") from error
-        except DeniedError as error:
-            connection.close()
-            raise ProcessError(
-                f"process {self.index} and the server at {self.place.host}:{self.place.port} have different secrets: "
-                "it belongs to another run, or the processes share no secret; set cluster.coordinator to a free port, "
-                f"or {SECRET} to the same secret for all"
-            ) from error
-        except OSError:
-            connection.close()
-            raise
+            time.sleep(_RETRY_S)
 
     def _send(self, kind: str, **content: object) -> None:
         line = encoded({"kind": kind, **content})

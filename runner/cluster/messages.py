@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from runner.cluster.timeouts import SILENCE_S
 from runner.errors import in_one_line
 
 # Bytes of a message of a process that has proved the secret: values are small, and an error should not fill the
@@ -16,6 +17,8 @@ from runner.errors import in_one_line
 LONGEST = 64 << 20
 # Bytes that a connection may send before it has proved the secret.
 GREETING = 4096
+# Seconds of one attempt: a host that drops packets would otherwise use up the time for all of them.
+_ATTEMPT_S = 2.0
 # Characters of a peer's text in a printed message.
 _MOST_SHOWN = 4000
 # The two sides of a proof. They are part of what is signed, so that a side can't answer with the other's own proof.
@@ -56,6 +59,23 @@ def is_proof(said: object, token: str, side: str, challenge: str, answer: str) -
     # In constant time, so that the time of an answer does not reveal how much of a forged proof is right. JSON may
     # have a lone surrogate in a string, which `encode` would reject with an error.
     return isinstance(said, str) and hmac.compare_digest(said.encode(errors="replace"), expected)
+
+
+def connect(host: str, port: int, token: str) -> socket.socket:
+    """Connects to process 0, and proves the secret; raises as `authenticate` does."""
+    connection = socket.create_connection((host, port), timeout=_ATTEMPT_S)
+    try:
+        # Linux may connect a local port that nobody listens on to itself.
+        if connection.getsockname() == connection.getpeername():
+            raise ConnectionError("nobody listens there")
+        connection.settimeout(SILENCE_S)
+        authenticate(connection, token)
+    except (OSError, DeniedError):
+        connection.close()
+        raise
+    # Messages are small and waited for.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
 
 
 def authenticate(connection: socket.socket, token: str) -> None:

@@ -20,7 +20,7 @@ HEAVY = ("tensorflow", "tf_keras", "keras", "jax", "mlflow", "sklearn")
 COMMON = ("mesh=batch2", "dataset=digits", "tracking=none", "cluster=explicit", "cluster.processes=2", "engine=jax")
 
 
-def start(folder: Path, *arguments: str, module: str = "runner", paths: Sequence[Path] = ()) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Starts a command in a folder of its own, where importing anything heavy ends it with another line."""
     blocked = folder / "blocked"
     blocked.mkdir(parents=True)
@@ -28,9 +28,9 @@ def start(folder: Path, *arguments: str, module: str = "runner", paths: Sequence
         (blocked / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
     kept = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
     return subprocess.Popen(  # a real start: of what is imported when
-        [sys.executable, "-m", module, *arguments, f"hydra.run.dir={folder / 'run'}"],
+        [sys.executable, "-m", "runner", *arguments, f"hydra.run.dir={folder / 'run'}"],
         cwd=folder,
-        env=kept | {"PYTHONPATH": os.pathsep.join(map(str, (*paths, blocked, ROOT)))},
+        env=kept | {"PYTHONPATH": f"{blocked}{os.pathsep}{ROOT}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -48,12 +48,12 @@ def ended(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, li
     return [(one.returncode, out, err.splitlines()) for one, (out, err) in zip(processes, said, strict=True)]
 
 
-def two(folder: Path, first: Sequence[str] = (), second: Sequence[str] = (), **of_second: object) -> list[str]:
+def two(folder: Path, first: str, second: str) -> list[str]:
     """Returns the line that both of two processes end with, exit code 1, before they write anything."""
     where = f"cluster.coordinator=127.0.0.1:{free_port()}"
     come = [
-        start(folder / "0", *COMMON, where, "cluster.index=0", *first),
-        start(folder / "1", *COMMON, where, "cluster.index=1", *second, **of_second),  # type: ignore[arg-type]
+        start(folder / "0", *COMMON, where, "cluster.index=0", first),
+        start(folder / "1", *COMMON, where, "cluster.index=1", second),
     ]
     lines = []
     for code, out, err in ended(come):
@@ -65,5 +65,5 @@ def two(folder: Path, first: Sequence[str] = (), second: Sequence[str] = (), **o
 
 
 def test_another_config_is_named_by_its_key(tmp_path: Path) -> None:
-    lines = two(tmp_path, ["trainer.epochs=2"], ["trainer.epochs=3"])
+    lines = two(tmp_path, "trainer.epochs=2", "trainer.epochs=3")
     assert lines == ["error: process 1 and process 0 differ in trainer.epochs: 3 and 2"] * 2

@@ -15,7 +15,6 @@ import pytest
 from runner.cluster.jobs import LOG_FILE, Job, Outcome, RunningJob, outcome_of, run_jobs
 from runner.errors import Interrupted
 from runner.host.signals import StopRequest
-from tests import proc
 
 
 @pytest.mark.parametrize(
@@ -120,38 +119,3 @@ def test_a_signal_ends_the_running_jobs_cleanly_and_starts_no_other(tmp_path: Pa
     assert {n: outcome.status for n, outcome in watch.outcomes.items()} == {0: "killed", 1: "killed"}
     assert (tmp_path / "0" / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
     assert not (tmp_path / "2").exists()
-
-
-ORPHAN = """
-import os, sys, time
-from runner.cluster import membership
-if len(sys.argv) > 1:
-    membership.join(os.environ)
-    print(os.getpid(), flush=True)
-    time.sleep(60)
-else:
-    import subprocess
-    environment = {**os.environ, membership.LAUNCHER_VARIABLE: str(os.getpid())}
-    child = subprocess.Popen([sys.executable, __file__, "child"], env=environment, start_new_session=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process that its parent is gone")
-def test_a_job_ends_with_its_launcher_however_that_ends(tmp_path: Path) -> None:
-    import subprocess
-
-    script = tmp_path / "orphan.py"
-    script.write_text(ORPHAN)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    launcher = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment)
-    assert launcher.stdout is not None
-    pid = int(launcher.stdout.readline())
-    launcher.send_signal(signal.SIGKILL)
-    launcher.wait()
-    for _ in range(100):
-        if not proc.is_there(pid):
-            return
-        time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
-    raise AssertionError("the job outlived its launcher")
