@@ -102,7 +102,6 @@ class Coordinator:
         self._denied = 0
         self._ended: Message | None = None
         self._begun = False
-        self._awake = time.monotonic()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
         self._thread.start()
@@ -124,10 +123,6 @@ class Coordinator:
         while server.is_serving():
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
-            # This process was stopped: the others have not heard its beats either, and take it for lost.
-            if now - self._awake > SILENCE_S:
-                self._end("")
-            self._awake = now
             self._tell_all({"kind": "beat"})
             if not self._begun and now - started > self._start_timeout:
                 missing = [str(index) for index in range(self._count) if index not in self._peers]
@@ -313,10 +308,6 @@ class Coordinator:
         """
         if self._ended is not None:
             return
-        stopped = time.monotonic() - self._awake
-        if stopped > SILENCE_S:
-            # The others have taken the silence of this process for its end, whatever else has happened.
-            why = f"process 0 was stopped for {stopped:.0f} s"
         self._ended = _ended(why, signum, code, index)
         if newcomer is not None:
             # Before process 0, which exits without waiting for a rejected connection.

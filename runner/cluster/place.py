@@ -85,37 +85,30 @@ def find(config: ClusterConfig) -> Place | None:
     if launched is not None or config.name == "local":
         # The launcher may start a single process, as `runner.verify` does.
         return launched if launched is not None and launched.count > 1 else None
-    scheduled_place = _from_scheduler(os.environ, socket.gethostname()) if config.name == "auto" else None
+    given = None
+    if config.name == "auto":
+        given = _from_scheduler(os.environ, socket.gethostname())
+    place = given or Place(-1, 0, "", 0)
     # Keys of the config replace what the scheduler gives.
-    index = config.index
-    count = config.processes
-    if scheduled_place is not None:
-        index = scheduled_place.index if index is None else index
-        count = scheduled_place.count if count is None else count
-    if not count:
-        raise _not_scheduled(scheduled_place)
-    if index is None or not 0 <= index < count:
-        problem = f"must be a number from 0 to {count - 1}, different for each process"
-        raise invalid("cluster.index", index, problem=problem, fix="set cluster.index=0")
+    if config.index is not None:
+        place = replace(place, index=config.index)
+    if config.processes is not None:
+        place = replace(place, count=config.processes)
     if config.coordinator is not None:
         # Its form is checked by the schema.
-        host, _, port_text = config.coordinator.rpartition(":")
-        host = host.strip("[]")
-        port = int(port_text)
-    elif scheduled_place is not None and scheduled_place.host:
-        host = scheduled_place.host
-        port = scheduled_place.port
-    else:
-        raise invalid(
-            "cluster.coordinator",
-            config.coordinator,
-            problem="needs the host and port of process 0",
-            fix="set it, such as cluster.coordinator=10.0.0.1:29400",
-        )
-    place = Place(index, count, host, port)
-    if scheduled_place is not None:
-        place = replace(place, source=scheduled_place.source, job=scheduled_place.job)
-    return place if count > 1 else None
+        host, _, port = config.coordinator.rpartition(":")
+        place = replace(place, host=host.strip("[]"), port=int(port))
+    if not place.count:
+        raise _not_scheduled(given)
+    if not 0 <= place.index < place.count:
+        problem = f"must be a number from 0 to {place.count - 1}, different for each process"
+        raise invalid("cluster.index", config.index, problem=problem, fix="set cluster.index=0")
+    if not place.host:
+        fix = "set it, such as cluster.coordinator=10.0.0.1:29400"
+        raise invalid("cluster.coordinator", None, problem="needs the host and port of process 0", fix=fix)
+    if place.count == 1:
+        return None
+    return place
 
 
 def count(config: ClusterConfig) -> int:
