@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +27,6 @@ _NO_STORE = "none"
 _PARENT_TAG = "mlflow.parentRunId"
 # Checkpoints that a cell names; a run keeps a few, and the newest matter.
 _STEPS_SHOWN = 4
-_HOUR_S = 3600
-_DAY_S = 24 * _HOUR_S
 
 
 def run(request: Request) -> int:
@@ -87,7 +86,7 @@ def _summary(listed: Sequence[ListedRun]) -> str:
 
 
 def _table(listed: Sequence[ListedRun]) -> tables.Table:
-    titles = ("run", "name", "status", "age", "result", "checkpoints", "size")
+    titles = ("run", "name", "status", "ended", "result", "checkpoints", "size")
     rows = []
     for run in listed:
         short_id = run.run
@@ -96,23 +95,11 @@ def _table(listed: Sequence[ListedRun]) -> tables.Table:
             # MLflow's ids are random, so eight characters identify a run.
             short_id = run.run[:8]
             name = run.name
-        age = age_words(run.seconds_ago)
-        rows.append((short_id, name, run.status, age, run.result, _steps(run), size_text(run.bytes)))
-    return tables.Table(titles, tuple(rows), frozenset({titles.index("age"), titles.index("size")}))
-
-
-def age_words(seconds: float) -> str:
-    """Returns an age as a cell shows it.
-
-    >>> age_words(30), age_words(7200), age_words(3 * 86400)
-    ('0 m', '2 h', '3 d')
-    """
-    # In a larger unit from two of it on, so that the rounded number is off by less than a half.
-    if seconds >= 2 * _DAY_S:
-        return f"{int(seconds // _DAY_S)} d"
-    if seconds >= 2 * _HOUR_S:
-        return f"{int(seconds // _HOUR_S)} h"
-    return f"{int(max(seconds, 0) // 60)} m"
+        ended = ""
+        if run.status != "RUNNING":
+            ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.ended))
+        rows.append((short_id, name, run.status, ended, run.result, _steps(run), size_text(run.bytes)))
+    return tables.Table(titles, tuple(rows), frozenset({titles.index("size")}))
 
 
 def _steps(run: ListedRun) -> str:

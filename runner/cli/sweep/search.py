@@ -13,7 +13,6 @@ import numpy as np
 import optuna
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
 from matplotlib import pyplot, rc_context
-from matplotlib.ticker import StrMethodFormatter
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
@@ -127,8 +126,6 @@ class Search:
         # A key with the same value in all trials says nothing, and a single one has no other to be compared with.
         keys = [key for key in complete[-1].params if len({trial.params.get(key) for trial in complete}) > 1]
         pictures: dict[str, Callable[..., matplotlib.axes.Axes]] = {"history": drawing.plot_optimization_history}
-        if len(keys) > 1:
-            pictures["parallel"] = partial(drawing.plot_parallel_coordinate, params=keys)
         if len(keys) > 1 and len(complete) >= _FEWEST_TO_WEIGH:
             # With a fixed seed: fANOVA's random forest would draw another picture of the same trials each time.
             evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
@@ -141,11 +138,7 @@ class Search:
             for name, plot in pictures.items():
                 figure = plot(self._study, target_name=self._sweep.settings.group.metric).get_figure(root=True)
                 assert figure is not None
-                figure.set_size_inches(max(8.0, 3.0 + 1.8 * len(keys)), 4.8)
-                for axes in figure.axes:
-                    if axes.get_yscale() == "log":
-                        # Powers of ten would be formulas, and `save` draws none.
-                        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+                figure.set_size_inches(8.0, 4.8)
                 files.append(folder / f"search_{name}.png")
                 figures.save(figure, files[-1])
                 pyplot.close(figure)
