@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -56,11 +55,6 @@ def one_line(error: Exception, arguments: Sequence[str]) -> str:
         return f"{place}: invalid YAML ({error.problem}); check this line and the one before it"
     if not isinstance(error, HydraException):
         disk_error = caused_by_disk(error)
-        if disk_error is not None and disk_error.errno == errno.ENAMETOOLONG:
-            for argument in arguments:
-                group, _, option = argument.lstrip("+~").partition("=")
-                if is_group(group) and option in str(disk_error.filename):
-                    return _unknown_option(f"{group}/{option}", (), arguments)
         if disk_error is not None:  # Hydra could not write its own files
             return str(unwritable(disk_error))
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
