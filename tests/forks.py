@@ -181,9 +181,8 @@ def library_of(arguments: Sequence[str]) -> str | None:
       arguments: of the interpreter, without it.
     """
     if arguments[0] == "-m" and arguments[1] in _SIDES:
-        config = json.loads((Path(arguments[3]) / "request.json").read_text())["config"]
-        engine = config["against"]["engine"] if arguments[2] == "against" else config["engine"]["name"]
-        return JAX if engine == JAX else TENSORFLOW
+        config = json.loads((Path(arguments[2]) / "request.json").read_text())
+        return JAX if config["engine"]["name"] == JAX else TENSORFLOW
     if arguments[0] != "-m" or arguments[1] not in _COMMANDS:
         return None
     return JAX if "engine=jax" in arguments else TENSORFLOW

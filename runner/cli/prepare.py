@@ -60,8 +60,8 @@ class Prepared:
         has_run = (self.claim.folder / "config.yaml").exists()
         if has_run or current().count > 1:
             return
-        # A verification's processes have logs of their own.
-        files = [LOG, *(path.name for path in self.claim.folder.glob("verify-*.log"))]
+        # A verification's process has a log of its own.
+        files = [LOG, *(path.name for path in self.claim.folder.glob("verify*.log"))]
         if self.subdir is not None:
             files += [f"{self.subdir}/{name}" for name in _HYDRA_FILES]
         self.claim.withdraw(files)

@@ -165,7 +165,7 @@ def prepare(config: RunConfig) -> None:
         return
     load(config)
     with _remembering_environment():
-        ENGINES[config.engine.name].module("devices").prepare_devices(config)
+        prepare_devices(config)
     # Now, so that a mistake in them ends the command before a run is recorded; the rest is called before that anyway.
     if not target.is_own(config.model):
         target.check_options(config.model)
@@ -192,6 +192,11 @@ def _prepare_imports(config: RunConfig) -> None:
 def _prepare_environment(config: RunConfig) -> None:
     with _remembering_environment():
         ENGINES[config.engine.name].module("environment").prepare_environment(config)
+
+
+def prepare_devices(config: RunConfig) -> None:
+    """Sets the devices of the engine's library, which is loaded and has computed nothing."""
+    ENGINES[config.engine.name].module("devices").prepare_devices(config)
 
 
 @contextmanager

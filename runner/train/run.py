@@ -55,7 +55,7 @@ from runner.train.samples import Samples, asking
 
 logger = logging.getLogger(__name__)
 
-Verify = Callable[[RunConfig, Dataset, Path], Verdict]
+Verify = Callable[[RunConfig, Path], Verdict]
 
 _CHECKPOINTS = "runner.checkpoints"
 _ORIGIN = "runner.branched_from"
@@ -131,7 +131,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             spec = DataSpec(task.arrays, task)
 
             def verified() -> Verdict | None:
-                return verify(config, data, folder) if trainer.verify_first else None
+                return verify(config, folder) if trainer.verify_first else None
 
             def built() -> tuple[Engine, Plan | None, feed.Splits]:
                 """Builds the engine, and prints the warnings that need it; records nothing."""

@@ -1,42 +1,19 @@
-"""Comparison of a run on the mesh with one on a single device. Plain NumPy.
+"""Comparison of a run on the mesh with one on a single device. Plain NumPy. docs/how_verify_works.md has the formulas.
 
-Where the tolerances come from. A mesh adds the same terms in another order, so its float32 sums differ in their last
-bits. Training passes that on: slightly in most entries, wildly in a few. Adam moves an entry whose gradient is zero up
-to rounding by the whole learning rate, in either direction; at a ReLU's kink the last bit decides whether an example
-counts. No fixed number is right for both. So the single device is run again, several times: these *perturbed runs*
-take each step's gradients where everything is a little off, by random relative noise:
+A mesh adds the same terms in another order. Training passes the difference on: slightly in most entries, wildly in a
+few, so no fixed tolerance is right. The single device is run again, several times, with the noise of
+`runner.verify.rounding`. To shuffle the examples of each batch instead would show too little: the many nearly equal
+terms of a convolution round alike in any order on one device, and differently in a mesh's partial sums. A small
+convnet with batch normalization on four devices was 100 times as far off as one device with shuffled examples.
 
-- every weight, which has the effect of another order of a layer's sums: the product that is computed is the exact one
-  of slightly different factors;
-- every example's share of the loss, and every gradient: the effect of another order of the sums over a batch where
-  their terms differ in sign, and where they don't;
-- a gradient that is smaller than the noise of the others of its layer is drawn again: its terms cancel and leave
-  their last bits.
-
-The noise is what rounding can do to the longest sum, see `rounding.noise`. To shuffle the examples of each batch
-instead would show too little: the many nearly equal terms of a convolution round alike in any order on one device, and
-differently in a mesh's partial sums. A small convnet with batch normalization on four devices was 100 times as far off
-as one device with shuffled examples.
-
-A weight or slot that is stored in bfloat16 is rounded on either side, by half an ulp of itself. Its entries may differ
-by that much in addition.
-
-An entry of the mesh's run may then differ by a small multiple of what the perturbed runs differ by. A batch statistic
-is itself a sum over the batch, so it may differ by the noise in addition. Entries are compared by rank: half of a
-variable's entries, 90%, 99% and all of them must be as close as that share of them is in the perturbed runs. A wrong
-engine moves most entries, and the few wild ones of a perturbed run don't hide that.
-
-At the randomly perturbed weights of `runner.verify.points` the size of a whole gradient, and of a step's changes, is
-compared too: by how much the array is longer or shorter in its own direction. The noise of many entries cancels there,
-so a factor of 0.99 shows where each entry alone would hide it. Each check states which error it detects, see
-`Check.resolution`.
+Entries are compared by rank, because a wrong engine moves most entries, and the few wild ones of a perturbed run don't
+hide that. At the points, the size of a whole gradient, and of a step's changes, is compared too, in its own direction:
+the noise of many entries cancels there, so a factor of 0.99 shows where each entry alone would hide it.
 
 Of a training from the start, entries in which one device differs from itself by half of the largest are not compared:
-what three runs differ by says nothing there about a fourth. The points are compared one step at a time.
-
-In a deep network of kinks and batch statistics the noise grows until the perturbed runs are not a measure: one device
-may differ from itself by half of a gradient under a noise that is far above its rounding, while the mesh agrees with
-it to the fourth digit. `Check.apart` measures how close such arrays are.
+what three runs differ by says nothing there about a fourth. In a deep network of kinks and batch statistics the noise
+grows until the perturbed runs are not a measure, while the mesh agrees with one device to the fourth digit.
+`Check.apart` measures how close such arrays are.
 """
 
 from __future__ import annotations
@@ -44,14 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
 from runner.data.base import Array
 from runner.layout.paths import is_ema, is_slot, owner_of
 from runner.verify import points
-from runner.verify.rounding import noise_of, rounding_remainders
+from runner.verify.rounding import largest, noise_of
 
 # Each perturbed run takes as long as the single device's own run. Three, with the factor below, make a false mismatch
 # of a sound mesh rare.
@@ -60,23 +36,15 @@ PERTURBED_RUNS = 3
 # and the mesh does.
 MORE_RUNS = 12
 # Kinds of checks of the training from the start, see `Check.kind`.
-FROM_THE_START = {
-    "loss",
-    "gradient",
-    points.STEPPED,
-    "parameter",
-    "statistic",
-    "slot",
-    "average",
-}
+FROM_THE_START = {"loss", "gradient", points.STEPPED, "parameter", "statistic", "slot", "average"}
 # At equal normal noise, the largest of three draws is below a quarter of another draw in 1.1% of the cases for one
 # number, and in fewer for an array. The perturbed runs' noise is the larger one, so false alarms are far rarer.
 FACTOR = 4.0
 # A value is stored with half an ulp, and a step's few operations on one entry add about as much each.
 ULPS = 4.0
-# Float64 errs by 2e-9 times what float32 does. What it leaves of terms that cancel is smaller than this share of what
-# float32 may leave. A gradient that is not zero is not that small at both of two points chosen at random.
-_FLOAT64_REMAINDER = 1e-6
+# Share of its largest entry by which at least half of a gradient's entries move if it is drawn again. The noise moves
+# a gradient of small terms by about as little as it is itself.
+_REDRAWN = 0.1
 # Kinds that a training from the start leads to, and how far one device may differ from itself there, as a share of
 # the largest new entry. Beyond half of it the training is chaotic, and nothing is compared.
 _TRAINED = ("parameter", "statistic", "slot", "average")
@@ -112,8 +80,6 @@ class Check:
       variable: canonical path; of the loss, empty.
       step: place in the order of computation: the step after which the two differ first, or are compared; 0: before
         any. The points count as between the first two steps.
-      absolute: largest difference of an entry.
-      relative: the same over `scale`.
       scale: largest entry of what is compared; of a parameter or statistic, of its movement since the start.
       rank: the rank with the largest ratio; `size`: the size of the whole array.
       difference: at that rank.
@@ -122,7 +88,7 @@ class Check:
       spread: difference of one device from itself at that rank, under noise.
       resolution: smallest relative error of the whole array (of a parameter or statistic: of its movement) that the
         check detects; infinite where it detects none.
-      zero: whether a gradient at a point is zero up to rounding: what remains of terms that cancel, as float64 shows.
+      zero: whether a gradient at a point is zero up to rounding: what remains of terms that cancel.
       apart: length of the difference over that of the array's movement, which bounds the error of its size and
         direction; infinite where nothing moved.
     """
@@ -131,8 +97,6 @@ class Check:
     name: str
     variable: str
     step: float
-    absolute: float
-    relative: float
     scale: float
     rank: str
     difference: float
@@ -147,6 +111,11 @@ class Check:
     def passed(self) -> bool:
         """Whether the difference is within its tolerance; a NaN never is."""
         return self.ratio <= 1.0
+
+    @property
+    def relative(self) -> float:
+        """The difference over the scale."""
+        return _over(self.difference, self.scale)
 
 
 def spread(single: Trajectory, runs: Iterable[Trajectory]) -> dict[str, Array]:
@@ -220,12 +189,7 @@ def relative_growth(values: Array, reference: Array, along: Array) -> float:
 
 
 def compare(
-    reference: Trajectory,
-    spread: Trajectory,
-    mesh: Trajectory,
-    noise: float,
-    sums: float = 0.0,
-    storage: float = 0.0,
+    reference: Trajectory, spread: Trajectory, mesh: Trajectory, noise: float, sums: float = 0.0, storage: float = 0.0
 ) -> list[Check]:
     """Compares every array of a run.
 
@@ -265,31 +229,19 @@ def compare(
         if key.startswith(points.PADDING):
             path = key.removeprefix(points.PADDING)
             first_end = points.prefix(min(points.numbers(mesh)), points.END)
-            checks.append(
-                identical(
-                    "padding",
-                    key,
-                    owner_of(path),
-                    _PADDING,
-                    mesh[first_end + path],
-                    value,
-                )
-            )
+            checks.append(identical("padding", key, owner_of(path), _PADDING, mesh[first_end + path], value))
     return checks
 
 
 def identical(kind: str, name: str, variable: str, step: float, expected: Array, actual: Array) -> Check:
     """Returns the check of an array that must be bitwise identical."""
-    worst = _largest(actual.astype(np.float64) - expected.astype(np.float64))
-    scale = _largest(expected)
+    worst = largest(actual.astype(np.float64) - expected.astype(np.float64))
     return Check(
         kind=kind,
         name=name,
         variable=variable,
         step=step,
-        absolute=worst,
-        relative=_over(worst, scale),
-        scale=scale,
+        scale=largest(expected),
         rank="all",
         difference=worst,
         tolerance=0.0,
@@ -325,20 +277,8 @@ class _Comparison:
         if is_ema(key):
             return self._ranked(key, "average", path, end)
         if self._is_trained(path):
-            return replace(
-                self._ranked(key, "parameter", path, end, storage=self.storage),
-                name=path,
-            )
+            return replace(self._ranked(key, "parameter", path, end, storage=self.storage), name=path)
         return replace(self._ranked(key, "statistic", path, end, self.noise), name=path)
-
-    @cached_property
-    def _remainders(self) -> dict[int, dict[str, float]]:
-        """The size that each gradient at a point may have where its terms cancel."""
-        remainders = {}
-        for point in points.numbers(self.reference):
-            gradients = points.part(self.reference, point, points.GRADIENT)
-            remainders[point] = rounding_remainders(gradients, self.noise, self.sums)
-        return remainders
 
     def _is_trained(self, path: str) -> bool:
         return f"gradient/{path}" in self.reference or f"{points.STEPPED}/{path}" in self.reference
@@ -353,12 +293,13 @@ class _Comparison:
         owner = owner_of(path)
         own_noise = noise_of(owner, self.noise, self.sums)
         if part == points.GRADIENT:
-            exact = self.reference.get(points.prefix(point, points.EXACT) + path)
-            remainder = self._remainders[point][path]
-            # A gradient of exactly 0 does not count as cancelling: none arrives then, and whether one would be right
+            # Noise as small as rounding draws again what rounding leaves of terms that cancel, and hardly moves any
+            # other gradient. A gradient of exactly 0 does not count: none arrives then, and whether one would be right
             # is not shown.
-            cancels = exact is not None and 0 < _largest(exact) < _FLOAT64_REMAINDER * remainder
-            is_zero = cancels and 0 < _largest(self.reference[key]) < remainder
+            tiny = points.prefix(point, points.TINY) + path
+            is_zero = False
+            if tiny in self.spread:
+                is_zero = bool(self.spread[tiny][0] > _REDRAWN * largest(self.reference[tiny]))
             # What rounding leaves of terms that cancel has no direction in which another remainder could be longer:
             # the share of one in the other is a quotient of two draws, of which three runs show little. Its entries
             # count.
@@ -368,14 +309,7 @@ class _Comparison:
         if self._is_trained(owner):
             # Moving averages of weights are stored in float32 whatever `engine.state` is.
             storage = 0.0 if is_ema(path) else self.storage
-            return self._ranked(
-                key,
-                "update",
-                owner,
-                _POINT_UPDATE,
-                size_noise=own_noise,
-                storage=storage,
-            )
+            return self._ranked(key, "update", owner, _POINT_UPDATE, size_noise=own_noise, storage=storage)
         return self._ranked(key, "update", owner, _POINT_UPDATE, self.noise, size_noise=self.noise)
 
     def _loss(self, key: str) -> Check:
@@ -394,16 +328,12 @@ class _Comparison:
         worst = int(np.argmax(ratios))
         failed = np.flatnonzero(~(ratios <= 1.0))
         first = int(failed[0]) if len(failed) else worst
-        scale = _largest(expected)
-        absolute = _largest(difference)
         return Check(
             kind="loss",
             name=key,
             variable="",
             step=first + 1,
-            absolute=absolute,
-            relative=_over(absolute, scale),
-            scale=scale,
+            scale=largest(expected),
             rank=f"step {worst + 1}",
             difference=float(difference[worst]),
             tolerance=float(tolerance[worst]),
@@ -443,11 +373,11 @@ class _Comparison:
         # Both sides began with the reference's values: movements are measured from them.
         moved = movement(self.reference, key)
         *spread_at_ranks, spread_of_size = self.spread[key]
-        largest_move = _largest(moved)
-        scale = largest_move or _largest(expected)
+        largest_move = largest(moved)
+        scale = largest_move or largest(expected)
         length = _length(moved)
         epsilon = _epsilon(expected)
-        ulps = ULPS * epsilon * _largest(expected)
+        ulps = ULPS * epsilon * largest(expected)
 
         spread = np.asarray(spread_at_ranks)
         difference = at_ranks(actual, expected)
@@ -471,7 +401,6 @@ class _Comparison:
             is_chaotic = np.isfinite(difference + spread) & (spread >= _CHAOS * largest_move)
             ratios[is_chaotic] = 0.0
         worst = int(np.argmax(ratios))
-        absolute = float(difference[len(RANKS) - 1])
         apart = math.inf
         if length:
             apart = _length(actual.astype(np.float64) - expected) / length
@@ -480,8 +409,6 @@ class _Comparison:
             name=key,
             variable=variable,
             step=step,
-            absolute=absolute,
-            relative=_over(absolute, scale),
             scale=scale,
             rank=[*RANKS, SIZE][worst],
             difference=float(difference[worst]),
@@ -516,10 +443,6 @@ def _ratios(difference: Array, tolerance: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(difference == 0, 0.0, difference / tolerance)
     return np.where(np.isfinite(difference) & np.isfinite(tolerance), ratios, math.inf)
-
-
-def _largest(values: Array) -> float:
-    return float(np.max(np.abs(values.astype(np.float64)))) if values.size else 0.0
 
 
 def _over(value: float, scale: float) -> float:

@@ -6,8 +6,7 @@ Imports JAX and Keras, whose environment `runner.engine.registry.load` has set. 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ import numpy as np
 
 from runner import arrays
 from runner.arrays import Tensor
+from runner.config.schema import OptimizerConfig
 from runner.data.base import Array
 from runner.engine.jax.adapter import Keras3Factory, check_model, input_shapes, outputs_of
 from runner.engine.jax.layers.gradients import exact_row_gradients
@@ -23,17 +23,15 @@ from runner.engine.jax.names import Names
 from runner.engine.jax.precision import as_float32, rounded, set_dtypes
 from runner.engine.jax.private import all_layers, forget_added_losses, in_float32, training_argument
 from runner.engine.jax.randomness import seed_indices
-from runner.engine.optim import groups
-from runner.engine.optim.rules import OPTIMIZERS
-from runner.engine.optim.stock import (
-    StockPart,
-    stock_parts,
-)
+from runner.engine.jax.updates import slots_of_transformation
+from runner.engine.optim import groups, transformation
+from runner.engine.optim.groups import Settings
+from runner.engine.optim.rules import OPTIMIZERS, Slot
+from runner.engine.optim.schedules import learning_rate
+from runner.engine.optim.stock import StockPart, stock_parts
 from runner.layout.paths import slot_path
-from runner.verify.jax_float64 import in_float64
 from runner.verify.reference import GradientReference, Inputs
 from runner.verify.request import Request
-from runner.verify.transformation import TransformationOptimizer
 
 
 class JaxReference(GradientReference):
@@ -50,7 +48,7 @@ class JaxReference(GradientReference):
     stored. Its own arithmetic in bfloat16 takes Adam's 0.999 for 1, and changes nothing.
     """
 
-    _weights: list[Tensor]
+    _weight_values: list[Tensor]
 
     def __init__(self, request: Request) -> None:
         """Builds the model from the config's seed.
@@ -70,7 +68,7 @@ class JaxReference(GradientReference):
         self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]
         self.settings = groups.settings(config.optimizer, self._trainable)
         if OPTIMIZERS[config.optimizer.name].is_transformation:
-            stock = TransformationOptimizer(config.optimizer, request.total_steps, self.settings)
+            stock = _TransformationOptimizer(config.optimizer, request.total_steps, self.settings)
             self.parts = [StockPart(stock, self._trainable)]
         else:
             self.parts = stock_parts(config.optimizer, request.total_steps, keras, self.settings)
@@ -86,13 +84,12 @@ class JaxReference(GradientReference):
         self._seeds: dict[int, list[Tensor]] = {
             0: [self._model.non_trainable_variables[index].value for index in self._generators]
         }
-        self._gradients = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
-        self._evaluate = jax.jit(self._evaluation)
+        self._gradients_program = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
+        self._evaluate_program = jax.jit(self._evaluation)
         self._apply = jax.jit(self._applied, static_argnums=0)
-        self.load(self.initial, 0)
+        self._load(self.initial, 0)
 
-    def positions(self) -> int:
-        """Returns the most positions of a layer that has weights."""
+    def _positions(self) -> int:
         # An output's last dims are features: one, or as many as the layer's bias has. The heads of an attention's
         # projection are dims of its bias too.
         feature_dims = {path.rpartition("/")[0]: 1 for path in self._paths.values()}
@@ -107,9 +104,8 @@ class JaxReference(GradientReference):
                 most = max(most, math.prod(position_dims))
         return most
 
-    def load_model(self, state: Mapping[str, Array], step: int) -> None:
-        """Loads a state; the generators' states are those that the first training had at that step."""
-        self.assign(state)
+    def _load_model(self, state: Mapping[str, Array], step: int) -> None:
+        self._assign(state)
         seeds = iter(self._seeds[step * self._request.config.trainer.accumulate_steps])
         self._non_trainable = []
         for variable in self._model.non_trainable_variables:
@@ -130,35 +126,21 @@ class JaxReference(GradientReference):
                 if key in state:
                     self._optimizer_values[id(variable)] = jnp.asarray(state[key], variable.dtype)
 
-    @contextmanager
-    def in_float64(self) -> Iterator[JaxReference]:
-        """Computes the gradients in float64 while the context lasts."""
-        before = self._gradients
-        self._gradients = in_float64(jax.value_and_grad(self._loss, has_aux=True))
-        try:
-            yield self
-        finally:
-            self._gradients = before
-
-    def constrain(self) -> None:
-        """Applies the variables' own constraints."""
+    def _constrain(self) -> None:
         constrained = []
-        for value, variable in zip(self._weights, self._model.trainable_variables, strict=True):
+        for value, variable in zip(self._weight_values, self._model.trainable_variables, strict=True):
             if variable.constraint is not None:
                 value = np.array(variable.constraint(jnp.asarray(value)), value.dtype)
             constrained.append(value)
-        self._weights = constrained
+        self._weight_values = constrained
 
-    def weights(self) -> dict[str, Array]:
-        """Returns the trainable variables by canonical path."""
-        return {path: np.array(value) for path, value in zip(self._trainable, self._weights, strict=True)}
+    def _weights(self) -> dict[str, Array]:
+        return {path: np.array(value) for path, value in zip(self._trainable, self._weight_values, strict=True)}
 
-    def assign(self, weights: Mapping[str, Array]) -> None:
-        """Sets the trainable variables."""
-        self._weights = [np.asarray(weights[path], self._kinds[path].dtype) for path in self._trainable]
+    def _assign(self, weights: Mapping[str, Array]) -> None:
+        self._weight_values = [np.asarray(weights[path], self._kinds[path].dtype) for path in self._trainable]
 
-    def as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns slots in the dtype in which a run stores them."""
+    def _as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
         stored = {}
         for slot, variables in self.slot_variables:
             for path in variables:
@@ -167,22 +149,15 @@ class JaxReference(GradientReference):
                 stored[key] = slots[key].astype(dtype)
         return stored
 
-    def compute_dtypes(self) -> Iterable[str | None]:
-        """Yields the dtype that each layer computes in."""
+    def _compute_dtypes(self) -> Iterable[str | None]:
         return (layer.compute_dtype for layer in all_layers(self._model))
 
-    def gradients(
+    def _gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
-        """Returns a microbatch's loss and its gradients."""
         self._seeds.setdefault(microstep, [self._non_trainable[index] for index in self._generators])
-        (loss, self._non_trainable), gradients = self._gradients(
-            self._weights,
-            self._non_trainable,
-            inputs,
-            dict(batch),
-            share_b,
-            np.float32(share),
+        (loss, self._non_trainable), gradients = self._gradients_program(
+            self._weight_values, self._non_trainable, inputs, dict(batch), share_b, np.float32(share)
         )
         by_path = zip(self._trainable, gradients, strict=True)
         return float(loss), {path: np.array(as_float32(gradient)) for path, gradient in by_path}
@@ -208,13 +183,12 @@ class JaxReference(GradientReference):
         loss_b = jnp.where(share_b > 0, loss_b, 0.0) * share_b
         return loss_b.sum() + share * sum(jnp.sum(penalty) for penalty in penalties), non_trainable
 
-    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
-        """Returns each example's loss, the task's totals and the losses of layers in an evaluation."""
+    def _evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
         others = list(self._non_trainable)
         # Every evaluation of a run draws the random numbers of its first step.
         for index, seed in zip(self._generators, self._seeds[0], strict=True):
             others[index] = seed
-        loss_b, totals, added = self._evaluate(self._weights, others, inputs, dict(batch))
+        loss_b, totals, added = self._evaluate_program(self._weight_values, others, inputs, dict(batch))
         return np.array(loss_b), {name: np.array(total) for name, total in totals.items()}, float(added)
 
     def _evaluation(
@@ -230,14 +204,13 @@ class JaxReference(GradientReference):
         added = jnp.asarray(sum(jnp.sum(penalty) for penalty in penalties), jnp.float32)
         return task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch), added
 
-    def apply_part(self, number: int, gradients: list[Array]) -> None:
-        """Updates the weights of one stock optimizer."""
+    def _apply_part(self, number: int, gradients: list[Array]) -> None:
         part = self.parts[number]
-        weights = dict(zip(self._trainable, self._weights, strict=True))
+        weights = dict(zip(self._trainable, self._weight_values, strict=True))
         values = [self._optimizer_values[id(variable)] for variable in part.optimizer.variables]
         new_weights, new_values = self._apply(number, values, gradients, [weights[path] for path in part.paths])
         weights |= dict(zip(part.paths, new_weights, strict=True))
-        self._weights = list(weights.values())
+        self._weight_values = list(weights.values())
         self._optimizer_values |= dict(zip(map(id, part.optimizer.variables), new_values, strict=True))
 
     def _applied(
@@ -263,17 +236,76 @@ class JaxReference(GradientReference):
         stored = [rounded(weight, dtype) for weight, dtype in zip(new_weights, dtypes, strict=True)]
         return stored, new_values
 
-    def variables(self) -> dict[str, Array]:
-        """Returns every variable by canonical path."""
+    def _variables(self) -> dict[str, Array]:
         variables = [*self._model.trainable_variables, *self._model.non_trainable_variables]
-        current = [*self._weights, *self._non_trainable]
+        current = [*self._weight_values, *self._non_trainable]
         values = {id(variable): value for variable, value in zip(variables, current, strict=True)}
         return {path: np.array(values[variable]) for variable, path in self._paths.items()}
 
-    def slot_value(self, variable: keras.Variable) -> Array:
-        """Returns the present value of a variable of a stock optimizer."""
+    def _slot_value(self, variable: keras.Variable) -> Array:
         return np.array(self._optimizer_values[id(variable)])
 
 
 def _in_float32(outputs: Tensor) -> Tensor:
     return jax.tree.map(lambda output: output.astype(jnp.float32), outputs)
+
+
+class _TransformationOptimizer:
+    """An Optax transformation, with the part of a Keras optimizer's interface that the reference uses.
+
+    Updates weights by what the user's transformation returns, multiplied by the learning rate.
+
+    Attributes:
+      variables: the step count first, then the leaves of the transformation's state.
+      iterations: the step count.
+      by_slot: kinds of state, each with its variables by path; the path of state of the whole optimizer is empty.
+    """
+
+    variables: list[keras.Variable]
+    iterations: keras.Variable
+    by_slot: list[tuple[Slot, dict[str, keras.Variable]]]
+
+    def __init__(self, config: OptimizerConfig, total_steps: int, settings: Mapping[str, Settings]) -> None:
+        """Calls the user's function; `build` makes the state."""
+        self._config = config
+        self._total_steps = total_steps
+        self._settings = settings
+        self._transformation = transformation.make(config)
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Makes the first state from the variables' values, in the order of the settings."""
+        self._variables = list(variables)
+        # In float32, as the engine updates, whatever the layers compute in.
+        values = dict(zip(self._settings, (jnp.asarray(one.value, jnp.float32) for one in variables), strict=True))
+        state = self._transformation.init(values)
+        leaves, self._structure = jax.tree.flatten(state)
+        self.iterations = _variable(jnp.int32(0))
+        state_variables = [_variable(jnp.asarray(leaf)) for leaf in leaves]
+        self.variables = [self.iterations, *state_variables]
+        self.by_slot = []
+        slots, places = slots_of_transformation(jax.eval_shape(lambda: state), values)
+        for slot, numbers in zip(slots, places, strict=True):
+            by_path = {path: state_variables[number] for path, number in zip(slot.paths, numbers, strict=True)}
+            self.by_slot.append((slot, by_path))
+
+    def stateless_apply(
+        self, values: list[Tensor], gradients: list[Tensor], weights: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Returns new weights, after their constraints, and new values of the variables."""
+        iterations, *leaves = values
+        rate = learning_rate(self._config, iterations.astype(jnp.float32), self._total_steps, jnp)
+        state = jax.tree.unflatten(self._structure, leaves)
+        by_path = dict(zip(self._settings, weights, strict=True))
+        changes, state = self._transformation.update(dict(zip(self._settings, gradients, strict=True)), state, by_path)
+        new_weights = []
+        for (path, own), variable in zip(self._settings.items(), self._variables, strict=True):
+            # Optax's convention: updates are added, and a transformation that descends has negative ones.
+            weight = by_path[path] + changes[path] * (rate * own.rate)
+            if variable.constraint is not None:
+                weight = variable.constraint(weight)
+            new_weights.append(weight)
+        return new_weights, [iterations + 1, *jax.tree.leaves(state)]
+
+
+def _variable(value: jax.Array) -> keras.Variable:
+    return keras.Variable(value, trainable=False, dtype=str(value.dtype))

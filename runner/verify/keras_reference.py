@@ -6,8 +6,7 @@ Imports TensorFlow, whose environment `runner.engine.registry.load` has set. Sha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -35,8 +34,8 @@ class KerasReference(GradientReference):
     Its layers are tf_keras's own, and so is the arithmetic of a step. Only the masks of random layers are handed in.
     """
 
-    def __init__(self, request: Request, *, float64: bool = False) -> None:
-        """Builds the model from the config's seed; one in float64, which no run trains, is not checked.
+    def __init__(self, request: Request) -> None:
+        """Builds the model from the config's seed.
 
         Raises:
           ConfigError: the builder fails.
@@ -49,19 +48,18 @@ class KerasReference(GradientReference):
         with tf.device(self._device):
             adapter = make_adapter(request.config, request.data)
             self._model = adapter.plain()
-            if not float64:
-                adapter.check(self._model, pads=request.config.dataset.remainder == "pad")
-            self._variables = adapter.variables(self._model)
+            adapter.check(self._model, pads=request.config.dataset.remainder == "pad")
+            self._by_path = adapter.variables(self._model)
             if not isinstance(self._model, tf_keras.Model) and target.is_own(request.config.model):
                 # The builders of the runner's own modules (engine `core_dtensor`) have counterparts in tf_keras's
                 # layers, which a reference uses in their place.
-                self._model = adapter.exported(self.variables())
-                self._variables = named_variables(self._model)
+                self._model = adapter.exported(self._variables())
+                self._by_path = named_variables(self._model)
         trainable = {id(variable) for variable in self._model.trainable_variables}
-        self._trainable = {path: variable for path, variable in self._variables.items() if id(variable) in trainable}
-        self.initial = self.variables()
-        self._gradients = tf.function(self._traced_gradients)
-        self._evaluate = tf.function(self._traced_evaluation)
+        self._trainable = {path: variable for path, variable in self._by_path.items() if id(variable) in trainable}
+        self.initial = self._variables()
+        self._gradients_program = tf.function(self._traced_gradients)
+        self._evaluate_program = tf.function(self._traced_evaluation)
         with tf.device(self._device):
             optimizer = request.config.optimizer
             self.settings = groups.settings(optimizer, list(self._trainable))
@@ -77,14 +75,12 @@ class KerasReference(GradientReference):
         variables = [self._trainable[path] for path in part.paths]
         part.optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
-    def positions(self) -> int:
-        """Returns the most positions of a layer; 1 where no layer has an output shape."""
+    def _positions(self) -> int:
         return max((_positions(layer) for layer in self._model.submodules), default=1)
 
-    def load_model(self, state: Mapping[str, Array], step: int) -> None:
-        """Loads a state."""
+    def _load_model(self, state: Mapping[str, Array], step: int) -> None:
         with tf.device(self._device):
-            for path, variable in self._variables.items():
+            for path, variable in self._by_path.items():
                 variable.assign(state[path].astype(variable.dtype.as_numpy_dtype))
             for part, start in zip(self.parts, self._optimizer_start, strict=True):
                 for variable, value in zip(part.optimizer.variables, start, strict=True):
@@ -96,37 +92,17 @@ class KerasReference(GradientReference):
                     if key in state:
                         variable.assign(state[key])
 
-    @contextmanager
-    def in_float64(self) -> Iterator[KerasReference]:
-        """Builds the model again, with float64 for everything whose dtype the model does not name."""
-        before = tf_keras.backend.floatx()
-        tf_keras.backend.set_floatx("float64")
-        try:
-            yield KerasReference(self._request, float64=True)
-        finally:
-            tf_keras.backend.set_floatx(before)
-
-    def constrain(self) -> None:
-        """Applies the variables' own constraints."""
-        with tf.device(self._device):
-            for variable in self._trainable.values():
-                if variable.constraint is not None:
-                    variable.assign(variable.constraint(variable))
-
-    def weights(self) -> dict[str, Array]:
-        """Returns the trainable variables by canonical path."""
+    def _weights(self) -> dict[str, Array]:
         return {path: variable.numpy() for path, variable in self._trainable.items()}
 
-    def assign(self, weights: Mapping[str, Array]) -> None:
-        """Sets the trainable variables."""
+    def _assign(self, weights: Mapping[str, Array]) -> None:
         for path, variable in self._trainable.items():
             variable.assign(weights[path])
 
-    def compute_dtypes(self) -> Iterable[str | None]:
-        """Yields the dtype that each layer computes in; None where it has none."""
+    def _compute_dtypes(self) -> Iterable[str | None]:
         return (getattr(layer, "compute_dtype", None) for layer in self._model.submodules)
 
-    def gradients(
+    def _gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
         """Returns a microbatch's loss and its gradients.
@@ -137,7 +113,7 @@ class KerasReference(GradientReference):
         with tf.device(self._device):
             # As constants, since a plain number would be a part of the program, and another one trace it again.
             arguments = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)
-            loss, gradients = self._gradients(*tf.nest.map_structure(tf.constant, arguments))
+            loss, gradients = self._gradients_program(*tf.nest.map_structure(tf.constant, arguments))
         by_path = zip(self._trainable, gradients, strict=True)
         return float(loss), {path: gradient.numpy() for path, gradient in by_path}
 
@@ -163,10 +139,9 @@ class KerasReference(GradientReference):
                 )
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
-        """Returns each example's loss, the task's totals and the losses of layers in an evaluation."""
+    def _evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
         with tf.device(self._device):
-            loss_b, totals, added = self._evaluate(*tf.nest.map_structure(tf.constant, (inputs, dict(batch))))
+            loss_b, totals, added = self._evaluate_program(*tf.nest.map_structure(tf.constant, (inputs, dict(batch))))
         return loss_b.numpy(), {name: total.numpy() for name, total in totals.items()}, float(added)
 
     def _traced_evaluation(
@@ -178,17 +153,14 @@ class KerasReference(GradientReference):
         task = self._task.without_class_weights()
         return task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch), added
 
-    def apply_part(self, number: int, gradients: list[Array]) -> None:
-        """Updates the weights of one stock optimizer."""
+    def _apply_part(self, number: int, gradients: list[Array]) -> None:
         with tf.device(self._device):
             self._apply(number, list(map(tf.constant, gradients)))
 
-    def variables(self) -> dict[str, Array]:
-        """Returns every variable by canonical path."""
-        return {path: variable.numpy() for path, variable in self._variables.items()}
+    def _variables(self) -> dict[str, Array]:
+        return {path: variable.numpy() for path, variable in self._by_path.items()}
 
-    def slot_value(self, variable: tf.Variable) -> Array:
-        """Returns the present value of a variable of the stock optimizer."""
+    def _slot_value(self, variable: tf.Variable) -> Array:
         value: Array = variable.numpy()
         return value
 

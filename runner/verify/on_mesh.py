@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -20,14 +20,11 @@ from runner.verify import points
 from runner.verify.request import Request
 
 
-def train(
-    request: Request, wait_for_reference: Callable[[], Mapping[str, Array]], *, compiles_first: bool
-) -> dict[str, Array]:
+def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
     """Trains on the mesh from the single device's weights, then takes gradients and a step at each point.
 
-    `wait_for_reference` returns the single device's arrays: initial values of every variable, losses, and points. The
-    arrays that are returned are those of `runner.verify.compare.compare`; `initial/` has the engine's own initial
-    weights.
+    `reference` has the single device's arrays: initial values of every variable, losses, and points. The arrays that
+    are returned are those of `runner.verify.compare.compare`; `initial/` has the engine's own initial weights.
 
     Raises:
       ConfigError: the config is invalid for the engine.
@@ -38,9 +35,6 @@ def train(
     own_state = engine.state()
     initial = {path: value for path, value in own_state.items() if is_variable(path)}
     engine.cache_on_device(request.source())
-    if compiles_first:
-        _compile(engine, request)
-    reference = wait_for_reference()
     engine.load_state(own_state | _start_values(initial, reference, request.config.engine.name))
     request = request.first_steps(len(reference["loss"]))
     # Training reads the examples from the devices too, where the engine caches them there.
@@ -81,12 +75,6 @@ def _first_changes(engine: Engine, request: Request) -> dict[str, Array]:
     after = engine.state()
     engine.load_state(before)
     return {path: after[path] - before[path] for path in engine.trainable}
-
-
-def _compile(engine: Engine, request: Request) -> None:
-    trained = request.by_row() if engine.caches else request
-    engine.compile(engine.place(trained.stacks()[0]))
-    engine.gradients(trained.batches, 0)
 
 
 def _start_values(initial: Mapping[str, Array], reference: Mapping[str, Array], name: str) -> dict[str, Array]:

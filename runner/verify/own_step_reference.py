@@ -27,9 +27,6 @@ from runner.verify.request import Request
 from runner.verify.rounding import weights_with_noise, with_noise
 
 State = dict[str, Array]
-# Least factor of a slot at a point; the largest is 1. Different enough that a stale slot shows, and below 1 so that a
-# second moment stays above the square of the first one.
-_LEAST_SLOT = 0.5
 
 
 class OwnStepReference(Reference):
@@ -51,25 +48,24 @@ class OwnStepReference(Reference):
         self._parts = OwnStepFactory(config, request.data, request.total_steps).build()
         functions = Functions(self._parts, task, config.trainer.seed)
         self._train = jax.jit(functions.train)
-        self._evaluate = jax.jit(functions.evaluate)
+        self._evaluate_program = jax.jit(functions.evaluate)
         self._start: State = {}
         for path, variable in self._parts.variables.items():
             self._start[path] = np.array(variable.value)
-        self._state = self._start
+        self._values = self._start
         self.initial = {path: self._start[path] for path in self._parts.model_variables}
         # All that a gradient may have made, the weights of an averaged network among them.
-        self._weights = []
+        self._weight_paths = []
         for path, variable in self._parts.model_variables.items():
             if variable.trainable:
-                self._weights.append(path)
+                self._weight_paths.append(path)
 
-    def positions(self) -> int:
-        """Returns the most positions of a layer of a functional model that has weights."""
+    def _positions(self) -> int:
         most = 1
         for name, model in self._parts.models.items():
             if not is_functional(model):
                 continue
-            owners = {path.rpartition("/")[0] for path in self._weights}
+            owners = {path.rpartition("/")[0] for path in self._weight_paths}
             inputs = jax.tree.map(
                 lambda tensor: jax.ShapeDtypeStruct((1, *tensor.shape[1:]), tensor.dtype), inputs_of(model)
             )
@@ -78,82 +74,69 @@ class OwnStepReference(Reference):
                     most = max(most, math.prod(output.shape[1:-1]))
         return most
 
-    def compute_dtypes(self) -> Iterable[str | None]:
-        """Yields the dtype that each layer computes in."""
+    def _compute_dtypes(self) -> Iterable[str | None]:
         return (layer.compute_dtype for model in self._parts.models.values() for layer in all_layers(model))
 
-    def weights(self) -> State:
-        """Returns the trainable variables by canonical path."""
-        return {path: self._state[path] for path in self._weights}
+    def _weights(self) -> State:
+        return {path: self._values[path] for path in self._weight_paths}
 
-    def state(self) -> State:
-        """Returns the variables of the models and the optimizers."""
-        return self._state
+    def _state(self) -> State:
+        return self._values
 
-    def load(self, state: Mapping[str, Array], step: int) -> None:
-        """Loads a state; the number of the step is an argument of the user's function."""
+    def _load(self, state: Mapping[str, Array], step: int) -> None:
         del step
-        self._state = self._start | dict(state)
+        self._values = self._start | dict(state)
 
-    def point(self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator) -> State | None:
+    def _point(self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator) -> State | None:
         """Returns a complete state; None if a step from there gives NaN or Inf.
 
-        Weights are moved at random from those at the end of the training. The slots are those at its end, each times a
-        random factor, as only an optimizer's own code says which values its slots may have.
+        Weights are moved at random from those at the end of the training.
         """
         state = {path: trained[path if is_slot(path) else f"final/{path}"] for path in self._start}
-        weights = {path: state[path] for path in self._weights}
+        weights = {path: state[path] for path in self._weight_paths}
         state |= points.perturbed_weights(weights, share, rng)
-        factors: dict[tuple[str, tuple[int, ...]], Array] = {}
-        for path, owner in self._parts.owners.items():
-            value = state[path]
-            if not owner or value.dtype.kind != "f":
-                continue
-            # One factor for all slots of an entry, so that they stay consistent with each other.
-            key = (owner, value.shape)
-            factor = factors.setdefault(key, rng.uniform(_LEAST_SLOT, 1.0, value.shape))
-            state[path] = (value * factor).astype(value.dtype)
-        self.load(state, step)
-        metrics, _ = self.step(step, self._request.batches, 0.0, rng)
-        values = [*self._state.values(), np.asarray(list(metrics.values()))]
+        slots = {path: state[path] for path, owner in self._parts.owners.items() if owner}
+        state |= points.slots(slots, rng)
+        self._load(state, step)
+        metrics, _ = self._step(step, self._request.batches, 0.0, rng)
+        values = [*self._values.values(), np.asarray(list(metrics.values()))]
         return state if all(np.isfinite(value).all() for value in values) else None
 
-    def step(
+    def _step(
         self, step: int, batches: HostBatches, noise: float, rng: np.random.Generator
     ) -> tuple[dict[str, float], State]:
         """Takes a step; returns the means of its metrics, and what it changes of each trained variable.
 
         With noise, the step is taken at weights with noise, and its changes are those of the weights without.
         """
-        state = self._state
+        state = self._values
         batch = {name: array[step] for name, array in batches.arrays.items()}
         used = self._noisy(noise, rng)
         if noise:
             batch[WEIGHT] = with_noise(batch[WEIGHT], noise, rng)
         new_values, metrics = self._train(used, batch, np.int32(step))
-        self._state = {path: np.array(new_values[path]) for path in state}
+        self._values = {path: np.array(new_values[path]) for path in state}
         if noise:
-            for path in self._weights:
-                change = self._state[path].astype(np.float64) - used[path]
-                self._state[path] = (state[path] + with_noise(change, noise, rng)).astype(state[path].dtype)
+            for path in self._weight_paths:
+                change = self._values[path].astype(np.float64) - used[path]
+                self._values[path] = (state[path] + with_noise(change, noise, rng)).astype(state[path].dtype)
         weights = batches.weights[step]
         means = {}
         for name in (LOSS, *self._task.step_metrics):
             # Padding may give NaN, which times 0 is NaN.
             total = np.where(weights > 0, np.asarray(metrics[name], np.float64), 0.0).sum()
             means[name] = float(total / (weights.sum() or 1.0))
-        return means, {path: self._state[path] - state[path] for path in self._parts.trained}
+        return means, {path: self._values[path] - state[path] for path in self._parts.trained}
 
     def _noisy(self, noise: float, rng: np.random.Generator) -> State:
         """Returns the state, its weights with noise."""
         if not noise:
-            return self._state
-        return self._state | weights_with_noise(self.weights(), noise, rng)
+            return self._values
+        return self._values | weights_with_noise(self._weights(), noise, rng)
 
-    def evaluated(
+    def _evaluated(
         self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
     ) -> dict[str, Array]:
-        """Returns the finite metrics of an evaluation."""
         del start
         used = self._noisy(noise, rng)
         sums: dict[str, float] = {}
@@ -161,7 +144,7 @@ class OwnStepReference(Reference):
         for number, batch in enumerate(self._request.evaluation(step)):
             is_real = batch.arrays[WEIGHT][0] > 0
             arrays = {name: array[0][is_real] for name, array in batch.arrays.items()}
-            metrics = self._evaluate(used, arrays, np.int32(number))
+            metrics = self._evaluate_program(used, arrays, np.int32(number))
             weight_sum += float(is_real.sum())
             for name, value_b in metrics.items():
                 values = np.asarray(value_b, np.float64)

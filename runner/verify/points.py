@@ -17,7 +17,8 @@ Arrays of point N, by key:
 - `pointN/start/<path>`: the state;
 - `pointN/loss`, `pointN/gradient/<path>`;
 - `pointN/end/<path>`: the state after the step;
-- `pointN/exact/<path>`: one device's gradients in float64, of variables whose terms may cancel;
+- `pointN/tiny/<path>`: gradients that may be no more than what rounding leaves of terms that cancel, of one device's
+  own run and of the perturbed runs as they come, see `rounding.gradients_with_noise`;
 - `pointN/evaluated/<metric>`, (1,): an evaluation of examples that do not fill their last batch.
 
 Padding is part of no mean, and changes nothing that a step keeps. Training's first steps need not have any. So with
@@ -27,17 +28,12 @@ with other examples in the padding: `padding/<path>`, the state after it, must b
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from runner.data.base import Array
-from runner.engine.optim.rules import Slot
-from runner.layout.paths import (
-    ema_path,
-    slot_path,
-)
+from runner.layout.paths import ema_path
 from runner.verify.rounding import layer_sizes
 
 # One late in the training and one early. Two, so that a gradient that is 0 by chance at one is not at both; each costs
@@ -55,20 +51,20 @@ START = "start"
 LOSS = "loss"
 GRADIENT = "gradient"
 END = "end"
-EXACT = "exact"
+TINY = "tiny"
 EVALUATED = "evaluated"
 # Prefix of the state after a step with other padding.
 PADDING = "padding/"
-_KEY = re.compile(rf"point(\d+)/({STEP}|{START}|{LOSS}|{GRADIENT}|{END}|{EXACT}|{EVALUATED})(?:/(.*))?$")
 # A layer whose size is below `_ZERO_LAYER` was initialized to zero, and a share of that would move nothing. It is
 # moved as if it had the size of a common initialization.
 _ZERO_LAYER = 1e-3
 _COMMON_SIZE = 0.05
-# How far slots and averages are from what the gradients and weights at the point would give, as a share of their own
-# size: large enough that a slot that is left out, or stale, changes the step visibly.
-_SLOT_SHARE = 0.3
-# Size of weights' changes, about that of a step with a usual learning rate.
-_CHANGE_SIZE = 0.01
+# How far averages are from the weights, as a share of their size: so that one that is left out, or stale, changes the
+# evaluation visibly.
+_AVERAGE_SHARE = 0.3
+# Slots in units of their layer's size, lowest and highest: of values that have no sign, and of others.
+_POSITIVE_SLOTS = (0.5, 1.5)
+_SIGNED_SLOTS = (-0.5, 0.5)
 
 
 def prefix(point: int, part: str) -> str:
@@ -80,19 +76,19 @@ def parsed(key: str) -> tuple[int, str, str]:
     """Returns the point, the part and the path of a key: 1, 'end', 'optimizer/m/d1/kernel' of
     point1/end/optimizer/m/d1/kernel.
     """
-    match = _KEY.match(key)
-    assert match is not None
-    return int(match[1]), match[2], match[3] or ""
+    point, _, rest = key.partition("/")
+    part, _, path = rest.partition("/")
+    return int(point.removeprefix("point")), part, path
 
 
 def is_of_point(key: str) -> bool:
-    """Returns whether a key is of an array of a point."""
-    return _KEY.match(key) is not None
+    """Returns whether a key is of an array of a point; those of variables begin with what the array is of them."""
+    return key.startswith("point")
 
 
 def is_of_one_side(key: str) -> bool:
     """Returns whether one side alone makes a key's array, so that it has no counterpart on the other."""
-    return key.startswith(PADDING) or (is_of_point(key) and parsed(key)[1] in (STEP, START, EXACT))
+    return key.startswith(PADDING) or (is_of_point(key) and parsed(key)[1] in (STEP, START, TINY))
 
 
 def numbers(keys: Iterable[str]) -> list[int]:
@@ -135,84 +131,27 @@ def perturbed_weights(weights: Mapping[str, Array], share: float, rng: np.random
     return perturbed
 
 
-def slots(
-    kinds: Sequence[Slot],
-    gradients: Mapping[str, Array],
-    weights: Mapping[str, Array],
-    rate: float,
-    rng: np.random.Generator,
-) -> dict[str, Array]:
-    """Returns an optimizer's slots as they may be after many steps with gradients like these.
+def slots(trained: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Array]:
+    """Returns slots of the sizes that they have at the end of the training, by path.
 
-    `runner.engine.optim.keras_classes` has their names. SGD's momentum is a step, not a gradient, so it has the
-    `rate`.
+    Values that are never negative, such as means of squares, are drawn between half and one and a half of the root
+    mean square of their layer's slots; others around 0, up to half of it. So no entry is so small that rounding
+    decides a step. A mean of gradients stays below the root of their mean square, as centered RMSprop needs. Integers
+    stay.
     """
-    names = {slot.name for slot in kinds}
-    sizes = layer_sizes(gradients)
-    values: dict[str, Array] = {}
-    for path, gradient in gradients.items():
-        size = sizes[path] or 1.0
-        square = size**2 * rng.uniform(0.5, 1.5, gradient.shape)
-        # With RMSprop (which has `velocity`) momentum is made of normalized gradients.
-        momentum_size = 1.0 if "velocity" in names else size
-        # Every kind is drawn, kept or not: the values of one slot then do not depend on which others there are.
-        normal = rng.normal(size=gradient.shape)
-        # Below the root of the mean square, as an average of the same gradients is: centered RMSprop takes the root of
-        # the difference of the two.
-        average = _SLOT_SHARE * np.sqrt(square) * rng.uniform(-1.0, 1.0, gradient.shape)
-        other_normal = rng.normal(size=gradient.shape)
-        by_name = {
-            "m": size * normal,
-            "v": square,
-            "v_hat": square,
-            "velocity": square,
-            "average": average,
-            "momentum": rate * momentum_size * other_normal,
-            # Of Adamax: the largest gradient so far.
-            "u": np.sqrt(square),
-            # Of Adagrad and Ftrl: sums of squares.
-            "accumulator": square,
-            # Of Adadelta: squares of gradients, and of changes before they are multiplied by the rate.
-            "accumulated_grad": square,
-            "accumulated_delta_var": _CHANGE_SIZE**2 * square / size**2,
-            # Of Ftrl, whose weights are about -linear * rate / sqrt(accumulator).
-            "linear": -weights[path] * np.sqrt(square) / rate + size * normal,
-            # Of schedule-free AdamW: where the weights would be without the average over steps.
-            "z": weights[path] + _CHANGE_SIZE * normal,
-            # Of Adafactor: means of squares over a dim.
-            "r": square,
-            "c": square,
-        }
-        for slot in kinds:
-            if path in slot.dims and slot.name in by_name:
-                whole = by_name[slot.name]
-                missing = set(range(gradient.ndim)) - set(slot.dims[path])
-                values[slot_path(slot.name, path)] = whole.mean(axis=tuple(missing)).astype(gradient.dtype)
-    return values
-
-
-def slots_near(
-    kinds: Sequence[Slot], trained: Mapping[str, Array], known: Mapping[str, Array], rng: np.random.Generator
-) -> dict[str, Array]:
-    """Returns values of slots whose meaning is not known: those of the training, each multiplied by a random factor.
-
-    Signs stay, so that squares stay squares; integers stay as they are.
-    """
+    sizes = layer_sizes(trained)
     values = {}
-    for slot in kinds:
-        for path in slot.paths:
-            key = slot_path(slot.name, path)
-            if key in known:
-                continue
-            value = trained[key]
-            if value.dtype.kind == "f":
-                factor = rng.uniform(1 - _SLOT_SHARE, 1 + _SLOT_SHARE, value.shape)
-                value = (value * factor).astype(value.dtype)
-            values[key] = value
+    for path, value in trained.items():
+        if value.dtype.kind == "f":
+            low, high = _SIGNED_SLOTS
+            if (value >= 0).all():
+                low, high = _POSITIVE_SLOTS
+            value = (sizes[path] * rng.uniform(low, high, value.shape)).astype(value.dtype)
+        values[path] = value
     return values
 
 
 def averages(weights: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Array]:
-    """Returns moving averages of weights, as far from the weights as `slots` from their gradients."""
-    perturbed = perturbed_weights(weights, _SLOT_SHARE, rng)
+    """Returns moving averages of weights, a random step away from the weights."""
+    perturbed = perturbed_weights(weights, _AVERAGE_SHARE, rng)
     return {ema_path(path): value for path, value in perturbed.items()}

@@ -1,17 +1,20 @@
-"""Verification: makes the batches, runs the sides, compares their arrays, and records the verdict.
+"""Verification: starts the process that compares the sides, and records the verdict.
 
 As a command it has its own run; otherwise it is the first part of a training run.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
+import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -22,29 +25,25 @@ from runner.cluster.place import Place
 from runner.cluster.team import Team, current
 from runner.config import compose
 from runner.config.convert import resolved
-from runner.config.schema import EngineConfig, MeshConfig, RunConfig, VerifyConfig
-from runner.data import loading
-from runner.data.base import Dataset
+from runner.config.schema import RunConfig, VerifyConfig
 from runner.engine import devices, registry
-from runner.errors import EngineError
-from runner.host import cores, stages
+from runner.errors import ConfigError, EngineError
+from runner.host import stages
 from runner.host.outputs import spared
 from runner.host.signals import heard
-from runner.layout import mesh
 from runner.plan.checks import warnings as config_warnings
 from runner.plan.table import plan_console
 from runner.tracking import Tracker
 from runner.train.record import CONFIG, Verdict, open_run, recorded, with_config
 from runner.train.saved import open_saved
 from runner.verify import parting, replay
-from runner.verify.children import PERTURBED, SideResult, run_children
-from runner.verify.compare import FROM_THE_START, compare
+from runner.verify.compare import Check
 from runner.verify.report import Verification
-from runner.verify.request import make_request, read_arrays, write_request
-from runner.verify.rounding import noise_of_sums, storage_rounding
+from runner.verify.worker import REQUEST, result_file
 
-# The order in which the sides start.
-SIDES = ("reference", "mesh")
+# The module of the child process; tests put another in its place.
+WORKER = "runner.verify.worker"
+LOG = "verify.log"
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -70,29 +69,26 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     for warning in config_warnings.of_config(config.mesh, config.cluster):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():
-        registry.prepare_alone(config)
-        data = loading.load(config.dataset, config.trainer.seed, task=config.task)
         command = compose.command("runner.verify")
-        team = current()
         # Process 0 alone records; a plain `Tracker` drops what it gets.
-        opened = open_run(config, content, command, "verify-") if team.is_first else Tracker()
+        opened = open_run(config, content, command, "verify-") if current().is_first else Tracker()
         with recorded(opened, console) as tracker:
             tracker.log_artifact(folder / CONFIG)
-            computed(config, data, folder).record(folder, tracker, console)
+            computed(config, folder).record(folder, tracker, console)
 
 
-def computed(config: RunConfig, data: Dataset, folder: Path) -> Verdict:
+def computed(config: RunConfig, folder: Path) -> Verdict:
     """Verifies a config, and records nothing.
 
     Raises:
-      EngineError: a process failed.
-      ConfigError: the config is invalid for a process.
+      ConfigError: the config is invalid for the model, the layout or the dataset.
+      EngineError: the process failed, or the two sides don't have the same variables.
     """
     title = f"verify: {config.verify.steps} steps on one device, then on the mesh"
     if current().count > 1:
         title += f" in {current().count} processes"
     with stages.stage(title):
-        report = verify(config, data, folder)
+        report = verify(config, folder)
     # Process 0 has the verdict. The others fail with its line, so that no process trains on.
     failure = current().broadcast("the verdict", lambda: _failure(config.verify, report))
     return Verdict(failure, partial(_record, report, failure))
@@ -105,13 +101,7 @@ def _failure(config: VerifyConfig, report: Verification | None) -> str:
     return "" if is_allowed else report.line()
 
 
-def _record(
-    report: Verification | None,
-    failure: str,
-    folder: Path,
-    tracker: Tracker,
-    console: Console,
-) -> None:
+def _record(report: Verification | None, failure: str, folder: Path, tracker: Tracker, console: Console) -> None:
     """Records a verification in an open run: verify.json, the figures, and the tags `runner.verified` and
     `runner.verdict`.
 
@@ -134,95 +124,73 @@ def _record(
         console.print(report.line(), soft_wrap=True, markup=False)
 
 
-def verify(config: RunConfig, data: Dataset, folder: Path) -> Verification | None:
-    """Trains the config's first steps on one device and on its mesh, in two processes, and compares them.
+def verify(config: RunConfig, folder: Path) -> Verification | None:
+    """Lets a child compare one device with the mesh; raises as `computed` does.
 
-    If nothing but the training from the start differs, whose weights may be at a kink, one device runs several times
-    as many perturbed runs before the difference is reported. A process that is not the first of several only takes
-    part.
-
-    Raises:
-      ConfigError: the config is invalid for the model, the layout or the dataset.
-      EngineError: a process failed, or the two sides don't have the same variables.
+    A process that is not the first of several only takes part, and returns None.
     """
     team = current()
-    if not team.is_first:
-        shared = _shared_folder(team)
-        places = _child_places(team)
-        run_children(list(places), shared, folder, places=places)
-        return None
-    axes = mesh.describe(config.mesh.axes)
-    # Several processes may be on several machines: of these, the run's folder is the one that all of them reach.
-    parent = None if team.count == 1 else folder
-    with tempfile.TemporaryDirectory(prefix="runner-verify-", dir=parent) as name:
-        shared = Path(name).absolute()
-        write_request(shared, make_request(config, data))
-        _shared_folder(team, shared)
-        places = _child_places(team)
-        results = run_children(SIDES, shared, folder, _concurrency(config.mesh), places)
-        verification = compare_sides(config.engine, shared, results, axes, config.verify.steps)
-        failed_kinds = {check.kind for check in verification.failed}
-        if failed_kinds and failed_kinds <= FROM_THE_START:
-            run_children([PERTURBED], shared, folder)
-            verification = compare_sides(config.engine, shared, results, axes, config.verify.steps)
-        return verification
+    with ExitStack() as stack:
+
+        def shared() -> str:
+            # Several processes may be on several machines: of these, the run's folder is the one that all of them
+            # reach.
+            parent = None if team.count == 1 else folder
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-verify-", dir=parent))
+            (Path(name) / REQUEST).write_text(json.dumps(asdict(config)))
+            return str(Path(name).absolute())
+
+        files = Path(team.broadcast("verify's folder", shared))
+        return run_child(files, folder / LOG, _child_place(team))
 
 
-def _shared_folder(team: Team, folder: Path | None = None) -> Path:
-    """Returns the folder of the verification, of which process 0 tells the others."""
-    return Path(team.broadcast("verify's folder", lambda: str(folder)))
-
-
-def _child_places(team: Team) -> dict[str, Place]:
-    """Returns, by side that computes in several processes, which the mesh does, the place of this process's child."""
+def _child_place(team: Team) -> Place | None:
+    """Returns the place of this process's child among several; None: there is one process."""
     if not isinstance(team, Member):
-        return {}
+        return None
     # The children are a cluster of their own, with a port and a secret that process 0 chooses.
     own = (team.address, free_port(team.address), secrets.token_hex(16))
     address = team.broadcast("verify's processes", lambda: own)
-    return {"mesh": Place(team.index, team.count, *address)}
+    return Place(team.index, team.count, *address)
 
 
-def _concurrency(config: MeshConfig) -> int:
-    """Returns how many sides run at a time.
+def run_child(folder: Path, log: Path, place: Place | None) -> Verification | None:
+    """Verifies the config in a folder, in a child whose output goes to a log; None: another process has the result.
 
-    On CPUs with more than one core two do: the mesh's program is compiled while one device still trains. On
-    accelerators the sides would compete for their memory.
-    """
-    return 2 if mesh.device_kind(config) == "cpu" and cores.available() > 1 else 1
-
-
-def compare_sides(
-    config: EngineConfig, folder: Path, results: Mapping[str, SideResult], axes: str, steps: int
-) -> Verification:
-    """Compares the arrays that the sides left in their folder, on a mesh of axes in words.
+    Args:
+      folder: contains the config, and gets the result.
+      log: gets what the child and its libraries print.
+      place: of the child among several processes.
 
     Raises:
-      EngineError: the loss on one device is NaN or Inf, or the sides don't have the same variables.
+      ConfigError: the config is invalid for one side.
+      EngineError: a side failed, or the child ended without a result.
     """
-    reference = read_arrays(folder / "reference.npz")
-    spread = read_arrays(folder / "spread.npz")
-    result = results["reference"]
-    precision = result.get("precision", config.precision)
-    bad = np.flatnonzero(~np.isfinite(reference["loss"]))
-    if len(bad):
-        raise EngineError(
-            f"verify failed: the loss on one device is {reference['loss'][bad[0]]} at step {bad[0] + 1}, so later "
-            "steps can't be compared; lower optimizer.learning_rate or verify.steps"
-        )
-    sums = noise_of_sums(result["terms"], precision)
-    storage = storage_rounding(config.state)
+    # This process may have prepared its own environment for an engine; the child prepares another.
+    environment = registry.environment_for_children()
+    if place is not None:
+        environment = {**environment, **place.environment()}
+    with log.open("wb") as output:
+        # Nothing is ever written to the child's stdin. It closes when this process ends, and the child ends then too.
+        child = subprocess.Popen(
+            [sys.executable, "-m", WORKER, str(folder)],
+            stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=environment,
+        )  # fmt: skip
     try:
-        checks = compare(reference, spread, read_arrays(folder / "mesh.npz"), result["noise"], sums, storage)
-    except ValueError as error:
-        raise EngineError(f"verify failed: {error}") from error
-    return Verification(
-        checks=tuple(checks),
-        steps=len(reference["loss"]),
-        mesh=axes,
-        terms=result["terms"],
-        noise=result["noise"],
-        precision=precision,
-        storage=storage,
-        requested_steps=steps,
-    )
+        code = child.wait()
+    finally:
+        child.kill()
+        child.wait()
+    file = result_file(folder, place)
+    if not file.exists():
+        end = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        raise EngineError(f"verify's process {end}; its output is in {log}")
+    result = json.loads(file.read_text())
+    if "invalid" in result:
+        raise ConfigError(result["invalid"])
+    if "failed" in result:
+        raise EngineError(f"{result['failed']} (verify's process; its output is in {log})")
+    fields = result["verification"]
+    if fields is None:
+        return None
+    return Verification(**fields | {"checks": tuple(Check(**check) for check in fields["checks"])})

@@ -5,13 +5,12 @@ This is the part that the frameworks share. Shapes: B examples per batch.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,41 +18,25 @@ import numpy as np
 from runner.arrays import of as array_functions
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
-from runner.engine.optim import (
-    groups,
-    norms,
-    rules,
-)
+from runner.engine.optim import groups, norms, rules
 from runner.engine.optim.norms import clip
 from runner.engine.optim.rules import OPTIMIZERS, Slot
-from runner.engine.optim.schedules import learning_rate
-from runner.engine.optim.stock import (
-    StockPart,
-    is_divided,
-    keras_slots,
-)
-from runner.layout.paths import (
-    ema_path,
-    is_ema,
-    slot_path,
-)
+from runner.engine.optim.stock import StockPart, is_divided, keras_slots
+from runner.layout.paths import ema_path, is_ema, slot_path
 from runner.task.base import LOSS
-from runner.verify import points
+from runner.verify import points, rounding
 from runner.verify.request import Request
 from runner.verify.rounding import (
     gradients_with_noise,
+    largest,
     noise_of_sums,
     rounding_remainders,
     weights_with_noise,
     with_noise,
 )
 
-logger = logging.getLogger(__name__)
-
 # Steps of a training, however long they take: slots and averages differ from the first update's only after several.
 MIN_STEPS = 3
-# Examples of a gradient in float64, which XLA and TensorFlow compute slowly. Terms that cancel do so for any examples.
-_FLOAT64_EXAMPLES = 16
 
 # Largest relative difference of the losses of two equal calls that draw no random numbers. On a CPU they are bitwise
 # identical; a GPU may sum in another order. In bfloat16 that is a few 1e-3, and dropout changes losses by 1e-1.
@@ -75,6 +58,8 @@ class Reference(ABC):
 
     initial: Mapping[str, Array]
     changes = points.GRADIENT
+    # Gradients of the last step that may be what rounding leaves of terms that cancel.
+    _tiny: Mapping[str, Array] = MappingProxyType({})
 
     def __init__(self, request: Request) -> None:
         """Stores the request; a subclass builds the model from the config's seed."""
@@ -87,18 +72,23 @@ class Reference(ABC):
         A forward sum runs over all dims of a kernel but the last. A gradient's runs over the batch, and over the
         positions to which a layer applies its kernel, where the layer's output shows them.
         """
-        kernels = [value.shape for value in self.weights().values() if value.shape]
+        kernels = [value.shape for value in self._weights().values() if value.shape]
         forward = max((math.prod(shape[:-1]) for shape in kernels), default=1)
-        backward = self._request.config.dataset.batch_size * self.positions()
+        backward = self._request.config.dataset.batch_size * self._positions()
         return max(forward, backward)
 
-    @property
+    @cached_property
+    def noise(self) -> float:
+        """Relative noise of perturbed runs."""
+        return rounding.noise(self.longest_sum, self.precision)
+
+    @cached_property
     def precision(self) -> str:
         """The lowest that it computes in: `engine.precision`, or the dtype of a layer of the model."""
-        dtypes = {self._request.config.engine.precision, *self.compute_dtypes()}
+        dtypes = {self._request.config.engine.precision, *self._compute_dtypes()}
         return "bfloat16" if "bfloat16" in dtypes else "float32"
 
-    def train(self, steps: int, noise: float = 0.0, seed: int = 0, seconds: float = math.inf) -> dict[str, Array]:
+    def train(self, steps: int, noise: float = 0.0, seed: int = 0, seconds: float | None = None) -> dict[str, Array]:
         """Trains from the initial weights, and returns the arrays of `runner.verify.compare.compare`.
 
         Args:
@@ -106,28 +96,28 @@ class Reference(ABC):
           noise: relative noise of every weight and of every example's share of the loss, drawn again each step, at
             which a step's gradients are taken. The weights that a step updates have none.
           seed: of the noise.
-          seconds: no step begins later than that, except for the first three.
+          seconds: no step begins later than that, except for the first three; None: no limit.
         """
-        self.load(self.initial, 0)
+        self._load(self.initial, 0)
         metrics: list[dict[str, float]] = []
         first_changes: dict[str, Array] = {}
         started = time.monotonic()
         for step in range(steps):
             rng = np.random.default_rng([seed, step])
-            of_step, changes = self.step(step, self._request.batches, noise, rng)
+            of_step, changes = self._step(step, self._request.batches, noise, rng)
             metrics.append(of_step)
             first_changes = first_changes or changes
             if step == 0:
                 # The first step is mostly its compilation, which `seconds` does not count.
                 started = time.monotonic()
-            elif len(metrics) >= MIN_STEPS and time.monotonic() - started > seconds:
+            elif seconds is not None and len(metrics) >= MIN_STEPS and time.monotonic() - started > seconds:
                 break
         arrays = {f"initial/{path}": value for path, value in self.initial.items()}
         for name in metrics[0]:
             key = LOSS if name == LOSS else f"{points.METRIC}/{name}"
             arrays[key] = np.asarray([values[name] for values in metrics], np.float32)
         arrays |= {f"{self.changes}/{path}": value for path, value in first_changes.items()}
-        for path, value in self.state().items():
+        for path, value in self._state().items():
             arrays[f"final/{path}" if path in self.initial else path] = value
         return arrays
 
@@ -140,7 +130,7 @@ class Reference(ABC):
         arrays: dict[str, Array] = {}
         for number, step in enumerate(points.steps(len(trained[LOSS]))):
             for share in points.SHARES:
-                state = self.point(trained, share, step, np.random.default_rng([number, step]))
+                state = self._point(trained, share, step, np.random.default_rng([number, step]))
                 if state is not None:
                     arrays[f"point{number}/{points.STEP}"] = np.asarray(step)
                     arrays |= points.keyed(number, points.START, state)
@@ -155,60 +145,56 @@ class Reference(ABC):
         for number in points.numbers(states):
             step = points.step_of(states, number)
             start = points.part(states, number, points.START)
-            self.load(start, step)
+            self._load(start, step)
             # Evaluations draw from a stream of their own: what they draw does not change the step's noise.
-            evaluated = self.evaluated(start, step, noise, np.random.default_rng([seed, number, step, 1]))
+            evaluated = self._evaluated(start, step, noise, np.random.default_rng([seed, number, step, 1]))
             arrays |= points.keyed(number, points.EVALUATED, evaluated)
             batches = self._request.at_point(states, number).batches
-            metrics, changes = self.step(step, batches, noise, np.random.default_rng([seed, number, step]))
+            metrics, changes = self._step(step, batches, noise, np.random.default_rng([seed, number, step]))
             arrays[f"point{number}/{points.LOSS}"] = np.asarray([metrics[LOSS]], np.float32)
             if self.changes == points.GRADIENT:
                 arrays |= points.keyed(number, points.GRADIENT, changes)
-            arrays |= points.keyed(number, points.END, self.state())
+                arrays |= points.keyed(number, points.TINY, self._tiny)
+            arrays |= points.keyed(number, points.END, self._state())
         return arrays
 
-    def exact(self, arrays: Mapping[str, Array], noise: float) -> dict[str, Array]:
-        """Takes gradients in float64 at the points where they may be zero up to rounding; empty if none may be."""
-        del arrays, noise
-        return {}
-
     @abstractmethod
-    def compute_dtypes(self) -> Iterable[str | None]:
+    def _compute_dtypes(self) -> Iterable[str | None]:
         """Yields the dtype that each layer computes in; None where it has none."""
 
     @abstractmethod
-    def positions(self) -> int:
+    def _positions(self) -> int:
         """Returns the largest number of positions of an example to which a layer applies its weights."""
 
     @abstractmethod
-    def weights(self) -> dict[str, Array]:
+    def _weights(self) -> dict[str, Array]:
         """Returns the trainable variables by canonical path."""
 
     @abstractmethod
-    def state(self) -> dict[str, Array]:
+    def _state(self) -> dict[str, Array]:
         """Returns every variable, slot and moving average of weights by path."""
 
     @abstractmethod
-    def load(self, state: Mapping[str, Array], step: int) -> None:
+    def _load(self, state: Mapping[str, Array], step: int) -> None:
         """Loads a state, `step` steps after the beginning of the first training.
 
         A slot that is missing gets its initial value.
         """
 
     @abstractmethod
-    def step(
+    def _step(
         self, step: int, batches: HostBatches, noise: float, rng: np.random.Generator
     ) -> tuple[dict[str, float], dict[str, Array]]:
         """Takes a step; returns its metrics, the loss among them, and the changes of each trained variable."""
 
     @abstractmethod
-    def point(
+    def _point(
         self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator
     ) -> dict[str, Array] | None:
         """Returns a complete state whose weights are moved by a share of their size; None if it gives NaN or Inf."""
 
     @abstractmethod
-    def evaluated(
+    def _evaluated(
         self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
     ) -> dict[str, Array]:
         """Returns the finite results (1,) of an evaluation at a state, by metric; its batches have no padding."""
@@ -225,7 +211,7 @@ class GradientReference(Reference):
     settings: Mapping[str, groups.Settings]
     parts: Sequence[StockPart]
 
-    def step(
+    def _step(
         self, step: int, batches: HostBatches, noise: float, rng: np.random.Generator
     ) -> tuple[dict[str, float], dict[str, Array]]:
         """Takes a step; returns the loss with the norms that the run logs, and the gradients."""
@@ -235,51 +221,49 @@ class GradientReference(Reference):
         if is_divided(self.settings) or OPTIMIZERS[config.name].is_transformation:
             updates = dict(zip(gradients, clip(config.clip, list(gradients.values()), np), strict=True))
         for number, part in enumerate(self.parts):
-            self.apply_part(number, [updates[path] for path in part.paths])
+            self._apply_part(number, [updates[path] for path in part.paths])
         self._update_averages()
         paths = list(gradients)
         values = norms.values(config, paths, list(gradients.values()), array_functions(np))
         logged = {name: float(value) for name, value in zip(norms.names(config, paths), values, strict=True)}
         return {LOSS: loss, **logged}, gradients
 
-    def state(self) -> dict[str, Array]:
+    def _state(self) -> dict[str, Array]:
         """Returns the variables, the slots and the moving averages."""
-        state = self.variables()
+        state = self._variables()
         for slot, variables in self.slot_variables:
             for path, variable in variables.items():
-                state[slot_path(slot.name, path)] = self.slot_value(variable)
+                state[slot_path(slot.name, path)] = self._slot_value(variable)
         return state | self._averages
 
-    def load(self, state: Mapping[str, Array], step: int) -> None:
+    def _load(self, state: Mapping[str, Array], step: int) -> None:
         """Loads a state."""
         # The first update of a run sets the averages to the weights, whatever they were before.
         self._averages = {path: value for path, value in state.items() if is_ema(path) and step}
-        self.load_model(state, step)
+        self._load_model(state, step)
 
-    def point(
+    def _point(
         self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator
     ) -> dict[str, Array] | None:
         """Returns a complete state; None if its loss or a gradient is NaN or Inf."""
-        self.load(self.initial, 0)
-        self.assign(points.perturbed_weights(self.weights(), share, rng))
-        self.constrain()
-        weights = self.weights()
+        self._load(self.initial, 0)
+        self._assign(points.perturbed_weights(self._weights(), share, rng))
+        self._constrain()
+        weights = self._weights()
         # Variables that no gradient changes, such as moving statistics, are valid as the training left them.
         variables = {path: trained[f"final/{path}"] for path in self.initial} | weights
-        self.load(variables, step)
+        self._load(variables, step)
         loss, gradients = self._step_gradients(step, 0.0, rng, self._request.batches)
         if not math.isfinite(loss) or not all(np.isfinite(value).all() for value in gradients.values()):
             return None
-        config = self._request.config.optimizer
-        # A schedule's rate may be 0 at this step, and a momentum of 0 would verify nothing.
-        rate = float(learning_rate(config, float(step), self._request.total_steps)) or config.learning_rate
-        kinds = [slot for slot, _ in self.slot_variables]
-        slots = points.slots(kinds, gradients, weights, rate, rng)
-        slots |= points.slots_near(kinds, trained, slots, rng)
-        averages = points.averages(weights, rng) if config.ema.decay is not None else {}
-        return variables | self.as_stored(slots) | averages
+        keys = [slot_path(slot.name, path) for slot, _ in self.slot_variables for path in slot.paths]
+        slots = points.slots({key: trained[key] for key in keys}, rng)
+        averages = {}
+        if self._request.config.optimizer.ema.decay is not None:
+            averages = points.averages(weights, rng)
+        return variables | self._as_stored(slots) | averages
 
-    def evaluated(
+    def _evaluated(
         self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
     ) -> dict[str, Array]:
         """Returns the loss of an evaluation at a state, and the metrics of some tasks.
@@ -291,10 +275,10 @@ class GradientReference(Reference):
         """
         task = self._request.data.task
         host = array_functions(np)
-        weights = self.weights()
+        weights = self._weights()
         # A run evaluates the moving averages of its weights where it keeps them.
         used = {path: start.get(ema_path(path), value) for path, value in weights.items()}
-        self.assign(weights_with_noise(used, noise, rng) if noise else used)
+        self._assign(weights_with_noise(used, noise, rng) if noise else used)
         loss_sum = 0.0
         added_sum = 0.0
         examples = 0
@@ -303,9 +287,9 @@ class GradientReference(Reference):
         for batch in self._request.evaluation(step):
             is_real = batch.arrays[WEIGHT][0] > 0
             arrays = {name: array[0][is_real] for name, array in batch.arrays.items()}
-            loss_b, totals, added = self.evaluate(task.inputs(host, arrays), arrays)
+            loss_b, totals, added = self._evaluate(task.inputs(host, arrays), arrays)
             if not examples and self._is_random(loss_b, added, task.inputs(host, arrays), arrays):
-                self.assign(weights)
+                self._assign(weights)
                 return {}
             added_sum += added * len(loss_b)
             examples += len(loss_b)
@@ -317,7 +301,7 @@ class GradientReference(Reference):
             weight_sum += float(weight_b.sum())
             addends = task.addends({name: total.astype(np.float64) for name, total in totals.items()})
             sums = task.joined(sums, addends) if sums else addends
-        self.assign(weights)
+        self._assign(weights)
         loss_totals = {LOSS: np.asarray(loss_sum), WEIGHT: np.asarray(weight_sum)}
         metrics = {LOSS: task.mean_loss(sums | loss_totals) + added_sum / examples}
         # In bfloat16 outputs tie, and rounding flips the classes that a metric counts.
@@ -328,50 +312,17 @@ class GradientReference(Reference):
 
     def _is_random(self, loss_b: Array, added: float, inputs: Inputs, batch: Mapping[str, Array]) -> bool:
         """Returns whether an equal evaluation has other losses, (B,) or of layers, by more than rounding."""
-        again_b, _, again_added = self.evaluate(inputs, batch)
+        again_b, _, again_added = self._evaluate(inputs, batch)
         first, again = np.append(loss_b, added), np.append(again_b, again_added)
         return not np.allclose(again, first, rtol=_EQUAL_CALLS, atol=0.0, equal_nan=True)
-
-    def exact(self, arrays: Mapping[str, Array], noise: float) -> dict[str, Array]:
-        """Takes gradients in float64 at the points where they may be zero up to rounding; empty if none may be.
-
-        The gradients are of a few examples: terms that cancel do so for any examples.
-        """
-        suspects = {number: self._suspects(arrays, number, noise) for number in points.numbers(arrays)}
-        if not any(suspects.values()):
-            return {}
-        exact: dict[str, Array] = {}
-        try:
-            with self.in_float64() as twin:
-                for number, paths in suspects.items():
-                    step = points.step_of(arrays, number)
-                    start = points.part(arrays, number, points.START)
-                    twin.load({path: start[path] for path in twin.initial}, step)
-                    gradients = twin._few_gradients(step)
-                    exact |= points.keyed(number, points.EXACT, {path: gradients[path] for path in paths})
-        except Exception:
-            # A user's own layers may work in float32 alone: then no gradient is shown to be zero.
-            logger.exception("the model can't be computed in float64")
-            return {}
-        return exact
-
-    def _suspects(self, arrays: Mapping[str, Array], number: int, noise: float) -> list[str]:
-        """Returns the variables whose gradient at a point is as small as rounding may leave of terms that cancel."""
-        gradients = points.part(arrays, number, points.GRADIENT)
-        remainders = rounding_remainders(gradients, noise, self._noise_of_sums)
-        return [path for path, value in gradients.items() if np.max(np.abs(value), initial=0.0) < remainders[path]]
 
     @cached_property
     def _noise_of_sums(self) -> float:
         return noise_of_sums(self.longest_sum, self.precision)
 
-    def as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
+    def _as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
         """Returns slots in the dtype in which a run stores them."""
         return dict(slots)
-
-    @abstractmethod
-    def in_float64(self) -> AbstractContextManager[GradientReference]:
-        """Returns a context with the same model computing in float64."""
 
     def _update_averages(self) -> None:
         """Updates the moving averages; without earlier ones, they are the weights."""
@@ -379,7 +330,7 @@ class GradientReference(Reference):
         if decay is None:
             return
         kept_share = np.float32(decay)
-        for path, weight in self.weights().items():
+        for path, weight in self._weights().items():
             average = self._averages.get(ema_path(path), weight)
             self._averages[ema_path(path)] = average * kept_share + weight * (1 - kept_share)
 
@@ -387,7 +338,7 @@ class GradientReference(Reference):
     def slot_variables(self) -> list[tuple[Slot, dict[str, Any]]]:
         """State of the stock optimizer that the run has too, each kind with its variables by canonical path."""
         config = self._request.config
-        weights = self.weights()
+        weights = self._weights()
         found = []
         for part in self.parts:
             found += keras_slots(config.optimizer, part.optimizer, {path: weights[path].ndim for path in part.paths})
@@ -404,26 +355,17 @@ class GradientReference(Reference):
         """Returns one batch's loss and gradients, taken at weights with noise; restores the weights."""
         weight_sum = float(batches.weights[step].sum()) or 1.0
         share_b = (batches.arrays[WEIGHT][step] > 0).astype(np.float32) / weight_sum
-        weights = self.weights() if noise else {}
+        weights = self._weights() if noise else {}
         if noise:
-            self.assign(weights_with_noise(weights, noise, rng))
+            self._assign(weights_with_noise(weights, noise, rng))
             share_b = with_noise(share_b, noise, rng)
         loss, gradients = self._summed_gradients(step, share_b.astype(np.float32), batches)
+        remainders = rounding_remainders(gradients, self.noise, self._noise_of_sums)
+        self._tiny = {path: value for path, value in gradients.items() if 0 < largest(value) < remainders[path]}
         if noise:
-            self.assign(weights)
+            self._assign(weights)
             gradients = gradients_with_noise(gradients, noise, rng, self._noise_of_sums)
         return loss, gradients
-
-    def _few_gradients(self, step: int) -> dict[str, Array]:
-        """Returns the gradients of the mean loss of a batch's first examples."""
-        batches = self._request.batches
-        count = self._request.config.trainer.accumulate_steps
-        size = min(_FLOAT64_EXAMPLES, batches.weights.shape[1] // count)
-        batch = {name: array[step][:size] for name, array in batches.arrays.items()}
-        share_b = (batch[WEIGHT] > 0).astype(np.float32) / size
-        inputs = self._request.data.task.inputs(array_functions(np), batch)
-        _, gradients = self.gradients(inputs, batch, share_b.astype(np.float32), step * count, 1.0)
-        return gradients
 
     def _summed_gradients(self, step: int, share_b: Array, batches: HostBatches) -> tuple[float, dict[str, Array]]:
         """Returns one batch's loss and gradients, added up over its microbatches."""
@@ -438,25 +380,24 @@ class GradientReference(Reference):
             batch = {name: array[step][rows] for name, array in batches.arrays.items()}
             # NumPy makes the model's inputs here, so the inputs that an engine makes of the arrays are verified too.
             inputs = task.inputs(host, batch)
-            part_loss, gradients = self.gradients(inputs, batch, share_b[rows], step * count + part, 1.0 / count)
+            part_loss, gradients = self._gradients(inputs, batch, share_b[rows], step * count + part, 1.0 / count)
             loss += part_loss
             sums = {path: sums.get(path, 0.0) + value for path, value in gradients.items()}
         return loss, sums
 
     @abstractmethod
-    def load_model(self, state: Mapping[str, Array], step: int) -> None:
+    def _load_model(self, state: Mapping[str, Array], step: int) -> None:
         """Loads the variables and slots of a state, see `load`."""
 
-    @abstractmethod
-    def constrain(self) -> None:
-        """Applies the trainable variables' own constraints to them."""
+    def _constrain(self) -> None:
+        """Applies the trainable variables' own constraints to them, if the engine has any."""
 
     @abstractmethod
-    def assign(self, weights: Mapping[str, Array]) -> None:
+    def _assign(self, weights: Mapping[str, Array]) -> None:
         """Sets the trainable variables, all of them."""
 
     @abstractmethod
-    def gradients(
+    def _gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
         """Returns a microbatch's loss and its gradients, and updates the batch statistics.
@@ -470,17 +411,17 @@ class GradientReference(Reference):
         """
 
     @abstractmethod
-    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
+    def _evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
         """Returns each example's loss (B,), the task's totals and the sum of layers' losses in an evaluation."""
 
     @abstractmethod
-    def apply_part(self, number: int, gradients: list[Array]) -> None:
+    def _apply_part(self, number: int, gradients: list[Array]) -> None:
         """Updates the weights of one stock optimizer."""
 
     @abstractmethod
-    def variables(self) -> dict[str, Array]:
+    def _variables(self) -> dict[str, Array]:
         """Returns every variable by canonical path."""
 
     @abstractmethod
-    def slot_value(self, variable: Any) -> Array:
+    def _slot_value(self, variable: Any) -> Array:
         """Returns the present value of a variable of the stock optimizer."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -59,10 +58,7 @@ else:
 
 FILE = "step.json"
 # Keys that say nothing about what a step computes, although a run with another value is another run.
-_IGNORED = (
-    *("trainer.log_model", "trainer.on_nan", "cluster.start_timeout", "cluster.coordinator"),
-    "cluster.index",
-)
+_IGNORED = (*("trainer.log_model", "trainer.on_nan", "cluster.start_timeout", "cluster.coordinator"), "cluster.index")
 _AXES = "mesh.axes."
 # Examples and differences that are printed; the file has all.
 _SHOWN = 10
@@ -71,8 +67,6 @@ _SHOWN = 10
 Differences = dict[str, tuple[object, object]]
 # Path of a variable -> its L2 norm, the sum of its entries with fixed random signs, and the SHA-256 of its bytes.
 State = Mapping[str, tuple[float, float, str]]
-# Entries of an array that are sketched at once: 32 MiB in float64, and as much for their signs.
-_PIECE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -140,8 +134,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         "examples": taker.examples,
         "compared_metrics": compared["metric"],
         "compared_variables": compared["variable"],
-        "metric_differences": [plain(check) for check in differing if check.kind == "metric"],
-        "variable_differences": [plain(check) for check in differing if check.kind == "variable"],
+        "differing": [plain(check) for check in differing],
         "states": taker.states,
     }
     (folder / FILE).write_text(json.dumps(file, indent=1) + "\n")
@@ -204,10 +197,8 @@ def config_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> D
     after = dict(flatten(now))
     differing: Differences = {}
     for key in before | after:
-        is_in_both = key in before and key in after
-        if not identity.counts(key) or key.startswith(_IGNORED) or not (is_in_both or key.startswith(_AXES)):
-            continue
-        if before.get(key) != after.get(key):
+        is_compared = (key in before and key in after) or key.startswith(_AXES)
+        if is_compared and identity.counts(key) and not key.startswith(_IGNORED) and before.get(key) != after.get(key):
             differing[key] = before.get(key), after.get(key)
     return differing
 
@@ -335,21 +326,13 @@ def sketch(array: Array) -> tuple[float, float, str]:
     Two arrays whose norms and sums agree within a small part of the norm agree as closely, except with a small
     probability; two with the same digest are bitwise equal.
     """
-    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
-    entries = np.ascontiguousarray(array).reshape(-1)
     # A sum with random signs shows what a norm does not, such as entries that have changed places. Its square is the
     # squared norm on average. So the sums of two arrays, with the same signs, differ by about the norm of their
     # difference. The size as the seed gives both runs the same signs, whatever their dtypes are.
-    random = np.random.default_rng(entries.size)
-    square = 0.0
-    signed = 0.0
-    for start in range(0, entries.size, _PIECE):
-        piece = entries[start : start + _PIECE]
-        digest.update(piece.tobytes())
-        values = np.asarray(piece, np.float64)
-        square += float(values @ values)
-        signed += float(values @ random.choice([-1.0, 1.0], values.size))
-    return math.sqrt(square), signed, digest.hexdigest()
+    values = np.asarray(array, np.float64).ravel()
+    signs = np.random.default_rng(values.size).choice(np.array([-1.0, 1.0]), values.size)
+    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+    return float(np.linalg.norm(values)), float(values @ signs), digest.hexdigest()
 
 
 def compare(
@@ -422,7 +405,7 @@ def _lines(
     printed.append(f"{'compared' if differing else 'bitwise identical'}: {' and '.join(parts)}")
     for check in differing[:_SHOWN]:
         printed.append(
-            f"{check.kind} {check.name} differs at step {check.step:,} by {check.absolute:.3g} "
+            f"{check.kind} {check.name} differs at step {check.step:,} by {check.difference:.3g} "
             f"({check.relative:.2g} of its largest value)"
         )
     if len(differing) > _SHOWN:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 from rich.console import Group
@@ -16,24 +17,19 @@ from runner.engine import registry
 from runner.host.libraries import installed
 from runner.plan.table import WIDTH
 from runner.verify import points
-from runner.verify.compare import FACTOR, MORE_RUNS, PERTURBED_RUNS, ULPS, Check
+from runner.verify.compare import FACTOR, ULPS, Check
 from runner.verify.rounding import noise_of_sums
 from runner.verify.verdict import Sensitivity, Verdict, percent, sensitivities, verdict_of
 
 # A verdict is about these versions, which verify.json lists.
 _PACKAGES = (*registry.distributions(), "numpy", "runner")
-# Kinds of checks in the order of computation, in which a summary names the worst of each.
-_KINDS = ["initial", "loss", "gradient", points.STEPPED, "point", "evaluation", "update"]
-_KINDS += ["parameter", "average", "statistic", "slot", "padding"]
 # Variables that a line lists by name: more make it too long to read, and verify.json has them all.
 _MAX_NAMES = 3
 _COLUMNS = (
     Column("variable"),
     Column("worst in"),
-    Column("abs", right=True, drop=2),
-    Column("rel", right=True, drop=3),
-    Column("entries", drop=4),
-    Column("differ by", right=True),
+    Column("entries", drop=2),
+    Column("differ by", right=True, drop=1),
     Column("allowed", right=True),
     Column("ratio", right=True),
     Column("detects", right=True),
@@ -90,16 +86,6 @@ class Verification:
         return [check for check in self.checks if not check.passed]
 
     @property
-    def suspects(self) -> tuple[str, ...]:
-        """The variables that differ, the worst first; where none does, those that are not verified."""
-        if self.failed:
-            failed = sorted(self.failed, key=_severity, reverse=True)
-            return tuple(dict.fromkeys(check.variable or check.name for check in failed))
-        unverified = [variable for variable in self.variables if not variable.is_verified]
-        unverified.sort(key=lambda variable: -variable.resolution)
-        return tuple(variable.variable for variable in unverified)
-
-    @property
     def worst(self) -> Check:
         """The check with the largest ratio of difference to tolerance."""
         return max(self.checks, key=_severity)
@@ -140,7 +126,10 @@ class Verification:
         return "; ".join(parts)
 
     def _mismatch_line(self) -> str:
-        worst = [f"{check.name} ({_times(check.ratio)} its tolerance)" for check in _worst_of_kinds(self.failed)]
+        worst = [
+            f"{check.name} ({_ratio(check.ratio)} times its tolerance)"
+            for check in _worst_of(attrgetter("kind"), self.failed)
+        ]
         return (
             f"mismatch: the mesh {self.mesh} differs from one device, first in {_place(self.first)}; "
             f"worst of each kind: {', '.join(worst)}; "
@@ -162,16 +151,16 @@ class Verification:
         storage = ""
         if self.storage:
             storage = f", and {self.storage:.1e} of each weight and slot that is stored in bfloat16"
-        evaluation = "an evaluation there, whose last batch is padded if the mesh splits batches"
+        evaluation = ""
         if not any(check.kind == "evaluation" for check in self.checks):
-            evaluation = "not compared, as its loss has random numbers of the model's own, or is NaN or Inf"
+            evaluation = (
+                "; no evaluation is compared, as its loss has random numbers of the model's own, or is NaN or Inf"
+            )
         return (
             f"tolerance: {FACTOR:g} times the difference of one device from itself under a relative noise of "
-            f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs, {MORE_RUNS} more if nothing but the training from the "
-            f"start differs), and {ULPS:g} ulps of the largest entry{storage}; the noise is 4 float32 ulps times the "
-            f"root of {self.terms:,}, the terms of the longest sum{half_ulp}; for a batch statistic, the noise is "
-            f"added; initial weights are bitwise identical; point: gradients at {points.COUNT} states with "
-            f"randomly perturbed weights; evaluation: {evaluation}; update: one step from there"
+            f"{self.noise:.1e}{sums}, which is 4 float32 ulps times the root of {self.terms:,}, the terms of the "
+            f"longest sum{half_ulp}; and {ULPS:g} ulps of the largest entry{storage}{evaluation}; see "
+            "docs/how_verify_works.md"
         )
 
     def metrics(self) -> dict[str, float]:
@@ -180,7 +169,7 @@ class Verification:
         if self.variables:
             verified = sum(variable.is_verified for variable in self.variables)
             metrics["verify/verified_share"] = verified / len(self.variables)
-        for check in _worst_of_kinds(self.checks):
+        for check in _worst_of(attrgetter("kind"), self.checks):
             metrics[f"verify/{check.kind}_ratio"] = check.ratio
         return metrics
 
@@ -209,21 +198,15 @@ class Verification:
         by_path = {variable.variable: variable for variable in self.variables}
         rows = []
         styles = []
-        for check in self._worst_by_variable():
-            detects = _detects(by_path.get(check.variable))
-            rows.append((check.variable or "(loss)", *_cells(check), detects))
+        # Losses belong to no variable and come first. The sort is stable: the variables keep the model's order.
+        worst = _worst_of(attrgetter("variable"), self.checks)
+        for check in sorted(worst, key=lambda check: check.variable != ""):
+            cells = [check.variable or "(loss)", _label(check), check.rank, f"{check.difference:.1e}"]
+            cells += [f"{check.tolerance:.1e}", _ratio(check.ratio), _detects(by_path.get(check.variable))]
+            rows.append(cells)
             styles.append("" if check.passed else "bold red")
         title = f"{self.mesh} compared with one device, {self._steps()} steps"
         return fitted(_COLUMNS, rows, width, title=title, styles=styles)
-
-    def _worst_by_variable(self) -> list[Check]:
-        """Returns the worst check of the losses, then of each variable."""
-        groups: dict[str, list[Check]] = {}
-        for check in self.checks:
-            groups.setdefault(check.variable, []).append(check)
-        # Losses belong to no variable and come first. The sort is stable: the variables keep the model's order.
-        paths = sorted(groups, key=lambda path: path != "")
-        return [max(groups[path], key=_severity) for path in paths]
 
     def write(self, folder: Path) -> Path:
         """Writes verify.json and returns its path."""
@@ -236,37 +219,20 @@ def _severity(check: Check) -> tuple[float, float]:
     return check.ratio, check.relative
 
 
-def _worst_of_kinds(checks: Sequence[Check]) -> list[Check]:
-    worst = []
-    for kind in _KINDS:
-        group = [check for check in checks if check.kind == kind]
-        if group:
-            worst.append(max(group, key=_severity))
-    return worst
+def _worst_of(group: Callable[[Check], str], checks: Sequence[Check]) -> list[Check]:
+    """Returns the worst check of each group, in the order in which the groups appear."""
+    worst: dict[str, Check] = {}
+    for check in checks:
+        other = worst.setdefault(group(check), check)
+        worst[group(check)] = max(other, check, key=_severity)
+    return list(worst.values())
 
 
 def _place(check: Check) -> str:
     if check.kind == "loss":
         return f"the loss of step {int(check.step)}"
     when = _WHEN.get(check.kind, ", after the last step")
-    return f"{check.name}{when} (worst {check.absolute:.1e}, {_times(check.ratio)} its tolerance)"
-
-
-def _times(ratio: float) -> str:
-    return f"{_ratio(ratio)} times"
-
-
-def _cells(check: Check) -> list[str]:
-    """Returns the cells of a check in the terminal's table."""
-    return [
-        _label(check),
-        f"{check.absolute:.1e}",
-        f"{check.relative:.1e}",
-        check.rank,
-        f"{check.difference:.1e}",
-        f"{check.tolerance:.1e}",
-        _ratio(check.ratio),
-    ]
+    return f"{check.name}{when} (off by {check.difference:.1e}, {_ratio(check.ratio)} times its tolerance)"
 
 
 def _label(check: Check) -> str:

@@ -1,20 +1,17 @@
-"""Files between the main process and the sides: JSON and NumPy arrays in one folder."""
+"""The batches that both sides compute: those that training begins with, and how they are cut."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from runner.config.build import build
 from runner.config.schema import RunConfig
-from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
+from runner.data.base import ROW, WEIGHT, Array, ArraySource, Dataset
 from runner.data.sampler import eval_plan
-from runner.data.vocabulary import Vocabulary
 from runner.data.workers import Workers
 from runner.engine.base import HostBatches
 from runner.engine.lengths import epoch_steps, eval_sizes, run_length, without_padding
@@ -24,8 +21,6 @@ from runner.task.registry import make_task
 from runner.train.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
 from runner.verify import points
 
-_REQUEST = "request.json"
-_BATCHES = "batches.npz"
 # `numpy.savez` takes arrays as keyword arguments, and an array called `file` would be its own argument.
 _PREFIX = "array/"
 # The last quarter of a padded batch is padding: at least the whole share of one device where a batch is split into 4
@@ -42,14 +37,12 @@ class Request:
       data: arrays and task that the engine is built for.
       total_steps: steps of the full training, where its schedules end.
       batches: the first `verify.steps` of training, in one stack.
-      vocabulary: meaning of the tokens of a text dataset; None: the dataset has none.
     """
 
     config: RunConfig
     data: DataSpec
     total_steps: int
     batches: HostBatches
-    vocabulary: Vocabulary | None = None
 
     def stacks(self) -> list[HostBatches]:
         """Cuts the batches into device calls as long as training's longest, the last one padded to that length."""
@@ -175,69 +168,20 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
     weights = np.concatenate([batches.weights for batches in epochs])
     batches = HostBatches(arrays, weights, config.verify.steps)
     config = without_padding(config, data.train.size)
-    return Request(config, DataSpec(task.arrays, task), total_steps, batches, data.vocabulary)
-
-
-def write_request(folder: Path, request: Request) -> None:
-    """Writes the request for `read_request`."""
-    content = {
-        "config": asdict(request.config),
-        "arrays": {name: asdict(spec) for name, spec in request.data.arrays.items()},
-        "constants": request.data.task.constants,
-        "total_steps": request.total_steps,
-        "vocabulary": None if request.vocabulary is None else request.vocabulary.to_json(),
-    }
-    (folder / _REQUEST).write_text(json.dumps(content))
-    write_arrays(folder / _BATCHES, request.batches.arrays)
-
-
-def read_config(folder: Path) -> RunConfig:
-    """Reads the config that `write_request` wrote; imports none of the user's code."""
-    content = json.loads((folder / _REQUEST).read_text())
-    return build(RunConfig, content["config"], "config")
-
-
-def read_request(folder: Path) -> Request:
-    """Reads what `write_request` wrote, and makes the task again.
-
-    Raises:
-      ConfigError: the task does not fit the arrays.
-    """
-    content = json.loads((folder / _REQUEST).read_text())
-    config = read_config(folder)
-    specs = {name: _spec(fields) for name, fields in content["arrays"].items()}
-    vocabulary = None
-    if content["vocabulary"] is not None:
-        vocabulary = Vocabulary.from_json(content["vocabulary"])
-    # The task checks `task.sample.prompt` and counts bits per byte with the vocabulary.
-    task = make_task(config.task, specs, constants=content["constants"], vocabulary=vocabulary)
-    arrays = read_arrays(folder / _BATCHES)
-    batches = HostBatches(arrays, task.weights(arrays), config.verify.steps)
-    return Request(config, DataSpec(specs, task), content["total_steps"], batches, vocabulary)
-
-
-def _spec(fields: Mapping[str, object]) -> ArraySpec:
-    """Returns a spec from JSON, which has lists in place of tuples."""
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    return ArraySpec(**values)  # type: ignore[arg-type]
+    return Request(config, DataSpec(task.arrays, task), total_steps, batches)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Writes arrays of any names for `read_arrays`.
-
-    NumPy's files have no bfloat16, so such arrays are written as float32, which represents them exactly. The file
-    appears when it is complete: another process may wait for it.
-    """
-    named = {}
-    for name, array in arrays.items():
-        is_bfloat16 = array.dtype.kind == "V"
-        named[_PREFIX + name] = array.astype(np.float32) if is_bfloat16 else array
-    part = path.with_name(f"part-{path.name}")
-    np.savez(part, **named)  # type: ignore[arg-type]
-    part.replace(path)
+    """Writes arrays of any names for `read_arrays`."""
+    np.savez(path, **{_PREFIX + name: array for name, array in arrays.items()})  # type: ignore[arg-type]
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
     """Reads what `write_arrays` wrote, plain arrays only: no pickled objects."""
     with np.load(path, allow_pickle=False) as file:
         return {key.removeprefix(_PREFIX): file[key] for key in file.files}
+
+
+def in_float32(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns arrays with those in bfloat16, which NumPy's files and functions don't know, in float32."""
+    return {key: array.astype(np.float32) if array.dtype.kind == "V" else array for key, array in arrays.items()}

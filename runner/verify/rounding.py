@@ -88,7 +88,7 @@ def gradients_with_noise(
     for path, gradient in gradients.items():
         # Drawn for every gradient, used or not: the tables of results depend on the order of the draws.
         remainder = remainders[path] * rng.uniform(-1.0, 1.0, gradient.shape)
-        if 0 < _largest(gradient) < remainders[path]:
+        if 0 < largest(gradient) < remainders[path]:
             noisy[path] = remainder.astype(gradient.dtype)
         else:
             noisy[path] = with_noise(gradient, noise_of(path, noise, sums), rng)
@@ -100,11 +100,11 @@ def rounding_remainders(gradients: Mapping[str, Array], noise: float, sums: floa
 
     That is the noise of the largest entry of its layer's gradients, which add up terms of the same size.
     """
-    largest: dict[str, float] = {}
+    by_layer: dict[str, float] = {}
     for path, gradient in gradients.items():
         layer = _layer(path)
-        largest[layer] = max(_largest(gradient), largest.get(layer, 0.0))
-    return {path: noise_of(path, noise, sums) * largest[_layer(path)] for path in gradients}
+        by_layer[layer] = max(largest(gradient), by_layer.get(layer, 0.0))
+    return {path: noise_of(path, noise, sums) * by_layer[_layer(path)] for path in gradients}
 
 
 def noise_of(path: str, noise: float, sums: float) -> float:
@@ -115,7 +115,8 @@ def noise_of(path: str, noise: float, sums: float) -> float:
     return noise if path.endswith("kernel") else max(noise, sums)
 
 
-def _largest(values: Array) -> float:
+def largest(values: Array) -> float:
+    """Returns the largest magnitude of an array's entries; 0 if it has none."""
     return float(np.max(np.abs(values), initial=0.0))
 
 

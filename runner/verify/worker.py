@@ -1,35 +1,41 @@
-"""One side of a verification, in its own process: `python -m runner.verify.worker SIDE FOLDER`."""
+"""The process of a verification: `python -m runner.verify.worker FOLDER` computes both sides and compares them.
+
+The process that asks for it may train afterwards, and must begin with nothing that a verification leaves behind: other
+devices, states of random generators, memory.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import threading
-import time
 import traceback
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from runner.cluster import lifecycle as processes
-from runner.cluster.place import from_launcher
+from runner.cluster.place import Place, from_launcher
 from runner.cluster.team import current
-from runner.config.schema import MeshConfig
+from runner.config.build import build
+from runner.config.schema import MeshConfig, RunConfig
+from runner.data import loading
 from runner.data.base import Array
 from runner.engine import registry
 from runner.errors import ConfigError, DataError, EngineError
 from runner.host.late import late
+from runner.layout import mesh
 from runner.layout.mesh import device_kind
-from runner.verify.children import PERTURBED, result_file
-from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS, spread
+from runner.verify.compare import FROM_THE_START, MORE_RUNS, PERTURBED_RUNS, compare, spread
 from runner.verify.on_mesh import train
 from runner.verify.reference import Reference
-from runner.verify.request import Request, read_arrays, read_config, read_request, write_arrays
-from runner.verify.rounding import noise
+from runner.verify.report import Verification
+from runner.verify.request import Request, in_float32, make_request, read_arrays, write_arrays
+from runner.verify.rounding import noise_of_sums, storage_rounding
 
 if TYPE_CHECKING:
     from runner.verify import jax_reference, keras_reference, own_step_reference
@@ -45,49 +51,40 @@ _MAX_ERROR = 600
 # does not include: on one H200, two programs of the same gpt differed by 1.2 times the tolerance. With this setting
 # its loss after 20 steps was that of the CPU to seven digits.
 _EXACT_PRODUCTS = ("JAX_DEFAULT_MATMUL_PRECISION", "highest")
-# As in `children`: not noticed beside a training, and cheap.
-_POLL_S = 0.02
-# Without a limit in practice: process 0 may run its sides in turns, so another process's child waits as long as a
-# whole side takes.
-_START_TIMEOUT_S = 1e6
+_ARRAYS = "one_device.npz"
+# The checked config, as JSON.
+REQUEST = "request.json"
+
+
+def result_file(folder: Path, place: Place | None) -> Path:
+    """Returns the file with a process's result; each of several processes has its own."""
+    return folder / f"result-{0 if place is None else place.index}.json"
 
 
 def main() -> None:
-    """Runs the side that the command line names and writes its result to `<side>.json`."""
-    side = sys.argv[1]
-    folder = Path(sys.argv[2])
+    """Verifies the config in a folder, and writes the verification or the error into it."""
+    folder = Path(sys.argv[1])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     result: dict[str, object]
     try:
         with processes.explained():
-            result = {"kind": "done", **run_side(side, folder)}
+            verification = verified(build_config(folder), folder)
+            result = {"verification": None if verification is None else asdict(verification)}
     except ConfigError as error:
-        result = {"kind": "invalid", "text": str(error)}
+        result = {"invalid": str(error)}
     except (DataError, EngineError) as error:
-        result = {"kind": "failed", "text": str(error)}
+        result = {"failed": str(error)}
     except Exception as error:
         # Whatever a library raises ends as one line, as in a run; the log has the traceback.
         traceback.print_exc()
-        result = {"kind": "failed", "text": f"{type(error).__name__}: {_in_one_line(str(error))}"}
-    (folder / result_file(side, from_launcher())).write_text(json.dumps(result))
-    has_failed = result["kind"] != "done"
-    if has_failed:
-        processes.failed(str(result["text"]), own=True)
-    processes.leave(int(has_failed))
-
-
-def _in_one_line(text: str) -> str:
-    """Returns an error's text as one line, without the places in files that AutoGraph puts before it."""
-    kept = []
-    is_code_of_place = False
-    for line in text.splitlines():
-        stripped = line.strip()
-        is_place = stripped.startswith('File "')
-        # AutoGraph writes each place on two lines: the file and its line number, then the code there.
-        if not is_place and not is_code_of_place and stripped != "in user code:":
-            kept.append(stripped)
-        is_code_of_place = is_place
-    return " ".join(" ".join(kept).split())[:_MAX_ERROR]
+        text = " ".join(str(error).split())
+        # A library's error ends with what a user's code raised.
+        result = {"failed": f"{type(error).__name__}: {text[-_MAX_ERROR:]}"}
+    result_file(folder, from_launcher()).write_text(json.dumps(result))
+    errors = [str(text) for kind, text in result.items() if kind != "verification"]
+    for text in errors:
+        processes.failed(text, own=True)
+    processes.leave(len(errors))
 
 
 def _end_with_parent() -> None:
@@ -96,26 +93,44 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def run_side(side: str, folder: Path) -> dict[str, float | str]:
-    """Runs one side, `reference`, `mesh` or `perturbed`, and writes its arrays beside the request.
+def build_config(folder: Path) -> RunConfig:
+    """Returns the checked config that the process which asks has written."""
+    return build(RunConfig, json.loads((folder / REQUEST).read_text()), "config")
 
-    The mesh waits for the reference's arrays; perturbed runs of the single device are added to them. Returned are, of
-    the reference, the length of the longest sum, the noise of its perturbed runs, and the precision.
+
+def verified(config: RunConfig, folder: Path) -> Verification | None:
+    """Trains the config's first steps on one device and on its mesh, and compares them; None: not of process 0.
+
+    Raises:
+      ConfigError: the config is invalid for the model, the layout or the dataset.
+      DataError: the data can't be read.
+      EngineError: the loss on one device is NaN or Inf, or the two sides don't have the same variables.
     """
-    config = read_config(folder)
     if from_launcher() is not None:
-        # A child that dies ends its parent, of which the other processes hear: no timeout is needed for that.
-        processes.join(replace(config.cluster, start_timeout=_START_TIMEOUT_S), {"the side": side})
+        processes.join(config.cluster, {})
+    request = prepared(config)
+    team = current()
+    one_device = OneDevice(request) if team.is_first else None
+    if one_device is not None and team.count > 1:
+        write_arrays(folder / _ARRAYS, one_device.arrays)
+    # One device of process 0 computes; the others wait for it here, and read its arrays.
+    team.all_gather("one device is done", True)
+    if one_device is None:
+        train(request, read_arrays(folder / _ARRAYS))
+        return None
+    return one_device.compared_with(train(request, one_device.arrays))
+
+
+def prepared(config: RunConfig) -> Request:
+    """Prepares the process for the config's engine, and returns the batches that training begins with."""
     compute_exactly(config.mesh)
-    if side == "mesh":
-        registry.prepare(config)
+    registry.prepare(config)
+    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
+    request = make_request(config, data)
     registry.load(config)
-    request = replace(read_request(folder), config=config)
-    if side == "reference":
-        return _reference(request, folder)
-    if side == PERTURBED:
-        return _perturbed(request, folder)
-    return _mesh(request, folder)
+    # Before one device computes: a library makes its devices once.
+    registry.prepare_devices(config)
+    return request
 
 
 def compute_exactly(config: MeshConfig) -> None:
@@ -140,58 +155,78 @@ def make_reference(request: Request) -> Reference:
     return keras_reference.KerasReference(request)
 
 
-def _reference(request: Request, folder: Path) -> dict[str, float | str]:
-    """Writes the single device's arrays, then how far its perturbed runs differ from them."""
-    reference = make_reference(request)
-    size = noise(reference.longest_sum, reference.precision)
-    seconds = request.config.verify.seconds
-    trained = reference.train(request.batches.steps, seconds=math.inf if seconds is None else seconds)
-    steps = len(trained["loss"])
-    states = reference.points(trained)
-    single = {**trained, **states, **reference.at_points(states)}
-    # The mesh's side waits for this file, so it comes before the perturbed runs.
-    write_arrays(folder / "reference.npz", {**single, **reference.exact(single, size)})
+class OneDevice:
+    """What one device computes, and how far it differs from itself.
 
-    def perturbed(seed: int) -> dict[str, Array]:
-        return {**reference.train(steps, size, seed), **reference.at_points(states, size, seed)}
+    Attributes:
+      arrays: those of `runner.verify.compare.compare`, with the points.
+      spread: by key, differences of the perturbed runs.
+    """
 
-    # Made one at a time: the arrays of several runs of a large model may not fit in memory.
-    runs = map(perturbed, range(1, PERTURBED_RUNS + 1))
-    write_arrays(folder / "spread.npz", spread(single, runs))
-    return {"terms": reference.longest_sum, "noise": size, "precision": reference.precision}
+    def __init__(self, request: Request) -> None:
+        """Computes all of it.
 
+        Raises:
+          ConfigError: the model is invalid.
+          EngineError: a loss is NaN or Inf.
+        """
+        self._config = request.config
+        self._reference = make_reference(request)
+        self._noise = self._reference.noise
+        trained = self._reference.train(self._config.verify.steps, seconds=self._config.verify.seconds)
+        losses = trained["loss"]
+        bad = np.flatnonzero(~np.isfinite(losses))
+        if len(bad):
+            raise EngineError(
+                f"verify failed: the loss on one device is {losses[bad[0]]} at step {bad[0] + 1}, so later "
+                "steps can't be compared; lower optimizer.learning_rate or verify.steps"
+            )
+        self._steps = len(losses)
+        self._states = self._reference.points(trained)
+        self.arrays = in_float32({**trained, **self._states, **self._reference.at_points(self._states)})
+        # One run at a time: the arrays of several runs of a large model may not fit in memory.
+        self.spread = spread(self.arrays, map(self._perturbed, range(1, PERTURBED_RUNS + 1)))
 
-def _perturbed(request: Request, folder: Path) -> dict[str, float | str]:
-    """Adds perturbed runs of the training from the start, with other seeds, to the differences in `spread.npz`."""
-    reference = make_reference(request)
-    size = noise(reference.longest_sum, reference.precision)
-    single = read_arrays(folder / "reference.npz")
-    steps = len(single["loss"])
-    seeds = range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS)
-    further = spread(single, (reference.train(steps, size, seed) for seed in seeds))
-    widest = read_arrays(folder / "spread.npz")
-    for key, value in widest.items():
-        if key in further:
-            widest[key] = np.maximum(value, further[key])
-    write_arrays(folder / "spread.npz", widest)
-    return {}
+    def _perturbed(self, seed: int) -> dict[str, Array]:
+        trained = self._reference.train(self._steps, self._noise, seed)
+        return {**trained, **self._reference.at_points(self._states, self._noise, seed)}
 
+    def compared_with(self, arrays: Mapping[str, Array]) -> Verification:
+        """Returns how the mesh's arrays compare.
 
-def _mesh(request: Request, folder: Path) -> dict[str, float | str]:
-    file = folder / "reference.npz"
+        If nothing but the training from the start differs, whose weights may be at a kink, the device runs several
+        times as many perturbed runs before the difference is reported.
+        """
+        verification = self.verification(arrays)
+        failed_kinds = {check.kind for check in verification.failed}
+        if not failed_kinds or not failed_kinds <= FROM_THE_START:
+            return verification
+        seeds = range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS)
+        runs = (self._reference.train(self._steps, self._noise, seed) for seed in seeds)
+        for key, value in spread(self.arrays, runs).items():
+            self.spread[key] = np.maximum(self.spread[key], value)
+        return self.verification(arrays)
 
-    def wait_for_reference() -> dict[str, Array]:
-        # No timeout: the process that started both sides ends this one if the other fails.
-        while not file.exists():
-            time.sleep(_POLL_S)
-        return read_arrays(file)
-
-    # All processes must decide alike, or one would wait in a collective for the others.
-    compiles_first = current().broadcast("compiles first", lambda: not file.exists())
-    arrays = train(request, wait_for_reference, compiles_first=compiles_first)
-    if current().is_first:
-        write_arrays(folder / "mesh.npz", arrays)
-    return {}
+    def verification(self, arrays: Mapping[str, Array]) -> Verification:
+        """Returns how the mesh's arrays compare with the perturbed runs so far."""
+        terms = self._reference.longest_sum
+        precision = self._reference.precision
+        storage = storage_rounding(self._config.engine.state)
+        sums = noise_of_sums(terms, precision)
+        try:
+            checks = compare(self.arrays, self.spread, in_float32(arrays), self._noise, sums, storage)
+        except ValueError as error:
+            raise EngineError(f"verify failed: {error}") from error
+        return Verification(
+            checks=tuple(checks),
+            steps=self._steps,
+            mesh=mesh.describe(self._config.mesh.axes),
+            terms=terms,
+            noise=self._noise,
+            precision=precision,
+            storage=storage,
+            requested_steps=self._config.verify.steps,
+        )
 
 
 if __name__ == "__main__":

@@ -19,12 +19,7 @@ from runner.arrays import Arrays
 from runner.config.schema import OptimizerConfig, RunConfig
 from runner.data.base import Array
 from runner.engine.base import HostBatches
-from runner.engine.optim import (
-    groups,
-    norms,
-    rules,
-    schedules,
-)
+from runner.engine.optim import groups, norms, rules, schedules
 from runner.task.classification import Classification
 
 Tensor = Any  # of the engine's library
@@ -268,8 +263,7 @@ class Hooks(ABC):
         """Hands over what the parameter groups say of each variable."""
         sound = groups.settings
         self.patches.everywhere(
-            sound,
-            lambda config, paths: {path: change(path, own) for path, own in sound(config, paths).items()},
+            sound, lambda config, paths: {path: change(path, own) for path, own in sound(config, paths).items()}
         )
 
     def inputs(self, change: Callable[[Arrays, Any], Any]) -> None:

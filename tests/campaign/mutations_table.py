@@ -64,12 +64,7 @@ _GRADIENTS = (
     _m("clipped before the sum", ways.clipped, "mlp convnet", "sgd"),
 )
 _MICROBATCHES = (
-    _m(
-        "a micro-batch dropped",
-        ways.summed(lambda hooks, g, _, index: g * ways.is_first(hooks, index)),
-        "mlp",
-        "sgd",
-    ),
+    _m("a micro-batch dropped", ways.summed(lambda hooks, g, _, index: g * ways.is_first(hooks, index)), "mlp", "sgd"),
     _m(
         "a micro-batch counted twice",
         ways.summed(lambda hooks, g, _, index: g * (1.0 + ways.is_first(hooks, index))),

@@ -15,11 +15,7 @@ import numpy as np
 from runner.data.base import WEIGHT, Array
 from runner.engine import calls
 from runner.engine.base import HostBatches, StepMetrics
-from runner.engine.optim import (
-    groups,
-    norms,
-    rules,
-)
+from runner.engine.optim import groups, norms, rules
 from runner.model import scope
 from runner.task.base import LOSS
 from tests.campaign.mutations_hooks import Gradients, Hooks, Moment, Rule, Tensor, Updated, Way, first_half

@@ -1,15 +1,15 @@
-"""Runs one side of a scene, or its mesh again and again: `python -m tests.campaign.mutations_worker FOLDER`.
+"""Verifies a scene's mesh again and again in one process: `python -m tests.campaign.mutations_worker FOLDER`.
 
-The folder holds what `runner.verify.request.write_request` wrote and `jobs.json`, a list of `Job`s. Each is run in a
-folder of its own beside it, which sees the files of this one, and told of by a line of JSON on stdout.
+The folder holds the config as `runner.verify.record` writes it, and `jobs.json`, a list of the names of mutations; an
+empty name breaks nothing. One device computes once. A line of JSON on stdout tells what came of each job.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -17,10 +17,16 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from runner.engine import registry
+import numpy as np
+
+from runner.config.schema import RunConfig
+from runner.data.base import Array
 from runner.errors import ConfigError, DataError, EngineError
 from runner.verify import worker
-from runner.verify.request import read_request
+from runner.verify.on_mesh import train
+from runner.verify.report import Verification
+from runner.verify.request import Request
+from runner.verify.worker import OneDevice
 from tests.campaign.mutations_hooks import Hooks
 from tests.campaign.mutations_table import MUTATIONS
 
@@ -31,59 +37,79 @@ _HOOKS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One run of a side.
+def suspects(found: Verification) -> tuple[str, ...]:
+    """Returns the variables that differ, the worst first; where none does, those that are not verified."""
+    if found.failed:
+        failed = sorted(found.failed, key=lambda check: (check.ratio, check.relative), reverse=True)
+        return tuple(dict.fromkeys(check.variable or check.name for check in failed))
+    unverified = [variable for variable in found.variables if not variable.is_verified]
+    return tuple(each.variable for each in sorted(unverified, key=lambda each: -each.resolution))
 
-    Attributes:
-      number: of its folder.
-      side: `reference` or `mesh` of a verification.
-      mutation: name of what breaks the mesh; empty: nothing does.
-      path: of the variable that it is aimed at; empty: none.
+
+def culprits(found: Verification) -> tuple[str, ...]:
+    """Returns the variables of the checks that failed nearest to where an error comes from, in the verdict's order.
+
+    A wrong gradient moves every variable in the end: what counts is whose gradient is wrong, and where none is, what a
+    step makes wrong of what it is given.
     """
-
-    number: int
-    side: str = "mesh"
-    mutation: str = ""
-    path: str = ""
-
-    def folder(self, scene: Path) -> Path:
-        """Returns where the job's files are, of those of its scene; the reference's are there for all jobs."""
-        return scene if self.side == "reference" else scene / "jobs" / str(self.number)
+    failed = [each for each in found.checks if not each.passed and each.variable]
+    for kinds in (("gradient", "point"), ("update",)):
+        first = {each.variable for each in failed if each.kind in kinds}
+        if first:
+            return tuple(name for name in suspects(found) if name in first)
+    return suspects(found)
 
 
-def _run(scene: Path, job: Job) -> dict[str, Any]:
-    """Runs a job and returns what its side says."""
-    folder = job.folder(scene)
-    if folder != scene:
-        folder.mkdir(parents=True)
-        for path in scene.iterdir():
-            if path.is_file():
-                os.link(path, folder / path.name)
+class _Scene:
+    """One device's arrays, the request and those of the sound mesh."""
+
+    def __init__(self, config: RunConfig, request: Request) -> None:
+        self._config, self._request, self._one_device = config, request, OneDevice(request)
+        self._sound: dict[str, Array] = {}
+
+    def tried(self, name: str) -> dict[str, Any]:
+        """Returns the outcome of a mutation and the variables that the verdict names."""
+        aimed = ""
+        if name:
+            (mutation,) = (each for each in MUTATIONS if each.name == name)
+            keys = self._one_device.arrays
+            variables = [key.removeprefix("gradient/") for key in keys if key.startswith("gradient/")]
+            found = [path for path in variables if re.fullmatch(mutation.path, path)]
+            assert found or not mutation.path, f"there is no {mutation.path}"
+            aimed = found[0] if mutation.path else ""
+            module, hooks_class = _HOOKS[self._config.engine.name]
+            hooks: Hooks = getattr(importlib.import_module(module), hooks_class)(self._config)
+            try:
+                mutation.way(hooks, aimed)
+                arrays = train(self._request, self._one_device.arrays)
+            finally:
+                hooks.patches.undo()
+        else:
+            arrays = train(self._request, self._one_device.arrays)
+        verification = self._one_device.verification(arrays)
+        outcome = verification.verdict
+        if not name:
+            self._sound = arrays
+        elif outcome == "verified" and self._is_as_sound(arrays):
+            return {"outcome": "equivalent", "aimed": aimed, "first": [], "named": []}
+        return {"outcome": outcome, "aimed": aimed, "first": culprits(verification), "named": suspects(verification)}
+
+    def _is_as_sound(self, found: dict[str, Array]) -> bool:
+        return set(self._sound) == set(found) and all(
+            np.array_equal(self._sound[key], value, equal_nan=True) for key, value in found.items()
+        )
+
+
+def _told(scene: _Scene, name: str) -> dict[str, Any]:
     try:
-        return {"kind": "done", **_broken(scene, job, folder)}
+        return scene.tried(name)
     except ConfigError as error:
-        return {"kind": "refused", "text": str(error)}
+        return {"outcome": f"refused: {error}"}
     except (DataError, EngineError) as error:
-        return {"kind": "failed", "text": str(error)}
+        return {"outcome": f"failed: {error}"}
     except Exception as error:  # of a mutation that does not fit: said, and counted as one that was not caught
         traceback.print_exc()
-        return {"kind": "raised", "text": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
-
-
-def _broken(scene: Path, job: Job, folder: Path) -> dict[str, Any]:
-    if not job.mutation:
-        return dict(worker.run_side(job.side, folder))
-    config = read_request(scene).config
-    registry.load(config)
-    module, name = _HOOKS[config.engine.name]
-    hooks: Hooks = getattr(importlib.import_module(module), name)(config)
-    try:
-        (mutation,) = (each for each in MUTATIONS if each.name == job.mutation)
-        mutation.way(hooks, job.path)
-        return dict(worker.run_side(job.side, folder))
-    finally:
-        hooks.patches.undo()
+        return {"outcome": f"raised: {type(error).__name__}: {error}"[:500]}
 
 
 def _end_with_parent() -> None:
@@ -93,13 +119,14 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Runs the jobs of a scene, one after the other."""
-    scene = Path(sys.argv[1])
+    folder = Path(sys.argv[1])
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    for fields in json.loads((scene / JOBS).read_text()):
-        job = Job(**fields)
+    config = worker.build_config(folder)
+    scene = _Scene(config, worker.prepared(config))
+    for number, name in enumerate(json.loads((folder / JOBS).read_text())):
         begun = time.monotonic()
-        said = _run(scene, job)
-        print(json.dumps({"number": job.number, "said": said, "seconds": time.monotonic() - begun}), flush=True)
+        told = _told(scene, name)
+        print(json.dumps({"number": number, **told, "seconds": time.monotonic() - begun}), flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ ALLOWED = {
     "runner/host/folders.py": "files by name, in a folder that was claimed, and folders that are empty",
     "runner/host/lock.py": "a file that is empty or holds a process id",
     "runner/tracking/run_file.py": "a file that it has just made, and that the disk did not take",
-    "runner/verify/request.py": "publishes a file that it has just written, in a temporary folder",
 }
 
 

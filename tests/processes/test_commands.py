@@ -40,7 +40,7 @@ def test_verify_sees_a_process_that_trains_on_something_else(tmp_path: Path) -> 
     )
     (tmp_path / "wrong_worker.py").write_text(worker)
     (tmp_path / "wrong_verify.py").write_text(
-        "from runner.cli import entry\nfrom runner.verify import children, record\nchildren.WORKER = 'wrong_worker'\n"
+        "from runner.cli import entry\nfrom runner.verify import record\nrecord.WORKER = 'wrong_worker'\n"
         "run = record.run\n"
         "if __name__ == '__main__':\n    entry.main('wrong_verify')\n"
     )

@@ -1,6 +1,6 @@
-"""`runner.verify`, or one of its processes, where $BLOCKED's packages can't be found, as if they were not installed.
+"""`runner.verify`, or its process, where $BLOCKED's packages can't be found, as if they were not installed.
 
-Usage: python -m tests.verify.blocked OVERRIDES..., or SIDE FOLDER as the command's own processes are called. Says at
+Usage: python -m tests.verify.blocked OVERRIDES..., or FOLDER as the command's own process is called. Says at
 the end which heavy packages were loaded.
 """
 
@@ -18,9 +18,9 @@ from tests.engine.blocked_worker import HEAVY, Blocker
 
 
 def command(config: RunConfig, composed: DictConfig) -> None:
-    from runner.verify import children, record
+    from runner.verify import record
 
-    children.WORKER = "tests.verify.blocked"
+    record.WORKER = "tests.verify.blocked"
     record.run(config, composed)
 
 

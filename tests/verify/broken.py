@@ -1,4 +1,4 @@
-"""`runner.verify`, or `runner` where $COMMAND is train, with the processes of `tests.verify.broken_worker`."""
+"""`runner.verify`, or `runner` where $COMMAND is train, with the process of `tests.verify.broken_worker`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from runner.config.schema import RunConfig
 
 def run(config: RunConfig, composed: DictConfig) -> None:
     from runner.train import run as train
-    from runner.verify import children, record
+    from runner.verify import record
 
-    children.WORKER = "tests.verify.broken_worker"
+    record.WORKER = "tests.verify.broken_worker"
     if os.environ.get("COMMAND") == "train":
         train.run(config, composed, record.computed)
     else:

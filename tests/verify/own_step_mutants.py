@@ -14,11 +14,10 @@ from typing import Any
 from unittest import mock
 
 from runner.config.schema import VerifyConfig
-from runner.verify.compare import compare, spread
 from runner.verify.on_mesh import train
 from runner.verify.request import Request
-from runner.verify.rounding import noise
-from runner.verify.verdict import verdict_of
+from runner.verify.worker import OneDevice
+from tests.campaign.mutations_worker import suspects
 from tests.engine import own_step_worker
 
 Step = Callable[..., Any]
@@ -61,19 +60,9 @@ def main() -> None:
     config = replace(config, verify=VerifyConfig(steps=own_step_worker.STEPS))
 
     from runner.engine.jax.own_step.engine import Functions, OwnStep
-    from runner.verify.own_step_reference import OwnStepReference
 
     request = Request(config, own_step_worker.spec(config), own_step_worker.STEPS, own_step_worker.batches())
-    reference = OwnStepReference(request)
-    size = noise(reference.longest_sum, reference.precision)
-    trained = reference.train(own_step_worker.STEPS)
-    states = reference.points(trained)
-    single = {**trained, **states, **reference.at_points(states)}
-
-    def noisy(seed: int) -> dict[str, Any]:
-        return {**reference.train(own_step_worker.STEPS, size, seed), **reference.at_points(states, size, seed)}
-
-    widest = spread(single, map(noisy, (1, 2, 3)))
+    one_device = OneDevice(request)
 
     def later(sound: Any) -> Any:
         return lambda self, purpose, number: sound(self, purpose, number + 1)
@@ -89,10 +78,8 @@ def main() -> None:
     found = {}
     for name, (owner, attribute, mutate) in mutations.items():
         with mock.patch.object(owner, attribute, mutate(getattr(owner, attribute))):
-            arrays = train(request, lambda: single, compiles_first=False)
-        checks = compare(single, widest, arrays, size)
-        failed = sorted((check for check in checks if not check.passed), key=lambda check: -check.ratio)
-        found[name] = {"verdict": verdict_of(checks), "failed": [check.variable or check.name for check in failed]}
+            verification = one_device.verification(train(request, one_device.arrays))
+        found[name] = {"verdict": verification.verdict, "failed": suspects(verification)}
     out.write_text(json.dumps(found))
 
 

@@ -34,7 +34,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_a_sound_engine_is_verified(found: dict[str, Any]) -> None:
-    assert found["sound"] == {"verdict": "verified", "failed": []}
+    assert found["sound"]["verdict"] == "verified"
 
 
 @pytest.mark.parametrize("mutation", NAMED)

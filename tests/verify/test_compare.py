@@ -142,14 +142,6 @@ def test_without_perturbed_runs_differences_a_few_ulps_are_allowed_and_no_more()
         assert checks(mesh, noise_shift=0.0)["gradient/d1/kernel"].passed == passes
 
 
-def test_movement_is_the_scale_of_a_parameter() -> None:
-    mesh = run()
-    mesh["final/d1/kernel"][0, 0] += 0.01
-    check = checks(mesh)["d1/kernel"]
-    moved = np.abs(run()["final/d1/kernel"] - run()["initial/d1/kernel"]).max()
-    assert check.relative == pytest.approx(0.01 / moved, rel=1e-3)
-
-
 def test_a_check_says_which_relative_error_it_would_have_seen() -> None:
     sharp, blunt = checks(run())["d1/kernel"].resolution, checks(run(), noise_shift=0.1)["d1/kernel"].resolution
     assert sharp < 1e-3
@@ -226,7 +218,6 @@ def test_the_verdict_names_what_failed_first_and_the_worst_of_each_kind() -> Non
     mesh["loss"][1] += 0.1
     found = report(mesh)
     assert found.verdict == "mismatch"
-    assert found.suspects[0] == "d1/kernel"
     assert "mismatch: the mesh batch=8 differs from one device, first in gradient/d1/kernel, step 1" in found.line()
     assert "optimizer/m/d1/kernel (" in found.line()
     assert "loss (" in found.line()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.engine.optim.rules import Slot
 from runner.verify import points
 from runner.verify.compare import Check, compare, spread
 from runner.verify.report import Verification
@@ -36,19 +35,20 @@ def test_every_parameter_moves_and_a_bias_by_its_kernels_size() -> None:
     assert all((after[path] == again[path]).all() for path in before)
 
 
-@pytest.mark.parametrize("kept", [("m", "v"), ("momentum",), ("velocity", "average", "momentum"), ()])
-def test_slots_are_as_after_many_steps(kept: tuple[str, ...]) -> None:
-    dims = {path: tuple(range(value.ndim)) for path, value in weights().items()}
-    kinds = [Slot(name, dims) for name in kept]
-    made = points.slots(kinds, weights(), weights(), 0.01, np.random.default_rng(0))
-    assert set(made) == {f"optimizer/{slot}/{path}" for slot in kept for path in weights()}
-    assert all(value.any() for value in made.values())
-    for path in weights():
-        if "v" in kept:
-            assert (made[f"optimizer/v/{path}"] > 0).all()
-        if "average" in kept:  # what centered RMSprop takes the root of
-            square = np.square(made[f"optimizer/average/{path}"])
-            assert (made[f"optimizer/velocity/{path}"] > square).all()
+def test_slots_have_the_sizes_and_signs_of_the_trainings_and_no_entry_is_tiny() -> None:
+    gradient = np.random.default_rng(1).normal(size=(20, 10)).astype(np.float32)
+    gradient[0] = 1e-9
+    trained = {"optimizer/velocity/d/kernel": gradient**2, "optimizer/average/d/kernel": gradient}
+    trained["optimizer/count/d/kernel"] = np.int32(7)
+    made = points.slots(trained, np.random.default_rng(0))
+    assert {path: (value.dtype, value.shape) for path, value in made.items()} == {
+        path: (value.dtype, value.shape) for path, value in trained.items()
+    }
+    assert (made["optimizer/velocity/d/kernel"] > 0.1).all()
+    # What centered RMSprop takes the root of.
+    assert (made["optimizer/velocity/d/kernel"] > made["optimizer/average/d/kernel"] ** 2).all()
+    assert (made["optimizer/average/d/kernel"] < 0).any()
+    assert made["optimizer/count/d/kernel"] == 7
 
 
 def test_keys_of_points_are_told_from_paths() -> None:
@@ -83,11 +83,16 @@ def gradients() -> Arrays:
     return {path: rng.normal(size=value.shape).astype(np.float32) for path, value in weights().items()}
 
 
-def judged(given: Arrays, factor: dict[str, float] | None = None, exact: float | None = None) -> list[Check]:
+def judged(given: Arrays, factor: dict[str, float] | None = None, moved: float | None = None) -> list[Check]:
+    """Returns the checks; `moved` is by how much the noise moves the tiny gradient of the bias."""
     twins = [a_run(given, noise=NOISE, seed=seed) for seed in (1, 2, 3)]
     reference = a_run(given)
-    if exact is not None:
-        reference["point0/exact/conv/bias"] = np.full(8, exact)
+    if moved is not None:
+        bias = given["conv/bias"]
+        reference["point0/tiny/conv/bias"] = bias
+        for seed, twin in enumerate(twins):
+            off = moved * np.random.default_rng(seed).uniform(-1, 1, bias.shape)
+            twin["point0/tiny/conv/bias"] = (bias + off * np.abs(bias).max()).astype(np.float32)
     return compare(reference, spread(reference, twins), a_run(given, factor), NOISE)
 
 
@@ -123,13 +128,13 @@ def test_a_size_off_by_less_than_the_noise_of_each_entry_is_seen() -> None:
 def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_verified() -> None:
     given = gradients()
     given["conv/bias"] = (given["conv/bias"] * 1e-8).astype(np.float32)
-    known = {each.variable: each for each in sensitivities(judged(given, {"conv/bias": -3.0}, exact=1e-17))}
+    known = {each.variable: each for each in sensitivities(judged(given, {"conv/bias": -3.0}, moved=1.0))}
     assert known["conv/bias"].zero
     assert not known["conv/bias"].is_sensitive
     assert known["conv/bias"].is_verified
-    # Float64 knows no such model, finds the same (a gradient, and too small to be seen), or that no gradient arrives.
-    for exact in (None, 1e-8, 0.0):
-        known = {each.variable: each for each in sensitivities(judged(given, {"conv/bias": -3.0}, exact=exact))}
+    # The noise moves it by little: it is a gradient, and too small to be seen. Or no gradient arrives.
+    for moved in (None, 1e-3):
+        known = {each.variable: each for each in sensitivities(judged(given, {"conv/bias": -3.0}, moved=moved))}
         assert not known["conv/bias"].is_verified
     larger = judged(given, {"conv/bias": 1e5})  # beyond what rounding leaves of terms like the kernel's
     assert "conv/bias" in {check.variable for check in larger if not check.passed}
@@ -143,9 +148,9 @@ def test_the_remainder_of_a_zero_gradient_is_compared_by_its_entries_and_not_by_
     (unknown,) = [check for check in judged(given, {"conv/bias": 7e3}) if check.name == name]
     assert not unknown.passed
     assert unknown.rank == "size"
-    (zero,) = [check for check in judged(given, {"conv/bias": 7e3}, exact=1e-17) if check.name == name]
+    (zero,) = [check for check in judged(given, {"conv/bias": 7e3}, moved=1.0) if check.name == name]
     assert zero.zero
-    (beyond,) = [check for check in judged(given, {"conv/bias": 1e5}, exact=1e-17) if check.name == name]
+    (beyond,) = [check for check in judged(given, {"conv/bias": 1e5}, moved=1.0) if check.name == name]
     assert not beyond.passed
 
 
@@ -156,7 +161,6 @@ def test_a_variable_whose_errors_rounding_hides_is_inconclusive_and_named_with_t
     found = compare(a_run(given), held, a_run(given, {"conv/bias": 1.08}), NOISE)
     assert verdict_of(found) == "inconclusive"
     report = Verification(tuple(found), 1, "batch=8", 128, NOISE)
-    assert report.suspects == ("conv/bias",)
     assert "not sensitive: conv/bias (rounding hides errors of its gradient" in report.line()
     (blunt,) = [each for each in report.variables if not each.is_verified]
     assert blunt.resolution > SENSITIVITY

@@ -1,21 +1,17 @@
-"""Both sides get the batches that training begins with, through files that hold nothing but arrays and JSON."""
+"""Both sides get the batches that training begins with."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from runner.config.schema import DatasetConfig, RuleConfig, RunConfig, TaskConfig
+from runner.config.schema import DatasetConfig, RunConfig
 from runner.data import loading
-from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, Encoding
-from runner.data.vocabulary import Vocabulary
+from runner.data.base import ROW, WEIGHT, Array, Dataset
 from runner.data.workers import Workers
 from runner.task.registry import make_task
 from runner.train import feed
-from runner.verify.request import Request, make_request, read_request, write_request
+from runner.verify.request import Request, make_request
 from tests.configs import with_keys
 from tests.engine import cases
 
@@ -55,61 +51,6 @@ def test_the_batches_are_trainings_first_across_epochs(digits: Dataset, remainde
     np.testing.assert_array_equal(request.batches.weights, arrays[WEIGHT])
     assert request.total_steps == made.trainer.epochs * per_epoch
     assert (request.batches.weights[22].sum() < 64) == (remainder == "pad")
-
-
-def test_a_request_is_read_as_it_was_written(digits: Dataset, tmp_path: Path) -> None:
-    made = config()
-    made = with_keys(
-        made,
-        {
-            "layout.rules": [RuleConfig(match="d1/kernel", spec=[None, "batch"])],
-            "model.options": {"hidden": [128, 7], "activation": "tanh", "nested": {"a": [1.5, None]}},
-            "verify.steps": 3,
-        },
-    )
-    request = make_request(made, digits)
-    write_request(tmp_path, request)
-    again = read_request(tmp_path)
-    assert again.config == request.config
-    assert (again.data.arrays, again.total_steps) == (request.data.arrays, request.total_steps)
-    assert again.batches.steps == 3
-    assert set(again.batches.arrays) == {"image", "label", WEIGHT}
-    for name, array in request.batches.arrays.items():
-        np.testing.assert_array_equal(again.batches.arrays[name], array)
-        assert again.batches.arrays[name].dtype == array.dtype
-    np.testing.assert_array_equal(again.batches.weights, request.batches.weights)
-
-
-def test_a_task_is_made_anew_with_what_the_first_computed_of_the_train_split(digits: Dataset, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    arrays = {"file": rng.normal(size=(80, 3)).astype(np.float32), "a/b c": np.arange(80, dtype=np.float32) // 60}
-    specs = {name: ArraySpec(array.shape[1:], "float32") for name, array in arrays.items()}
-    source = ArraySource(arrays, specs)
-    made = config()
-    made = with_keys(
-        made,
-        {"task": TaskConfig("binary", target=["a/b c"], options={"class_weights": "balanced"}), "verify.steps": 1},
-    )
-    request = make_request(made, replace(digits, train=source, test=source))
-    write_request(tmp_path, request)
-    again = read_request(tmp_path)
-    assert again.data.task.constants == request.data.task.constants
-    assert again.data.task.constants["class_weights"] == pytest.approx([80 / 120, 80 / 40])
-    assert again.data.arrays == specs, "whatever their names are"
-    np.testing.assert_array_equal(again.batches.arrays["file"], request.batches.arrays["file"])
-
-
-def test_a_task_of_text_is_made_anew_with_the_vocabulary(digits: Dataset, tmp_path: Path) -> None:
-    specs = {name: ArraySpec((8,), "uint8") for name in ("tokens", "label")}
-    tokens = np.arange(80 * 8, dtype=np.uint8).reshape(80, 8) % 128
-    source = ArraySource({"tokens": tokens, "label": tokens}, specs)
-    text = replace(digits, train=source, test=source, encoding=Encoding(vocabulary=Vocabulary("bytes")))
-    options = {"sample": {"prompt": "a"}}
-    made = with_keys(config(), {"task": TaskConfig("language_model", options=options), "verify.steps": 1})
-    write_request(tmp_path, make_request(made, text))
-    again = read_request(tmp_path)
-    assert again.vocabulary == text.vocabulary
-    assert "bits_per_byte" in again.data.task.directions
 
 
 def test_an_engine_that_keeps_the_examples_finds_each_by_its_row(digits: Dataset) -> None:
