@@ -1,10 +1,9 @@
 """Communication of a training step on DTensor, from shapes alone.
 
-A data axis splits the batch, or an image's height or width, so that gradients are summed over it. A kernel's rows that
-are split over another axis leave partial sums of the outputs, its columns partial sums of the inputs' gradients. A
-variable that is stored in parts over a data axis, or that an operation needs whole, is gathered for use. So are images
-that are split in space, for a convolution or a window, whose output is split again. What DTensor moves between layers
-whose shardings do not fit each other is left out.
+A data axis splits the batch, so that gradients are summed over it. A kernel's rows that are split over another axis
+leave partial sums of the outputs, its columns partial sums of the inputs' gradients. A variable that is stored in
+parts over a data axis, or that an operation needs whole, is gathered for use. What DTensor moves between layers whose
+shardings do not fit each other is left out.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from runner.engine.base import Collective, LayerInput, LayerOutput
-from runner.layout import Placement, Spec
-from runner.plan.estimate import PlacedModel, features, inner_spec, input_of, output_bytes, output_spec
+from runner.layout import Placement
+from runner.plan.estimate import PlacedModel, features, output_bytes, output_spec
 
 _MOMENTS = 2  # of a batch: mean and variance; backward as many sums, one for each
 
@@ -29,22 +28,13 @@ def _joined(model: PlacedModel, axes: Iterable[str | None]) -> str:
     return "+".join(axis for axis, size in model.axes.items() if axis in chosen and size > 1)
 
 
-def _input_spec(model: PlacedModel, taken: LayerInput) -> Spec:
-    """Returns how an input of a layer is split."""
-    if taken.layer in model.by_layer:
-        return output_spec(model, model.by_layer[taken.layer])
-    alike = (spec for spec in model.inputs.values() if len(spec) == len(taken.shape))
-    spec = input_of(model, taken) or next(alike, (model.batch_axis, *[None] * (len(taken.shape) - 1)))
-    return model.fitting(taken.shape, spec)
-
-
 def collectives(model: PlacedModel) -> list[Collective]:
     """Returns what one microbatch communicates, each tensor by itself; DTensor merges some of them."""
     found: list[Collective] = []
     twins = _twins(model)
     for path, held in model.placements.items():
         found += _of_variable(model, held, model.by_layer.get(path.rpartition("/")[0]), is_twin=path in twins)
-    summed, gathered = set[tuple[LayerInput, ...]](), set[tuple[LayerInput, ...]]()
+    summed = set[tuple[LayerInput, ...]]()
     before: tuple[int, ...] = ()
     for output in model.outputs:
         for kernel in model.kernels(output.layer):
@@ -57,10 +47,7 @@ def collectives(model: PlacedModel) -> list[Collective]:
             summed.add(output.inputs)
             before = kernel.shape
             found += [] if alike else _of_columns(model, kernel, output)
-        found += _of_whole_images(model, output, gathered)
         found += _of_statistics(model, output)
-        found += _of_means(model, output)
-        found += _of_tokens(model, output)
     return found
 
 
@@ -79,8 +66,6 @@ def _of_variable(
     stored = _joined(model, [a for a, b in zip(held.spec, used, strict=True) if a != b])
     yield from _each("all_gather", stored, "forward", held.path, size)
     spec = output_spec(model, output) if output is not None else (model.batch_axis,)
-    if output is not None and held in model.kernels(output.layer) and held.path in model.whole:
-        spec = spec[:1]  # of whole images, so that devices that differ in space alone find the same
     if held.path in model.trained and not is_twin:
         summed = _joined(model, [axis for axis in spec if axis in model.data_axes])
         yield from _each("all_reduce", summed, "backward", held.path, size)
@@ -118,56 +103,14 @@ def _of_columns(model: PlacedModel, kernel: Placement, output: LayerOutput) -> I
     yield from _each("all_reduce", columns, "backward", output.layer, positions * inputs * model.width[kernel.path])
 
 
-def _of_whole_images(
-    model: PlacedModel, output: LayerOutput, gathered: set[tuple[LayerInput, ...]]
-) -> Iterator[Collective]:
-    """Yields the gathers of images for a convolution or a window, once each, and of the gradients of its output."""
-    window = "Pooling2D" in output.kind and "Global" not in output.kind
-    convolution = any(kernel.path in model.whole for kernel in model.kernels(output.layer))
-    if not output.inputs or not (window or convolution):
-        return
-    width = np.dtype(output.dtype).itemsize
-    spec, taken = _input_spec(model, output.inputs[0]), output.inputs[0]
-    if output.inputs not in gathered:
-        gathered.add(output.inputs)
-        size = math.prod(taken.shape) // model.shards(spec[:1]) * width
-        yield from _each("all_gather", _joined(model, spec[1:3]), "forward", output.layer, size)
-    if convolution or model.has_trained_inputs(output):
-        spec = output_spec(model, output)
-        size = math.prod(output.shape) // model.shards(spec[:1]) * width
-        yield from _each("all_gather", _joined(model, spec[1:3]), "backward", output.layer, size)
-
-
 def _of_statistics(model: PlacedModel, output: LayerOutput) -> Iterator[Collective]:
     """Yields the mean and variance of a batch, and the two sums of their gradients, which scale and shift may be."""
     if output.kind != "BatchNormalization":
         return
-    axes, size = _joined(model, output_spec(model, output)[:-1]), output.shape[-1] * np.dtype(output.dtype).itemsize
+    axes = _joined(model, output_spec(model, output)[:-1])
+    size = output.shape[-1] * np.dtype(output.dtype).itemsize
     for _ in range(_MOMENTS):
         yield from _each("all_reduce", axes, "forward", output.layer, size)
     trained = sum(held.path in model.trained for held in model.variables(output.layer))
     for _ in range(_MOMENTS - trained):
         yield from _each("all_reduce", axes, "backward", output.layer, size)
-
-
-def _of_means(model: PlacedModel, output: LayerOutput) -> Iterator[Collective]:
-    """Yields the sum over devices of a mean over split height and width."""
-    if output.kind == "GlobalAveragePooling2D" and output.inputs:
-        space = _joined(model, _input_spec(model, output.inputs[0])[1:3])
-        size = output_bytes(model, output, np.dtype(output.dtype).itemsize)
-        yield from _each("all_reduce", space, "forward", output.layer, size)
-
-
-def _of_tokens(model: PlacedModel, output: LayerOutput) -> Iterator[Collective]:
-    """Yields the gathers of images of which tokens are made: along their width, then along their height."""
-    taken = output.inputs[0] if output.inputs else LayerInput("", ())
-    from_images = len(taken.shape) == 4 and (
-        taken.layer not in model.by_layer or inner_spec(model, model.by_layer[taken.layer]) is not None
-    )
-    if len(output.shape) != 3 or not from_images or model.variables(output.layer):
-        return
-    spec = list(_input_spec(model, taken))
-    for dim in (2, 1):
-        axis, spec[dim] = spec[dim], None
-        size = math.prod(taken.shape) // model.shards(spec) * np.dtype(output.dtype).itemsize
-        yield from _each("all_gather", _joined(model, [axis]), "forward", output.layer, size)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.host.late import late
 from runner.host.outputs import spared
-from runner.plan import rows
 from runner.plan.base import Plan
+from runner.plan.table import as_markdown, show
 
 if TYPE_CHECKING:
     from runner.plan import picture
@@ -37,26 +38,5 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
 
 
 def markdown(plan: Plan) -> str:
-    """Returns the plan's tables and notes as Markdown."""
-    parts = ["# Plan", rows.title(plan)]
-    verdict = rows.verdict(plan)
-    if verdict:
-        parts += ["## Verdict", "- " + "\n- ".join(line.strip() for line in verdict)]
-    tables = (rows.memory(plan), rows.variables(plan), rows.totals(plan), rows.program(plan), rows.traffic(plan))
-    for table in tables:
-        if table.rows:
-            parts += [f"## {table.title}", table_markdown(table)]
-    notes = "- " + "\n- ".join(rows.notes(plan))
-    parts += ["## Times", notes]
-    return "\n\n".join(parts) + "\n"
-
-
-def table_markdown(content: rows.Rows) -> str:
-    """Returns one table as Markdown, its numbers aligned to the right."""
-    text_columns = len(content.columns) - content.numbers
-    rule = ["---"] * text_columns + ["---:"] * content.numbers
-    lines = []
-    for cells in (content.columns, rule, *content.rows):
-        escaped = [cell.strip().replace("|", "\\|") for cell in cells]
-        lines.append("| " + " | ".join(escaped) + " |")
-    return "\n".join(lines)
+    """Returns the plan's tables and notes, with every variable by itself."""
+    return as_markdown("Plan", partial(show, plan, join=False))

@@ -39,11 +39,7 @@ _MODEL_MAP = "the model's own map"
 
 
 def make_plan(
-    config: RunConfig,
-    engine: Engine,
-    data: DataSpec,
-    choices: Mapping[str, str],
-    total_steps: int = 0,
+    config: RunConfig, engine: Engine, data: DataSpec, choices: Mapping[str, str], total_steps: int = 0
 ) -> Plan:
     """Returns the plan of a run on a built engine, whose step is compiled if that counts the cost of its program.
 
@@ -131,10 +127,7 @@ def make_plan(
             undivided=split.reason if split else "",
             split_axes=split.axes if split else {},
         )
-    warnings = (
-        *([network] if network else []),
-        *layout.lint(config.layout, engine.placements, axes),
-    )
+    warnings = (*([network] if network else []), *layout.lint(config.layout, engine.placements, axes))
     return Plan(
         choices=dict(choices),
         engine=config.engine.name,

@@ -192,32 +192,17 @@ def verdict(plan: Plan) -> list[str]:
 
 
 def memory(plan: Plan) -> Rows:
-    """Returns one device's memory at the peak of a step by kind, on hardware that is not here."""
-    forecast = plan.forecast
-    rows: list[tuple[str, str, str]] = []
-    if forecast is not None:
-        for part in forecast.memory:
-            rows.append((part.kind, size(part.bytes), part.source))
-        rows.append(("peak", size(forecast.peak_bytes), ""))
-    heading = "Memory of one device at the peak of a step"
-    return Rows(heading, ("", "bytes", "source"), 2, tuple(rows), has_sum=bool(rows))
-
-
-def totals(plan: Plan) -> Rows:
-    """Returns one device's memory by kind, and the layers with the largest outputs."""
-    names = {
-        "parameters": "parameters",
-        "gradients": "gradients",
-        "slots": "optimizer state",
-        "activations": "activations, all layers",
-        "copies": "bfloat16 copies of them",
-    }
+    """Returns one device's memory by kind: at the peak of a step on hardware that is not here, else of all arrays."""
     rows: list[tuple[str, ...]] = []
     if plan.forecast is not None:
-        # Its table has the memory of a device at the peak.
-        return Rows("Memory", ("", "whole", "per device", "source"), 3, ())
+        for part in plan.forecast.memory:
+            rows.append((part.kind, size(part.bytes), part.source))
+        rows.append(("peak", size(plan.forecast.peak_bytes), ""))
+        heading = "Memory of one device at the peak of a step"
+        return Rows(heading, ("", "bytes", "source"), 2, tuple(rows), has_sum=True)
+    names = {"slots": "optimizer state", "activations": "activations, all layers", "copies": "bfloat16 copies of them"}
     for kind, total in plan.totals.items():
-        rows.append((names[kind], size(total.bytes), size(total.bytes_per_device), total.source))
+        rows.append((names.get(kind, kind), size(total.bytes), size(total.bytes_per_device), total.source))
     for layer in plan.largest_activations[:_LARGEST]:
         name = f"  {layer.layer}: {dims(layer.shape)} {spec_words(layer.spec)}"
         rows.append((name, "", size(layer.bytes_per_device), "estimated"))

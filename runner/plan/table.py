@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from rich.console import Group
@@ -16,6 +17,8 @@ from runner.plan.base import Plan
 
 # Columns if the output is not a terminal: the widest table of the presets fits.
 WIDTH = 108
+# Columns of plan.md and advise.md, which a reader may scroll.
+_PAGE_WIDTH = 200
 # A narrow terminal drops these columns first.
 _DROP: Mapping[str, int] = MappingProxyType({"rule": 1})
 
@@ -26,8 +29,16 @@ def plan_console() -> Console:
     return Console(width=None if knows_width else WIDTH)
 
 
-def show(plan: Plan, console: Console) -> None:
-    """Prints a plan's tables and notes."""
+def as_markdown(title: str, print_to: Callable[[Console], None]) -> str:
+    """Returns what a function prints to a terminal as a page, whose tables drop no column."""
+    console = Console(width=_PAGE_WIDTH, file=io.StringIO())
+    print_to(console)
+    text = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
+    return f"# {title}\n\n```text\n{text}\n```\n"
+
+
+def show(plan: Plan, console: Console, *, join: bool = True) -> None:
+    """Prints a plan's tables and notes; see `rows.variables` for `join`."""
     console.print(Text(rows.title(plan), style="bold"))
     console.print()
     verdict = rows.verdict(plan)
@@ -35,14 +46,7 @@ def show(plan: Plan, console: Console) -> None:
         console.print(Text(line))
     if verdict:
         console.print()
-    tables = (
-        rows.memory(plan),
-        rows.variables(plan, join=True),
-        rows.totals(plan),
-        rows.program(plan),
-        rows.traffic(plan),
-    )
-    for table in tables:
+    for table in (rows.memory(plan), rows.variables(plan, join=join), rows.program(plan), rows.traffic(plan)):
         if table.rows:
             console.print(rich_table(table, console.width))
             console.print()

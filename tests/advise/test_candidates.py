@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.plan.advise import (
-    candidates,
-    command,
-    ranking,
-)
-from runner.plan.advise.candidates import (
-    Allowed,
-    Candidate,
-)
+from runner.plan.advise import candidates, command, ranking
+from runner.plan.advise.candidates import Allowed, Candidate
 from runner.plan.base import Basis, MemoryPart
 from tests.plan.test_hardware import a_forecast
 

@@ -47,7 +47,7 @@ def test_a_candidates_figures_are_those_of_its_plan(tmp_path: Path) -> None:
         candidate = entry["candidate"]
         if candidate["layout"] == "fsdp_megatron" and candidate["sequence"]:
             sharded.append(entry)
-        if candidate["remat"] == "full" and candidate["accumulate"] == 4:
+        if candidate["remat"] == "full" and candidate["accumulate"] > 1:
             saving.append(entry)
     for number, entry in enumerate((entries[0], sharded[0], saving[0])):
         folder = tmp_path / f"plan{number}"

@@ -8,10 +8,7 @@ from dataclasses import replace
 import pytest
 
 from runner.console import Console
-from runner.plan.advise import (
-    ranking,
-    show,
-)
+from runner.plan.advise import ranking, show
 from runner.plan.table import rich_table
 from tests.advise.test_candidates import START, planned
 
@@ -34,10 +31,7 @@ def shown(width: int) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("width", "dropped"),
-    [(74, "bound"), (120, "")],
-)
+@pytest.mark.parametrize(("width", "dropped"), [(74, "bound"), (120, "")])
 def test_no_word_and_no_number_is_broken(width: int, dropped: str) -> None:
     text = shown(width)
     assert max(map(len, text.splitlines())) <= width

@@ -88,7 +88,6 @@ ROWS: list[tuple[str, ...]] = [
     ("model=custom  model._target_=os.system", "model._target_=os.system", "function of Python's own"),
     # Secrets.
     ("tracking.uri='http://ann:***@host'", "never stored"),
-    ("tracking=none  tracking.uri='http://ann:p@ss@host'", "remove tracking=none or tracking.uri"),
     ("tracking.uri='http://ann:p@ss@host'  trainer.epochs=[1", "'trainer.epochs=[1'"),
     ("tracking.uri=[http://ann:p4ss@host]", "tracking.uri=", "ann:***@host"),
     # Tasks.

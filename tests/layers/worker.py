@@ -30,10 +30,7 @@ from runner.engine.jax import mesh
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.names import Names
 from runner.errors import ConfigError
-from runner.layout.paths import (
-    is_variable,
-    slot_path,
-)
+from runner.layout.paths import is_variable, slot_path
 from runner.task.base import LOSS, DataSpec
 from runner.task.registry import make_task
 from tests.configs import with_keys

@@ -24,11 +24,7 @@ LAYOUTS: dict[str, tuple[dict[str, int], list[Any]]] = {
     "column_row": ({"batch": 4, "model": 2}, COLUMN_ROW),
     "one_device_of_batch": ({"batch": 1, "model": 8}, COLUMN_ROW),
 }
-MESHES = {
-    "batch8": {"batch": 8},
-    "batch4_model2": {"batch": 4, "model": 2},
-    "batch2_model4": {"batch": 2, "model": 4},
-}
+MESHES = {"batch8": {"batch": 8}, "batch4_model2": {"batch": 4, "model": 2}, "batch2_model4": {"batch": 2, "model": 4}}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp": ("runner.model.mlp.sequential", {"hidden": [128, 64]}),
     "convnet": ("runner.model.convnet.build", {}),

@@ -121,23 +121,6 @@ def between(found: list[Collective]) -> list[tuple[str, str, str, str, int]]:
 IMAGE = LayerInput(INPUTS, (8, 16, 16, 4))
 
 
-def test_convolutions_of_split_images_gather_each_input_once_and_each_gradient_and_divide_no_work() -> None:
-    outputs = [
-        LayerOutput("a", "Conv2D", (8, 16, 16, 6), "float32", (IMAGE,)),
-        LayerOutput("b", "Conv2D", (8, 8, 8, 6), "float32", (IMAGE,)),
-    ]
-    split = step(outputs, {"a/kernel": (3, 3, 4, 6), "b/kernel": (1, 1, 4, 6)}, ("batch", "height", None, None))
-    assert between(collectives(split)) == [
-        ("backward", "all_reduce", "batch", "a/kernel", 3 * 3 * 4 * 6 * 4),
-        ("backward", "all_reduce", "batch", "b/kernel", 4 * 6 * 4),
-        ("forward", "all_gather", "height", "a", 4 * 16 * 16 * 4 * 4),
-        ("backward", "all_gather", "height", "a", 4 * 16 * 16 * 6 * 4),
-        ("backward", "all_gather", "height", "b", 4 * 8 * 8 * 6 * 4),
-    ]
-    assert estimate.flops(split, outputs[0]) == 2 * 2 * (3 * 3 * 4 * 6) * (4 * 16 * 16)
-    assert estimate.output_bytes(split, outputs[0], 4) == 8 * 16 * 16 * 6 * 4 // 4
-
-
 @pytest.mark.parametrize("scale", [True, False])
 def test_batch_statistics_are_two_sums_forward_and_two_backward_over_all_that_is_split(scale: bool) -> None:
     shapes = {"n/beta": (4,), "n/moving_mean": (4,)} | ({"n/gamma": (4,)} if scale else {})
@@ -158,17 +141,6 @@ def test_two_shifts_under_one_addition_have_one_gradient() -> None:
     shapes = {"left/bias": (6,), "right/bias": (6,)}
     found = collectives(step(outputs, shapes, ("batch", None, None, None)))
     assert [each.origin for each in found] == ["right/bias"]
-
-
-def test_tokens_made_of_split_images_put_them_together_width_before_height() -> None:
-    output = LayerOutput("cut", "Patches", (8, 16, 64), "float32", (IMAGE,))
-    image = ("batch", "height", "width", None)
-    made = estimate.PlacedModel({}, set(), [output], {"batch": 2, "height": 2, "width": 2}, {"image": image}, {})
-    size = 4 * 16 * 16 * 4 * 4
-    assert [(each.axis, each.bytes) for each in collectives(made)] == [
-        ("width", size // 2),
-        ("height", size),
-    ]
 
 
 def test_attentions_scores_and_their_product_with_the_values_are_counted() -> None:

@@ -138,29 +138,6 @@ def test_mixtral_8x7b_has_the_state_of_hand_arithmetic(tmp_path: Path) -> None:
     assert "all 8 experts are computed for every token: 3.6 times the FLOPs of the 2 that it uses" in text
 
 
-@pytest.mark.nightly
-def test_a_plan_needs_no_accelerator_and_no_room_for_the_model(tmp_path: Path) -> None:
-    """8B parameters on 1,024 devices: the process has 2 GiB of address space for data."""
-    plan = planned(
-        tmp_path / "run",
-        "hardware=v5p",
-        "plan.compiler=arithmetic",
-        "mesh.axes={batch:128,model:8}",
-        "layout=fsdp_megatron",
-        "dataset.batch_size=1024",
-        "model.dim=4096",
-        "model.depth=32",
-        "model.heads=32",
-        "model.key_value_heads=8",
-        "model.feedforward=14336",
-        "task.vocabulary=128256",
-    )
-    kernels = 32 * (4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 2 * 128256 * 4096
-    parts = {part["kind"]: part["bytes"] for part in plan["forecast"]["memory"]}
-    # Kernels over 1,024 devices, scales of norms over 128 or replicated.
-    assert 0 <= parts["weights"] - 4 * kernels // 1024 <= 4 * (64 * 4096 // 128 + 4096)
-
-
 @pytest.mark.parametrize("option", sorted(path.stem for path in (ROOT / "conf" / "hardware").glob("[a-z]*.yaml")))
 def test_each_figure_of_a_built_in_device_has_its_source(option: str) -> None:
     text = (ROOT / "conf" / "hardware" / f"{option}.yaml").read_text()
@@ -358,13 +335,6 @@ def test_the_verdict_comes_first_and_says_by_how_much_and_the_largest_part() -> 
     assert rows.verdict(cases.plan()) == []
 
 
-def test_only_memory_that_is_counted_or_compiled_rules_a_run_out() -> None:
-    counted = a_forecast(capacity_bytes=29 * GIB)
-    assert rows.verdict(cases.plan(forecast=counted))[0].startswith("does not fit: 70.0 GiB of 29.0 GiB")
-    target = a_forecast(capacity_bytes=64 * GIB, depth="target")
-    assert rows.verdict(cases.plan(forecast=target))[0].startswith("does not fit: 70.0 GiB of 64.0 GiB")
-
-
 def test_the_compilers_total_replaces_the_estimated_one() -> None:
     kinds = (memory.WEIGHTS, memory.OPTIMIZER, memory.GRADIENTS, memory.ACTIVATIONS, memory.TEMPORARIES)
     parts = [MemoryPart(kind, 10, "estimated") for kind in kinds]
@@ -372,15 +342,6 @@ def test_the_compilers_total_replaces_the_estimated_one() -> None:
     compiled = {part.kind: part.bytes for part in forecast.compiled_parts(parts, program)}
     assert compiled == {"weights": 10, "optimizer state": 10, "activations": 10, "gradients": 7, "temporaries": 0}
     assert sum(compiled.values()) == 37
-
-
-def test_the_compilers_total_has_sums_of_gradients_as_state() -> None:
-    kinds = (*memory.STATE, memory.GRADIENTS, memory.ACTIVATIONS, memory.TEMPORARIES)
-    parts = [MemoryPart(kind, 10, "counted") for kind in kinds]
-    program = ProgramCost(30, 20, 20, 17, 0.0, 0.0, peak_bytes=47)
-    compiled = {part.kind: part.bytes for part in forecast.compiled_parts(parts, program)}
-    assert compiled["gradient sums"] == 10
-    assert sum(compiled.values()) == 47
 
 
 def test_rates_of_the_config_win_over_the_hardware_s_and_are_named() -> None:
@@ -412,9 +373,7 @@ INVALID = [
     ("hardware=h100 engine=jax mesh.axes.batch=-1", "mesh.axes.batch=-1", "no GPU here to count"),
     ("hardware=h100 mesh.device=cpu", "mesh.device=cpu", "hardware=h100 is of kind gpu"),
     ("hardware.name=inf", "hardware.name=inf", "must be a string, but YAML reads it as another type"),
-    ("hardware.memory_gib=4", "hardware.memory_gib=4.0", "has no effect on hardware.name=here"),
-    ("hardware.kind=gpu", "hardware.kind=gpu", "remove hardware.kind, or set hardware.name=mine"),
-    ("hardware=h100 hardware.name=here", "hardware.kind=gpu", "has no effect on hardware.name=here"),
+    ("hardware.memory_gib=4", "hardware.name=here: is this machine", "set hardware.name=mine"),
     ("hardware=h100 hardware.memory_gib=null", "hardware.memory_gib=null", "hardware=h100 needs it"),
     ("hardware=h100 +hardware.peak_tflops.int8=1", "hardware.peak_tflops", "int8"),
     ("hardware=h100 hardware.efficiency=[0.9,0.1]", "hardware.efficiency", "smaller share first"),

@@ -76,7 +76,7 @@ def test_a_plan_without_collectives_says_so() -> None:
 
 def test_markdown_holds_every_variable_with_its_rule() -> None:
     text = markdown(cases.plan(30))
-    assert text.count("/query_projection/kernel | 768x12x64 |") == 30
+    assert len(re.findall(r"/query_projection/kernel +768x12x64", text)) == 30
     assert "rules[0]" in text
 
 
@@ -161,5 +161,5 @@ def test_a_plan_of_several_processes_says_which_axes_cross_and_marks_their_colle
     written = json.loads((tmp_path / "plan.json").read_text())
     assert (written["processes"], written["crossing"]) == (2, ["batch"])
     assert [each["crosses"] for each in written["traffic"]] == [False, True]
-    assert "| backward | all_reduce | batch | between processes | 1 |" in (tmp_path / "plan.md").read_text()
+    assert re.search("backward +all_reduce +batch +between processes +1", (tmp_path / "plan.md").read_text())
     assert "processes" not in markdown(cases.plan())

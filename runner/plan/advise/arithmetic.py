@@ -26,11 +26,7 @@ from runner.errors import ConfigError, EngineError
 from runner.layout import Placement, hybrid
 from runner.layout.paths import owner_of
 from runner.plan import memory
-from runner.plan.advise import (
-    candidates,
-    ranking,
-    split,
-)
+from runner.plan.advise import candidates, ranking, split
 from runner.plan.advise.candidates import Candidate
 from runner.plan.base import ARITHMETIC
 from runner.plan.checks import run
@@ -333,57 +329,48 @@ def _explored_on(
     note: Callable[[str], None],
 ) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
     """Returns what `explored` does, for the candidates of one mesh and layout."""
-    planned: list[ranking.Planned] = []
+    most_saving = _most_saving(arithmetic, start, placements, options)
+    planned = [most_saving]
     dropped: list[ranking.Dropped] = []
     fitting: list[tuple[str, str | None, int]] = []
     # Sums of gradients are counted as state, so a state may be too large only where microbatches need them.
-    too_large_states: set[tuple[str, bool]] = set()
-    # The candidate that saves the most memory, if it was planned before its turn and is too large.
-    most_saving: ranking.Planned | None = None
-    is_compared = False
+    too_large_states = _too_large_states(most_saving)
+    # Hundreds of plans are saved on meshes that fit in no way.
+    is_hopeless = most_saving.verdict == ranking.TOO_LARGE and most_saving.state_fits
     for saver in candidates.savers(options):
         state, remat, steps = saver
         candidate = replace(start, remat=remat, accumulate=steps, state=state)
-        if most_saving is not None and candidate == most_saving.candidate:
+        words = " ".join(candidate.overrides())
+        if candidate == most_saving.candidate:
+            continue
+        if is_hopeless:
+            dropped.append(ranking.Dropped(candidate, ACTIVATIONS, words))
             continue
         if any(candidates.is_beyond(options, saver, other) for other in fitting):
             dropped.append(ranking.Dropped(candidate, NEEDLESS, "less is enough on this mesh and layout"))
             continue
         if (state, steps > 1) in too_large_states:
-            dropped.append(ranking.Dropped(candidate, STATE, f"{' '.join(candidate.overrides())}"))
-            continue
-        if most_saving is not None and most_saving.state_fits:
-            dropped.append(ranking.Dropped(candidate, ACTIVATIONS, f"{' '.join(candidate.overrides())}"))
+            dropped.append(ranking.Dropped(candidate, STATE, words))
             continue
         try:
             entry = arithmetic.planned(candidate, placements)
         except (ConfigError, EngineError) as error:
-            note(f"{' '.join(candidate.overrides())}: {error}")
+            note(f"{words}: {error}")
             dropped.append(ranking.Dropped(candidate, INVALID, str(error)))
             continue
         planned.append(entry)
+        too_large_states |= _too_large_states(entry)
         if entry.verdict == ranking.FITS:
             fitting.append(saver)
-        elif not entry.state_fits:
-            too_large_states.update(_too_large_states(entry.candidate))
-        elif entry.verdict == ranking.TOO_LARGE and not is_compared:
-            # Hundreds of plans are saved on meshes that fit in no way.
-            is_compared = True
-            last = _most_saving(arithmetic, start, placements, options)
-            if last.verdict == ranking.TOO_LARGE and last.candidate != candidate:
-                most_saving = last
-                planned.append(last)
-                if not last.state_fits:
-                    too_large_states.update(_too_large_states(last.candidate))
     return planned, dropped
 
 
-def _too_large_states(candidate: Candidate) -> set[tuple[str, bool]]:
+def _too_large_states(entry: ranking.Planned) -> set[tuple[str, bool]]:
     """Returns which states don't fit either, with and without sums of gradients, if a candidate's does not."""
-    states = {(candidate.state, True)}
-    if candidate.accumulate == 1:
-        states.add((candidate.state, False))
-    return states
+    candidate = entry.candidate
+    if entry.state_fits:
+        return set()
+    return {(candidate.state, True), (candidate.state, candidate.accumulate > 1)}
 
 
 def _most_saving(
@@ -394,17 +381,3 @@ def _most_saving(
         with suppress(ConfigError, EngineError):
             return arithmetic.planned(replace(start, remat=remat, accumulate=steps, state=state), placements)
     raise AssertionError(f"no valid candidate of {start}")
-
-
-def savings(arithmetic: Arithmetic, best: Candidate, dropped: Sequence[ranking.Dropped]) -> list[ranking.Planned]:
-    """Returns the best mesh and layout with what saves more memory than needed, for the front of memory and time."""
-    planned = []
-    placements = arithmetic.placed(best)
-    for entry in dropped:
-        candidate = entry.candidate
-        is_same = candidate.placement == best.placement and candidate.state == best.state
-        if entry.reason != NEEDLESS or not is_same:
-            continue
-        with suppress(ConfigError, EngineError):
-            planned.append(arithmetic.planned(candidate, placements))
-    return planned

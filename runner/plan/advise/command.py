@@ -20,7 +20,7 @@ from runner.checkpoint.arguments import key_of
 from runner.config import compose
 from runner.config.convert import as_typed, choices
 from runner.config.schema import HardwareConfig, RunConfig
-from runner.console import size
+from runner.console import Console, size
 from runner.data import loading
 from runner.engine import registry
 from runner.errors import EngineError
@@ -31,16 +31,10 @@ from runner.layout import mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.model import gpt_options
 from runner.plan import limits, memory, rates
-from runner.plan.advise import (
-    arithmetic,
-    candidates,
-    ranking,
-    show,
-)
+from runner.plan.advise import arithmetic, candidates, ranking, show
 from runner.plan.advise.arithmetic import Arithmetic
 from runner.plan.base import ARITHMETIC
-from runner.plan.files import table_markdown
-from runner.plan.table import plan_console, rich_table
+from runner.plan.table import as_markdown, plan_console, rich_table
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 
@@ -111,10 +105,7 @@ def _found(config: RunConfig, start: candidates.Candidate) -> tuple[list[ranking
         if not planned:
             why = "; ".join(detail for _, _, detail in ranking.reasons(dropped)) or "there is no candidate"
             raise EngineError(f"no mesh of {devices} devices can be planned: {why}")
-        best = ranking.ranked(planned)[0]
-        more = arithmetic.savings(search, best.candidate, dropped)
-    names = {entry.candidate for entry in more}
-    return ranking.ranked([*planned, *more]), [entry for entry in dropped if entry.candidate not in names]
+    return ranking.ranked(planned), dropped
 
 
 def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:
@@ -143,29 +134,26 @@ def _report(
     console = plan_console()
     best = entries[0]
     fits = best.verdict != ranking.TOO_LARGE
-    content = show.table(entries)
     memory_bytes = round((hardware.memory_gib or 0.0) * _GIB)
     # The share that the largest candidate gets is the largest that any of them can have.
     largest = limits.share(hardware.kind, max(entry.peak_bytes for entry in entries), memory_bytes)
     capacity = round((largest or 1.0) * memory_bytes)
+    if fits:
+        lines = [*lines, "", f"the best: {command}"]
+
+    def print_to(console: Console) -> None:
+        console.print(Text(title, style="bold"))
+        console.print()
+        console.print(rich_table(show.table(entries), console.width, show.DROP))
+        console.print()
+        console.print_lines(lines)
+
     with required(folder):
         (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
-        notes = "- " + "\n- ".join(line.strip() for line in lines)
-        text = f"# Advice\n\n{title}\n\n{table_markdown(content)}\n\n{notes}\n"
-        if fits:
-            text += f"\n```sh\n{command}\n```\n"
-        (folder / "advise.md").write_text(text)
+        (folder / "advise.md").write_text(as_markdown("Advice", print_to))
     with spared(str(folder / "advise.png")):
         _draw(folder / "advise.png", entries, capacity, title)
-    console.print(Text(title, style="bold"))
-    console.print()
-    console.print(rich_table(content, console.width, show.DROP))
-    console.print()
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
-    if fits:
-        console.print()
-        console.print(f"the best: {command}", soft_wrap=True, markup=False)
+    print_to(console)
     console.print(f"written: advise.md, advise.json, advise.png in {folder}", soft_wrap=True)
     # Only after the table and the files, which show by how much the candidates are too large.
     if not fits:

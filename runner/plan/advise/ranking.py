@@ -91,15 +91,7 @@ def ranked(planned: Iterable[Planned]) -> list[Planned]:
         candidate = entry.candidate
         verdict = _VERDICTS.index(entry.verdict)
         excess = entry.peak_bytes if entry.verdict == TOO_LARGE else 0
-        return (
-            verdict,
-            excess,
-            seconds,
-            candidate.savings,
-            candidate.accumulate,
-            memory,
-            len(candidate.axes),
-        )
+        return (verdict, excess, seconds, candidate.savings, candidate.accumulate, memory, len(candidate.axes))
 
     return sorted(planned, key=rank)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from runner.config.schema import AUTO, HardwareConfig, RunConfig
 from runner.engine import registry
 from runner.errors import invalid
@@ -77,7 +75,10 @@ def check_figures(hardware: HardwareConfig, device: str) -> None:
       ConfigError: a figure is missing or has no effect, or `device` of the mesh is of another kind.
     """
     if hardware.is_here:
-        _check_no_figures(hardware)
+        # A user's YAML that has no name is `here` too.
+        if hardware != HardwareConfig():
+            problem = "is this machine, of which a plan reads no figures"
+            raise invalid("hardware.name", hardware.name, problem=problem, fix="set hardware.name=mine")
         return
     for key in _REQUIRED:
         value = getattr(hardware, key)
@@ -95,17 +96,3 @@ def check_figures(hardware: HardwareConfig, device: str) -> None:
             problem=f"hardware={hardware.name} is of kind {hardware.kind}",
             fix=f"remove mesh.device, or set mesh.device={hardware.kind}",
         )
-
-
-def _check_no_figures(hardware: HardwareConfig) -> None:
-    """Checks that nothing is said of this machine's devices: a user's YAML that has no name is `here` too."""
-    nothing = HardwareConfig()
-    for field in fields(hardware):
-        value = getattr(hardware, field.name)
-        if value != getattr(nothing, field.name):
-            raise invalid(
-                f"hardware.{field.name}",
-                value,
-                problem="has no effect on hardware.name=here, this machine",
-                fix=f"remove hardware.{field.name}, or set hardware.name=mine",
-            )

@@ -119,13 +119,6 @@ def _check_name(resume: str | None, name: str | None, *, saves: bool) -> None:
 
 
 def _check_tracking(config: TrackingConfig) -> None:
-    if config.name == "none" and config.uri is not None:
-        raise invalid(
-            "tracking.uri",
-            config.uri,
-            problem="tracking=none records nothing, so it can't have a tracking URI",
-            fix="remove tracking=none or tracking.uri",
-        )
     location.check(config)
     if config.uri is not None:
         # A recorded URI has `***` for its password; only a typed one reveals it.

@@ -26,7 +26,7 @@ def check(config: RunConfig) -> None:
     if any(each.labels_positions for each in tasks.entries(task)):
         _check_masks(dataset, task)
     _check_microbatches(task, config.trainer.accumulate_steps)
-    _check_rows(task, dataset, config.trainer.accumulate_steps)
+    _check_rows(task, config.trainer.accumulate_steps)
     _check_of_keras(task, config.engine.name)
     is_text = registry.is_text(dataset)
     if is_text and entry.predicts == "example":
@@ -41,10 +41,7 @@ def check(config: RunConfig) -> None:
         if not is_text:
             fix += " and dataset=text or dataset=pydoc"
         raise invalid(
-            "task",
-            task.name,
-            problem="needs one output per example, but model=gpt has logits per token",
-            fix=fix,
+            "task", task.name, problem="needs one output per example, but model=gpt has logits per token", fix=fix
         )
     if entry.predicts != "token":
         return
@@ -97,8 +94,8 @@ def _check_microbatches(task: TaskConfig, microbatches: int) -> None:
                 )
 
 
-def _check_rows(task: TaskConfig, dataset: DatasetConfig, microbatches: int) -> None:
-    """Checks that a loss that compares the rows of a batch gets the whole batch, and rows to compare."""
+def _check_rows(task: TaskConfig, microbatches: int) -> None:
+    """Checks that a loss that compares the rows of a batch gets the whole batch."""
     if not tasks.compares_rows(task):
         return
     subject = f"task={task.name}"
@@ -110,15 +107,6 @@ def _check_rows(task: TaskConfig, dataset: DatasetConfig, microbatches: int) -> 
             "fewer, which is another loss",
             fix="remove it, and use more devices or a smaller dataset.batch_size",
         )
-    for key in ("batch_size", "eval_batch_size"):
-        size = getattr(dataset, key)
-        if size == 1:
-            raise invalid(
-                f"dataset.{key}",
-                size,
-                problem=f"must be at least 2 with {subject}, which compares the rows of a batch",
-                fix=f"set dataset.{key}=64",
-            )
 
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.config.schema import OptimizerConfig, SweepConfig, TaskConfig
 from runner.config.schema_trainer import TrainerConfig
-from runner.config.values import changed, check_name
+from runner.config.values import check_name
 from runner.errors import invalid
 from runner.task import registry as task
 from runner.task.metrics import AUTO, MAXIMIZE, choices, default, selecting
@@ -55,7 +55,6 @@ def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[
             fix=f"remove trainer.{first} or trainer.{second}",
         )
     with_metrics(config, directions, steps)
-    _check_effects(config)
 
 
 def check_length(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
@@ -94,31 +93,6 @@ def check_length(config: TrainerConfig, task: str, *, counts_tokens: bool) -> No
             problem=f"evaluations have one interval, but trainer.evaluate_every={config.evaluate_every} is set too",
             fix="set trainer.evaluate_every=1 or trainer.evaluate_every_steps=null",
         )
-
-
-def _check_effects(config: TrainerConfig) -> None:
-    """Rejects a key that has no effect because another one switches its feature off."""
-    checkpoint = config.checkpoint
-    features = [
-        (config.profile.start is not None, "trainer.profile", config.profile, ("steps",), "profile.start=10"),
-        (
-            checkpoint.enabled,
-            "trainer.checkpoint",
-            checkpoint,
-            ("every_steps", "every_minutes", "keep"),
-            "checkpoint.enabled=true",
-        ),
-    ]
-    for is_on, prefix, group, keys, needed in features:
-        for key in () if is_on else changed(group, keys):
-            value = getattr(group, key)
-            if value is not None:  # which is off too
-                raise invalid(
-                    f"{prefix}.{key}",
-                    value,
-                    problem=f"has no effect without trainer.{needed}",
-                    fix=f"set trainer.{needed}, or remove {prefix}.{key}",
-                )
 
 
 def with_metrics(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> TrainerConfig:
