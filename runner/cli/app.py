@@ -32,14 +32,13 @@ from runner.cluster import lifecycle as processes
 from runner.cluster import membership, place, restarts
 from runner.cluster.team import ProcessError
 from runner.cluster.team import current as current_team
-from runner.config import masking
+from runner.config import masking, search_path
 from runner.config.compose import (
     application,
     compose_command,
     context,
     each_composed,
     hydra_main,
-    say_replaced,
 )
 from runner.config.schema import RunConfig
 from runner.config.search_path import NAME_FLAG, PRIMARY
@@ -103,7 +102,9 @@ def run_command(command: str | Command) -> int:
                 Output.is_spared = True
                 masking.hide_config(composed)
                 if opened.membership is None and place.from_launcher() is None:
-                    say_replaced(composed)  # else the sweep, or the process that launched this one, has said it
+                    # Else the sweep, or the process that launched this one, has said it.
+                    for line in search_path.replaced(composed):
+                        print(f"note: {line}", file=sys.stderr, flush=True)
                 if composed.hydra.mode == RunMode.MULTIRUN:
                     settings = sweep_settings.checked(composed)
                     # It imports MLflow, which an error of the config should not wait for.

@@ -17,9 +17,6 @@ Typed = TypeVar("Typed")
 _TRUE = ("true", "yes", "on", "y", "1")
 _FALSE = ("false", "no", "off", "n", "0")
 
-# Strings that people type for null.
-_NULL = ("false", "no", "off", "none", "")
-
 _SINGULAR: dict[object, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 _PLURAL: dict[object, str] = {int: "integers", float: "numbers", bool: "booleans", str: "strings"}
 _EXAMPLES: dict[object, str] = {int: "1", float: "1.0", bool: "true", str: "text", dict: "{...}"}
@@ -105,8 +102,7 @@ def _converted(kind: Any, value: object, key: str, *, strict: bool) -> Any:
       ConfigError: a mapping has an unknown key or a wrong value.
       _MisfitError: the value itself can't be converted.
     """
-    is_optional = get_origin(kind) in (Union, types.UnionType)
-    if is_optional:
+    if get_origin(kind) in (Union, types.UnionType):
         if value is None:
             return None
         kind = _without_none(kind)
@@ -115,7 +111,7 @@ def _converted(kind: Any, value: object, key: str, *, strict: bool) -> Any:
     if is_dataclass(kind):
         assert isinstance(kind, type)
         if not isinstance(value, Mapping):
-            raise _no_keys(kind, value, key, is_optional=is_optional)
+            raise _no_keys(kind, value, key)
         return build(kind, value, key, strict=strict)
     origin = _origin(kind)
     inner = get_args(kind)
@@ -200,13 +196,11 @@ def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> Con
     return misfit.as_error(fix)
 
 
-def _no_keys(kind: type, value: object, key: str, *, is_optional: bool) -> ConfigError:
+def _no_keys(kind: type, value: object, key: str) -> ConfigError:
     """Returns the error for a value that must be a mapping with certain keys."""
     # In YAML, the entries of `options` are written next to the others.
     names = [name for name in fields_of(kind) if name != "options"]
-    if is_optional and str(value).lower() in _NULL:
-        fix = f"set {key}=null"
-    elif key.endswith("]"):
+    if key.endswith("]"):
         fix = f"write {{{names[0]}: ...}} there"
     elif value is None:
         fix = f"write {key}.{names[0]}=..."

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.config import texts
 from runner.config.convert import as_typed
-from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY, named_folder, portable, replaced
+from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY, named_folder, portable
 from runner.errors import invalid
 from runner.host import paths, session
 
@@ -180,12 +179,6 @@ def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
     if value is None or not str(value).strip():
         raise invalid(key, value, problem="must be the path of a folder", fix="remove it to use the default")
     return (base or Path.cwd()) / str(value)
-
-
-def say_replaced(composed: DictConfig) -> None:
-    """Prints which of the user's options replace built-in ones: the next error may be about one of these."""
-    for line in replaced(composed):
-        print(f"note: {line}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, dataclass, field
+from dataclasses import Field, dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from runner.config import urls
 
@@ -36,26 +36,13 @@ _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
-class Problem(str):
-    """What is wrong with a value, and as `fix` an imperative where the field's example would not be the right one."""
-
-    fix: str
-
-    def __new__(cls, problem: str, *, fix: str) -> Self:
-        """Returns the problem with its fix."""
-        made = super().__new__(cls, problem)
-        made.fix = fix
-        return made
+def with_fix(problem: str, otherwise: str) -> tuple[str, str]:
+    """Returns a problem and its fix: the one that it has after a semicolon, else another one."""
+    problem, _, fix = problem.partition("; ")
+    return problem, fix or otherwise
 
 
-def fix_for(problem: str, otherwise: str) -> str:
-    """Returns the fix of a problem that has its own, else another one."""
-    if isinstance(problem, Problem):
-        return problem.fix
-    return otherwise
-
-
-# Returns what is wrong with a value, as a full clause; a `Problem` has a fix of its own. None: the value is valid.
+# Returns what is wrong with a value, as a full clause, perhaps with `; <its fix>`. None: the value is valid.
 Test = Callable[[Any], str | None]
 
 
@@ -164,14 +151,14 @@ def as_text(value: float) -> str:
     return f"{value:g}"
 
 
-def _declare(default: Any, constraint: Constraint) -> Any:
+def _declare(default: Value, constraint: Constraint) -> Value:
     metadata = {_METADATA: constraint}
-    if default is MISSING:
-        return field(metadata=metadata)
+    # Without a default, where that is MISSING.
+    declared: Value = field(default=default, metadata=metadata)
     if isinstance(default, list | dict):
         # A dataclass rejects a mutable default: each config gets a copy of its own.
-        return field(default_factory=default.copy, metadata=metadata)
-    return field(default=default, metadata=metadata)
+        declared = field(default_factory=default.copy, metadata=metadata)  # type: ignore[assignment]
+    return declared
 
 
 def integer(
@@ -185,8 +172,7 @@ def integer(
     """Declares an integer, at most the largest of int32, which devices count in, with an example where the default
     is null.
     """
-    declared: Integer = _declare(default, Constraint(at_least=at_least, at_most=at_most, unit=unit, example=example))
-    return declared
+    return _declare(default, Constraint(at_least=at_least, at_most=at_most, unit=unit, example=example))
 
 
 def number(
@@ -201,39 +187,33 @@ def number(
 ) -> Number:
     """Declares a number; bounds are compared with the nearest float32, which the devices compute in."""
     constraint = Constraint(at_least, above, at_most, below, unit=unit, example=example)
-    declared: Number = _declare(default, constraint)
-    return declared
+    return _declare(default, constraint)
 
 
 def choice(default: Value, *choices: object, example: object = None) -> Value:
     """Declares one of several values; a default of None allows null."""
-    declared: Value = _declare(default, Constraint(choices=choices, is_optional=default is None, example=example))
-    return declared
+    return _declare(default, Constraint(choices=choices, is_optional=default is None, example=example))
 
 
 def text(default: Text, *, example: str) -> Text:
     """Declares a string that is not blank."""
     test = valid_if(str.strip, "must not be empty")
-    declared: Text = _declare(default, Constraint(test=test, rule="not empty", example=example))
-    return declared
+    return _declare(default, Constraint(test=test, rule="not empty", example=example))
 
 
 def file_path(default: Text, *, example: str) -> Text:
     """Declares the path of a file or folder, which need not exist."""
-    declared: Text = _declare(default, Constraint(test=path_problem, rule="path", example=example))
-    return declared
+    return _declare(default, Constraint(test=path_problem, rule="path", example=example))
 
 
 def stored_path(default: Text, *, example: str) -> Text:
     """Declares the path of a file or folder, or its URL in an object store; it need not exist."""
-    declared: Text = _declare(default, Constraint(test=folder_problem, rule="path or URL", example=example))
-    return declared
+    return _declare(default, Constraint(test=folder_problem, rule="path or URL", example=example))
 
 
 def pattern(default: str, *, example: str) -> str:
     """Declares a regular expression."""
-    declared: str = _declare(default, Constraint(test=pattern_problem, rule="regular expression", example=example))
-    return declared
+    return _declare(default, Constraint(test=pattern_problem, rule="regular expression", example=example))
 
 
 def entries(
@@ -309,9 +289,7 @@ def path_problem(value: str) -> str | None:
     except RuntimeError:
         # `~name` is the home folder of a user whom this machine does not know.
         home = Path(value).parts[0]
-        return Problem(
-            f"there is no user {home[1:]!r}", fix=f"use an absolute path, or ./{home} for a folder with that name"
-        )
+        return f"there is no user {home[1:]!r}; use an absolute path, or ./{home} for a folder with that name"
     return None
 
 

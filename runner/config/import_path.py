@@ -142,14 +142,12 @@ def check_options(
         return
     takes_any = takes_any and any(parameter.kind is parameter.VAR_KEYWORD for parameter in named)
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    own = [parameter for parameter in named if parameter.kind in by_name]
-    own_options = [parameter.name for parameter in own if parameter.name not in given]
+    own = {one.name: one for one in named if one.kind in by_name and one.name not in given}
     for name in options:
-        if name not in own_options and not takes_any:
-            takes = ", ".join(own_options) or "no options"
-            problem = f"unknown option ({path} takes {takes})"
-            raise ConfigError(f"{group}.{name}: {problem}; {did_you_mean(name, own_options)}")
-    for parameter in own:
-        if parameter.default is parameter.empty and parameter.name not in (*options, *given):
-            fix = write.format(group=group, name=parameter.name)
-            raise ConfigError(f"{group}.{parameter.name}: {path} needs a value for it; {fix}")
+        if name not in own and not takes_any:
+            problem = f"unknown option ({path} takes {', '.join(own) or 'no options'})"
+            raise ConfigError(f"{group}.{name}: {problem}; {did_you_mean(name, own)}")
+    for name, parameter in own.items():
+        if parameter.default is parameter.empty and name not in options:
+            fix = write.format(group=group, name=name)
+            raise ConfigError(f"{group}.{name}: {path} needs a value for it; {fix}")

@@ -86,8 +86,7 @@ def hide_config(config: DictConfig) -> None:
             node[name] = masked(value) if isinstance(value, str) else [masked(str(text)) for text in value]
     # Libraries may record sys.argv.
     sys.argv[1:] = map(masked, sys.argv[1:])
-    command = session.current()
-    command.arguments = tuple(map(masked, command.arguments))
+    session.current().arguments = tuple(map(masked, session.current().arguments))
 
 
 def mask_printed(config: DictConfig) -> None:

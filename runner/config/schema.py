@@ -23,25 +23,16 @@ from runner.config.fields import (
     text,
     valid_if,
 )
-from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.config.schema_hardware import HardwareConfig
-from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
-from runner.config.schema_task import TaskConfig
-from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
-
-__all__ = [
-    "AugmentConfig",
-    "CheckpointConfig",
-    "DatasetConfig",
-    "EarlyStoppingConfig",
-    "HardwareConfig",
-    "PlateauConfig",
-    "ProfileConfig",
-    "ScheduleConfig",
-    "TaskConfig",
-    "TrainerConfig",
-]
-
+from runner.config.schema_data import AugmentConfig as AugmentConfig
+from runner.config.schema_data import DatasetConfig as DatasetConfig
+from runner.config.schema_hardware import HardwareConfig as HardwareConfig
+from runner.config.schema_schedule import PlateauConfig as PlateauConfig
+from runner.config.schema_schedule import ScheduleConfig as ScheduleConfig
+from runner.config.schema_task import TaskConfig as TaskConfig
+from runner.config.schema_trainer import CheckpointConfig as CheckpointConfig
+from runner.config.schema_trainer import EarlyStoppingConfig as EarlyStoppingConfig
+from runner.config.schema_trainer import ProfileConfig as ProfileConfig
+from runner.config.schema_trainer import TrainerConfig as TrainerConfig
 
 # As the value of `resume`: begin the run of that name, or continue it.
 AUTO = "auto"

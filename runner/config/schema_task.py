@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import IDENTIFIER, NOT_EMPTY, Problem, checked, integer, number, valid_if
+from runner.config.fields import IDENTIFIER, NOT_EMPTY, checked, integer, number, valid_if
 from runner.errors import shown
 
 _SCALE = valid_if(lambda value: value == "auto" or isinstance(value, bool), "must be auto, true or false")
@@ -51,9 +51,9 @@ def _classes_problem(classes: object) -> str | None:
     if not isinstance(classes, list):
         return _count_problem(classes)
     if not all(isinstance(name, str | int) for name in classes):
-        return Problem("names must be strings or integers", fix="put them in quotes")
+        return "names must be strings or integers; put them in quotes"
     if len(set(map(str, classes))) < len(classes):
-        return Problem("names must be unique", fix="rename or remove one of them")
+        return "names must be unique; rename or remove one of them"
     return _count_problem(len(classes))
 
 
@@ -80,10 +80,8 @@ def _class_weights_problem(weights: object) -> str | None:
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not 0 <= weight < math.inf:  # type: ignore[operator]
             # An example of all weights would replace those that are valid.
-            return Problem(
-                f"the weight of {name} must be a finite number of at least 0, not {shown(weight)}",
-                fix=f"set the weight of {name} to 1.0",
-            )
+            problem = f"the weight of {name} must be a finite number of at least 0, not {shown(weight)}"
+            return f"{problem}; set the weight of {name} to 1.0"
     return None
 
 

@@ -169,8 +169,7 @@ def file_of(config: str) -> Path:
 def readable_content_of(config: str) -> dict[str, Any]:
     """Returns what `content_of` does, or no keys if it can't be read.
 
-    For hints in the message of another error: a broken file of the user's that a command does not use must not hide
-    that error.
+    For hints in another error, which a broken file of the user's must not hide.
     """
     import yaml  # type: ignore[import-untyped] # only error messages and tests need it
 
@@ -226,12 +225,10 @@ def searchpath(arguments: Sequence[str]) -> list[str]:
 def replaced(composed: DictConfig) -> Iterator[str]:
     """Yields a note for each of the user's options that hides a built-in one, and for a config that is not read."""
     for folder in own():
-        name = folder
-        if folder.is_relative_to(Path.cwd()):
-            name = folder.relative_to(Path.cwd())
+        name = paths.shown(folder)
         if (folder / f"{PRIMARY}.yaml").is_file():
-            yield f"{name / PRIMARY}.yaml is ignored: only options can be replaced; use {name}/experiment/mine.yaml"
+            yield f"{name}/{PRIMARY}.yaml is ignored: only options can be replaced; use {name}/experiment/mine.yaml"
         for group, option in composed.hydra.runtime.choices.items():
             file = f"{group}/{option}.yaml"
             if (folder / file).is_file() and (paths.conf_dir() / file).is_file():
-                yield f"{name / file} is used instead of the built-in {group}={option}"
+                yield f"{name}/{file} is used instead of the built-in {group}={option}"

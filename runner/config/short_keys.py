@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from runner.errors import invalid
 
-
-@dataclass(frozen=True)
-class _ShortKey:
-    """A key that one command, a module, accepts beside the key itself, and what to type elsewhere."""
-
-    key: str
-    module: str
-    elsewhere: str
-
-
+# Short for a key of one command -> the key, and what to type for another command.
 _SHORT_KEYS = {
-    "prompt": _ShortKey("generate.prompt", "runner.generate", "set task.sample.prompt"),
-    "devices": _ShortKey("advise.devices", "runner.advise", "set mesh=batch8, or another mesh"),
-    "step": _ShortKey("replay.step", "runner.verify", "set trainer.steps=100, or name a checkpoint: run=latest@100"),
-    "against": _ShortKey("replay.against", "runner.verify", "set run=latest, or resume=latest to continue a run"),
+    "prompt": ("generate.prompt", "set task.sample.prompt"),
+    "devices": ("advise.devices", "set mesh=batch8, or another mesh"),
+    "step": ("replay.step", "set trainer.steps=100, or name a checkpoint: run=latest@100"),
+    "against": ("replay.against", "set run=latest, or resume=latest to continue a run"),
 }
 # Group -> the only command that reads it.
 _OF_COMMAND = {
@@ -61,20 +51,16 @@ def typed_argument(text: str, module: str) -> str:
 
     Raises:
       ConfigError: the key is short for one that only another command reads, so it would be ignored.
-
-    Example:
-      >>> typed_argument("prompt=Once", "runner.generate")
-      'generate.prompt=Once'
     """
     key, _, value = text.partition("=")
     name = key.lstrip("+~")
-    short = _SHORT_KEYS.get(name)
-    if short is None:
+    if name not in _SHORT_KEYS:
         return text
-    if short.module != module:
-        problem = f"only python -m {short.module} has this key"
-        raise invalid(name, value, problem=problem, fix=short.elsewhere)
-    return text.replace(name, short.key, 1)
+    full, elsewhere = _SHORT_KEYS[name]
+    owner = _OF_COMMAND[full.partition(".")[0]]
+    if owner != module:
+        raise invalid(name, value, problem=f"only python -m {owner} has this key", fix=elsewhere)
+    return text.replace(name, full, 1)
 
 
 def arranged(overrides: Sequence[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from runner.config.fields import Constraint, constraint_of, fix_for
+from runner.config.fields import Constraint, constraint_of, with_fix
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
 
 # The smallest and the largest normal float32. Devices flush smaller numbers to 0.
@@ -26,8 +26,7 @@ def check(config: object, key: str = "") -> None:
     Raises:
       ConfigError: names the first invalid value.
     """
-    problem = next(problems(config, key), None)
-    if problem is not None:
+    for problem in problems(config, key):
         raise problem
 
 
@@ -50,20 +49,16 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
     if key == field_key and value is not None:
         problem = _problem_of_whole(value, constraint)
         if problem is not None:
-            yield invalid(key, value, problem=problem, fix=fix_for(problem, fix_of(value, spec, field_key, key)))
+            yield _invalid(problem, value, spec, field_key, key)
     if is_dataclass(value):
         yield from problems(value, key)
     elif isinstance(value, Mapping):
         for name, entry in value.items():
             entry_key = f"{key}.{name}"
             if constraint.key_pattern is not None and not constraint.key_pattern.fullmatch(str(name)):
+                problem = "a name must consist of letters, digits and _, and not begin with a digit"
                 fix = f"rename it, as in {key}={shown(constraint.example)}"
-                yield invalid(
-                    entry_key,
-                    entry,
-                    problem="a name must consist of letters, digits and _, and not begin with a digit",
-                    fix=fix,
-                )
+                yield invalid(entry_key, entry, problem=problem, fix=fix)
             yield from _problems(entry, spec, field_key, entry_key)
     elif isinstance(value, list | tuple):
         for index, entry in enumerate(value):
@@ -71,7 +66,12 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
     elif value is not None:
         problem = problem_of(value, constraint)
         if problem is not None:
-            yield invalid(key, value, problem=problem, fix=fix_for(problem, fix_of(value, spec, field_key, key)))
+            yield _invalid(problem, value, spec, field_key, key)
+
+
+def _invalid(problem: str, value: object, spec: Field[Any], field_key: str, key: str) -> ConfigError:
+    problem, fix = with_fix(problem, fix_of(value, spec, field_key, key))
+    return invalid(key, value, problem=problem, fix=fix)
 
 
 def _problem_of_whole(value: Any, constraint: Constraint) -> str | None:
@@ -148,7 +148,7 @@ def check_value(key: str, value: object, constraint: Constraint) -> None:
         return
     problem = problem_of(value, constraint)
     if problem is not None:
-        fix = fix_for(problem, _fix(value, constraint, example_of(constraint), key))
+        problem, fix = with_fix(problem, _fix(value, constraint, example_of(constraint), key))
         raise invalid(key, value, problem=problem, fix=fix)
 
 
@@ -218,12 +218,8 @@ def check_name(key: str, value: str, known: Iterable[str]) -> None:
     """
     names = list(known)
     if value not in names:
-        raise invalid(
-            key,
-            value,
-            problem=f"must be one of {listed(names)}",
-            fix=did_you_mean(value, names, assignment(key, names[0])),
-        )
+        fix = did_you_mean(value, names, assignment(key, names[0]))
+        raise invalid(key, value, problem=f"must be one of {listed(names)}", fix=fix)
 
 
 def check_finite(content: Mapping[str, object], key: str) -> None:
@@ -234,9 +230,8 @@ def check_finite(content: Mapping[str, object], key: str) -> None:
     """
     for name, value in leaves(content, f"{key}."):
         if isinstance(value, float) and not math.isfinite(value):
-            raise invalid(
-                name, value, problem="must be a finite number", fix=assignment(name, "0.0 or another number")
-            )
+            fix = assignment(name, "0.0 or another number")
+            raise invalid(name, value, problem="must be a finite number", fix=fix)
 
 
 def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from runner.config import import_path, values
 from runner.config.build import build
-from runner.config.fields import fix_for, path_problem
+from runner.config.fields import path_problem, with_fix
 from runner.config.schema_augment import STEPS, StepOptions
 from runner.config.schema_data import BYTES, AugmentConfig, DatasetConfig
 from runner.config.values import changed
@@ -65,7 +65,8 @@ def _check_tokenizer(tokenizer: str, *, recorded: bool) -> None:
     key = "dataset.tokenizer"
     problem = path_problem(tokenizer)
     if problem is not None:
-        raise invalid(key, tokenizer, problem=problem, fix=fix_for(problem, f"set {key}=tokenizer.json"))
+        problem, fix = with_fix(problem, f"set {key}=tokenizer.json")
+        raise invalid(key, tokenizer, problem=problem, fix=fix)
     # Only the suffix distinguishes a path from a misspelled kind, which gets a suggestion.
     is_file_name = tokenizer.endswith(".json")
     if not is_file_name or not (recorded or Path(tokenizer).expanduser().is_file()):
