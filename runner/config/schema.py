@@ -307,8 +307,7 @@ class OptimizerConfig:
       options: keras: options of the class; optax: arguments of the function. In YAML they are written next to
         `class_name` or `_target_`.
       groups: settings of variables by patterns of their paths.
-      gradient_norm: log the L2 norm of the gradients before clipping: `global`, or `layer` for each layer's too. null:
-        not logged.
+      gradient_norm: `global`: log the L2 norm of all gradients before clipping. null: not logged.
       target: optax: `_target_` in YAML; import path of a function `(**options) -> optax.GradientTransformation`.
     """
 
@@ -337,7 +336,7 @@ class OptimizerConfig:
     options: dict[str, Any] = field(default_factory=dict)
     groups: list[GroupConfig] = field(default_factory=list)
     target: str = ""
-    gradient_norm: str | None = choice(None, "global", "layer", example="global")
+    gradient_norm: str | None = choice(None, "global", example="global")
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ def _begin(
     # The gradients of a custom step are its own.
     norm_names: tuple[str, ...] = ()
     if not task.own_step:
-        norm_names = norms.names(config.optimizer, engine.trainable)
+        norm_names = norms.names(config.optimizer)
     recorder = MetricRecorder(
         hooks.log,
         trainer.log_every_steps,

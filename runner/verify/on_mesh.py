@@ -46,7 +46,7 @@ def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
     # What a custom step calls its metrics is its own; of every other task, the norms of the gradients are compared.
     compared = request.data.task.step_metrics
     if not request.data.task.own_step:
-        compared = norms.names(request.config.optimizer, engine.trainable)
+        compared = norms.names(request.config.optimizer)
     losses = []
     metrics = defaultdict(list)
     done = 0

@@ -223,9 +223,9 @@ class GradientReference(Reference):
         for number, part in enumerate(self.parts):
             self._apply_part(number, [updates[path] for path in part.paths])
         self._update_averages()
-        paths = list(gradients)
-        values = norms.values(config, paths, list(gradients.values()), array_functions(np))
-        logged = {name: float(value) for name, value in zip(norms.names(config, paths), values, strict=True)}
+        logged = {}
+        for name in norms.names(config):
+            logged[name] = float(norms.norm(list(gradients.values()), array_functions(np)))
         return {LOSS: loss, **logged}, gradients
 
     def _state(self) -> dict[str, Array]:

@@ -485,11 +485,11 @@ def leaky_relu(hooks: Hooks, _: str) -> None:
 
 
 def logged_norm_of_one_shard(hooks: Hooks, _: str) -> None:
-    def change(config: Any, trainable: Any, gradients: Gradients, xp: Any) -> list[Tensor]:
+    def change(gradients: Gradients, xp: Any) -> Tensor:
         halves = [g * first_half(hooks.ops.shape(g)) for g in gradients]
-        return sound(config, trainable, halves, xp)
+        return sound(halves, xp)
 
-    sound = norms.values
+    sound = norms.norm
     hooks.patches.everywhere(sound, change)
 
 

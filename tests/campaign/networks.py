@@ -99,7 +99,7 @@ SETTINGS: Mapping[str, Setting] = {
         (
             *("optimizer=adamw", "optimizer.learning_rate=0.01", "optimizer.weight_decay=1.0", _GROUPS),
             *("optimizer.schedule.name=linear", "optimizer.schedule.initial_factor=0.25"),
-            *("optimizer.schedule.warmup_steps=2", "optimizer.clip.global_norm=0.5", "optimizer.gradient_norm=layer"),
+            *("optimizer.schedule.warmup_steps=2", "optimizer.clip.global_norm=0.5", "optimizer.gradient_norm=global"),
         ),
         networks=("mlp",),
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,8 +76,6 @@ class _Exchange:
             arguments = list(map(self._exchanged, value.args))
             keywords = map_values(self._exchanged, value.keywords)
             return functools.partial(self._exchanged(value.func), *arguments, **keywords)
-        elif isinstance(value, types.FunctionType):
-            self._exchange_closure(value)
         elif isinstance(value, list):
             self._exchange_list(value)
         elif isinstance(value, dict):
@@ -89,13 +86,6 @@ class _Exchange:
             if any(map(operator.is_not, new, value)):
                 return new
         return value
-
-    def _exchange_closure(self, function: types.FunctionType) -> None:
-        """Exchanges the variables that a function refers to, as of a regularizer."""
-        for cell in function.__closure__ or ():
-            content = _content(cell)
-            if id(content) in self._replacements:
-                cell.cell_contents = self._replacements[id(content)]
 
     def _exchange_list(self, values: list[Any]) -> None:
         if id(values) in self._seen:
@@ -123,11 +113,3 @@ class _Exchange:
         if not is_eager or not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
             return value
         return pack(value.numpy(), dtensor.Layout.replicated(self._mesh, value.shape.rank))
-
-
-def _content(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        # The cell's variable is not assigned yet.
-        return None

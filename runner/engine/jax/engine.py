@@ -312,7 +312,7 @@ class JaxEngine(Engine):
             batches.steps,
             self._microbatches,
             to_host=self._to_host,
-            scalars=norms.names(self._config.optimizer, self._trainable),
+            scalars=norms.names(self._config.optimizer),
         )
 
     def _run(self, program: Callable[..., T], *arguments: object) -> T:

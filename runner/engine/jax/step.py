@@ -197,7 +197,7 @@ class Step(Rounds[State[jax.Array]]):
         # Read once: the property walks the whole model.
         self._variables = model.trainable_variables
         self._update_rule = update_rule
-        self._norms = norms.names(optimizer, list(update_rule.settings))
+        self._norms = norms.names(optimizer)
         ops = arrays.of(jnp)
         # Of the config's devices, which need not be those of this process.
         most_bytes = bytes_of_chunk(device)
@@ -280,7 +280,7 @@ class Step(Rounds[State[jax.Array]]):
             if self._norms:
                 # With several micro-batches, the new sums are those of the step so far.
                 totals = new_state.grad_accum or gradients
-                regularization = jnp.stack([regularization, *self._gradient_norms(totals)])
+                regularization = jnp.stack([regularization, norms.norm(totals, self.ops)])
         metrics = self._task.metrics(self.ops, outputs, batch)
         sums = {LOSS: loss_b}
         for name in self._metrics:
@@ -330,10 +330,6 @@ class Step(Rounds[State[jax.Array]]):
         is_last = microbatch == self._microbatches - 1
         chosen: State[jax.Array] = jax.tree.map(lambda new, old: jnp.where(is_last, new, old), updated, state)
         return chosen._replace(non_trainable=state.non_trainable, grad_accum=gradients)
-
-    def _gradient_norms(self, gradients: list[jax.Array]) -> list[jax.Array]:
-        paths = list(self._update_rule.settings)
-        return norms.values(self._optimizer, paths, gradients, self.ops)
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
         """Returns a trainable variable's new value after its Keras constraint, called as `fit` calls it."""

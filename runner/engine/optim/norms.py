@@ -1,4 +1,4 @@
-"""Clipping of gradients, and their norms as metrics of a step: of all, and on request of each layer's."""
+"""Clipping of gradients, and their norm as a metric of a step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from types import ModuleType
 from runner import arrays
 from runner.arrays import Arrays, Tensor
 from runner.config.schema import ClipConfig, OptimizerConfig
-
-_NAME = "gradient_norm"
 
 
 def clip(config: ClipConfig, gradients: list[Tensor], ops: ModuleType) -> list[Tensor]:
@@ -28,37 +26,13 @@ def clip(config: ClipConfig, gradients: list[Tensor], ops: ModuleType) -> list[T
     return gradients
 
 
-def names(config: OptimizerConfig, trainable: Sequence[str]) -> tuple[str, ...]:
+def names(config: OptimizerConfig) -> tuple[str, ...]:
     """Returns the names of the norms that a run logs; none unless `optimizer.gradient_norm` is set."""
     if config.gradient_norm is None:
         return ()
-    found = [_NAME]
-    if config.gradient_norm == "layer":
-        found += [f"{_NAME}/{layer}" for layer in _layers(trainable)]
-    return tuple(found)
+    return ("gradient_norm",)
 
 
-def values(config: OptimizerConfig, trainable: Sequence[str], gradients: Sequence[Tensor], xp: Arrays) -> list[Tensor]:
-    """Returns the L2 norms of whole gradients, float32 (), in the order of `names`."""
-    if config.gradient_norm is None:
-        return []
-    # Sums of squares by layer serve both the norm of all gradients and those of the layers, in one pass.
-    squares: dict[str, Tensor] = {}
-    for path, gradient in zip(trainable, gradients, strict=True):
-        layer = _layer(path)
-        squares[layer] = squares.get(layer, 0.0) + xp.sum(xp.square(gradient))
-    found = [xp.sqrt(sum(squares.values()))]
-    if config.gradient_norm == "layer":
-        found += list(map(xp.sqrt, squares.values()))
-    return found
-
-
-def _layers(trainable: Sequence[str]) -> list[str]:
-    # In the order in which `values` comes to the layers.
-    return list(dict.fromkeys(map(_layer, trainable)))
-
-
-def _layer(path: str) -> str:
-    layer, _, _ = path.rpartition("/")
-    # A variable outside any layer, as custom models may have, counts as a layer of its own.
-    return layer or path
+def norm(gradients: Sequence[Tensor], xp: Arrays) -> Tensor:
+    """Returns the L2 norm of all gradients together, float32 ()."""
+    return xp.sqrt(sum(xp.sum(xp.square(gradient)) for gradient in gradients))
