@@ -43,7 +43,7 @@ def test_process_0_records_and_each_process_logs_below_its_folder(tmp_path: Path
     assert (own / "runner.log").is_file()
     assert (own / "output.log").is_file()
     assert not (own / "summary.json").exists()
-    said = [line for line in (own / "runner.log").read_text().splitlines() if "the steps of a call run" in line]
+    said = [line for line in (own / "runner.log").read_text().splitlines() if "steps run in a loop" in line]
     assert said
     only, _ = points(tmp_path)
     assert only.data.params["cluster.processes"] == "2"

@@ -28,6 +28,7 @@ _KINDS = {
     "collective-permute": "permute",
     "collective-broadcast": "broadcast",
 }
+_PROMOTED = re.compile(r"\bto_apply=%?[\w.-]*promoted")
 # Element type and dims of each tensor in an instruction's type.
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 # Memory layouts such as `{1,0}`, and comments such as `/*index=5*/`.
@@ -193,6 +194,8 @@ class _Program:
         names = _merged_names(instruction.operation)
         if not instruction.operation and instruction.computation.startswith(_REDUCE_SCATTER):
             names = [self._operations.get(instruction.computation, "")]
+        # The other sign of a bfloat16 value that a program for CPUs widens, see `hlo.widened_bf16`.
+        reduces_bf16 = _PROMOTED.search(instruction.attributes) is not None
         tensors = []
         for index, (element_type, dims) in enumerate(shapes):
             operand = ""
@@ -203,7 +206,7 @@ class _Program:
             if len(names) == len(shapes):
                 operation = names[index]
             width = _width(element_type)
-            if element_type == "f32" and (hlo.reduces_bf16(instruction.attributes) or operand in self._widened):
+            if element_type == "f32" and (reduces_bf16 or operand in self._widened):
                 width = _BF16_BYTES
             tensors.append(_Tensor(tuple(hlo.integers(dims)), width, operation))
         return tensors

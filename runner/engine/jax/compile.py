@@ -49,9 +49,11 @@ _MOST_NAMED = 4
 
 def loops_on_device(trace: jax.core.Jaxpr, loop: str, *, on_cpus: bool) -> bool:
     """Returns whether a call's steps run as one program, by `engine.loop` and the operations of a step's trace."""
+    loops = loop == "device"
     if loop == "auto":
-        return not on_cpus or slow_in_loops(trace) == 0
-    return loop == "device"
+        loops = not on_cpus or slow_in_loops(trace) == 0
+    logger.info("steps run in a loop on the devices: %s (engine.loop=%s)", loops, loop)
+    return loops
 
 
 def traced_gradients(

@@ -22,7 +22,6 @@ _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OPERATION = re.compile(r"op_name=\"([^\"]*)\"")
 _CALLED = re.compile(r"\b(body|to_apply|calls|condition|true_computation|false_computation)=%?([\w.-]+)")
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-_PROMOTED = re.compile(r"\bto_apply=%?[\w.-]*promoted")
 # Operations that leave an array's elements as they are.
 _MOVES = ("copy", "bitcast", "reshape", "transpose")
 
@@ -132,7 +131,7 @@ def widened_bf16(program: Sequence[Instruction]) -> set[str]:
     """Returns the names of float32 instructions that XLA widened from bfloat16.
 
     CPUs don't compute in bfloat16, so a program for CPUs communicates in 32 bits what other devices communicate in 16:
-    it is converted first, or its reduction is promoted (`reduces_bf16`).
+    it is converted first, or its reduction has a name that ends in `promoted`.
     """
     bf16_names = set[str]()
     widened = set[str]()
@@ -154,11 +153,6 @@ def widened_bf16(program: Sequence[Instruction]) -> set[str]:
             if instruction.is_root:
                 computations.add(instruction.computation)
     return widened
-
-
-def reduces_bf16(attributes: str) -> bool:
-    """Returns whether a collective reduces bfloat16 values in float32."""
-    return _PROMOTED.search(attributes) is not None
 
 
 def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:

@@ -16,7 +16,6 @@ from runner.config.schema import LayoutConfig, RuleConfig
 from runner.engine.jax import private
 from runner.errors import ConfigError, invalid
 from runner.layout.axes import inner_batch_axis
-from runner.layout.rules import misfits
 
 _KEY = "layout.from_model"
 _MODEL_AXIS = "model"
@@ -28,7 +27,7 @@ def with_own_map(
     """Returns the layout with the model's own map as rules after the config's, one rule per variable.
 
     Raises:
-      ConfigError: no layer of the model has a map, the mesh lacks the map's axes, or the map does not fit a variable.
+      ConfigError: no layer of the model has a map, or the mesh lacks the map's axes.
     """
     kind: Any = None
     for layer in (model, *private.all_layers(model)):
@@ -49,15 +48,8 @@ def with_own_map(
             layout = layout_map[variable.path]
             if layout is None:
                 continue
-            spec = list(layout.axes)
-            problems = misfits(spec, tuple(variable.shape), axes)
-            if problems:
-                where = f"{path}, shape {list(variable.shape)}: {problems[0].problem}"
-                raise _invalid(f"{kind.__name__}.get_layout_map does not fit {where}")
             # Optional: a rule of the config may match the variable first.
-            rules.append(RuleConfig(re.escape(path), spec, optional=True))
-    except ConfigError:
-        raise
+            rules.append(RuleConfig(re.escape(path), list(layout.axes), optional=True))
     except ValueError as error:  # Raised by Keras, for example for a mesh without an axis of the name.
         message = " ".join(str(error).split())
         raise _invalid(f"{kind.__name__}.get_layout_map raised: {message}") from error

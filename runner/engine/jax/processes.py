@@ -99,21 +99,18 @@ def _forward(source: socket.socket, sink: socket.socket) -> None:
             sink.sendall(data)
 
 
-def placed(array: Array, sharding: NamedSharding) -> jax.Array:
-    """Returns a host array on the mesh. With several processes, each reads the shards of its own devices."""
-    if sharding.is_fully_addressable:
-        return jax.device_put(array, sharding)
-    # Not `device_put`: with several processes it compares the whole array by a collective, which would meet the
-    # step's own collectives if it runs in the thread that prefetches.
-    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
-
-
 def placed_all(arrays: Mapping[str, Array], shardings: Mapping[str, NamedSharding]) -> dict[str, jax.Array]:
-    """Returns host arrays on the mesh, by name."""
+    """Returns host arrays on the mesh, by name. With several processes, each reads the shards of its own devices."""
     if all(shardings[name].is_fully_addressable for name in arrays):
         # One call for all arrays, as each call has its own cost on the host.
         return dict(jax.device_put(dict(arrays), subset(shardings, arrays)))
-    return {name: placed(np.asarray(array), shardings[name]) for name, array in arrays.items()}
+    # Not `device_put`: with several processes it compares the whole array by a collective, which would meet the
+    # step's own collectives if it runs in the thread that prefetches.
+    placed = {}
+    for name, array in arrays.items():
+        whole = np.asarray(array)
+        placed[name] = jax.make_array_from_callback(whole.shape, shardings[name], whole.__getitem__)
+    return placed
 
 
 def is_readable(value: jax.Array) -> bool:
