@@ -47,16 +47,3 @@ def test_process_0_records_and_each_process_logs_below_its_folder(tmp_path: Path
     assert said
     only, _ = points(tmp_path)
     assert only.data.params["cluster.processes"] == "2"
-
-
-@pytest.mark.nightly
-def test_a_loss_that_is_not_finite_goes_back_in_every_process(tmp_path: Path) -> None:
-    chosen = (
-        *("engine=jax", "mesh=batch2", "optimizer=sgd", "optimizer.learning_rate=1e38", "trainer.epochs=1"),
-        *("trainer.on_nan=restore", "trainer.nan_rate_factor=1e-20", "trainer.checkpoint.every_steps=5"),
-    )
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    told = "restored the checkpoint of step"
-    count = run(alone, *chosen).stdout.count(told)
-    assert run(together, *chosen, *several(2)).stdout.count(told) == count > 0
-    assert differences(last(alone), last(together)) == {}
