@@ -39,7 +39,7 @@ from runner.task.registry import make_task
 _CONFIG = ("engine=jax", "mesh=batch8", "layout=fsdp", "optimizer=adamw", "model=gpt", "task=language_model")
 _DATA = ("dataset=pydoc", "dataset.batch_size=8", "dataset.sequence_length=64", "tracking=none")
 _SMALL = ("model.dim=64", "model.depth=1", "model.heads=4")
-_ABOUT = {"run": "memory", "config": {}, "seed": 0, "versions": {}, "saved_at": "", "metrics": {}}
+_ABOUT = {"run": "memory", "config": {}, "seed": 0, "versions": {}}
 _MIB = 1 << 20
 
 

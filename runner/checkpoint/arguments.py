@@ -17,7 +17,7 @@ from runner.config import urls
 from runner.config.compose import composed_with
 from runner.config.convert import as_typed
 from runner.config.quoting import quoted, unquoted
-from runner.config.schema import AUTO, CheckpointConfig
+from runner.config.schema import AUTO
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.host.paths import outputs_dir
@@ -40,13 +40,11 @@ _RESTARTS = "cluster.restarts"
 MULTIRUN = ("-m", "--multirun")
 
 
-def folder_of(config: CheckpointConfig) -> Place:
-    """Returns the parent of the runs' checkpoint folders."""
-    if config.folder and urls.is_url(config.folder):
-        return place(config.folder)
-    if config.folder:
-        return Path(config.folder).expanduser().absolute()
-    return outputs_dir() / "checkpoints"
+def folder_of(folder: str | None) -> Place:
+    """Returns the parent of the runs' checkpoint folders, by `trainer.checkpoint.folder`."""
+    if not folder:
+        return outputs_dir() / "checkpoints"
+    return place(folder) if urls.is_url(folder) else Path(folder).expanduser().absolute()
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -77,7 +75,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     # Here and not with the config, because the run is looked for there first.
     _check_url(_FOLDER, typed_folder)
     _check_url(key, _STEP.sub("", reference))
-    run, step = runs.find(key, reference, folder_of(CheckpointConfig(folder=typed_folder or None)))
+    run, step = runs.find(key, reference, folder_of(typed_folder or None))
     typed = [argument for argument in arguments if key_of(argument) != key]
     typed_keys = [key_of(argument) for argument in typed]
     if key == "run":
@@ -87,7 +85,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         typed_keys.append(_RESTARTS)
     foreign = recorded.why_foreign(run.folder, runs.RECORD)
     overrides = recorded.checked(f"{key}={run.folder}", foreign, without(run.record["overrides"], typed_keys))
-    resolved = run.folder.as_posix()
+    resolved = str(run.folder)
     if step is not None:
         resolved += f"@{step}"
     return [*overrides, *typed, f"{key}={quoted(resolved)}"]

@@ -164,7 +164,7 @@ def begin(
             if previous is not None and previous.repeats_steps:
                 lasting[runs.WENT_BACK] = True
         else:
-            root = folder_of(config)
+            root = folder_of(config.folder)
             is_tracked = tracker.run_id is not None
             if previous is not None:
                 lasting["origin"] = f"{previous.run.id}@{start}"
@@ -178,7 +178,7 @@ def begin(
                 locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
         own_folder = root / (own_name or run_id)
         # Locks may not reach everywhere: another process may have begun the run since it was looked for.
-        there = runs.begun(NAME, own_folder)
+        there = runs.begun(own_folder)
         if there is not None and (resumed is None or there.record["process"] != resumed.record["process"]):
             there = runs.ended(NAME, there)
         attempts = [] if there is None else list(there.record.get("attempts", []))
@@ -186,10 +186,17 @@ def begin(
             attempts[-1] = {**attempts[-1], "ended": restarts.earlier_end()}
         # Before the record, which the loser of two starts must leave alone.
         claim(own_folder, len(attempts) + 1)
-        lasting["attempts"] = [*attempts, {"first": start, "step": start, "mesh": mesh, "ended": ""}]
-        run = runs.register(
-            root, run_id, tracked=is_tracked, overrides=recorded_overrides(), name=own_name, lasting=lasting
-        )
+        record = {
+            "run": run_id,
+            "tracked": is_tracked,
+            "overrides": recorded_overrides(),
+            "process": process.identity(),
+            "started": time.time(),
+            "attempts": [*attempts, {"first": start, "step": start, "mesh": mesh, "ended": ""}],
+            **lasting,
+        }
+        runs.write_record(own_folder, record)
+        run = SavedRun(own_folder, record)
         journal = Journal(run, _leave)
         journals.append(journal)
         # A lost process ends this one from another thread, without the stack.

@@ -113,8 +113,6 @@ class Manifest:
     config: dict[str, Any]
     seed: int
     versions: dict[str, str]
-    saved_at: str
-    metrics: dict[str, float]
     best: dict[str, float] = field(default_factory=dict)
     encoding: dict[str, Any] = field(default_factory=dict)
     constants: dict[str, list[float]] = field(default_factory=dict)

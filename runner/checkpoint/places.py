@@ -40,10 +40,6 @@ class ObjectPath:
         """The folder that contains this object or folder."""
         return ObjectPath(self.store, self.key.rpartition("/")[0])
 
-    def as_posix(self) -> str:
-        """Returns the URL."""
-        return str(self)
-
     def absolute(self) -> ObjectPath:
         """Returns the path itself, which is always absolute."""
         return self

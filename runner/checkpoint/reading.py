@@ -35,7 +35,7 @@ class Checkpoint(Mapping[str, Array]):
     Attributes:
       folder: the folder of the checkpoint.
       step: training steps done.
-      about: run, config, seed, versions, time and last metrics, as plain values.
+      about: run, config, seed, versions and data, as plain values.
     """
 
     def __init__(self, folder: Place, *, trusted: bool = False) -> None:

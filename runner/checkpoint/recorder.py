@@ -191,16 +191,6 @@ class MetricRecorder:
         """Forgets the calls that were not read yet."""
         self._pending.clear()
 
-    def latest(self) -> dict[str, float]:
-        """Returns the last value of each metric; those of the last evaluation come with the means of the epoch."""
-        values: dict[str, float] = {}
-        if self.history.train:
-            _, means = self.history.train[-1]
-            values |= prefixed(TRAIN, means)
-        for _, metrics in self.measured()[-1:]:
-            values |= metrics
-        return values
-
     def add_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Logs and keeps an evaluation; only the last one keeps its outputs and totals, which may be large."""
         if self.evaluations:

@@ -21,17 +21,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from runner.checkpoint import runs, stopping, storage
+from runner.checkpoint import runs, storage
 from runner.checkpoint.arguments import NAME, folder_of, recorded_overrides
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
-from runner.checkpoint.metric_history import measured
 from runner.checkpoint.places import Place, place
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import WENT_BACK, SavedRun, print_line
 from runner.cluster.team import current
 from runner.config.convert import flatten
-from runner.config.schema import AUTO, EarlyStoppingConfig, RunConfig
+from runner.config.schema import AUTO, RunConfig
 from runner.data.base import Encoding
 from runner.engine.common import Engine
 from runner.engine.lengths import RunLength
@@ -112,9 +111,7 @@ class Previous:
     def describe_other_checkpoints(self) -> str:
         """Returns what happens to the run's later checkpoints; empty if it continues from its last."""
         name = f"{self.run.id}@{self.checkpoint.step}"
-        if self.branches:
-            return f"branch={name}: a new run begins with that state; run {self.run.id} stays unchanged"
-        if not self.later_steps:
+        if self.branches or not self.later_steps:
             return ""
         steps = ", ".join(f"{step:,}" for step in self.later_steps)
         return (
@@ -159,7 +156,7 @@ def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitS
       ConfigError: the checkpoint is damaged or of a newer format, the run is still running, or it saw other examples.
       SystemExit: the same command has finished the named run.
     """
-    root = folder_of(config.trainer.checkpoint)
+    root = folder_of(config.trainer.checkpoint.folder)
     branches = config.branch is not None
     reference = config.branch or config.resume
     key = "branch" if branches else "resume"
@@ -197,7 +194,7 @@ def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitS
 def _find_named(name: str, folder: Place, locks: ExitStack) -> Previous | None:
     """Returns a named run at its last whole checkpoint; None: it has none, so it trains from the start."""
     locks.enter_context(runs.locked(NAME, SavedRun(folder, {"run": name})))
-    run = runs.begun(NAME, folder)
+    run = runs.begun(folder)
     if run is None:
         return None
     if run.record.get(NAME) != name:
@@ -246,7 +243,7 @@ def check_data(checkpoint: Checkpoint, digest: str) -> None:
         )
 
 
-def check_unfinished(early: EarlyStoppingConfig, previous: Previous, length: RunLength, task: Task) -> None:
+def check_unfinished(previous: Previous, length: RunLength, task: Task) -> None:
     """Rejects a run with other metrics, and one that has nothing left to train, with a ConfigError.
 
     A run that has done all its steps without recording its results is accepted: it evaluates and records.
@@ -268,12 +265,6 @@ def check_unfinished(early: EarlyStoppingConfig, previous: Previous, length: Run
         raise ConfigError(
             f"{name}: the run has done all of its {previous.checkpoint.step:,} steps; "
             f"{length.fix_for_more(previous.checkpoint.step)} to train longer"
-        )
-    reason = stopping.reason(early, stopping.objective(early.metric, task.directions), measured(history))
-    if reason is not None:
-        raise ConfigError(
-            f"{name}: the run has ended by {reason}; set a larger trainer.early_stopping.patience, or "
-            "trainer.early_stopping.metric=null, to train longer"
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -96,34 +96,6 @@ class _Record:
     name: str = ""
 
 
-def register(
-    folder: Place,
-    run: str,
-    *,
-    tracked: bool,
-    overrides: Sequence[str],
-    name: str | None = None,
-    lasting: Mapping[str, object] | None = None,
-) -> SavedRun:
-    """Records a run that will save, and the process that it runs in.
-
-    `name` is that of the run's own folder, by default the id: a folder that was copied may have another. `lasting` are
-    entries of `_Record` that stay when the run is resumed.
-    """
-    own_folder = folder / (name or run)
-    files.make_folder(own_folder)
-    record: dict[str, Any] = {
-        "run": run,
-        "tracked": tracked,
-        "overrides": list(overrides),
-        "process": process.identity(),
-        "started": time.time(),
-        **(lasting or {}),
-    }
-    write_record(own_folder, record)
-    return SavedRun(own_folder, record)
-
-
 def write_record(folder: Place, record: Mapping[str, object]) -> None:
     """Writes the record of a run with its SHA-256."""
     files.write_json(folder / RECORD, files.sealed(record))
@@ -142,16 +114,16 @@ def free_name(folder: Place, run: str) -> str:
 def listed(folder: Place) -> list[SavedRun]:
     """Returns the runs that left checkpoints; prints a warning for each whose record is damaged."""
 
-    def read(own_folder: Place) -> SavedRun | None:
+    def found(own_folder: Place) -> SavedRun | None:
         try:
-            return _read(own_folder) if storage.steps(own_folder) else None
+            return read(own_folder) if storage.steps(own_folder) else None
         except DamagedError as error:
             outputs.warn(f"skipping {own_folder}: {error}")
             return None
 
     folders: list[Place] = [folder / name for name in files.names(folder)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return [run for run in pool.map(read, folders) if run is not None]
+        return [run for run in pool.map(found, folders) if run is not None]
 
 
 def find(key: str, reference: str, folder: Place) -> tuple[SavedRun, int | None]:
@@ -185,7 +157,7 @@ def find(key: str, reference: str, folder: Place) -> tuple[SavedRun, int | None]
 def _named(key: str, reference: str, name: str, folder: Place) -> SavedRun:
     """Returns the run that a name fits: a folder, `latest`, a name or id, or the beginning of an id, in this order."""
     if name and storage.steps(place(name)):
-        return _recorded(key, place(name))
+        return read(place(name))
     runs = sorted(listed(folder), key=lambda run: -float(run.record["started"]))
     exact = [run for run in runs if name and name in (run.id, run.record.get("name"))]
     matches = exact or [run for run in runs if name and run.id.startswith(name)]
@@ -201,22 +173,14 @@ def _named(key: str, reference: str, name: str, folder: Place) -> SavedRun:
     raise invalid(key, reference, problem=problem, fix=f"set {key}=latest")
 
 
-def begun(key: str, folder: Place) -> SavedRun | None:
+def begun(folder: Place) -> SavedRun | None:
     """Returns the run of a folder, which may not have saved yet; None if the folder has no record of one."""
     if not storage.steps(folder) and not files.exists(folder / RECORD):
         return None
-    return _recorded(key, folder)
+    return read(folder)
 
 
-def _recorded(key: str, folder: Place) -> SavedRun:
-    try:
-        return _read(folder)
-    except DamagedError as error:
-        problem = f"the record of that run is damaged ({error})"
-        raise invalid(key, folder.name, problem=problem, fix="name another run by its id") from error
-
-
-def _read(folder: Place) -> SavedRun:
+def read(folder: Place) -> SavedRun:
     """Returns the run of a folder; raises DamagedError if it has no valid record, and no checkpoint has a copy."""
     path = folder / RECORD
     try:
@@ -327,7 +291,7 @@ def ended(key: str, run: SavedRun, sleep: Callable[[float], object] = time.sleep
         sleep(_LOOK_S)
         waited += _LOOK_S
         # Opened each time: a network file system checks for another machine's write when a file is opened.
-        now = _recorded(key, run.folder)
+        now = read(run.folder)
     if now.record.get("ended"):
         return now
     problem = f"process {other.get(process.PID)} on {other.get(process.HOST)} is still running it"

@@ -160,7 +160,7 @@ class Saver:
         newest = max(self._steps, default=None)
         then = "start the run again"
         if newest is not None:
-            then = f"continue from step {newest:,} with resume={self._folder.as_posix()}"
+            then = f"continue from step {newest:,} with resume={self._folder}"
         return (
             f"the state of step {step:,} could not be saved ({self.failures[step]}); free space in "
             f"{self._folder} or make it writable, then {then}"
@@ -258,18 +258,18 @@ class Saver:
         return None
 
     def _remove_old(self) -> list[int]:
-        """Removes all checkpoints but the best and the `keep` newest, in process 0."""
-        removed: list[int] = []
-        for step in sorted(self._steps)[: -self._config.keep]:
-            if step == self._kept:
-                continue
-            # What can't be removed is not tried again with each save: it is no longer counted either.
-            removed.append(step)
+        """Removes all checkpoints but the best and the `keep` newest, in process 0.
+
+        What can't be removed is not tried again with each save: it is no longer counted either.
+        """
+        removed = [step for step in sorted(self._steps)[: -self._config.keep] if step != self._kept]
+        for step in removed:
+            place = storage.place(self._folder, step)
             try:
                 if not storage.remove(self._folder, step):
-                    self._warn(f"{storage.place(self._folder, step)} is not removed: it is damaged")
+                    self._warn(f"{place} is not removed: it is damaged")
             except OSError as error:
-                self._warn(f"could not remove {storage.place(self._folder, step)}: {error}")
+                self._warn(f"could not remove {place}: {error}")
         return removed
 
 
@@ -282,7 +282,6 @@ def take_state(engine: Engine, about: Mapping[str, object]) -> Take:
     def take(step: int, recorder: MetricRecorder) -> Content:
         # The metrics of calls that still run are read first: a checkpoint holds the metrics up to its own step.
         recorder.drain()
-        now = {"saved_at": time.strftime(storage.TIME), "metrics": recorder.latest()}
         shards = engine.shards()
         # NumPy arrays are copies already and need no other.
         size = 0
@@ -292,7 +291,7 @@ def take_state(engine: Engine, about: Mapping[str, object]) -> Take:
         passing = size > MOST_COPIED
         if not passing:
             shards = {path: list(map(_copied, pieces)) for path, pieces in shards.items()}
-        return Content(step, shards, to_json(recorder.history), {**about, **now}, passing=passing)
+        return Content(step, shards, to_json(recorder.history), about, passing=passing)
 
     return take
 

@@ -20,8 +20,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -37,14 +36,12 @@ from runner.engine.base import Shard
 from runner.errors import ConfigError
 from runner.host.paths import random_part
 
-TIME = "%Y-%m-%dT%H:%M:%S%z"  # of `saved_at` in a manifest
 _STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})", re.ASCII)
 # What a process that died may leave of a small file, before its rename.
 _LEFT = re.compile(r"\.unfinished-(run|checkpoint)\.json-\d+", re.ASCII)
 
-# Folder -> number of the next checkpoint that this process writes there, so that the processes of a run talk about the
-# same one. A folder has one writer thread.
-_written: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+# Numbers the checkpoints that this process writes, so that the processes of a run talk about the same one.
+_written = itertools.count()
 
 # What one process contributes to a manifest, as JSON: `files` and `arrays`, or `error` and `errno`.
 Contribution = Mapping[str, Any]
@@ -80,7 +77,7 @@ def write(folder: Place, content: Content, team: Team = ALONE) -> Place:
     manifest last. Raises OSError if the disk of one process or the store can't be written.
     """
     # The name by which the processes exchange messages on this checkpoint.
-    name = f"checkpoint {next(_written[str(folder)])} in {folder}"
+    name = f"checkpoint {next(_written)} in {folder}"
 
     def begin() -> str:
         unfinished = folder / folder_name(content.step) / random_part()

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.checkpoint import runs
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.places import Place
-from runner.config.schema import CheckpointConfig, ClusterConfig, OptimizerConfig
+from runner.config.schema import ClusterConfig, OptimizerConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_trainer import TrainerConfig
 from runner.data.base import Dataset
@@ -80,7 +80,7 @@ def continuing_line(folder: Place, cluster: ClusterConfig, name: str | None = No
     """
     if name is not None:
         return f"To continue, start the same command again (resume=auto name={name})"
-    default_folder = folder_of(CheckpointConfig())  # where `resume` searches for an id
+    default_folder = folder_of(None)  # where `resume` searches for an id
     try:
         run_id = runs.find("resume", str(folder), default_folder)[0].id
     except (ConfigError, OSError):

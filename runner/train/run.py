@@ -122,11 +122,11 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             # A named run that died before its first checkpoint is continued in the tracking store.
             run_id = None
             if previous is not None:
-                resume.check_unfinished(trainer.early_stopping, previous, length, task)
+                resume.check_unfinished(previous, length, task)
                 run_id = previous.resumed_run_id
                 say(previous.describe_position(length))
             elif config.name is not None:
-                begun = runs.begun("name", folder_of(trainer.checkpoint) / config.name)
+                begun = runs.begun(folder_of(trainer.checkpoint.folder) / config.name)
                 run_id = None if begun is None else begun.tracking_id
             spec = DataSpec(task.arrays, task)
 

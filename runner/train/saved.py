@@ -43,7 +43,7 @@ def open_saved(config: RunConfig, command: str) -> Previous:
             "run", None, problem=f"{command} needs a run that left checkpoints", fix="set run=latest or run=<run id>"
         )
     reference = config.run
-    root = folder_of(config.trainer.checkpoint)
+    root = folder_of(config.trainer.checkpoint.folder)
 
     def find() -> Previous:
         run, step = runs.find("run", reference, root)

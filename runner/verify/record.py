@@ -56,7 +56,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     """
     if config.replay.against is not None:
         saved = open_saved(config, "runner.verify")
-        parting.run(saved.run, config.replay.against, folder_of(config.trainer.checkpoint))
+        parting.run(saved.run, config.replay.against, folder_of(config.trainer.checkpoint.folder))
         return
     if config.replay.step is not None:
         replay.run(config, composed)

@@ -10,7 +10,7 @@ from runner.checkpoint import runs, storage
 from runner.config.schema import ClusterConfig
 from runner.host import paths
 from runner.train.lines import continuing_line
-from tests.training.checkpoint.test_storage import content
+from tests.training.checkpoint.test_storage import content, register
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def saved(folder: Path, name: str, started: float) -> Path:
     """Makes a run with a checkpoint."""
-    run = runs.register(folder, name, tracked=True, overrides=[])
+    run = register(folder, name, tracked=True, overrides=[])
     runs.write_record(run.folder, {**run.record, "started": started})
     storage.write(run.folder, content(5, name))
     return run.folder

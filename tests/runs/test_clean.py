@@ -16,14 +16,14 @@ from runner.cluster import process
 from runner.errors import ConfigError
 from runner.tracking.store import Store, open_store
 from tests.stores import store_in
-from tests.training.checkpoint.test_storage import content
+from tests.training.checkpoint.test_storage import content, register
 
 DAY = 86400.0
 
 
 def saved(folder: Path, name: str, *, days: float = 0, tracked: bool = False, **record: object) -> Path:
     """A run that ended so long ago, with checkpoints of steps 5 and 10."""
-    made = runs.register(folder, name, tracked=tracked, overrides=[])
+    made = register(folder, name, tracked=tracked, overrides=[])
     began = time.time() - days * DAY
     for step in (5, 10):
         storage.write(made.folder, content(step, name))

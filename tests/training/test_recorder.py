@@ -218,19 +218,3 @@ def test_the_mean_of_an_epoch_is_logged_once_and_again_after_a_kill() -> None:
     assert (3, means[0]) in later.points
     again.end_epoch(3)
     assert [points for _, points in later.points].count(means[0]) == 1
-
-
-def test_the_latest_values_have_every_metric_of_the_best_checkpoint() -> None:
-    recorder = make(Log(), window=2)
-    feed(recorder, [1.0, 3.0, 5.0], [3])
-    recorder.drain()
-    recorder.end_epoch(3)
-    recorder.add_evaluation(3, Evaluation({"loss": 0.5}, 10, {}, np.zeros(0)))
-    # The record of the best checkpoint may be by the mean of the epoch, and its reader looks for it here.
-    assert recorder.latest() == {
-        "train/loss": 2.0,
-        "train/accuracy": 0.02,
-        "eval/loss": 0.5,
-        "train/epoch_loss": 3.0,
-        "train/epoch_accuracy": 0.03,
-    }

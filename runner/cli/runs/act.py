@@ -15,7 +15,7 @@ from runner.cli.runs import compare, listing
 from runner.cli.runs.listing import ListedRun
 from runner.cli.runs.records import RunRecord
 from runner.cli.runs.request import Request
-from runner.config.schema import CheckpointConfig, TrackingConfig
+from runner.config.schema import TrackingConfig
 from runner.console import size as size_text
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError
 from runner.host.paths import outputs_dir, project_root
@@ -64,7 +64,7 @@ def open_existing(uri: str | None) -> Store | None:
 
 def _selected(store: Store | None, request: Request) -> list[ListedRun]:
     """Returns the runs that are asked for, newest first."""
-    return listing.select(listing.find(store, folder_of(CheckpointConfig(folder=request.folder))), request)
+    return listing.select(listing.find(store, folder_of(request.folder)), request)
 
 
 def _show(store: Store | None, request: Request) -> int:
@@ -73,7 +73,7 @@ def _show(store: Store | None, request: Request) -> int:
         print("no runs match; to start one: python -m runner", file=sys.stderr)
         return EXIT_FAILED
     rows = selected[: request.last or None]
-    place = folder_of(CheckpointConfig(folder=request.folder))
+    place = folder_of(request.folder)
     tables.show(_table(rows), f"{_summary(selected)} in {place} (*: best)")
     if len(rows) < len(selected):
         print(f"{len(selected) - len(rows):,} older runs are not shown; to list all: last=0")

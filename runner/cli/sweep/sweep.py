@@ -93,7 +93,7 @@ class Sweep:
             return None
         job = replace(job, folder=folder)
         if earlier is not None:
-            checkpoints = folder_of(config.trainer.checkpoint)
+            checkpoints = folder_of(config.trainer.checkpoint.folder)
             resuming = _checkpoint_overrides(earlier, resolved(config, composed), checkpoints)
             job = replace(job, overrides=(*job.overrides, *resuming))
         self.jobs[-1] = job
@@ -118,7 +118,7 @@ def _checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: 
         resume.check_examples(runs.open_checkpoint("resume", saved_run, None), content, order_only=True)
     except ConfigError:
         return []
-    return [f"resume={quoted(saved_run.folder.as_posix())}"]
+    return [f"resume={quoted(str(saved_run.folder))}"]
 
 
 def own_overrides(overrides: Sequence[str]) -> tuple[str, ...]:

@@ -52,7 +52,6 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
     "a format in words": lambda found: found.update(format="1"),
     "a size that is NaN": lambda found: found["files"]["history.json"].update(bytes=float("nan")),
     "a best in words": lambda found: found.update(best={"eval/loss": "low"}),
-    "metrics in words": lambda found: found.update(metrics={"eval/loss": "low"}),
     "an encoding in words": lambda found: found.update(encoding="none"),
     "constants in words": lambda found: found.update(constants={"scale": ["1.0"]}),
 }

@@ -20,7 +20,7 @@ from runner.errors import ConfigError, PassingError
 from runner.host.lock import locked
 from tests.configs import with_keys
 from tests.training.checkpoint.test_manifest import forge
-from tests.training.checkpoint.test_storage import content, end, flip
+from tests.training.checkpoint.test_storage import content, end, flip, register
 
 ELSEWHERE = {process.HOST: "elsewhere", process.PID: "7", process.BOOT: "a/b/1", process.MACHINE: "m//1"}
 CONTENT = {"a": {"b": [1, None, 1e-7]}}  # as `tests.training.checkpoint.test_storage.ABOUT` has it
@@ -40,9 +40,7 @@ def locks() -> Iterator[ExitStack]:
 
 def saved(folder: Path, *steps: int, name: str = "exp1", finished: bool = False) -> Path:
     """Makes a run with checkpoints, which its process has left."""
-    run = runs.register(
-        folder, "aaaa", tracked=True, overrides=["trainer.epochs=5"], name="exp1", lasting={"name": name}
-    )
+    run = register(folder, "aaaa", tracked=True, overrides=["trainer.epochs=5"], name="exp1", lasting={"name": name})
     for step in steps:
         storage.write(run.folder, content(step, "aaaa"))
     end(run, finished=finished)
@@ -66,7 +64,7 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again_in_the_same_tr
 ) -> None:
     saved(tmp_path)
     assert resume.open_previous(config, CONTENT, locks) is None
-    begun = runs.begun("name", tmp_path / "exp1")
+    begun = runs.begun(tmp_path / "exp1")
     assert begun is not None
     assert begun.tracking_id == "aaaa"
 
@@ -165,7 +163,7 @@ def test_a_run_of_a_machine_that_still_writes_is_left_to_it_unless_it_ends(
 
 def begun(folder: Path) -> SavedRun:
     own = {"first": 0, "step": 0, "mesh": "batch=2", "ended": ""}
-    return runs.register(folder, "aaaa", tracked=False, overrides=[], lasting={"attempts": [own]})
+    return register(folder, "aaaa", tracked=False, overrides=[], lasting={"attempts": [own]})
 
 
 def record(run: SavedRun) -> dict[str, Any]:

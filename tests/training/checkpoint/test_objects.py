@@ -27,7 +27,7 @@ from runner.config.schema import CheckpointConfig
 from runner.errors import ConfigError
 from runner.tracking import Tracker
 from tests.training.checkpoint.test_files import below
-from tests.training.checkpoint.test_storage import WHOLE, content, end
+from tests.training.checkpoint.test_storage import WHOLE, content, end, register
 
 # The contents that are saved here do not depend on it.
 RECORDER = cast(MetricRecorder, None)
@@ -149,7 +149,7 @@ def test_a_step_waits_for_no_upload(folder: ObjectPath, monkeypatch: pytest.Monk
 
 
 def registered(folder: ObjectPath) -> SavedRun:
-    run = runs.register(folder, "r", tracked=False, overrides=["mesh=batch8"])
+    run = register(folder, "r", tracked=False, overrides=["mesh=batch8"])
     storage.write(run.folder, content())
     return run
 
@@ -170,7 +170,7 @@ def test_a_run_of_another_machine_continues_only_if_its_record_is_silent(
 ) -> None:
     monkeypatch.setattr(attempts, "recorded_overrides", list)
     monkeypatch.setattr(attempts, "folder_of", lambda _: folder)
-    there = runs.register(folder, "exp1", tracked=False, overrides=[], lasting={"name": "exp1"})
+    there = register(folder, "exp1", tracked=False, overrides=[], lasting={"name": "exp1"})
     other = {**there.record, "process": {**process.identity(), process.HOST: "elsewhere", process.BOOT: "a/b/c"}}
     runs.write_record(there.folder, other)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from runner.checkpoint import arguments, recorded, runs, storage
 from runner.errors import ConfigError
-from tests.training.checkpoint.test_storage import content
+from tests.training.checkpoint.test_storage import content, register
 
 ROOT = Path(__file__).parents[3]
 
@@ -136,7 +136,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def _saved(folder: Path, name: str, overrides: list[str]) -> Path:
-    saved = runs.register(folder, name, tracked=False, overrides=overrides)
+    saved = register(folder, name, tracked=False, overrides=overrides)
     storage.write(saved.folder, content(5))
     assert isinstance(saved.folder, Path)
     return saved.folder
@@ -201,7 +201,7 @@ def test_no_code_is_taken_from_what_a_second_user_planted(own: Path, tmp_path: P
 
 def test_a_run_id_that_is_a_path_is_rejected(own: Path) -> None:
     _edit(own / "aaaa", run="../../elsewhere")
-    with pytest.raises(ConfigError, match="; "):
+    with pytest.raises(ConfigError, match="run must be a name"):
         expand(own, f"run={own / 'aaaa'}")
 
 

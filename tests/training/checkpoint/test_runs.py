@@ -14,7 +14,7 @@ from runner.checkpoint import arguments, reading, resume, runs, storage
 from runner.cluster import process
 from runner.config import quoting
 from runner.errors import ConfigError
-from tests.training.checkpoint.test_storage import content, end, file_of, flip
+from tests.training.checkpoint.test_storage import content, end, file_of, flip, register
 
 OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.learning_rate=0.1", "trainer.epochs=5"]
 
@@ -23,7 +23,7 @@ OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.l
 def folder(tmp_path: Path) -> Path:
     """Two runs, the second with two checkpoints."""
     for number, (name, steps) in enumerate([("aaaa1111", [5]), ("aaaa2222", [10, 20])]):
-        saved = runs.register(tmp_path, name, tracked=True, overrides=OVERRIDES)
+        saved = register(tmp_path, name, tracked=True, overrides=OVERRIDES)
         record = {**saved.record, "started": 100.0 + number}
         runs.write_record(saved.folder, record)
         for step in steps:
@@ -46,7 +46,7 @@ def test_a_run_is_found_by_id_prefix_folder_or_as_the_latest(folder: Path) -> No
 
 def test_a_run_is_found_in_a_folder_whose_path_has_an_at_sign_or_a_quote(tmp_path: Path) -> None:
     root = tmp_path / "ann@work" / "Ann's"
-    run = runs.register(root, "aaaa", tracked=False, overrides=OVERRIDES)
+    run = register(root, "aaaa", tracked=False, overrides=OVERRIDES)
     storage.write(run.folder, content(5, "aaaa"))
     assert runs.find("run", str(run.folder), root)[1] is None
     assert runs.find("run", f"{run.folder}@5", root)[1] == 5
@@ -82,7 +82,7 @@ def test_a_folder_without_runs_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_run_that_saved_nothing_yet_does_not_count(folder: Path) -> None:
-    runs.register(folder, "bbbb", tracked=False, overrides=[])
+    register(folder, "bbbb", tracked=False, overrides=[])
     assert runs.find("resume", "latest", folder)[0].id == "aaaa2222"
 
 
@@ -168,7 +168,7 @@ def test_a_run_continues_with_examples_of_the_same_form() -> None:
 
 @pytest.mark.parametrize("left", [None, b"", b"{"], ids=["lost", "empty", "torn"])
 def test_a_run_whose_record_is_lost_is_found_by_its_checkpoints(tmp_path: Path, left: bytes | None) -> None:
-    saved = runs.register(tmp_path, "aaaa1111", tracked=True, overrides=OVERRIDES, lasting={"name": "mine"})
+    saved = register(tmp_path, "aaaa1111", tracked=True, overrides=OVERRIDES, lasting={"name": "mine"})
     about = content(10, "aaaa1111")
     storage.write(saved.folder, replace(about, about={**about.about, runs.IN_CHECKPOINTS: dict(saved.record)}))
     record = saved.folder / "run.json"

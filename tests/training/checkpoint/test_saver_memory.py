@@ -90,18 +90,15 @@ def test_the_safetensors_library_reads_the_files(tmp_path: Path) -> None:
 def test_bfloat16_is_restored(tmp_path: Path) -> None:
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     value = np.arange(6).astype(bfloat16).reshape(3, 2)
-    folder = storage.write(tmp_path, Content(1, {"w": [Shard((0, 0), value, (3, 2))]}, {}, ABOUT_SAVED))
+    folder = storage.write(tmp_path, Content(1, {"w": [Shard((0, 0), value, (3, 2))]}, {}, ABOUT))
     found = Checkpoint(folder)["w"]
     assert found.dtype == bfloat16
     np.testing.assert_array_equal(found, value)
 
 
-ABOUT_SAVED = ABOUT | {"saved_at": "", "metrics": {}}
-
-
 def test_arrays_are_copied_to_the_host_one_at_a_time(tmp_path: Path) -> None:
     OnDevice.most = 0
-    written = storage.write(tmp_path, Content(2, Split().shards(), {}, ABOUT_SAVED, passing=True))
+    written = storage.write(tmp_path, Content(2, Split().shards(), {}, ABOUT, passing=True))
     assert OnDevice.most <= 2, "one is written while the next is brought"
     assert all((Checkpoint(written)[f"v{number}"] == 1).all() for number in range(5))
 
@@ -147,7 +144,7 @@ def test_a_failed_write_keeps_no_state_in_memory(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(storage, "write", full)
     values = np.ones(1000, np.float32).view(Values)
     reference = weakref.ref(values)
-    contents = [Content(3, {"v": [Shard((0,), values, (1000,))]}, {}, ABOUT_SAVED)]
+    contents = [Content(3, {"v": [Shard((0,), values, (1000,))]}, {}, ABOUT)]
     logging.disable(logging.CRITICAL)  # pytest would keep the error, whose traceback has the state
     try:
         keeps = Saver(CheckpointConfig(), tmp_path, lambda *_: contents.pop(), lambda _: None)

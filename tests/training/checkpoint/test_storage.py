@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from runner.checkpoint.places import Place
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.storage import Content
+from runner.cluster import process
 from runner.engine.base import Shard
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(6, 4)
@@ -25,8 +28,6 @@ ABOUT = {
     "config": {"a": {"b": [1, None, 1e-7]}},
     "seed": 1,
     "versions": {"numpy": np.__version__},
-    "saved_at": "2024-01-01T00:00:00+0000",
-    "metrics": {"eval/loss": 0.1, "train/loss": float("nan")},
 }
 PAST = metric_history.empty(["accuracy"])
 PAST.train.append((2, {"loss": 0.1, "accuracy": np.nan}))
@@ -49,6 +50,24 @@ def content(step: int = 3, run: str = "r", **about: object) -> Content:
         "step": [Shard((), np.array(7, np.int64), ())],
     }
     return Content(step, shards, HISTORY, {**ABOUT, "run": run, **about})
+
+
+def register(
+    folder: Place,
+    run: str,
+    *,
+    tracked: bool = False,
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+    lasting: Mapping[str, object] = MappingProxyType({}),
+) -> SavedRun:
+    """Records a run of this process, as `attempts.begin` does; `name` is that of its folder."""
+    own_folder = folder / (name or run)
+    files.make_folder(own_folder)
+    record = {"run": run, "tracked": tracked, "overrides": list(overrides), "process": process.identity()}
+    record |= {"started": time.time(), **lasting}
+    runs.write_record(own_folder, record)
+    return SavedRun(own_folder, record)
 
 
 def end(run: SavedRun, *, finished: bool = False) -> None:
