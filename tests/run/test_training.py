@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from runner.checkpoint import storage
-from runner.checkpoint.reading import Checkpoint
 from tests import forks
 from tests.nightly import nightly_except
 from tests.run.test_runs import command, recorded, run, steps_of, summary
@@ -19,33 +16,11 @@ pytestmark = pytest.mark.slow
 PROFILED = ["trainer.profile.start=3", "trainer.profile.steps=2"]
 
 
-def last(folder: Path) -> Checkpoint:
-    """Returns the last checkpoint of the only run of a folder."""
-    (held,) = (path.parent for path in folder.glob("checkpoints/*/run.json"))
-    return Checkpoint(storage.place(held, storage.steps(held)[-1]))
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
-def test_a_resumed_run_equals_one_that_was_not_stopped(tmp_path: Path, engine: str) -> None:
-    chosen = ["mesh=batch2", "optimizer=sgd", f"engine={engine}"]
-    library = "jax" if engine == "jax" else "tensorflow"
-    folders = [tmp_path / name for name in ("resumed", "whole")]
-    for folder in folders:
-        folder.mkdir()
-    keep = [f"trainer.checkpoint.folder={folder / 'checkpoints'}" for folder in folders]
-    run(folders[0], *chosen, *PROFILED, keep[0], "trainer.epochs=1")
-    run(folders[0], "resume=latest", keep[0], "trainer.epochs=2", library=library)
-    run(folders[1], *chosen, keep[1], "trainer.epochs=2", "tracking=none")
-    resumed, whole = (last(folder) for folder in folders)
-    assert set(resumed) == set(whole)
-    for path in whole:
-        np.testing.assert_array_equal(resumed[path], whole[path], err_msg=path)
-    assert resumed.history().train == whole.history().train
-    client, found = recorded(folders[0])
-    assert found.data.tags["runner.ended"] == "trained for 2 epochs"
-    assert steps_of(client, found.info.run_id, "train/loss") == [10, 20, 22, 30, 40, 44]
-    assert summary(folders[0])["eval_loss"] == summary(folders[1])["eval_loss"]
+def test_a_few_steps_are_traced(tmp_path: Path, engine: str) -> None:
+    run(tmp_path, f"engine={engine}", "mesh=batch2", *PROFILED, "trainer.epochs=1")
+    client, found = recorded(tmp_path)
     check_profile(client, found.info.run_id, tmp_path)
 
 

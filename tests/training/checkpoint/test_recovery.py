@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -99,22 +98,11 @@ def test_the_record_is_read_again_under_the_lock(
         previous(held, resume=str(folder))
 
 
-@pytest.mark.skipif(os.name != "posix", reason="links and FIFOs")
-def test_a_lock_that_is_not_a_file_rejects_the_run(folder: Path, held: ExitStack) -> None:
-    os.mkfifo(folder / "run.lock")
-    with pytest.raises(ConfigError, match="can't be written"):
-        previous(held, resume=str(folder))
-
-
 def test_later_checkpoints_are_listed_with_what_happens_to_them(folder: Path, held: ExitStack) -> None:
     line = previous(held, resume=f"{folder}@10").describe_other_checkpoints()
     assert line.startswith("resume=aaaa@10: the checkpoints of steps 20, 30 are from after that step and are removed")
     assert "branch=aaaa@10 keeps all" in line
     assert previous(ExitStack(), branch=f"{folder}@10").describe_other_checkpoints() == ""
-
-
-def test_resuming_from_the_last_checkpoint_lists_no_others(folder: Path, held: ExitStack) -> None:
-    assert previous(held, resume=str(folder)).describe_other_checkpoints() == ""
 
 
 class Tracked(Tracker):

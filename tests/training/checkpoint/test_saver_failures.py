@@ -83,13 +83,6 @@ def test_a_later_saved_state_makes_up_for_earlier_failures(tmp_path: Path, disk:
     assert storage.steps(tmp_path) == [30]
 
 
-def test_an_earlier_saved_state_does_not(tmp_path: Path, disk: Any) -> None:
-    disk(lambda step: step == 2 * STEPS)
-    result, _, _ = train(tmp_path, checkpoint=CheckpointConfig(every_steps=5))
-    assert result.unsaved.startswith("the state of step 20 could not be saved")
-    assert storage.steps(tmp_path)[-1] == 15
-
-
 def test_the_last_state_is_tried_again_and_stays_the_best(tmp_path: Path, disk: Any) -> None:
     tries: list[int] = []
     disk(lambda step: tries.append(step) or (tries.count(20) == 1 and step == 20))  # type: ignore[func-returns-value]

@@ -253,12 +253,3 @@ def test_a_process_that_dies_while_it_removes_a_checkpoint_leaves_none(
     assert storage.steps(tmp_path) == []
     storage.clean(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["step-3", "step-\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2", "step-0000000030", "step--00000001"],
-)
-def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
-    assert storage.steps(tmp_path) == []
