@@ -122,7 +122,7 @@ def claim(folder: Place, number: int) -> None:
     try:
         files.create(path, data)
     except FileExistsError:
-        other = files.read_json(path, LARGEST_RECORD)
+        other = {key: str(value) for key, value in files.read_json(path, LARGEST_RECORD).items()}
         if other != process.identity() and not process.is_gone(other):
             problem = f"another process has begun the run at the same time ({path})"
             raise passing(NAME, folder.name, problem=problem, fix="wait for it or stop it") from None

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ValidationError
 
 from runner.config.build import build
-from runner.config.schema import LayoutConfig, MeshConfig, RuleConfig, TrackingConfig, TrainerConfig
+from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, RuleConfig, TrackingConfig, TrainerConfig
 from runner.config.schema_augment import Resize
 from runner.config.schema_task import LanguageModelOptions
 from runner.errors import ConfigError
@@ -34,7 +34,7 @@ from runner.errors import ConfigError
         (TrainerConfig, {"epochs": "many"}, "k.epochs=many: must be an integer; set k.epochs=3"),
         (TrainerConfig, {"epochs": 1.5}, "k.epochs=1.5: must be an integer"),
         (TrainerConfig, {"epochs": True}, "k.epochs=true: must be an integer"),
-        (TrainerConfig, {"nan_rate_factor": "low"}, "k.nan_rate_factor=low: must be a number"),
+        (CheckpointConfig, {"every_minutes": "low"}, "k.every_minutes=low: must be a number"),
         (TrainerConfig, {"epoch": 3}, "k.epoch: unknown key (k has epochs, steps, tokens, steps_per_epoch"),
         (Resize, {}, "k.size is required; write size: [224,224]"),
     ],
@@ -58,17 +58,20 @@ def test_values_are_converted_as_omegaconf_does() -> None:
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text("10aeyYs.-_x", max_size=4)
 
 
-@given(st.sampled_from([("epochs", int), ("nan_rate_factor", float), ("verify_first", bool)]), SCALARS)
-def test_every_scalar_is_converted_or_rejected_as_by_omegaconf(key: tuple[str, type], value: Any) -> None:
-    name, _ = key
+KEYS = [(TrainerConfig, "epochs"), (CheckpointConfig, "every_minutes"), (TrainerConfig, "verify_first")]
+
+
+@given(st.sampled_from(KEYS), SCALARS)
+def test_every_scalar_is_converted_or_rejected_as_by_omegaconf(key: tuple[Any, str], value: Any) -> None:
+    kind, name = key
     try:
-        structured = OmegaConf.structured(TrainerConfig)
+        structured = OmegaConf.structured(kind)
         OmegaConf.set_readonly(structured, False)
         structured[name] = value
         expected = structured[name]
     except ValidationError:
         with pytest.raises(ConfigError):
-            build(TrainerConfig, {name: value}, "k")
+            build(kind, {name: value}, "k")
     else:
-        typed = getattr(build(TrainerConfig, {name: value}, "k"), name)
+        typed = getattr(build(kind, {name: value}, "k"), name)
         assert (type(typed), typed) == (type(expected), expected)
