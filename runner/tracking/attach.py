@@ -80,13 +80,11 @@ def attach(config: TrackingConfig, run_id: str | None) -> Attachment:
         store = stores.open_tracking(config)
         try:
             run = store.client.get_run(run_id)
+            if run.info.lifecycle_stage != "active":
+                raise LookupError(f"it was deleted: run `mlflow runs restore --run-id {run_id}`")
         except Exception as error:
-            problem = f"has no run {run_id} ({reason(error)})"
             raise TrackingError(
-                f"tracking.uri={shown(store.uri)} {problem}; set tracking.uri=<its store>, or tracking=none"
+                f"tracking.uri={shown(store.uri)} has no run {run_id}; set tracking.uri=<its store>, or tracking=none "
+                f"({reason(error)})"
             ) from error
-    if run.info.lifecycle_stage != "active":
-        raise TrackingError(
-            f"run {run_id} was deleted; run `mlflow runs restore --run-id {run_id}`, or set tracking=none"
-        )
     return Attachment(replace(store, experiment_id=str(run.info.experiment_id)), run_id)

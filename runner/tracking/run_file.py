@@ -1,7 +1,7 @@
 """The file of a run's records in the run's folder; every record is in it before it is sent.
 
 It has a line of JSON per record, below a head for each process that has written to it. A line `sent` says that the
-store has every record above it.
+store has every record above it. A record that is in it twice is sent twice, and stored once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.tracking.records import Record, from_json, to_json
 
 PATTERN = "tracking-*.jsonl"
 _HEAD = "head"
-_SENT = b'{"kind": "sent"}\n'
+_SENT = '{"kind": "sent"}'
 
 
 def path_of(folder: Path, run_id: str) -> Path:
@@ -52,7 +52,8 @@ class RunFile:
         """Appends records; with `sync`, returns only when they are on the disk.
 
         Raises:
-          OSError: the disk is full or can't be written, or the file is another user's; it is as before.
+          OSError: the disk is full or can't be written, or the file is another user's. It may have a part of the
+            records, so append all of them again.
           HeldError: another process writes to it.
         """
         lines = [to_json(record) for record in records]
@@ -61,9 +62,8 @@ class RunFile:
                 os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             if self._lock is None:
                 self._lock = _locked(self.path)
-            # An earlier process may have died in the middle of a line.
-            lines = ["", json.dumps(self._head), *lines]
-        append_whole(self.path, "".join(f"{line}\n" for line in lines).encode(), sync=sync)
+            lines = [json.dumps(self._head), *lines]
+        _append(self.path, lines, sync=sync)
         self._has_head = True
 
     def close(self, *, sent: bool) -> None:
@@ -71,34 +71,19 @@ class RunFile:
         if sent and self._has_head:
             # Without the mark, all of it is sent again, and the store leaves out what it has.
             with suppress(OSError):
-                append_whole(self.path, _SENT)
+                _append(self.path, [_SENT])
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
 
-def append_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
-    """Appends bytes to a file completely, or raises OSError and leaves it as it was.
-
-    With `sync`, it returns only when they are on the disk.
-    """
-    is_new = not path.exists()
-    # Unbuffered: after an error, a buffer would be written again as the file closes.
-    with path.open("ab", buffering=0) as file:
-        before = file.tell()
-        remaining = memoryview(data)
-        try:
-            while remaining:
-                written = file.write(remaining)
-                remaining = remaining[written:]
-            if sync:
-                os.fsync(file.fileno())
-        except OSError:
-            with suppress(OSError):
-                file.truncate(before)
-                if is_new:
-                    path.unlink()
-            raise
+def _append(path: Path, lines: Sequence[str], *, sync: bool = False) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        # The last write, of this process or an earlier one, may have ended in the middle of a line.
+        file.write("".join(f"\n{line}" for line in lines) + "\n")
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)
@@ -117,7 +102,7 @@ class Unsent:
 def is_unsent(path: Path) -> bool:
     """Returns whether a file does not end with the mark; False if it can't be read."""
     try:
-        return not path.read_bytes().endswith(_SENT)
+        return not path.read_text(encoding="utf-8", errors="replace").endswith(f"{_SENT}\n")
     except OSError:
         return False
 
@@ -134,7 +119,7 @@ def opened(path: Path) -> Iterator[Unsent]:
     lock = _locked(path)
     try:
         yield parsed(path)
-        append_whole(path, _SENT)
+        _append(path, [_SENT])
     finally:
         os.close(lock)
 

@@ -1,6 +1,4 @@
 import math
-import os
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,6 @@ from runner.tracking.records import (
     from_json,
     to_json,
 )
-from runner.tracking.run_file import append_whole
 
 
 @pytest.mark.parametrize(
@@ -79,17 +76,3 @@ def test_a_long_param_is_cut_with_a_mark():
     value = clean_params({"long": "x" * 7000})["long"]
     assert len(value) == PARAM_LIMIT
     assert value.endswith(" ... [cut, 7000 characters]")
-
-
-def test_what_is_appended_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a"
-    append_whole(path, b"one", sync=True)
-    append_whole(path, b"two")
-
-    def failing(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", failing)
-    with pytest.raises(OSError, match="Input/output"):
-        append_whole(path, b"three", sync=True)
-    assert path.read_bytes() == b"onetwo"

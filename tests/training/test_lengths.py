@@ -54,15 +54,6 @@ def test_more_steps_than_int32_can_count_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "wanted"), [({}, 12), ({"image": ["rows", None]}, 12), ({"image": ["model", None]}, 10)]
-)
-def test_an_evaluation_batch_is_a_multiple_of_the_batch_axis(inputs: dict[str, list[str | None]], wanted: int) -> None:
-    made = config(batch_size=8)
-    made = with_keys(made, {"mesh.axes": {"batch": 4, "rows": 4, "model": 2}, "layout.inputs": inputs})
-    assert lengths.eval_sizes(made, 10)[1] == wanted
-
-
-@pytest.mark.parametrize(
     ("given", "batch", "examples", "expected"),
     [(None, 12, 10_000, 1000), (None, 1200, 10_000, 1200), (60, 12, 10_000, 60), (None, 12, 357, 357)],
 )

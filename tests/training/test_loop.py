@@ -26,7 +26,7 @@ from runner.config.schema import (
 from runner.engine import lengths
 from runner.engine.base import HostBatches, PlacedBatches
 from runner.engine.common import Engine
-from runner.errors import ConfigError, EngineError, NotFiniteError
+from runner.errors import ConfigError, NotFiniteError
 from runner.plan.checks.trainer import with_metrics
 from runner.task.base import Evaluation
 from runner.train import feed, loop, profile
@@ -124,13 +124,6 @@ def test_nan_in_the_data_is_named_by_array_and_row() -> None:
     assert told == f"array x of the dataset has NaN or Inf in row {row} of the first batch; correct the data"
 
 
-def test_stop_ends_the_run_and_continue_logs_the_loss(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"the loss is inf at step 9 and trainer\.on_nan=stop"):
-        train(config(), NumpyEngine(explodes=8), tmp_path / "a")
-    result, _ = train(config(on_nan="continue"), NumpyEngine(explodes=8), tmp_path / "b")
-    assert result.steps == 2 * STEPS
-
-
 @pytest.mark.parametrize("saves", [True, False])
 def test_early_stopping_ends_the_run_and_leaves_the_best_weights(tmp_path: Path, saves: bool) -> None:
     engine = NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65])
@@ -148,16 +141,6 @@ def test_early_stopping_ends_the_run_and_leaves_the_best_weights(tmp_path: Path,
     if saves:
         assert storage.steps(tmp_path)[-1] == 4 * STEPS, "the last step is saved as it was left"
         assert float(Checkpoint(storage.place(tmp_path, 4 * STEPS))["d1/w"]) == weights[3]
-
-
-def test_a_resumed_run_stops_early_at_the_same_step(tmp_path: Path) -> None:
-    run = config(epochs=9, early_stopping=EARLY, checkpoint=CheckpointConfig(keep=9, best="eval/accuracy"))
-    whole, _ = train(run, NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65]), tmp_path)
-    checkpoint = Checkpoint(storage.place(tmp_path, 2 * STEPS))
-    rest = NumpyEngine(accuracies=[0.6, 0.65])
-    rest.load_state(checkpoint)
-    resumed, _ = train(run, rest, tmp_path, checkpoint)
-    assert (resumed.ended, resumed.steps) == (whole.ended, whole.steps)
 
 
 def by_steps(steps: int, every: int | None, **trainer: Any) -> RunConfig:

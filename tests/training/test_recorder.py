@@ -119,15 +119,6 @@ def test_a_call_is_read_only_when_the_next_one_was_started() -> None:
     assert (len(first.reads), len(second.reads)) == (1, 1)
 
 
-def test_flush_logs_the_shorter_last_window_once() -> None:
-    log = Log()
-    recorder = make(log, 10)
-    feed(recorder, [1.0] * 10 + [4.0, 6.0], [6, 6])
-    recorder.flush()
-    recorder.flush()
-    assert log.losses == [(10, 1.0), (12, 5.0)]
-
-
 @pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
 def test_a_nan_or_inf_loss_raises_with_its_step(bad: float) -> None:
     recorder = make(Log())

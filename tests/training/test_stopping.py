@@ -80,17 +80,6 @@ def reduced(config: PlateauConfig, values: list[float]) -> list[tuple[int, float
     return reductions(config, goal, evaluations(values))
 
 
-def test_a_plateau_reduces_the_rate_after_patience_evaluations_and_again_after_the_cooldown() -> None:
-    config = PlateauConfig("eval/loss", factor=0.5, patience=2, min_delta=0.0, cooldown=1)
-    # The evaluation of step 40 is within the cooldown; 50 and 60 don't improve on step 10.
-    assert reduced(config, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]) == [(30, 0.5), (50, 0.25)]
-    assert reduced(config, [1.0, 0.9, 0.8, 0.7]) == []
-    assert reduced(PlateauConfig("eval/loss", factor=0.5, patience=1, min_factor=0.3), [1.0, 1.0, 1.0, 1.0]) == [
-        (20, 0.5),
-        (30, 0.3),
-    ]
-
-
 @given(st.lists(st.floats(0, 1), max_size=12), st.integers(1, 3))
 def test_the_reductions_of_a_longer_run_begin_with_those_of_a_shorter_one(values: list[float], patience: int) -> None:
     # So a resumed run has the reductions of the run that was not interrupted.
