@@ -37,6 +37,7 @@ CONFIG = "config.yaml"
 INCOMPLETE = "runner.incomplete_logs"
 _DEFAULT_LAYOUT = "replicated"
 _LISTED_GROUPS = ("model", "mesh", "layout", "engine", "dataset", "task", "optimizer")
+_TAGGED_GROUPS = ("model", "mesh", "layout", "engine", "dataset", "experiment")
 _LISTED_KEYS = (
     "dataset.batch_size",
     "engine.precision",
@@ -86,7 +87,7 @@ def open_run(
     options = choices()
     typed_keys = [key_of(override) for override in as_typed(HydraConfig.get().overrides.task)]
     tags = {metrics.TAG: json.dumps(metric_directions(config.task))}
-    for group in (*_LISTED_GROUPS, "experiment"):
+    for group in _TAGGED_GROUPS:
         if group in options:
             tags[f"runner.{group}"] = options[group]
     spec = RunSpec(
