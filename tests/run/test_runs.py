@@ -27,8 +27,8 @@ STAGES = [  # in a run's order
     "preparing digits",
     "opening the run's record in MLflow",
     f"loading TensorFlow {version('tensorflow')}",
-    "building the model",
     "checking the mesh's arithmetic",
+    "building the model",
     "compiling the step",
     "compiling the evaluation",
     "writing the results",
@@ -104,8 +104,8 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert len(lines) <= 31 - 1, "a run by default has one more epoch"
     assert max(map(len, (line for line in lines if line.startswith("epoch ")))) <= 80, "a line of a terminal"
     assert [line for line in lines if line.startswith("config: ")] == [
-        "config: dataset=digits, mesh=batch2, trainer.epochs=2, trainer.progress=lines, else the defaults "
-        "(run/config.yaml)"
+        "config: dataset=digits, trainer.log_model=false, trainer.progress=lines, mesh=batch2, trainer.epochs=2, "
+        "trainer.log_model=true, else the defaults (run/config.yaml)"
     ]
     assert [one for one in STAGES if "loading" not in one] == stages_of(done.stdout), "forked with its library loaded"
     log = (tmp_path / "run" / "runner.log").read_text()
