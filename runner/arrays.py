@@ -130,15 +130,14 @@ FIELDS = tuple(field.name for field in fields(Arrays))
 @cache
 def of(module: ModuleType) -> Arrays:
     """Returns the functions of `numpy`, `tensorflow` or `jax.numpy`, which is imported."""
-    makers = {"numpy": _of_numpy, "tensorflow": _of_tensorflow, "jax.numpy": _of_jax}
-    name = module.__name__
-    for known, make in makers.items():
-        # By its `__name__` the module that is imported as tensorflow may be an inner one, as `tensorflow._api.v2.v2`.
-        if name == known or name.startswith(f"{known}."):
-            namespace = make(module)
-            # The losses of a head are written in the other functions of the same namespace.
-            return replace(namespace, head_losses=partial(head_losses, namespace))
-    raise ValueError(f"unknown array module {name}; known modules: {', '.join(makers)}")
+    makers = {"numpy": _of_numpy, "tensorflow": _of_tensorflow, "jax": _of_jax}
+    # The module that is imported as tensorflow may be an inner one, as `tensorflow._api.v2.v2`.
+    name = module.__name__.partition(".")[0]
+    if name not in makers:
+        raise ValueError(f"unknown array module {name}; known modules: {', '.join(makers)}")
+    namespace = makers[name](module)
+    # The losses of a head are written in the other functions of the same namespace.
+    return replace(namespace, head_losses=partial(head_losses, namespace))
 
 
 def elementary(module: ModuleType) -> Elementary:

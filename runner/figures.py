@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unicodedata import east_asian_width
 
 import numpy as np
 import numpy.typing as npt
@@ -91,11 +90,7 @@ def save(figure: Figure, path: Path) -> None:
 def short(name: str, longest: int = _LONGEST_NAME) -> str:
     """Returns a name that fits below an image, in one line that any font can draw."""
     name = clean(" ".join(name.split()))
-    # East Asian characters are twice as wide.
-    widths = np.cumsum([2 if east_asian_width(character) in "WF" else 1 for character in name])
-    if not name or widths[-1] <= longest:
-        return name
-    return name[: np.searchsorted(widths, longest - 1, "right")] + "…"
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def ink(color: object) -> str:
@@ -191,7 +186,7 @@ def against(
     path: Path,
     metric: str,
     key: str,
-    series: Mapping[str, Sequence[tuple[str, float, float]]],
+    series: Mapping[str, Sequence[tuple[str, float]]],
     *,
     joined: bool = True,
 ) -> None:
@@ -201,25 +196,22 @@ def against(
       path: PNG file to write.
       metric: its name.
       key: across.
-      series: what is the same for some points, to their (value of the key, mean, deviation); at most seven.
+      series: what is the same for some points, to their (value of the key, metric); at most seven.
       joined: connects numeric values.
     """
-    texts = list(dict.fromkeys(text for points in series.values() for text, _, _ in points))
+    texts = list(dict.fromkeys(text for points in series.values() for text, _ in points))
     numbers = [_number(text) for text in texts]
     is_numeric = not any(map(math.isnan, numbers))
     places = dict(zip(texts, numbers if is_numeric else map(float, range(len(texts))), strict=True))
     figure, axes = subplots(1, 1, (7.5, 4.4))
     for index, (label, points) in enumerate(series.items()):
         ordered = sorted(points, key=lambda point: places[point[0]])
-        # Points of several series in one category are drawn side by side.
-        offset = 0.0 if is_numeric else 0.07 * (index - (len(series) - 1) / 2)
-        x = [places[text] + offset for text, _, _ in ordered]
-        y = [mean for _, mean, _ in ordered]
-        errors = [deviation for _, _, deviation in ordered]
-        look: Options = {"color": SERIES[index], "marker": "o", "ms": 6, "capsize": 3, "label": label or None}
+        x = [places[text] for text, _ in ordered]
+        y = [value for _, value in ordered]
+        look: Options = {"color": SERIES[index], "marker": "o", "ms": 6, "label": label or None}
         look["lw"] = 1.6 if is_numeric and joined else 0.0
         look["linestyle"] = (0, (4, 3)) if index % 2 else "solid"
-        axes.errorbar(x, y, yerr=errors if any(errors) else None, elinewidth=1.2, alpha=0.85, **look)
+        axes.plot(x, y, alpha=0.85, **look)
     if is_numeric and min(numbers, default=0.0) > 0 and max(numbers) >= 8 * min(numbers):
         # Sweeps usually double, or go by tens.
         axes.set_xscale("log")
@@ -398,9 +390,8 @@ def _draw_shards(axes: Axes, mesh: Mapping[str, int], row: Sharded, middle: floa
     for (index, one), (column, other) in itertools.product(enumerate(down), enumerate(across)):
         color = of_shard(mesh, {**one, **other})
         corner = (left + width * column / len(across), top + height * index / len(down))
-        edge = color if is_fine else _EDGE
         size = (width / len(across), height / len(down))
-        axes.add_patch(Rectangle(corner, *size, facecolor=color, edgecolor=edge, lw=0.6))
+        axes.add_patch(Rectangle(corner, *size, facecolor=color, edgecolor=color if is_fine else _EDGE, lw=0.6))
     axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=_EDGE, lw=0.8))
 
 

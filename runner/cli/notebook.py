@@ -31,10 +31,11 @@ from runner.config.quoting import quoted
 from runner.config.schema import RunConfig
 from runner.engine.registry import keras_package
 from runner.errors import EXIT_REFUSED, ConfigError, DataError, EngineError, TrackingError, invalid
-from runner.host import folders, session
+from runner.host import session
 from runner.host.late import late
 from runner.host.paths import outputs_dir, random_part
 from runner.plan.checks.run import convert
+from runner.tracking import run_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,12 +150,12 @@ def train(*overrides: str, config_dir: str | Path | None = None) -> OpenedRun:
         folder = outputs_dir() / "runs" / f"{stamp}-{random_part()}"
         arguments.append(f"{_RUN_DIR}={quoted(folder.as_posix())}")
     run_command("runner", arguments)
-    run_id = folders.noted_run(folder)
-    if run_id is None:
-        raise EngineError(f"the run left no record in {folder}")
     if config.tracking.name == "none":
         return _of_folder(folder)
-    return open_run(run_id, config.tracking.uri)
+    files = sorted(folder.glob(run_file.PATTERN), key=lambda file: file.stat().st_mtime)
+    if not files:
+        raise EngineError(f"the run left no record in {folder}")
+    return open_run(run_file.run_id_of(files[-1]), config.tracking.uri)
 
 
 def run_command(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:

@@ -19,7 +19,6 @@ from runner.host.lock import HeldError, lock_until_exit
 
 # A file in each folder that a command has claimed. It is locked as long as the command's process lives.
 MARK = ".runner"
-_RUN = "run: "
 _PROCESS = "process: "
 # Mode of folders whose content is trusted later: others may read it.
 OWN_MODE = 0o755
@@ -85,13 +84,10 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
             _write_mark(folder)
         elif hold:
             # The mark may be another user's. Its text is for people only; the lock is what counts.
-            run = noted_run(folder)
             with suppress(OSError):
-                _write_mark(folder, *([] if run is None else [f"{_RUN}{run}"]))
+                _write_mark(folder)
     except HeldError as error:
-        process = _field(folder, _PROCESS)
-        writer = f"process {process}" if process else "another process"
-        problem = f"{writer} is writing into this folder"
+        problem = f"{_writer(folder)} is writing into this folder"
         raise passing(key, folder, problem=problem, fix=f"set {key}={folder}-2") from error
     except OSError as error:
         remove_empty(created)
@@ -121,28 +117,16 @@ def _release(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_mark(folder: Path, *lines: str) -> None:
-    process = f"{_PROCESS}{os.getpid()} on {platform.node()}"
-    (folder / MARK).write_text("".join(line + "\n" for line in (_MARK_TEXT, process, *lines)))
+def _write_mark(folder: Path) -> None:
+    (folder / MARK).write_text(f"{_MARK_TEXT}\n{_PROCESS}{os.getpid()} on {platform.node()}\n")
 
 
-def note_run(folder: Path, run: str) -> None:
-    """Writes the run that writes into a claimed folder to the folder's mark; raises OSError."""
-    _write_mark(folder, f"{_RUN}{run}")
-
-
-def noted_run(folder: Path) -> str | None:
-    """Returns the run in a folder's mark; None if there is none."""
-    return _field(folder, _RUN)
-
-
-def _field(folder: Path, field: str) -> str | None:
-    """Returns the value of a field of a folder's mark; None if it has no such field, or can't be read."""
-    try:
+def _writer(folder: Path) -> str:
+    """Returns the process in a folder's mark, in words."""
+    with suppress(OSError, ValueError, IndexError):
         lines = (folder / MARK).read_text().splitlines()
-    except (OSError, ValueError):
-        return None
-    return next((line.removeprefix(field) for line in lines if line.startswith(field)), None)
+        return f"process {lines[1].removeprefix(_PROCESS)}"
+    return "another process"
 
 
 def check(key: str, folder: Path) -> None:

@@ -31,6 +31,11 @@ def path_of(folder: Path, run_id: str) -> Path:
     return folder / f"tracking-{run_id}.jsonl"
 
 
+def run_id_of(file: Path) -> str:
+    """Returns the run whose records a file has, by its name."""
+    return file.stem.removeprefix("tracking-")
+
+
 def sync_command(folder: Path) -> str:
     """Returns the command that sends what the runs of a folder could not send."""
     command = "python -m runner.runs sync"

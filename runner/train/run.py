@@ -29,8 +29,8 @@ from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
 from runner.errors import EngineError, UnsavedError
-from runner.host import folders, stages
-from runner.host.outputs import quiet_native_log, required, spared
+from runner.host import stages
+from runner.host.outputs import quiet_native_log, required
 from runner.host.outputs import warn as warn_of_disk
 from runner.host.signals import heard
 from runner.layout import mesh
@@ -158,9 +158,6 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     (folder / "config.yaml").write_text(yaml_text)
                 tracker = until_recorded.enter_context(recorded(_tracker(config, content, run_id), console))
                 until_recorded.enter_context(limits.explained(config.mesh))
-                if team.is_first:
-                    with spared(str(folder / folders.MARK)):
-                        folders.note_run(folder, tracker.run_id or folder.name)
 
                 if previous is not None and not previous.branches:
                     to_continue = previous.run

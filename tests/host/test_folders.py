@@ -6,7 +6,6 @@ import ast
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +32,7 @@ ALLOWED = {
     "runner/host/folders.py": "files by name, in a folder that was claimed, and folders that are empty",
     "runner/host/lock.py": "a file that is empty or holds a process id",
     "runner/tracking/run_file.py": "a file that it has just made, and that the disk did not take",
+    "runner/tracking/store.py": "an unfinished database of its own, whose place it takes",
 }
 
 
@@ -137,37 +137,6 @@ def test_removing_by_name_leaves_other_files_and_follows_no_link(data: Path, tmp
     folders.remove_files(own, ["sub/a", "link", "missing", "missing/too"])
     assert tree(own) == {"sub": None, "sub/b": ""}
     assert (data / "config.yaml").read_text() == "precious"
-
-
-def run(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=folder,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("module", "arguments"),
-    [
-        ("runner", ["hydra.run.dir=.", "tracking=none"]),
-        ("runner", ["hydra.run.dir={data}/../new", "hydra.output_subdir=../data", "trainer.epochs=0"]),
-        ("runner.plan", ["-m", "hydra.sweep.dir={data}", "mesh=single,batch2"]),
-    ],
-)
-def test_a_command_in_a_users_folder_leaves_it_as_it_is(module: str, arguments: list[str], data: Path) -> None:
-    before = tree(data.parent)
-    done = run(data, module, *(one.format(data=data) for one in arguments))
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert len(done.stderr.splitlines()) == 1
-    assert tree(data.parent) == before
 
 
 def test_every_place_that_removes_files_is_known() -> None:

@@ -74,5 +74,5 @@ def test_every_function_of_the_namespace_is_called() -> None:
 
 
 def test_a_namespace_of_another_library_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"unknown array module os; known modules: numpy, tensorflow, jax\.numpy"):
+    with pytest.raises(ValueError, match=r"unknown array module os; known modules: numpy, tensorflow, jax"):
         arrays.of(os)

@@ -229,6 +229,6 @@ def test_pictures_draw_any_name_literally(tmp_path: Path, name: str) -> None:
     confusion(tmp_path / "b.png", np.ones((30, 30), int), names * 10)
     examples(tmp_path / "c.png", images, [(name, name)] * 3, "title")
     curves(tmp_path / "g.png", {name: [Curve(name, [(0.0, 1.0), (1.0, 2.0)])]}, name)
-    against(tmp_path / "h.png", name, name, {name: [(name, 1.0, 0.1), ("b", 2.0, 0.0)]})
+    against(tmp_path / "h.png", name, name, {name: [(name, 1.0), ("b", 2.0)]})
     draw.segmentation(tmp_path / "e.png", images, classes, classes, names)
     draw.predicted(tmp_path / "f.png", values, values, names)

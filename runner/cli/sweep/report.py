@@ -178,10 +178,10 @@ def _write(sweep: Sweep, entries: Sequence[Entry], table: tables.Table, draw: Dr
 
 def _draw(path: Path, metric: str, key: str, judged: Sequence[Entry]) -> None:
     """Draws a metric by one key; jobs that share the other keys are joined if the values of the key are numbers."""
-    series: dict[str, list[tuple[str, float, float]]] = {}
+    series: dict[str, list[tuple[str, float]]] = {}
     for entry in judged:
         others = varied_name({name: value for name, value in entry.job.varied.items() if name != key})
-        series.setdefault(others, []).append((entry.job.varied[key], entry.value(metric), 0.0))
+        series.setdefault(others, []).append((entry.job.varied[key], entry.value(metric)))
     are_related = len(series) <= len(figures.SERIES)
     if not are_related:  # more series than colors are points without a name
         series = {"": [point for points in series.values() for point in points]}
