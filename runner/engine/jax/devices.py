@@ -37,3 +37,5 @@ def make_devices(config: MeshConfig) -> None:
             jax.config.update("jax_num_cpu_devices", mesh.size(config.axes) // team.count)
     if team.count > 1:
         processes.connect(team)
+        # In all processes at once: each waits for the devices of the others, and gives up after two minutes.
+        jax.devices()
