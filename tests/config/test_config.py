@@ -164,17 +164,6 @@ def test_every_key_has_a_comment_or_is_explained_by_the_head(path: Path) -> None
     assert bare == []
 
 
-def test_conversion_gives_dataclasses_of_plain_python_values() -> None:
-    config = convert(composed("mesh=batch4_model2", "layout.rules=[{match:'d1/kernel',spec:[null,model]}]"))
-    for name, kind in GROUPS.items():
-        assert type(getattr(config, name)) is kind
-    assert config.layout.rules == [schema.RuleConfig("d1/kernel", [None, "model"])]
-    assert type(config.layout.rules) is list
-    assert type(config.mesh.axes) is dict
-    assert type(config.optimizer.schedule) is schema.ScheduleConfig
-    assert type(config.optimizer.clip) is schema.ClipConfig
-
-
 def test_conversion_settles_a_free_axis_and_whole_numbers_of_float_keys() -> None:
     config = convert(composed("mesh.axes.batch=-1", "optimizer.learning_rate=1"))
     assert config.mesh.axes == {"batch": 8}

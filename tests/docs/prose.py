@@ -1,13 +1,8 @@
-"""Sentences of the pages, and measures of their language.
-
-`python -m tests.docs.prose` lists each page with its number of sentences, their average and greatest length in words,
-and the sentences and cells that are too long.
-"""
+"""Sentences of the pages, and measures of their language."""
 
 from __future__ import annotations
 
 import re
-from statistics import mean
 
 from tests.docs import pages
 
@@ -15,10 +10,6 @@ from tests.docs import pages
 LONGEST = 25
 # Most words of a page's average sentence.
 AVERAGE = 18
-# Most words of a table's cell: more is prose.
-CELL = 20
-# Most characters of a command's line, its comment left out. CI copies the lines with `&&`, so each is one line.
-COMMAND = 100
 # Pages that a program writes from results, error lines included.
 GENERATED = ("keras_examples", "keras_hub_models", "reference")
 # Terms that visitors search for: one page at least must have each.
@@ -117,44 +108,6 @@ def sentences(page: str) -> list[str]:
     return found
 
 
-def long_cells(page: str) -> list[str]:
-    """Returns the cells of a page's tables that have too many words; code counts as one."""
-    rows = re.findall(r"^\|(.+)\|$", written(page), flags=re.M)
-    return [cell.strip() for row in rows for cell in row.split("|") if len(cell.split()) > CELL]
-
-
-def long_commands(page: str) -> list[str]:
-    """Returns the lines of a page's commands that are too long and have a place to break them."""
-    found = []
-    for kind, text in pages.blocks(page):
-        if kind.split(" ")[0] != "sh":
-            continue
-        for line in text.splitlines():
-            command = re.sub(r"\s+# .*$", "", line)
-            words = re.sub(r"'[^']*'|\"[^\"]*\"", "quoted", command.removesuffix("\\")).split()
-            if len(command) > COMMAND and len(words) > 1 and "&&" not in line and "$(" not in line:
-                found.append(line)
-    return found
-
-
 def private_words(text: str) -> list[str]:
     """Returns the old or private words of a text, in order."""
     return [" ".join(match.group().split()) for match in _PRIVATE.finditer(text)]
-
-
-def main() -> None:
-    """Prints the measures of each page."""
-    for page in pages.names():
-        lengths = [len(sentence.split()) for sentence in sentences(page)]
-        if page in GENERATED or not lengths:
-            continue
-        print(f"{page:20} {len(lengths):4} sentences, {mean(lengths):4.1f} words, longest {max(lengths)}")
-        for sentence in sentences(page):
-            if len(sentence.split()) > LONGEST:
-                print(f"    {len(sentence.split())}: {sentence}")
-        for cell in long_cells(page):
-            print(f"    a cell of {len(cell.split())} words: {cell}")
-
-
-if __name__ == "__main__":
-    main()
