@@ -46,19 +46,13 @@ def check(config: RunConfig) -> None:
     _check_keys(config.engine)
     entry = ENGINES[config.engine.name]
     if config.engine.precision not in entry.precisions:
-        raise invalid(
-            "engine.precision",
-            config.engine.precision,
-            problem=f"engine={config.engine.name} supports float32 only",
-            fix="set engine=jax, or engine.precision=float32",
-        )
+        problem = f"engine={config.engine.name} supports float32 only"
+        fix = "set engine=jax, or engine.precision=float32"
+        raise invalid("engine.precision", config.engine.precision, problem=problem, fix=fix)
     if config.engine.state != "float32" and config.engine.precision != "bfloat16":
-        raise invalid(
-            "engine.state",
-            config.engine.state,
-            problem="must be float32 with engine.precision=float32, whose layers use float32 weights",
-            fix="set engine.precision=bfloat16 too, or remove engine.state",
-        )
+        problem = "must be float32 with engine.precision=float32, whose layers use float32 weights"
+        fix = "set engine.precision=bfloat16 too, or remove engine.state"
+        raise invalid("engine.state", config.engine.state, problem=problem, fix=fix)
     if entry.full:
         return
     if place.count(config.cluster) > 1:

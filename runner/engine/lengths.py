@@ -146,12 +146,8 @@ def run_length(config: RunConfig, examples: int, tokens: int) -> RunLength:
 
 def _steps_of_tokens(config: TaskConfig, tokens: int, per_step: int) -> int:
     if not per_step:
-        raise invalid(
-            "trainer.tokens",
-            tokens,
-            problem=f"the examples of this dataset are not tokens to task={config.name}",
-            fix="set trainer.steps or trainer.epochs",
-        )
+        problem = f"the examples of this dataset are not tokens to task={config.name}"
+        raise invalid("trainer.tokens", tokens, problem=problem, fix="set trainer.steps or trainer.epochs")
     # A division that rounds up.
     steps = -(-tokens // per_step)
     if steps > _MAX_STEPS:
@@ -160,12 +156,8 @@ def _steps_of_tokens(config: TaskConfig, tokens: int, per_step: int) -> int:
 
 
 def _raise_too_long(key: str, value: int, largest: int, unit: str) -> None:
-    raise invalid(
-        f"trainer.{key}",
-        value,
-        problem=f"must be at most {largest} with {unit}: steps are counted in int32",
-        fix=f"set trainer.{key}={largest} or less",
-    )
+    problem = f"must be at most {largest} with {unit}: steps are counted in int32"
+    raise invalid(f"trainer.{key}", value, problem=problem, fix=f"set trainer.{key}={largest} or less")
 
 
 def epoch_steps(dataset: DatasetConfig, trainer: TrainerConfig, examples: int) -> int:
@@ -199,21 +191,13 @@ def _check_batch(config: DatasetConfig, examples: int, multiple: int) -> None:
         largest = examples // multiple * multiple
     else:
         largest = _rounded_up(examples, multiple)
+    key = "dataset.batch_size"
     split = f"split {config.train} has {examples} examples"
     if largest == 0:
-        raise invalid(
-            "dataset.batch_size",
-            batch,
-            problem=f"{split}, fewer than the smallest batch of this mesh, {multiple}",
-            fix="set dataset.remainder=pad, or choose a smaller mesh",
-        )
+        problem = f"{split}, fewer than the smallest batch of this mesh, {multiple}"
+        raise invalid(key, batch, problem=problem, fix="set dataset.remainder=pad, or choose a smaller mesh")
     if batch > largest:
-        raise invalid(
-            "dataset.batch_size",
-            batch,
-            problem=f"must be at most {largest}: {split}",
-            fix=f"set dataset.batch_size={largest} or less",
-        )
+        raise invalid(key, batch, problem=f"must be at most {largest}: {split}", fix=f"set {key}={largest} or less")
 
 
 def eval_sizes(config: RunConfig, examples: int, *, mixes_rows: bool = False) -> tuple[int, int]:

@@ -35,12 +35,8 @@ def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
                 problem = f"reproduces a bug of {other.keras_class} and works with optimizer={name} only"
                 raise invalid(f"optimizer.{key}", True, problem=problem, fix=f"remove optimizer.{key}")
     if config.nesterov and not config.momentum:
-        raise invalid(
-            "optimizer.nesterov",
-            True,
-            problem="needs a momentum, but optimizer.momentum is 0",
-            fix="set optimizer.momentum=0.9 or optimizer.nesterov=false",
-        )
+        problem = "needs a momentum, but optimizer.momentum is 0"
+        raise invalid("optimizer.nesterov", True, problem=problem, fix="set optimizer.momentum=0.9")
     _check_clip(config.clip)
     _check_schedule(config.schedule)
 
@@ -63,19 +59,11 @@ def _check_rule_keys(config: OptimizerConfig) -> None:
     for key in sorted(set().union(*RULE_KEYS.values())):
         value = getattr(config, key)
         if value is not None and key not in used:
-            raise invalid(
-                f"optimizer.{key}",
-                value,
-                problem=f"optimizer={config.name} has no such key (its keys: {', '.join(used)})",
-                fix=f"remove optimizer.{key}, or choose an optimizer that has it",
-            )
+            problem = f"optimizer={config.name} has no such key (its keys: {', '.join(used)})"
+            raise invalid(f"optimizer.{key}", value, problem=problem, fix=f"remove optimizer.{key}")
         if value is None and key in used:
-            raise invalid(
-                f"optimizer.{key}",
-                None,
-                problem=f"optimizer={config.name} needs a value",
-                fix=f"set optimizer.{key}",
-            )
+            problem = f"optimizer={config.name} needs a value"
+            raise invalid(f"optimizer.{key}", None, problem=problem, fix=f"set optimizer.{key}")
 
 
 def _check_clip(config: ClipConfig) -> None:
@@ -83,12 +71,9 @@ def _check_clip(config: ClipConfig) -> None:
     used = [key for key in ("norm", "global_norm", "value") if getattr(config, key) is not None]
     if len(used) > 1:
         first, second = used[:2]
-        raise invalid(
-            f"optimizer.clip.{second}",
-            getattr(config, second),
-            problem=f"only one kind of gradient clipping can be used, but clip.{first} is set too",
-            fix=f"set optimizer.clip.{first}=null, or remove optimizer.clip.{second}",
-        )
+        problem = f"only one kind of gradient clipping can be used, but clip.{first} is set too"
+        fix = f"set optimizer.clip.{first}=null, or remove optimizer.clip.{second}"
+        raise invalid(f"optimizer.clip.{second}", getattr(config, second), problem=problem, fix=fix)
 
 
 def _check_schedule(config: ScheduleConfig) -> None:
@@ -105,21 +90,15 @@ def _check_schedule(config: ScheduleConfig) -> None:
 def _check_schedule_keys(config: ScheduleConfig) -> None:
     used = SCHEDULE_KEYS[config.name]
     if config.initial_factor and not config.warmup_steps:
-        raise invalid(
-            f"{_SCHEDULE}.initial_factor",
-            config.initial_factor,
-            problem="is the rate at which a warm-up starts, but there is none",
-            fix=f"set {_SCHEDULE}.warmup_steps=1000, or remove {_SCHEDULE}.initial_factor",
-        )
+        problem = "is the rate at which a warm-up starts, but there is none"
+        fix = f"set {_SCHEDULE}.warmup_steps=1000, or remove {_SCHEDULE}.initial_factor"
+        raise invalid(f"{_SCHEDULE}.initial_factor", config.initial_factor, problem=problem, fix=fix)
     keys_of_others = sorted(set().union(*SCHEDULE_KEYS.values()) - set(used))
     for key in changed(config, keys_of_others):
         first = next(name for name, keys in SCHEDULE_KEYS.items() if key in keys)
-        raise invalid(
-            f"{_SCHEDULE}.{key}",
-            getattr(config, key),
-            problem=f"{_SCHEDULE}.name={config.name} has no such key (its keys: {', '.join(used) or 'none'})",
-            fix=f"remove {_SCHEDULE}.{key}, or set {_SCHEDULE}.name={first}",
-        )
+        problem = f"{_SCHEDULE}.name={config.name} has no such key (its keys: {', '.join(used)})"
+        fix = f"remove {_SCHEDULE}.{key}, or set {_SCHEDULE}.name={first}"
+        raise invalid(f"{_SCHEDULE}.{key}", getattr(config, key), problem=problem, fix=fix)
 
 
 def _check_pieces(config: ScheduleConfig) -> None:

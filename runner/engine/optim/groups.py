@@ -29,12 +29,9 @@ def settings(config: OptimizerConfig, paths: Sequence[str]) -> dict[str, Setting
     patterns = [pattern_of(group) for group in config.groups]
     for index, pattern in enumerate(patterns):
         if not any(pattern.fullmatch(path) for path in paths):
-            raise invalid(
-                f"optimizer.groups[{index}].match",
-                config.groups[index].match,
-                problem="matches no trainable variable",
-                fix="see the variables with python -m runner.plan, or remove the group",
-            )
+            key = f"optimizer.groups[{index}].match"
+            fix = "see the variables with python -m runner.plan, or remove the group"
+            raise invalid(key, config.groups[index].match, problem="matches no trainable variable", fix=fix)
     by_path = {}
     for path in paths:
         matching = [group for group, pattern in zip(config.groups, patterns, strict=True) if pattern.fullmatch(path)]
@@ -80,9 +77,5 @@ def check(config: OptimizerConfig, *, has_weight_decay: bool) -> None:
         if group.rate is None and group.decay is None:
             raise ConfigError(f"{key}: states nothing for {group.match}; add rate or decay, or remove it")
         if group.decay is False and not has_weight_decay:
-            raise invalid(
-                f"{key}.decay",
-                False,
-                problem="the optimizer has no weight decay",
-                fix="set optimizer=adamw, or remove the key",
-            )
+            fix = "set optimizer=adamw, or remove the key"
+            raise invalid(f"{key}.decay", False, problem="the optimizer has no weight decay", fix=fix)

@@ -44,10 +44,6 @@ def make(config: OptimizerConfig) -> Any:
     except Exception as error:  # A user's function may raise anything.
         raise ConfigError(f"{_KEY}={config.target}: raised {type(error).__name__}: {error}") from error
     if not callable(getattr(transformation, "init", None)) or not callable(getattr(transformation, "update", None)):
-        raise invalid(
-            _KEY,
-            config.target,
-            problem=f"returned {type(transformation).__name__}",
-            fix="return an optax.GradientTransformation",
-        )
+        problem = f"returned {type(transformation).__name__}"
+        raise invalid(_KEY, config.target, problem=problem, fix="return an optax.GradientTransformation")
     return transformation
