@@ -65,7 +65,7 @@ def test_a_branch_is_a_new_run_and_going_back_replaces_later_checkpoints(tmp_pat
     before = {path: path.read_bytes() for path in origin.rglob("*") if path.is_file()}
     other = [keep, "optimizer.learning_rate=0.0005"]
     done = run(tmp_path, "branch=first@22", *other, f"hydra.run.dir={tmp_path / 'second'}", library="jax")
-    assert "Starting from run first at step 22: epoch 2 of 2\n" in done.stdout
+    assert "Starting from run first at step 22 of 44, epoch 2 of 2\n" in done.stdout
     assert {path: path.read_bytes() for path in origin.rglob("*") if path.is_file()} == before
     branch = tmp_path / "checkpoints" / "second"
     assert storage.steps(branch) == [22, 33, 44]
