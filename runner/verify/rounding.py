@@ -26,9 +26,7 @@ def storage_rounding(state: str) -> float:
     With `bfloat16` as `engine.state`, both sides round weights and slots by half an ulp each. Otherwise they are
     stored in float32, whose rounding is counted in ulps: 0.
     """
-    if state not in HALF_ULPS:
-        return 0.0
-    return 2.0 * HALF_ULPS[state]
+    return 2.0 * HALF_ULPS.get(state, 0.0)
 
 
 def noise(terms: int, precision: str = "float32") -> float:
