@@ -6,6 +6,8 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -98,7 +100,10 @@ def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
             # The command works when pasted and still shows no secret.
             store = f'"${VARIABLE}"'
         options = f"--backend-store-uri {store} --host 127.0.0.1 --port {_UI_PORT} --workers 1"
-        lines.append(f"view with: {_UI_ENVIRONMENT}mlflow ui {options}")
+        program = "mlflow"
+        if shutil.which(program) is None:
+            program = f"{shlex.quote(sys.executable)} -m mlflow"
+        lines.append(f"view with: {_UI_ENVIRONMENT}{program} ui {options}")
     all_runs = f"{server}/#/experiments/{experiment_id}/runs"
     lines.append(f"run: {all_runs}/{run_id}?{_WORKFLOW}")
     lines.append(f"all runs: {all_runs}?{_WORKFLOW}")

@@ -98,7 +98,7 @@ def exported(engine: str, folder: Path) -> Iterator[tuple[str, dict[str, dict[st
         config = with_keys(config, {"engine.name": engine})
         if case.builder:
             config = with_keys(config, {"model": ModelConfig(case.builder, {})})
-        task = make_task(case.task, case.specs, constants={"mean": [250.0], "deviation": [3.0]})
+        task = make_task(case.task, case.specs)
         served = Served(DataSpec(task.arrays, task), case.encoding)
         plain = make_plain(config, served.spec, _weights(engine, config, served.spec))
         inputs = task.inputs(arrays.of(np), served.standardized(case.arrays))

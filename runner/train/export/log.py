@@ -66,6 +66,7 @@ def log_model(
       convert: see `write_model`.
     """
     names = served.names()
+    versions = installed(("mlflow", *_LIBRARIES[plain.package], "numpy"))
     inputs, example = _inputs(served, examples)
     rows = {key: examples[key][:_ROWS].astype(spec.dtype) for key, spec in served.inputs.items()}
     on_jax = plain.package == "keras"
@@ -98,7 +99,7 @@ def log_model(
                 step=step,
                 signature=ModelSignature(Schema(inputs), Schema(outputs)),
                 input_example=example,
-                pip_requirements=_pinned("mlflow", *_LIBRARIES[plain.package], "numpy"),
+                pip_requirements=[f"{name}=={version}" for name, version in versions.items()],
                 metadata={"names": names},
             )
     return str(info.model_uri)
@@ -144,11 +145,6 @@ def _answer(name: str, answer: Array) -> TensorSpec:
 def _tensor(spec: ArraySpec, name: str | None) -> TensorSpec:
     # -1: any batch size.
     return TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), name)
-
-
-def _pinned(*packages: str) -> list[str]:
-    """Returns `name==version` for those of the packages that are installed."""
-    return [f"{name}=={version}" for name, version in installed(packages).items()]
 
 
 @contextlib.contextmanager
