@@ -116,6 +116,17 @@ def mean_squared_error(keras: Any) -> Program:
 row("huber", data.numbers, "task=regression task.loss=huber +task.loss_options.delta=0.5", engines=BOTH)(
     lambda keras: compiled(keras, keras.losses.Huber(delta=0.5), "mae")
 )
+# Keras's losses by name, each with its gradient, and of padded batches.
+OF_REGRESSION = "mean_absolute_error log_cosh cosine_similarity hinge squared_hinge"
+OF_PROBABILITIES = "categorical_focal_crossentropy categorical_hinge dice kl_divergence poisson tversky"
+for loss in OF_REGRESSION.split():
+    row(f"loss_{loss}", data.numbers, f"task=regression task.loss={loss}")(
+        lambda keras, loss=loss: compiled(keras, loss, "mae")
+    )
+for loss in OF_PROBABILITIES.split():
+    row(f"loss_{loss}", data.probabilities, f"task.from_logits=false task.loss={loss}")(
+        lambda keras, loss=loss: compiled(keras, loss, "accuracy", units=3, last="softmax")
+    )
 FAR = "task=regression optimizer.learning_rate=1e-9"
 SQUARES = "Keras's `R2Score` adds squares in float32, which loses the spread of numbers far from zero"
 R2 = {"r2_score": EVALUATED, "val_r2_score": SQUARES}
