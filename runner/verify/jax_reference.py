@@ -28,10 +28,10 @@ from runner.engine.optim import groups, transformation
 from runner.engine.optim.groups import Settings
 from runner.engine.optim.rules import OPTIMIZERS, Slot
 from runner.engine.optim.schedules import learning_rate
-from runner.engine.optim.stock import StockPart, stock_parts
 from runner.layout.paths import slot_path
 from runner.verify.reference import GradientReference, Inputs
 from runner.verify.request import Request
+from runner.verify.stock import StockPart, stock_parts
 
 
 class JaxReference(GradientReference):

@@ -19,13 +19,13 @@ from runner.engine.dtensor import operations
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.adapters.paths import named_variables
 from runner.engine.optim import groups
-from runner.engine.optim.stock import stock_parts
 from runner.errors import ConfigError
 from runner.layout import mesh
 from runner.layout.paths import slot_path
 from runner.model import scope, target
 from runner.verify.reference import GradientReference, Inputs
 from runner.verify.request import Request
+from runner.verify.stock import stock_parts
 
 
 class KerasReference(GradientReference):

@@ -19,9 +19,9 @@ from runner.arrays import of as array_functions
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
 from runner.engine.optim import groups, norms, rules
+from runner.engine.optim.keras_classes import keras_slots
 from runner.engine.optim.norms import clip
 from runner.engine.optim.rules import OPTIMIZERS, Slot
-from runner.engine.optim.stock import StockPart, is_divided, keras_slots
 from runner.layout.paths import ema_path, is_ema, slot_path
 from runner.task.base import LOSS
 from runner.verify import points, rounding
@@ -34,6 +34,7 @@ from runner.verify.rounding import (
     weights_with_noise,
     with_noise,
 )
+from runner.verify.stock import StockPart, is_divided
 
 # Steps of a training, however long they take: slots and averages differ from the first update's only after several.
 MIN_STEPS = 3
@@ -341,7 +342,11 @@ class GradientReference(Reference):
         weights = self._weights()
         found = []
         for part in self.parts:
-            found += keras_slots(config.optimizer, part.optimizer, {path: weights[path].ndim for path in part.paths})
+            ranks = {path: weights[path].ndim for path in part.paths}
+            if OPTIMIZERS[config.optimizer.name].is_transformation:
+                found += part.optimizer.by_slot
+            else:
+                found += keras_slots(config.optimizer, part.optimizer, ranks)
         if OPTIMIZERS[config.optimizer.name].make_rule is None:
             return found
         # A stock optimizer may keep what our update rule does not, such as SGD's `momentum` without momentum: that is

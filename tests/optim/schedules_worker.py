@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from runner.config.schema import OptimizerConfig, ScheduleConfig
-from runner.engine.optim import stock
 from runner.engine.optim.schedules import learning_rate
+from runner.verify import stock
 
 STEPS = 50
 SCHEDULES = {

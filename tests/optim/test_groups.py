@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from runner.cli.notebook import compose
@@ -28,12 +30,12 @@ def test_the_preset_takes_biases_and_norms() -> None:
 
 @pytest.mark.parametrize("path", ["bias", "a/beta", "layer_norm/scale", "attention/query_bias", "bn/gamma"])
 def test_names_of_the_preset(path: str) -> None:
-    assert groups.pattern_of(GroupConfig("biases_and_norms")).fullmatch(path)
+    assert re.fullmatch(groups.PRESETS["biases_and_norms"], path)
 
 
 @pytest.mark.parametrize("path", ["bias/kernel", "scale/kernel", "a/biases", "rescale/w"])
 def test_names_that_are_not_of_the_preset(path: str) -> None:
-    assert not groups.pattern_of(GroupConfig("biases_and_norms")).fullmatch(path)
+    assert not re.fullmatch(groups.PRESETS["biases_and_norms"], path)
 
 
 def test_of_each_setting_the_first_group_that_has_it_counts() -> None:

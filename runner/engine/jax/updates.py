@@ -19,10 +19,9 @@ from runner.engine.jax import private
 from runner.engine.jax.partitioning import sharding
 from runner.engine.optim import groups, rules, transformation
 from runner.engine.optim.groups import Settings
-from runner.engine.optim.keras_classes import options_checked
+from runner.engine.optim.keras_classes import keras_arguments, keras_slots, options_checked
 from runner.engine.optim.rules import OPTIMIZERS, Slot, whole_slots
 from runner.engine.optim.schedules import is_constant
-from runner.engine.optim.stock import keras_arguments, keras_slots
 
 # Keras's own, added to a norm that may be 0.
 _EPSILON = 1e-7

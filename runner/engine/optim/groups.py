@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runner.config.schema import GroupConfig, OptimizerConfig
+from runner.config.schema import OptimizerConfig
 from runner.errors import ConfigError, invalid
 
 # Name of a preset that `match` may have in place of a pattern -> its pattern.
@@ -21,38 +21,28 @@ class Settings:
     decays: bool = True
 
 
-DEFAULT = Settings()
-
-
 def settings(config: OptimizerConfig, paths: Sequence[str]) -> dict[str, Settings]:
     """Returns the settings of each trainable variable; of each, the first group that matches and has it counts."""
-    patterns = [pattern_of(group) for group in config.groups]
+    patterns = [re.compile(PRESETS.get(group.match, group.match)) for group in config.groups]
     for index, pattern in enumerate(patterns):
         if not any(pattern.fullmatch(path) for path in paths):
             key = f"optimizer.groups[{index}].match"
             fix = "see the variables with python -m runner.plan, or remove the group"
             raise invalid(key, config.groups[index].match, problem="matches no trainable variable", fix=fix)
     by_path = {}
-    for path in paths:
-        matching = [group for group, pattern in zip(config.groups, patterns, strict=True) if pattern.fullmatch(path)]
-        by_path[path] = _combined(matching)
-    return by_path
-
-
-def pattern_of(group: GroupConfig) -> re.Pattern[str]:
-    """Returns the pattern of a group, or of the preset that it names."""
-    return re.compile(PRESETS.get(group.match, group.match))
-
-
-def _combined(groups: Sequence[GroupConfig]) -> Settings:
-    combined = DEFAULT
     # From the last to the first, so that the first counts.
-    for group in reversed(groups):
-        if group.rate is not None:
-            combined = replace(combined, rate=group.rate)
-        if group.decay is not None:
-            combined = replace(combined, decays=group.decay)
-    return combined
+    last_first = list(zip(config.groups, patterns, strict=True))[::-1]
+    for path in paths:
+        own = Settings()
+        for group, pattern in last_first:
+            if not pattern.fullmatch(path):
+                continue
+            if group.rate is not None:
+                own = replace(own, rate=group.rate)
+            if group.decay is not None:
+                own = replace(own, decays=group.decay)
+        by_path[path] = own
+    return by_path
 
 
 def parts(by_path: Mapping[str, Settings]) -> dict[float, list[str]]:

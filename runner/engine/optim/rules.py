@@ -1,6 +1,6 @@
 """Update rules as pure functions: old weights, slots and gradients in, new weights and slots out.
 
-The formulas are those of tf_keras 2.21's optimizers, which `.stock` makes for comparison. They are written
+The formulas are those of tf_keras 2.21's optimizers, with which `runner.verify.stock` compares them. They are written
 out because the stock ones assign a slot and read it back in one step, and DTensor's all-reduce combiner moves such a
 read before the assignment: every update is then one step stale. A function that reads all before it writes all has no
 such order to lose. Each formula is written once, for any array module that `runner.arrays` knows.

@@ -23,8 +23,8 @@ from runner.engine.jax.adapter import Keras3Factory, reason, under_policy
 from runner.engine.jax.names import Names
 from runner.engine.jax.shards import FirstValue, host_memory
 from runner.engine.mappings import keys_by_id, map_values
+from runner.engine.optim.keras_classes import stock_optimizer
 from runner.engine.optim.schedules import is_constant, learning_rate
-from runner.engine.optim.stock import stock_optimizer
 from runner.errors import ConfigError
 from runner.layout.paths import RESERVED, slot_path
 from runner.model import builder, preprocessing
