@@ -13,8 +13,8 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from functools import cache, partial
+from dataclasses import dataclass, fields
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -61,7 +61,6 @@ class Arrays(Elementary):
     `axis` may be a number or a tuple, and is None for all dims.
     """
 
-    name: str  # of the library: numpy, tensorflow or jax.numpy
     keras_name: str  # of the Keras whose functions take the same arrays
     cast: Function  # (x, dtype) with the dtype's name, such as float32
     sum: Function  # (x, axis=None, keepdims=False), as the next three
@@ -76,7 +75,6 @@ class Arrays(Elementary):
     sigmoid: Function
     softplus: Function
     tanh: Function
-    isfinite: Function
     zeros_like: Function
     ones_like: Function
     stop_gradient: Function  # the same values, constant for gradients
@@ -86,9 +84,6 @@ class Arrays(Elementary):
     greater_equal: Function
     less: Function
     less_equal: Function
-    logical_and: Function
-    logical_or: Function
-    logical_not: Function
     where: Function  # all of one rank, or the choices are numbers
     clip: Function
     argmax: Function  # (x, axis) -> int32, the first of equals
@@ -108,11 +103,13 @@ class Arrays(Elementary):
     sparse_cross_entropy: Function  # (labels, logits), int32 (...) and float32 (..., C) -> nats (...)
     cross_entropy: Function  # (probabilities, logits), both float32 (..., C) -> nats (...)
     sigmoid_cross_entropy: Function  # (labels, logits), of one shape, labels from 0 to 1 -> nats, elementwise
-    # See `head_losses` of this module. An engine may replace it by one that never has all logits in memory.
-    head_losses: Function
     # (x) -> the same values, of which each device of a mesh has every row: what the rows of a batch are compared with.
     # An engine whose compiler does not do so by itself replaces it.
     all_rows: Function
+    # (hidden, head, label, weight), (B, T, D), (D, V), int32 and float32 (B, T) -> `token_losses` of the logits
+    # `hidden @ head`, never all of which are in memory. The gradients of the nats must be proportional to the weight.
+    # None: the engine has no such function.
+    head_losses: Function | None = None
 
     @property
     def keras(self) -> ModuleType:
@@ -135,9 +132,7 @@ def of(module: ModuleType) -> Arrays:
     name = module.__name__.partition(".")[0]
     if name not in makers:
         raise ValueError(f"unknown array module {name}; known modules: {', '.join(makers)}")
-    namespace = makers[name](module)
-    # The losses of a head are written in the other functions of the same namespace.
-    return replace(namespace, head_losses=partial(head_losses, namespace))
+    return makers[name](module)
 
 
 def elementary(module: ModuleType) -> Elementary:
@@ -149,7 +144,7 @@ def elementary(module: ModuleType) -> Elementary:
 
 def _under_same_names(module: ModuleType) -> dict[str, Function]:
     """Returns those of the functions that a module has under the same name."""
-    return {name: getattr(module, name) for name in FIELDS if name != "name" and hasattr(module, name)}
+    return {name: getattr(module, name) for name in FIELDS if hasattr(module, name)}
 
 
 def _of_tensorflow(tf: ModuleType) -> Arrays:
@@ -181,10 +176,6 @@ def _of_tensorflow(tf: ModuleType) -> Arrays:
         "log1p": tf.math.log1p,
         "sigmoid": tf.math.sigmoid,
         "softplus": tf.math.softplus,
-        "isfinite": tf.math.is_finite,
-        "logical_and": tf.logical_and,
-        "logical_or": tf.logical_or,
-        "logical_not": tf.logical_not,
         "where": where,
         "clip": lambda x, low, high: tf.minimum(tf.maximum(x, low), high),
         "argmax": lambda x, axis=-1: tf.argmax(x, axis, output_type=tf.int32),
@@ -200,11 +191,10 @@ def _of_tensorflow(tf: ModuleType) -> Arrays:
         "sparse_cross_entropy": lambda labels, logits: tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits),
         "cross_entropy": lambda labels, logits: tf.nn.softmax_cross_entropy_with_logits(labels, logits),
         "sigmoid_cross_entropy": lambda labels, logits: tf.nn.sigmoid_cross_entropy_with_logits(labels, logits),
-        "head_losses": head_losses,
         "all_rows": lambda x: x,
     }
     functions = _under_same_names(tf) | own
-    return Arrays(name="tensorflow", keras_name="tf_keras", **functions)
+    return Arrays(keras_name="tf_keras", **functions)
 
 
 def _of_jax(jnp: ModuleType) -> Arrays:
@@ -224,7 +214,7 @@ def _of_jax(jnp: ModuleType) -> Arrays:
         "log_softmax": lambda x: nn.log_softmax(x, -1),
         "logsumexp": lambda x: nn.logsumexp(x, -1),
     }
-    return _like_numpy(jnp, "jax.numpy", own)
+    return _like_numpy(jnp, own)
 
 
 def _of_numpy(numpy: ModuleType) -> Arrays:
@@ -257,10 +247,10 @@ def _of_numpy(numpy: ModuleType) -> Arrays:
         "log_softmax": log_softmax,
         "logsumexp": logsumexp,
     }
-    return _like_numpy(numpy, "numpy", own)
+    return _like_numpy(numpy, own)
 
 
-def _like_numpy(module: ModuleType, name: str, own: dict[str, Function]) -> Arrays:
+def _like_numpy(module: ModuleType, own: dict[str, Function]) -> Arrays:
     """Returns the functions of a library that has NumPy's under NumPy's names."""
 
     def sparse_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
@@ -281,11 +271,10 @@ def _like_numpy(module: ModuleType, name: str, own: dict[str, Function]) -> Arra
         "sparse_cross_entropy": sparse_cross_entropy,
         "cross_entropy": lambda labels, logits: -module.sum(labels * own["log_softmax"](logits), -1),
         "sigmoid_cross_entropy": sigmoid_cross_entropy,
-        "head_losses": head_losses,
         "all_rows": lambda x: x,
     }
     functions = _under_same_names(module) | shared | own
-    return Arrays(name=name, keras_name="keras", **functions)
+    return Arrays(keras_name="keras", **functions)
 
 
 def token_losses(ops: Arrays, logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
@@ -317,24 +306,3 @@ def token_losses(ops: Arrays, logits: Tensor, label: Tensor) -> tuple[Tensor, Te
     past_the_end = ops.cast(ops.zeros_like(shifted), "int32") + size
     first = ops.min(ops.where(is_largest, ops.zeros_like(past_the_end) + token, past_the_end), axis=-1)
     return nats, ops.cast(ops.equal(first, label), "float32")
-
-
-def head_losses(
-    ops: Arrays,
-    hidden: Tensor,
-    head: Tensor,
-    label: Tensor,
-    weight: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Returns `token_losses` of the logits `hidden @ head`, all of which are computed at once.
-
-    Args:
-      ops: the engine's.
-      hidden: (B, T, D).
-      head: (D, V).
-      label: int32 (B, T).
-      weight: float32 (B, T), to which the gradients of the nats are proportional. Not used here, but by an engine that
-        computes the gradients together with the losses.
-    """
-    del weight
-    return token_losses(ops, ops.matmul(hidden, head), label)

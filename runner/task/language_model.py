@@ -252,10 +252,10 @@ class LanguageModel(PerPosition):
         weights_bt = counts_bt
         if self._example_weight is not None:
             weights_bt = counts_bt * ops.expand_dims(self._example_weights(ops, batch), -1)
-        if isinstance(outputs, Mapping):
+        if isinstance(outputs, Mapping) and ops.head_losses is not None:
             nats_bt, right_bt = ops.head_losses(outputs[HIDDEN], outputs[HEAD], label_bt, weights_bt)
         else:
-            nats_bt, right_bt = token_losses(ops, outputs, label_bt)
+            nats_bt, right_bt = token_losses(ops, self.predictions(ops, outputs)["logits"], label_bt)
 
         def summed(values_bt: Tensor, by_bt: Tensor) -> Tensor:
             # Selected, not only multiplied by 0: the values of padding may be NaN.

@@ -31,7 +31,7 @@ for name, signs in json.loads(sys.argv[1]).items():
     weight = jnp.asarray(np.outer(signs, rng.uniform(0.5, 1.0, T)), jnp.float32)
 
     def whole(hidden, head):
-        return jnp.sum(arrays.head_losses(ops, hidden, head, label, weight)[0] * weight) * SHARE
+        return jnp.sum(arrays.token_losses(ops, hidden @ head, label)[0] * weight) * SHARE
 
     def parts(hidden, head):
         nats, _ = chunked(ops, WHOLE, hidden, head, label, weight, most_bytes=B * V * 4)
@@ -42,7 +42,7 @@ for name, signs in json.loads(sys.argv[1]).items():
 
 hidden = jnp.asarray(rng.normal(size=(B, T, D)), jnp.bfloat16)
 head = jnp.asarray(9 * rng.normal(size=(D, V)), jnp.bfloat16)
-exact = arrays.head_losses(ops, hidden.astype("float32"), head.astype("float32"), label, weight)[0]
+exact = arrays.token_losses(ops, hidden.astype("float32") @ head.astype("float32"), label)[0]
 for name, parts in {"one": WHOLE, "two": TokenParts(2, 1, lambda array, _: array)}.items():
     nats, _ = chunked(ops, parts, hidden, head, label, weight)
     found[f"bfloat16 {name}"] = float(abs(nats - exact).max())

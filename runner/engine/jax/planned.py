@@ -80,6 +80,7 @@ class PlannedEngine(JaxEngine):
     def _step_on(self, partitioning: Partitioning) -> Step:
         step = super()._step_on(partitioning)
         head_losses = step.ops.head_losses
+        assert head_losses is not None
         self._losses: dict[LossShapes, None] = {}
 
         def noted(hidden: jax.Array, head: jax.Array, *others: jax.Array) -> Pair:

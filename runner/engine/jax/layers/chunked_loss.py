@@ -68,7 +68,7 @@ def chunked(
     weight: jax.Array,
     most_bytes: int | None = None,
 ) -> Pair:
-    """Returns what `arrays.head_losses` does: each token's nats and hits, float32 (B, T).
+    """Returns what `Arrays.head_losses` does: each token's nats and hits, float32 (B, T).
 
     Its gradients are right if the factor that the backward pass brings for each token's nats is one number times the
     token's weight, as for a weighted sum; for anything else they are NaN.
