@@ -58,20 +58,6 @@ def test_a_builder_may_ask_for_the_specs_of_inputs_and_outputs() -> None:
     names = tuple(map(str, range(10)))
     told = {"inputs": {"image": IMAGE}, "outputs": OutputSpec(10, names)}
     assert given(taking("keras", "inputs", "outputs"), cases.data()) == told
-    units = {"inputs": {"image": IMAGE}, "num_classes": 10}
-    assert given(taking("keras", "inputs", "num_classes"), cases.data()) == units
-    assert given(taking("keras", "inputs"), cases.data()) == {"inputs": {"image": IMAGE}}
-
-
-def test_a_wrapped_builder_is_told_what_the_one_inside_names() -> None:
-    def inner(keras: Any, inputs: Any, outputs: Any) -> None:
-        """Builds nothing."""
-
-    @functools.wraps(inner)
-    def outer(*args: Any, **kwargs: Any) -> None:
-        """Builds nothing."""
-
-    assert set(given(outer, cases.data())) == {"inputs", "outputs"}
 
 
 def test_a_builder_of_one_shape_rejects_several_inputs() -> None:
@@ -84,22 +70,12 @@ def test_a_builder_of_one_shape_rejects_several_inputs() -> None:
     assert list(given(taking("keras", "inputs", "outputs"), two())["inputs"]) == ["age", "words"]
 
 
-def test_a_builder_that_takes_nothing_of_the_data_is_called_without() -> None:
-    for data in (cases.data(), two()):
-        for names in ((), ("keras",), ("width",)):
-            assert given(taking(*names), data) == {}
-    assert builder.call(lambda: "built", CONFIG, keras=None) == "built"
-
-
 def test_keras_is_given_to_a_builder_that_takes_it_and_to_no_other() -> None:
     def without(input_shape: Any, num_classes: Any) -> Any:
         return input_shape, num_classes
 
     def with_keras(keras: Any, input_shape: Any, num_classes: Any) -> Any:
         return keras, input_shape, num_classes
-
-    def with_any(**told: Any) -> Any:
-        return sorted(told)
 
     @functools.wraps(without)
     def outer(*args: Any, **told: Any) -> Any:
@@ -109,7 +85,6 @@ def test_keras_is_given_to_a_builder_that_takes_it_and_to_no_other() -> None:
     assert builder.call(without, CONFIG, **told) == ((3,), 2)
     assert builder.call(outer, CONFIG, **told) == ((3,), 2)
     assert builder.call(with_keras, CONFIG, **told) == ("K", (3,), 2)
-    assert builder.call(with_any, CONFIG, **told) == ["input_shape", "keras", "num_classes"]
 
 
 def test_what_a_builder_raises_is_told_with_its_line() -> None:

@@ -61,9 +61,6 @@ def ids(keras, outputs):
     return keras.Model(x, keras.layers.Dense(outputs.units)(keras.layers.GlobalAveragePooling1D()(e)))
 
 
-def linear(keras, outputs):
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
-
 
 def level(keras):
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
