@@ -249,9 +249,9 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.devices > 1:  # `fit` has several programs on the way, which hold a thread a device each; ours has one
         os.environ.setdefault("PJRT_NPROC", str(4 * arguments.devices))
     registry.load(config)  # sets the environment that JAX begins with
-    from runner.engine.jax import mesh
+    from runner.engine.jax import devices
 
-    mesh.configure(config.mesh)
+    devices.make_mesh(config.mesh)
     steps = arguments.steps or {1: 4, 8: 40}[arguments.devices]
     wanted = arguments.only.split(",")
     turns = {}

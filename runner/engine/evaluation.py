@@ -53,11 +53,7 @@ def examples_of(batch: HostBatches) -> int | None:
 
 def without_padding(batch: HostBatches) -> HostBatches:
     """Returns an evaluation batch without its padding, which is at its end."""
-    return first_rows(batch, examples_of(batch))
-
-
-def first_rows(batch: HostBatches, count: int | None) -> HostBatches:
-    """Returns an evaluation batch of so many of its rows; None: all."""
+    count = examples_of(batch)
     arrays = {name: array[:, :count] for name, array in batch.arrays.items()}
     return HostBatches(arrays, batch.weights[:, :count], batch.steps)
 

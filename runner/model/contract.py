@@ -181,14 +181,6 @@ def check_cover(
         )
 
 
-def changed_by_evaluation(path: str, config: ModelConfig) -> ConfigError:
-    """Returns the error for a variable that a call with `training=False` changes."""
-    return ConfigError(
-        f"model._target_={config.target}: a call with training=False changes variable {path}, but an evaluation must "
-        "not change anything; change it only if `training` is true"
-    )
-
-
 def has_own_code(layers: Iterable[object]) -> bool:
     """Returns whether a model has a layer that runs code of a user. Nothing is known of its computation."""
     return any(map(_runs_user_code, layers))

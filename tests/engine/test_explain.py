@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.engine.dtensor.explain import compile_error, is_compile_error
+from runner.engine.dtensor.guards import compile_error, is_compile_error
 
 NO_RULE = (
     "/x.py:1:1: error: 'tf.FusedBatchNormV3' op does not implement layout propagation. Please file a request to "

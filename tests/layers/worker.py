@@ -26,7 +26,7 @@ from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine import make_engine, registry
 from runner.engine.base import HostBatches
-from runner.engine.jax import mesh
+from runner.engine.jax import devices
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.names import Names
 from runner.errors import ConfigError
@@ -262,7 +262,7 @@ def main() -> None:
         return
     config = Setup(sys.argv[1], 0, 1).config
     registry.load(config)
-    mesh.configure(config.mesh)  # before stock Keras makes one device
+    devices.make_mesh(config.mesh)  # before stock Keras makes one device
     print(json.dumps(compared(sys.argv[1])))
 
 

@@ -25,7 +25,6 @@ PAD = {"remainder": "pad"}
 REFUSED: Rows = [
     ("keeps", PAD, ["dataset.remainder=pad", "training call", "remainder=drop"]),
     ("keeps", PAD | {"options": {"what": "mixed"}}, ["the other examples of a batch"]),
-    ("keeps", {"options": {"what": "evaluation"}}, ["kept", "training=False"]),
     ("adds_loss", PAD, ["dataset.remainder=pad", "a loss that a layer adds"]),
     ("regularized", PAD, ["dataset.remainder=pad", "activity_regularizer"]),
     *(("own_step", {"options": {"method": name}}, [name, "task"]) for name in ("train_step", "test_step")),

@@ -24,7 +24,7 @@ from runner.engine.dtensor import canary, packed
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, shards, spec_of, unpack
 from runner.engine.dtensor.devices import prepare_devices
-from runner.engine.dtensor.explain import compile_error, is_compile_error
+from runner.engine.dtensor.guards import compile_error, is_compile_error
 from runner.engine.dtensor.state import State, make_state
 from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.variable_reads import gather_for_use, read_stored

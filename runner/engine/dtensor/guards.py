@@ -1,7 +1,8 @@
-"""Checks of a traced step for what DTensor computes wrongly without an error, or crashes on."""
+"""What DTensor can't do: checks of a traced step for what it computes wrongly or crashes on, and its own errors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import tensorflow as tf
@@ -10,6 +11,10 @@ from runner.errors import ConfigError, EngineError
 
 _UNKNOWN = "(not the model's)"
 _WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+# Ways in which DTensor's errors name the operation, the most exact first.
+_OPERATION_PATTERNS = (r"current operation: .*?\"tf\.(\w+)\"", r"'tf\.(\w+)' op", r"\btf\.(\w+)")
+_COMPILER_MARKS = ("dtensor/mlir", "layout propagation", "SPMD", "DTensor", "dtensor/cc")
+_LONGEST_REASON = 200
 _Names = Mapping[int, str]  # id of a variable's handle -> its path, for messages
 
 
@@ -89,3 +94,24 @@ def check_resources(graph: tf.Graph, names: _Names) -> None:
                     "model's weights and so is not on the mesh; set engine=jax, or create it "
                     "with the layer's add_weight"
                 )
+
+
+def compile_error(text: str) -> ConfigError:
+    """Returns the error for a step that DTensor could not compile."""
+    found = (re.search(pattern, text) for pattern in _OPERATION_PATTERNS)
+    operation = next((match.group(1) for match in found if match), "(unnamed)")
+    return ConfigError(
+        f"layout and model don't fit: DTensor can't compile operation {operation} as it is sharded ({_reason(text)}); "
+        "use layout=replicated or mesh=single, or set engine=jax"
+    )
+
+
+def is_compile_error(text: str) -> bool:
+    """Returns whether an error is of DTensor's compiler, and not of a running step."""
+    return any(mark in text for mark in _COMPILER_MARKS)
+
+
+def _reason(text: str) -> str:
+    match = re.search(r"error: (.*)", text)
+    line = match.group(1) if match else text.strip().splitlines()[0]
+    return " ".join(line.split())[:_LONGEST_REASON].rstrip(". ")

@@ -143,8 +143,10 @@ class Steps:
         """
         task = self._data.task.without_class_weights()
         batch = _only_batch(arrays)
-        outputs = self._outputs(batch, None)
-        added = self._added()
+        # What a layer assigns in an inference is dropped, as by the engine jax.
+        with deferred(list(self._state.variables.values()), kept=False):
+            outputs = self._outputs(batch, None)
+            added = self._added()
         loss_b = task.loss(self._ops, outputs, batch)
         totals = task.totals(self._ops, outputs, batch)
         return (

@@ -208,39 +208,23 @@ def _check_layers(model: keras.Model, config: ModelConfig, *, pads: bool) -> Non
             raise padding.invalid(f"the batch statistics of layer {layer.name}")
 
 
-def check_kept(
+def check_padding(
     model: keras.Model,
-    config: ModelConfig,
     microbatches: int,
     data: DataSpec,
     first: Callable[[], Mapping[str, Array]],
-    *,
-    pads: bool,
 ) -> None:
-    """Raises ConfigError if an evaluation changes a variable, or padding would count in variables, losses or examples.
+    """Raises ConfigError if the padding of a batch would count in variables, losses or other examples.
 
-    A model of Keras's own layers alone costs nothing here, except for one trace if batches are padded and it has such
-    variables. A call is computed only if something is kept, or if a user's code may mix examples. `first` returns the
-    variables' initial values by path; it gathers them from all processes, so it is called only for such a call.
+    A call is computed only if something is kept, or if a user's code may mix examples. `first` returns the variables'
+    initial values by path; it gathers them from all processes, so it is called only for such a call.
     """
     layers = [model, *private.all_layers(model)]
-    has_own_code = contract.has_own_code(layers)
-    if not has_own_code and not pads:
-        return
-    # No gradient changes these; states of random generators are left out.
-    kept = without(Names(model).variables, model.trainable_variables)
-    if kept and has_own_code:
-        for path in _changed(model, data, kept, training=False):
-            raise contract.changed_by_evaluation(path, config)
-    if not pads:
-        return
-    changed: list[str] = []
-    if kept:
-        changed = _changed(model, data, kept, training=True)
+    changed = _changed(model, data)
     if changed and microbatches > 1:
         # Some may be padding only, and would change the variable too.
         raise padding.invalid(f"variable {changed[0]}, which a training call of the model changes in each microbatch")
-    if changed or has_own_code or contract.has_activity_loss(layers):
+    if changed or contract.has_own_code(layers) or contract.has_activity_loss(layers):
         padding.check(_call(model, changed, first()), data.inputs)
 
 
@@ -248,15 +232,18 @@ def _values(variables: Sequence[keras.Variable]) -> Values:
     return [variable.value for variable in variables]
 
 
-def _changed(model: keras.Model, data: DataSpec, kept: dict[str, keras.Variable], *, training: bool) -> list[str]:
-    """Returns the paths of the variables that a call changes, from a trace."""
-    paths = keys_by_id(kept)
+def _changed(model: keras.Model, data: DataSpec) -> list[str]:
+    """Returns the paths of the variables without gradients that a training call changes, from a trace."""
+    # States of random generators have no path.
+    paths = keys_by_id(without(Names(model).variables, model.trainable_variables))
+    if not paths:
+        return []
     others = model.non_trainable_variables
     changed: list[str] = []
 
     def call(trainable: Values, non_trainable: Values, inputs: object) -> None:
         _, new = model.stateless_call(
-            trainable, non_trainable, inputs, **private.training_argument(model, training=training)
+            trainable, non_trainable, inputs, **private.training_argument(model, training=True)
         )
         for variable, old_value, new_value in zip(others, non_trainable, new, strict=True):
             if new_value is not old_value and id(variable) in paths:

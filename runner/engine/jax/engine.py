@@ -27,8 +27,8 @@ from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatch
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import Engine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, precision, private, processes, randomness, state, updates
-from runner.engine.jax.adapter import Keras3Factory, check_kept, check_model, input_shapes, outputs_of
+from runner.engine.jax import devices, environment, precision, private, processes, randomness, state, updates
+from runner.engine.jax.adapter import Keras3Factory, check_model, check_padding, input_shapes, outputs_of, set_values
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import (
     FOR_CPUS,
@@ -41,9 +41,8 @@ from runner.engine.jax.compile import (
 )
 from runner.engine.jax.layers.convolution import adopt
 from runner.engine.jax.names import Names
-from runner.engine.jax.own_map import with_own_map
-from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, unsplit
-from runner.engine.jax.shards import cached, on_host, place_first, shards, variable_info
+from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, unsplit, with_own_map
+from runner.engine.jax.shards import cached, place_first, shards, variable_info
 from runner.engine.jax.step import Arrays, Evaluated, Rounds, Step, Weights, batch_shapes, call_numbers
 from runner.engine.mappings import keys_by_id, map_values, shapes_of
 from runner.engine.optim import norms
@@ -92,7 +91,7 @@ class JaxEngine(Engine):
         if self._config.engine.compilation_cache:
             jax.config.update("jax_compilation_cache_dir", environment.cache_folder())
             jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_CACHED_S)
-        return mesh.configure(self._config.mesh)
+        return devices.make_mesh(self._config.mesh)
 
     def _sharding(self, spec: Spec) -> NamedSharding:
         return sharding(self._mesh, spec)
@@ -145,14 +144,13 @@ class JaxEngine(Engine):
             self._state = self._kinds
             return
         first = place_first(self._initial, placed_kinds)
-        check_kept(
-            self._model,
-            self._config.model,
-            self._microbatches,
-            self._data,
-            lambda: map_values(np.asarray, self._run(self._gather, first)),
-            pads=self._config.dataset.remainder == "pad",
-        )
+        if self._config.dataset.remainder == "pad":
+            check_padding(
+                self._model,
+                self._microbatches,
+                self._data,
+                lambda: map_values(np.asarray, self._run(self._gather, first)),
+            )
         rule = self._update_rule
         self._state = state.begin(first, self._paths, self._kinds, rule.slots, rule.first_slots)
 
@@ -444,9 +442,8 @@ class JaxEngine(Engine):
     def _set_values(self, variables: Mapping[str, keras.Variable]) -> None:
         """Sets variables by path to copies of the present weights or averages: the next step donates the state."""
         arrays = self._by_path()
-        for path, variable in variables.items():
-            (value,) = self._readable([arrays.get(ema_path(path), arrays[path])])
-            private.set_value(variable, on_host(value, variable.dtype))
+        values = {path: self._to_host(arrays.get(ema_path(path), arrays[path])) for path in variables}
+        set_values(variables, values)
 
     def saving(self) -> AbstractContextManager[None]:
         """Returns a context in which saving a model imports no TensorFlow."""

@@ -288,13 +288,12 @@ def gpu_attention(can_fuse: Callable[..., bool]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(_replaced(backend.nn, "_can_use_flash_attention", lambda _: can_fuse))
-        for name, answer in (("check_compute_capability", True), ("is_cuda_compute_capability_equal", False)):
-            stack.enter_context(_replaced(fused_attention_stablehlo, name, functools.partial(_answering, answer)))
+        # (the GPU's compute capability) -> whether it is at least, or just, that one
+        at_least = _replaced(fused_attention_stablehlo, "check_compute_capability", lambda _: lambda *_: True)
+        exactly = _replaced(fused_attention_stablehlo, "is_cuda_compute_capability_equal", lambda _: lambda *_: False)
+        stack.enter_context(at_least)
+        stack.enter_context(exactly)
         yield
-
-
-def _answering(answer: bool, _: object) -> Callable[[str], bool]:
-    return lambda capability: answer  # noqa: ARG005
 
 
 @contextmanager

@@ -93,18 +93,6 @@ def host_memory() -> AbstractContextManager[None]:
     return context
 
 
-def on_host(array: jax.Array, dtype: str) -> jax.Array:
-    """Returns a copy in the host's memory, made shard by shard. No view of the whole stays with the array."""
-    copied = np.empty(array.shape, array.dtype)
-    with current().waiting():
-        # Replicas of a shard have one index: one of them is enough.
-        shards_by_index = {str(shard.index): shard for shard in array.addressable_shards}
-        for shard in shards_by_index.values():
-            copied[shard.index] = np.asarray(_ShardData(shard.data))
-    with host_memory():
-        return jnp.array(copied, dtype)
-
-
 def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeDtypeStruct) -> jax.Array:
     """Returns an array on the mesh, of which the host holds one part at a time if it is large.
 

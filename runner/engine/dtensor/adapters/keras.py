@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 from tensorflow.experimental import dtensor
@@ -85,10 +83,8 @@ class KerasAdapter:
             if variable.constraint is not None:
                 raise ConfigError(f"engine=keras_dtensor: no constraint is applied to variable {path}; set engine=jax")
         contract.check_cover(paths, model.weights, self._config, "tf_keras")
-        for layer in model.submodules:
-            if _normalizes_batches(layer) and pads:
-                raise padding.invalid(f"the batch statistics of layer {layer.name}")
-        _check_kept(model, paths, self._config, self._data, self._seed, pads=pads)
+        if pads:
+            _check_padding(model, paths, self._data, self._seed)
 
     def _check_outputs(self, model: tf_keras.Model) -> None:
         task = self._data.task
@@ -135,10 +131,6 @@ class KerasAdapter:
         return model
 
 
-def _normalizes_batches(layer: tf.Module) -> bool:
-    return isinstance(layer, tf_keras.layers.BatchNormalization) and layer.trainable
-
-
 def _layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArraySpec]) -> list[LayerOutput]:
     layers = []
     for layer in model.submodules:
@@ -163,55 +155,31 @@ def _layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, Array
     return recorder.found
 
 
-def _check_kept(
-    model: tf.Module, variables: Variables, config: ModelConfig, data: DataSpec, seed: int, *, pads: bool
-) -> None:
-    """Rejects an evaluation that changes a variable, and padding that counts in one, in a loss or in other rows.
+def _check_padding(model: tf.Module, variables: Variables, data: DataSpec, seed: int) -> None:
+    """Rejects padding that counts in a variable, in a loss or in other rows.
 
-    A model of tf_keras's own layers is not called, unless batches are padded and it has variables without gradients.
+    A model of tf_keras's own layers is not called, unless it has variables without gradients.
     """
     # A user's code may be in the model's own `call`, so the model is one of the layers.
     layers = [model, *model.submodules]
+    for layer in layers:
+        if isinstance(layer, tf_keras.layers.BatchNormalization) and layer.trainable:
+            raise padding.invalid(f"the batch statistics of layer {layer.name}")
     kept = without(variables, model.trainable_variables)
-    has_own_code = contract.has_own_code(layers)
-    if kept and has_own_code:
-        _check_evaluation(model, variables, kept, config, data)
-    if not pads:
+    if not (kept or contract.has_own_code(layers) or contract.has_activity_loss(layers)):
         return
-    if not (kept or has_own_code or contract.has_activity_loss(layers)):
-        return
+
+    before = host_values(variables)
 
     def call(batch: Batch) -> tuple[list[Array], list[Array]]:
         training = scope.Scope(seed, tf.constant(0))
-        with _unchanged(variables), scope.enter(training), masks_from_scope(model):
-            outputs = model(_model_inputs(batch), training=True)
-            losses = [loss.numpy() for loss in getattr(model, "losses", ())]
-            return [*host_values(kept).values(), *losses], [output.numpy() for output in tf.nest.flatten(outputs)]
+        try:
+            with scope.enter(training), masks_from_scope(model):
+                outputs = model(as_called(map_values(tf.constant, batch)), training=True)
+                losses = [loss.numpy() for loss in getattr(model, "losses", ())]
+                return [*host_values(kept).values(), *losses], [output.numpy() for output in tf.nest.flatten(outputs)]
+        finally:
+            for path, variable in variables.items():
+                variable.assign(before[path])
 
     padding.check(call, data.inputs)
-
-
-def _check_evaluation(
-    model: tf.Module, variables: Variables, kept: Variables, config: ModelConfig, data: DataSpec
-) -> None:
-    before = host_values(kept)
-    batch = {name: np.zeros((2, *spec.shape), spec.dtype) for name, spec in data.inputs.items()}
-    with _unchanged(variables):
-        model(_model_inputs(batch), training=False)
-        for path, variable in kept.items():
-            if not np.array_equal(variable.numpy(), before[path], equal_nan=True):
-                raise contract.changed_by_evaluation(path, config)
-
-
-@contextmanager
-def _unchanged(variables: Variables) -> Iterator[None]:
-    before = host_values(variables)
-    try:
-        yield
-    finally:
-        for path, variable in variables.items():
-            variable.assign(before[path])
-
-
-def _model_inputs(batch: Mapping[str, Array]) -> tf.Tensor | dict[str, tf.Tensor]:
-    return as_called(map_values(tf.constant, batch))
