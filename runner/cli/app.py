@@ -225,10 +225,10 @@ def _note_for_restarts(error: Exception, line: str, code: int) -> None:
     # Hydra's own failure to make the run's folder may pass, too.
     is_of_the_disk = not isinstance(error, ConfigError) and caused_by_disk(error) is not None
     if isinstance(error, PassingError) or is_of_the_disk:
-        restarts.note_passing(line)
+        restarts.note("passing", line)
     elif _is_of_a_nan(error) or (code == EXIT_REFUSED and not isinstance(error, ProcessError)):
         # The process whose config is invalid notes it, because only that one knows whether the reason may pass.
-        restarts.note_final(line)
+        restarts.note("final", line)
 
 
 def _is_of_a_nan(error: BaseException | None) -> bool:

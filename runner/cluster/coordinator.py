@@ -6,7 +6,7 @@ and at most 64 may wait. So a stranger can neither end a run nor fill the memory
 
 A message is a line of JSON with a `kind`:
 
-    join      a process joins: index, count, about
+    join      a process joins: index, about
     begin     to all: all have joined and agree
     beat      sign of life, in both directions
     post      process 0 broadcasts a value
@@ -14,7 +14,6 @@ A message is a line of JSON with a `kind`:
     first     to process 0 only: a signal, or the use of the machine
     bye       a process leaves, or has heard of the end; with a reason if it failed
     ended     to all: the run ends, with the reason
-    lost      from the launcher: a process has failed
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,13 +183,13 @@ class Coordinator:
         lines = self._lines(reader, writer)
         try:
             said = json.loads(await asyncio.wait_for(anext(lines), SILENCE_S))
-            if said.get("kind") == "lost":
-                self._lose(said)
             if said.get("kind") != "join":
                 return
-            # The larger of both counts: `_join` has a better message for a process of this run whose count differs.
-            if not 0 <= int(said["index"]) < max(self._count, int(said["count"])):
-                why = "process 0 of another run uses this address; set cluster.coordinator to a free port"
+            if not 0 <= int(said["index"]) < self._count:
+                why = (
+                    f"process 0 has cluster.processes={self._count}, so it has no process {said['index']}; set the "
+                    "same number for all, or set cluster.coordinator to a free port if it is another run's"
+                )
                 writer.write(encoded(_ended(why)))
                 return
             index = self._join(said, writer)
@@ -225,12 +224,6 @@ class Coordinator:
             if len(line) > LONGEST:
                 raise ValueError("a line is too long")
 
-    def _lose(self, said: Message) -> None:
-        """Ends the run for a process that the launcher has seen fail, which may never have joined."""
-        peer = self._peers.get(said["index"])
-        if peer is None or not peer.has_left:
-            self._end(said["why"], said["signum"])
-
     def _join(self, said: Message, writer: asyncio.StreamWriter) -> int | None:
         """Adds a process and returns its index; None: it can't be part of this run."""
         index = int(said["index"])
@@ -238,39 +231,34 @@ class Coordinator:
         if self._ended is not None:
             writer.write(encoded(self._ended))
             return None
-        why = ""
-        if int(said["count"]) != self._count:
-            why = (
-                f"process {index} ({_where(about)}) and process 0 have different numbers of processes: "
-                f"{said['count']} and {self._count}"
-            )
-        elif index in self._peers:
+        if index in self._peers:
             others = f"{_where(self._peers[index].about)}, and {_where(about)}"
             why = f"two processes have index {index}: {others}; set a different cluster.index for each process"
-        if why and self._begun:
-            # A run that has begun has all its processes, and continues.
+            # Before process 0, which exits without waiting for a rejected connection.
             writer.write(encoded(_ended(why)))
-            return None
-        if why:
-            self._end(why, newcomer=writer)
+            # A run that has begun has all its processes, and continues.
+            if not self._begun:
+                self._end(why)
             return None
         peer = _Peer(writer, about, time.monotonic())
         self._peers[index] = peer
         self._peer_of[writer] = peer
-        if len(self._peers) == self._count:
-            self._begin()
+        self._compare(self._peers if index == 0 else [index])
+        if len(self._peers) == self._count and self._ended is None:
+            self._begun = True
+            self._tell_all({"kind": "begin"})
         return index
 
-    def _begin(self) -> None:
-        """Begins the run, unless a process disagrees with process 0."""
-        first = self._peers[0].about
-        for index in sorted(self._peers):
-            differing = _difference(first["agrees"], self._peers[index].about["agrees"])
+    def _compare(self, indices: Iterable[int]) -> None:
+        """Ends the run if a process disagrees with process 0, once that has joined."""
+        if 0 not in self._peers:
+            return
+        agrees = self._peers[0].about["agrees"]
+        for index in sorted(indices):
+            differing = _difference(agrees, self._peers[index].about["agrees"])
             if differing:
                 self._end(f"{self._name(index)} and process 0 differ in {differing}")
                 return
-        self._begun = True
-        self._tell_all({"kind": "begin"})
 
     def _take(self, index: int, said: Message, line: bytes) -> None:
         match said["kind"]:
@@ -300,18 +288,14 @@ class Coordinator:
         signum: int | None = None,
         code: int = 1,
         index: int | None = None,
-        newcomer: asyncio.StreamWriter | None = None,
     ) -> None:
         """Tells all processes, and those that connect later, why the run ends. Only the first reason counts.
 
-        `index` is the process that ended first; `newcomer` a connection that was rejected for this reason.
+        `index` is the process that ended first.
         """
         if self._ended is not None:
             return
         self._ended = _ended(why, signum, code, index)
-        if newcomer is not None:
-            # Before process 0, which exits without waiting for a rejected connection.
-            newcomer.write(encoded(self._ended))
         self._tell_all(self._ended)
 
     def _tell_all(self, message: Message) -> None:

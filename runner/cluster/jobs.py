@@ -14,6 +14,8 @@ from typing import Literal
 
 from runner.cluster.launch import AS_TYPED, LAUNCHER_VARIABLE
 from runner.cluster.names import varied_name
+from runner.cluster.restarts import described, signal_of
+from runner.cluster.timeouts import GRACE_S
 from runner.errors import EXIT_DONE, EXIT_REFUSED
 from runner.host.signals import SIGNALS, StopRequest
 
@@ -24,8 +26,6 @@ _ERROR = "error: "  # how a command's one line of error begins
 _TAIL_BYTES = 1 << 16  # of a log, in which the error is the last line or nearly
 # Between two looks at the jobs: short beside a job's seconds, and 50 looks per second cost no measurable CPU time.
 _POLL_S = 0.02
-# For a job to store its last points; its tracker gives up on an unavailable server after 30 s.
-GRACE_S = 45.0
 
 
 def jobs_text(count: int) -> str:
@@ -66,22 +66,14 @@ class Outcome:
 
 
 def outcome_of(exit_code: int, seconds: float, error: str) -> Outcome:
-    """Returns the outcome of a process by its exit code and the error that it printed.
-
-    >>> outcome_of(-9, 1.0, "").note
-    'ended by signal 9'
-    """
+    """Returns the outcome of a process by its exit code and the error that it printed."""
     if exit_code == EXIT_DONE:
         return Outcome("passed", seconds)
     if exit_code == EXIT_REFUSED:
         return Outcome("refused", seconds, error)
-    # A command that handles a signal exits with 128 + its number, as a shell reports it.
-    signum = -exit_code if exit_code < 0 else exit_code - 128
-    if signum in (signal.SIGKILL, *SIGNALS):
-        return Outcome("killed", seconds, f"ended by signal {signum}")
-    if signum > 0:
-        return Outcome("failed", seconds, f"the process was aborted by signal {signum}")
-    return Outcome("failed", seconds, error or f"exit code {exit_code}")
+    if signal_of(exit_code) in (signal.SIGKILL, *SIGNALS):
+        return Outcome("killed", seconds, described(exit_code))
+    return Outcome("failed", seconds, error or described(exit_code))
 
 
 class RunningJob:
@@ -96,10 +88,6 @@ class RunningJob:
         self._asked_at = 0.0
         self._note = ""
         job.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            self._log.touch()
-        except OSError:  # as on a full disk: a log is not worth a job
-            self._log = Path(os.devnull)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,

@@ -8,7 +8,6 @@ and are then killed (`.timeouts`). If the launcher itself is killed, the kernel 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import secrets
@@ -23,8 +22,8 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import IO
 
-from runner.cluster.messages import DeniedError, connect
 from runner.cluster.place import VARIABLE, Place
+from runner.cluster.restarts import SIGNALED, described
 from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, STOPPED_S, UNHEARD_S
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
@@ -40,9 +39,8 @@ LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"
 _POLL_S = 0.05
 # For the rest of the output of processes that have ended; what they started may keep the pipes open for ever.
 _OUTPUT_S = 2.0
-# Exit codes: of a run one of whose processes was killed, and 128 + n for signal n.
+# Exit code of a run one of whose processes was killed.
 _KILLED = 1
-_SIGNALED = 128
 # Printed by every process, but shown by the launcher once.
 _INTERRUPTED = b"interrupted\n"
 # Variables of schedulers, which would give every process the same place.
@@ -72,6 +70,8 @@ def run(
       The exit code: process 0's; 1 if only another one failed, or one was killed; 128 + n for signal n.
     """
     received = [] if signals is None else signals
+    begun, write_begun = os.pipe()
+    os.set_blocking(begun, False)
     place = Place(0, count, "127.0.0.1", free_port(), secrets.token_hex(16), "local", device)
     previous_handlers = {}
     for signum in SIGNALS:
@@ -88,22 +88,34 @@ def run(
                 first_gpu = index * len(gpus) // count
                 end = (index + 1) * len(gpus) // count
                 own[_GPUS] = ",".join(gpus[first_gpu:end])
-            children.append(Child(replace(place, index=index), {**environment, **own}, command or typed()))
-        return _watch(children, place, received)
+            own_place = replace(place, index=index)
+            if own_place.index == 0:
+                own_place = replace(own_place, begun=write_begun)
+            children.append(Child(own_place, {**environment, **own}, command or typed()))
+        return _watch(children, begun, received)
     finally:
+        os.close(begun)
+        os.close(write_begun)
         for child in children:
             child.kill()
         for signum, handler in previous_handlers.items():
             signal.signal(signum, handler)
 
 
-def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
-    """Passes signals on and kills what does not end in time, until all processes have ended; returns the exit code."""
+def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
+    """Passes signals on and kills what does not end in time, until all processes have ended; returns the exit code.
+
+    Until all have joined, which process 0 says at the descriptor `begun`, no other process hears of a failure.
+    """
     passed_on = 0
     first_signal_at = math.inf
     # Time at which the processes that are left are killed.
     deadline = math.inf
-    loss = _Loss(place)
+    # The first failure: in words, as an exit code, and its time.
+    why = ""
+    first_failed = 0
+    failed_at = math.inf
+    has_begun = False
     # When each process was last seen not to be stopped.
     awake_at = [time.monotonic()] * len(children)
     is_over = False
@@ -123,15 +135,21 @@ def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
             if not child.is_stopped:
                 awake_at[index] = now
         lost = [index for index, child in enumerate(children) if child.code or now - awake_at[index] > STOPPED_S]
-        if lost and not loss.why:
-            loss.begin(lost[0], children[lost[0]].code)
+        if lost and not why:
+            code = children[lost[0]].code
+            why = f"process {lost[0]}: "
+            why += f"stopped for {STOPPED_S:.0f} s" if code is None else described(code)
+            first_failed = code or _KILLED
+            failed_at = now
             # Process 0 has to record the end, but may have been stopped, as by SIGSTOP.
             children[0].send(signal.SIGCONT)
             deadline = min(deadline, now + GRACE_S)
-        if loss.why and not loss.is_told and now - loss.since > UNHEARD_S:
+        has_begun = has_begun or _was_written(begun)
+        if not has_begun and now - failed_at > UNHEARD_S:
             deadline = now
         if children[0].code is not None:
-            deadline = min(deadline, now + (AFTER_FIRST_S if children[0].code else UNHEARD_S))
+            within = AFTER_FIRST_S if children[0].code else UNHEARD_S
+            deadline = min(deadline, now + within)
         if now >= deadline:
             for child in children:
                 child.give_up()
@@ -142,13 +160,19 @@ def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
         child.finish_reading()
     codes = [child.code or 0 for child in children]
     given_up = [child.is_given_up for child in children]
-    code = _code(codes, given_up, loss.code, signals)
+    code = _code(codes, given_up, first_failed, signals)
     with suppress(OSError):
-        if code > _SIGNALED:
+        if code > SIGNALED:
             print("interrupted", file=sys.stderr, flush=True)
         elif code and not any(child.has_printed_error for child in children):
-            print(f"error: {loss.why}", file=sys.stderr, flush=True)
+            print(f"error: {why}", file=sys.stderr, flush=True)
     return code
+
+
+def _was_written(descriptor: int) -> bool:
+    with suppress(BlockingIOError):
+        return bool(os.read(descriptor, 1))
+    return False
 
 
 def _code(codes: Sequence[int], given_up: Sequence[bool], first_failed: int, signals: Sequence[int]) -> int:
@@ -159,60 +183,15 @@ def _code(codes: Sequence[int], given_up: Sequence[bool], first_failed: int, sig
     if not any(codes):
         return 0
     if signals:
-        return _SIGNALED + signals[0]
+        return SIGNALED + signals[0]
     if codes[0] == 0 and all(code == 0 or gone for code, gone in zip(codes, given_up, strict=True)):
         # Process 0 ends with 0 after all others have told it that they have finished.
         return 0
     if codes[0] > 0:
         return codes[0]
-    return first_failed if first_failed > _SIGNALED else _KILLED
-
-
-class _Loss:
-    """The first process that failed, which the launcher reports to the coordinator.
-
-    The coordinator itself notices processes that have joined. It would wait for one that fails before that. Without a
-    reason (`why`), no process has failed.
-    """
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self.since = math.inf
-        self.why = ""
-        self.code = 0
-        self.is_told = False
-
-    def begin(self, index: int, code: int | None) -> None:
-        """Stores a failure, and reports it to the coordinator in a thread; without a code, the process is stopped."""
-        if code is None:
-            how = f"was stopped for {STOPPED_S:.0f} s"
-        elif code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-        else:
-            how = f"ended with exit code {code}"
-        self.since = time.monotonic()
-        self.why = f"process {index} {how}"
-        self.code = code or _KILLED
-        signum = self.code - _SIGNALED if self.code > _SIGNALED else None
-        report = {"kind": "lost", "index": index, "why": self.why, "signum": signum}
-        line = json.dumps(report).encode() + b"\n"
-        threading.Thread(target=self._tell, args=(line,), daemon=True).start()
-
-    def _tell(self, line: bytes) -> None:
-        # The coordinator may not be listening yet.
-        while time.monotonic() - self.since < GRACE_S:
-            try:
-                with connect(self._place.host, self._place.port, self._place.token) as connection:
-                    connection.sendall(line)
-                    # The coordinator closes the connection after it has read the line.
-                    self.is_told = not connection.recv(1)
-                    return
-            except DeniedError:
-                # Another program listens there.
-                return
-            except OSError:
-                pass
-            time.sleep(_POLL_S)
+    if first_failed > SIGNALED:
+        return first_failed
+    return _KILLED
 
 
 class Child:
@@ -241,6 +220,7 @@ class Child:
             stdout=subprocess.PIPE if place.index or not sys.stdout.isatty() else None,
             stderr=subprocess.PIPE,
             process_group=0,
+            pass_fds=[] if place.begun is None else [place.begun],
         )
         self._readers: list[threading.Thread] = []
         for stream, descriptor in ((self._process.stdout, 1), (self._process.stderr, 2)):

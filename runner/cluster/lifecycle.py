@@ -15,6 +15,7 @@ from typing import Any
 from runner.cluster import secret, team
 from runner.cluster.member import Member
 from runner.cluster.place import find, from_launcher, has_launcher
+from runner.cluster.restarts import signal_of
 from runner.cluster.team import ProcessError, Team, current
 from runner.cluster.timeouts import REASON_S
 from runner.config.schema import ClusterConfig
@@ -93,14 +94,16 @@ def leave(code: int) -> None:
     member = current()
     if not isinstance(member, Member):
         return
-    why, own = _failure[0] if _failure else (f"it exits with code {code}", False)
+    why = f"it exits with code {code}" if code else ""
+    own = False
+    if _failure:
+        why, own = _failure[0]
     member.begin_leaving()
     # `leave` waits for the others, which may still be at work. A signal ends that wait.
     for signum in SIGNALS:
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, lambda number, _: member.leave_at_once(number))
-    ended_by = code - 128 if code > 128 else None
-    member.leave(code, why if code else "", ended_by, own=own)
+    member.leave(code, why, signal_of(code) or None, own=own)
 
 
 @contextmanager
@@ -122,10 +125,8 @@ def explained() -> Iterator[None]:
         # An error of a collective most likely has its reason elsewhere, which may not have arrived yet.
         text = str(error).lower()
         is_of_collective = any(word in text for word in _COLLECTIVE_WORDS)
-        if member.ended(REASON_S if is_of_collective else 0.0) is None:
-            raise
         try:
-            member.check()
+            member.check(REASON_S if is_of_collective else 0.0)
         except (ProcessError, Interrupted) as known:
             raise known from error
         raise

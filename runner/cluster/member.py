@@ -87,13 +87,18 @@ class Member(Team):
         # Process 0 hears its own coordinator unless it is stopped, and then it hears nothing at all.
         self._socket.settimeout(None if self.is_first else SILENCE_S)
         self.address = self._socket.getsockname()[0]
+        agrees = {"cluster.processes": place.count, **agrees}
         about = {"host": platform.node(), "pid": os.getpid(), "agrees": agrees}
-        self._send("join", index=place.index, count=place.count, about=about)
+        self._send("join", index=place.index, about=about)
         threading.Thread(target=self._listen, daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
         with self._heard:
             self._heard.wait_for(lambda: self._has_begun or self._ended is not None)
         self.check()
+        if place.begun is not None:
+            # The launcher's; from now on all hear of a failure by themselves.
+            os.write(place.begun, b"1")
+            os.close(place.begun)
 
     def _make_coordinator(self, start_timeout: float) -> Coordinator:
         place = self.place
@@ -108,11 +113,6 @@ class Member(Team):
                 f"process 0 can't listen on {place.host}:{place.port} ({error.strerror}); set cluster.coordinator to "
                 "a free port of the machine that process 0 runs on"
             ) from error
-        if not _is_loopback(place.host) and _is_loopback(str(listening.getsockname()[0])):
-            raise ProcessError(
-                f"{place.host} resolves to {listening.getsockname()[0]} on this machine, which other machines can't "
-                "reach; set cluster.coordinator to an address of process 0's machine"
-            )
         return Coordinator(listening, place.count, place.token, start_timeout)
 
     def _connected(self, start_timeout: float) -> socket.socket:
@@ -282,19 +282,16 @@ class Member(Team):
                 stream.flush()
         os._exit(code)
 
-    def ended(self, within: float = 0.0) -> ProcessError | None:
-        """Returns why the run has ended elsewhere; None: it has not within these seconds."""
+    def check(self, within: float = 0.0) -> None:
+        """Raises `ProcessError` or `Interrupted` if the run has ended elsewhere, or does within these seconds."""
         with self._heard:
             self._heard.wait_for(lambda: self._ended is not None, timeout=within)
-            return None if self._ended is None else ProcessError(self._ended["why"], int(self._ended["code"]))
-
-    def check(self) -> None:
-        """Raises `ProcessError` or `Interrupted` if the run has ended elsewhere."""
-        ended = self._ended
-        if ended is not None:
-            if ended.get("signum"):
-                raise Interrupted(int(ended["signum"]))
-            raise ProcessError(ended["why"], int(ended["code"]))
+            ended = self._ended
+        if ended is None:
+            return
+        if ended.get("signum"):
+            raise Interrupted(int(ended["signum"]))
+        raise ProcessError(ended["why"], int(ended["code"]))
 
     def broadcast(self, key: str, make: Callable[[], T], *, given_up: Callable[[], bool] | None = None) -> T:
         """Returns the value that process 0 computes; see `Team`."""
@@ -379,7 +376,3 @@ def _error_name(error: Exception) -> str:
         if isinstance(error, kind):
             return name
     return ""
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")

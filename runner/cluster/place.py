@@ -38,6 +38,7 @@ class Place:
       source: `explicit`, `local` for the launcher, or the scheduler's name.
       device: type of the mesh's devices, which the launcher has settled.
       job: the scheduler's name of the job, which is not secret.
+      begun: of process 0: the launcher's descriptor at which it says that all have joined.
     """
 
     index: int
@@ -48,6 +49,7 @@ class Place:
     source: str = "explicit"
     device: str = ""
     job: str = ""
+    begun: int | None = None
 
     @property
     def is_launched(self) -> bool:
@@ -69,22 +71,25 @@ def from_launcher() -> Place | None:
     text = os.environ.pop(VARIABLE, "")
     if text:
         _launched[:] = [Place(**json.loads(text))]
-    return _launched[0] if _launched else None
+    if not _launched:
+        return None
+    return _launched[0]
 
 
 def find(config: ClusterConfig) -> Place | None:
     """Returns this process's place; None: it is the only one, or will start the others itself.
 
     Raises:
-      ConfigError: a key is invalid, does not fit `cluster.name`, or is missing and not given by a scheduler.
+      ConfigError: a key is invalid, or is missing and not given by a scheduler.
     """
-    check(config)
     if config.name == "single":
         return None
     launched = from_launcher()
     if launched is not None or config.name == "local":
         # The launcher may start a single process, as `runner.verify` does.
-        return launched if launched is not None and launched.count > 1 else None
+        if launched is None or launched.count == 1:
+            return None
+        return launched
     given = None
     if config.name == "auto":
         given = _from_scheduler(os.environ, socket.gethostname())
@@ -99,7 +104,7 @@ def find(config: ClusterConfig) -> Place | None:
         host, _, port = config.coordinator.rpartition(":")
         place = replace(place, host=host.strip("[]"), port=int(port))
     if not place.count:
-        raise _not_scheduled(given)
+        raise _unknown_count(config, given)
     if not 0 <= place.index < place.count:
         problem = f"must be a number from 0 to {place.count - 1}, different for each process"
         raise invalid("cluster.index", config.index, problem=problem, fix="set cluster.index=0")
@@ -117,14 +122,15 @@ def count(config: ClusterConfig) -> int:
     Raises:
       ConfigError: a key is invalid, or neither the config nor a scheduler gives the number.
     """
-    check(config)
     if config.name == "single":
         return 1
     if config.processes is not None:
         return config.processes
-    place = _from_scheduler(os.environ, socket.gethostname())
+    place = None
+    if config.name == "auto":
+        place = _from_scheduler(os.environ, socket.gethostname())
     if place is None or not place.count:
-        raise _not_scheduled(place)
+        raise _unknown_count(config, place)
     return place.count
 
 
@@ -133,63 +139,29 @@ def has_launcher(config: ClusterConfig) -> bool:
     return config.name == "local" and count(config) > 1
 
 
-def _not_scheduled(place: Place | None) -> ConfigError:
-    """Returns the error of `cluster=auto` without a scheduler, or with one that gives no number of processes."""
-    if place is not None:
-        return invalid(
-            "cluster.processes",
-            None,
-            problem=f"needs the number of processes, which {place.source} does not give",
-            fix="set cluster.processes",
-        )
-    return invalid(
-        "cluster",
-        "auto",
-        problem="no scheduler detected (the variables of Slurm, Open MPI, torchrun and Kubernetes are not set)",
-        fix="launch with srun, mpirun or torchrun, or set cluster=explicit; a plan needs cluster.processes only",
-    )
+def _unknown_count(config: ClusterConfig, place: Place | None) -> ConfigError:
+    """Returns the error of a config whose number of processes neither it nor a scheduler gives."""
+    if place is None and config.name == "auto":
+        problem = "no scheduler detected (the variables of Slurm, Open MPI, torchrun and Kubernetes are not set)"
+        fix = "launch with srun, mpirun or torchrun, or set cluster=explicit; a plan needs cluster.processes only"
+        return invalid("cluster", "auto", problem=problem, fix=fix)
+    source = place.source if place else f"cluster={config.name}"
+    problem = f"needs the number of processes, which {source} does not give"
+    return invalid("cluster.processes", None, problem=problem, fix="set cluster.processes")
 
 
-def check(config: ClusterConfig) -> None:
-    """Checks the group's keys with `cluster.name`; the schema checks each by itself.
-
-    Raises:
-      ConfigError: a key is missing, or would not be used.
-    """
-    name = config.name
-    idle = {
-        "single": ("processes", "index", "coordinator"),
-        "local": ("index", "coordinator"),
-    }
-    for key in idle.get(name, ()):
-        value = getattr(config, key)
-        if value is not None:
-            others = "local, auto or explicit" if key == "processes" else "auto or explicit"
-            raise invalid(
-                f"cluster.{key}",
-                value,
-                problem=f"cluster={name} does not use this key",
-                fix=f"remove it, or set cluster={others}",
-            )
-    if config.processes is None and name in ("explicit", "local"):
-        raise invalid(
-            "cluster.processes",
-            None,
-            problem=f"cluster={name} needs the number of processes",
-            fix="set cluster.processes=2",
-        )
-
-
-def scheduled(environ: Mapping[str, str] = os.environ) -> Place | None:
+def scheduled() -> Place | None:
     """Returns the place of a process that a scheduler started as one of several; else None."""
     place = None
     with suppress(ConfigError):
         try:
-            place = _from_scheduler(environ, socket.gethostname())
+            place = _from_scheduler(os.environ, socket.gethostname())
         except ConfigError:
             # Launchers disagree: the outer one has started several tasks.
-            place = _open_mpi(environ) or _slurm(environ)
-    return place if place is not None and place.count > 1 else None
+            place = _open_mpi(os.environ) or _slurm(os.environ)
+    if place is None or place.count < 2:
+        return None
+    return place
 
 
 def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
@@ -199,12 +171,13 @@ def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
     inner = _torchrun(environ)
     if place is not None and inner is not None:
         place = _within(place, inner, environ)
-    place = place or inner or _kubernetes(environ)
+    place = place or inner
     if place is None:
-        return None
+        return _kubernetes(environ)
     is_own_host = place.host in (own_host, own_host.partition(".")[0])
+    is_one_machine = environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES")) == "1"
     # On a single machine nobody else should be able to connect.
-    if is_own_host and place.source != "Kubernetes" and _is_one_machine(environ):
+    if is_own_host and is_one_machine:
         return replace(place, host=_LOOPBACK)
     return place
 
@@ -219,9 +192,9 @@ def _within(outer: Place, inner: Place, environ: Mapping[str, str]) -> Place:
     if not is_torchrun and (inner.index, inner.count) == (outer.index, outer.count):
         # A script has set them for PyTorch, by the outer launcher's.
         return outer
-    # torchrun's agents have met: there is one per task of the outer launcher.
-    agents = environ.get("GROUP_WORLD_SIZE") if is_torchrun else None
-    if outer.count == 1 or agents == str(outer.count):
+    # There is one of torchrun's agents per task of the outer launcher.
+    have_met = is_torchrun and environ.get("GROUP_WORLD_SIZE") == str(outer.count)
+    if outer.count == 1 or have_met:
         return inner
     problem = (
         f"{outer.source} started {outer.count} tasks, but RANK={inner.index} and WORLD_SIZE={inner.count} are set, as "
@@ -231,15 +204,14 @@ def _within(outer: Place, inner: Place, environ: Mapping[str, str]) -> Place:
     raise invalid("cluster", "auto", problem=problem, fix=fix)
 
 
-def _is_one_machine(environ: Mapping[str, str]) -> bool:
-    return environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES")) == "1"
-
-
 def _slurm(environ: Mapping[str, str]) -> Place | None:
     if not {"SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_NODELIST"} <= set(environ):
         return None
-    tasks = next((key for key in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if key in environ), "")
-    count = _integer(environ, tasks) if tasks else 1
+    count = 1
+    # Of the step, or else of the job.
+    for key in ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
+        if key in environ:
+            count = _integer(environ, key)
     # The first 16 steps of a job have numbers, and thus ports, of their own: several may run at the same time.
     job = _integer(environ, "SLURM_JOB_ID") * 16 + _number(environ.get("SLURM_STEP_ID"))
     host = first_node(environ["SLURM_STEP_NODELIST"])
@@ -268,11 +240,12 @@ def _open_mpi(environ: Mapping[str, str]) -> Place | None:
     size = _integer(environ, "OMPI_COMM_WORLD_SIZE")
     uri = environ.get("OMPI_MCA_orte_hnp_uri", "")
     job = _number(uri.partition(".")[0].strip('"')) or _number(environ.get("PMIX_NAMESPACE", "").rpartition("-")[2])
+    host = ""
+    match = re.search(r"tcp6?://\[?([^,;:\]]+)", uri)
     if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size):
         host = _LOOPBACK
-    else:
-        match = re.search(r"tcp6?://\[?([^,;:\]]+)", uri)
-        host = match[1] if match else ""
+    elif match:
+        host = match[1]
     rank = _integer(environ, "OMPI_COMM_WORLD_RANK")
     return Place(rank, size, host, _port(job), source="Open MPI", job=f"Open MPI {job}")
 
@@ -280,10 +253,12 @@ def _open_mpi(environ: Mapping[str, str]) -> Place | None:
 def _torchrun(environ: Mapping[str, str]) -> Place | None:
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environ):
         return None
-    # torchrun itself may listen at MASTER_PORT.
-    port = _integer(environ, "MASTER_PORT") + (1 if "TORCHELASTIC_RUN_ID" in environ else 0)
-    rank, size = (_integer(environ, key) for key in ("RANK", "WORLD_SIZE"))
-    return Place(rank, size, environ["MASTER_ADDR"], port, source="torchrun")
+    port = _integer(environ, "MASTER_PORT")
+    # torchrun itself may listen there.
+    if "TORCHELASTIC_RUN_ID" in environ:
+        port += 1
+    rank = _integer(environ, "RANK")
+    return Place(rank, _integer(environ, "WORLD_SIZE"), environ["MASTER_ADDR"], port, source="torchrun")
 
 
 def _kubernetes(environ: Mapping[str, str]) -> Place | None:
@@ -291,7 +266,9 @@ def _kubernetes(environ: Mapping[str, str]) -> Place | None:
         return None
     index = environ["JOB_COMPLETION_INDEX"]
     name, _, domain = socket.getfqdn(environ.get("HOSTNAME", "")).partition(".")
-    first = f"{name.removesuffix(f'-{index}')}-0" + (f".{domain}" if domain else "")
+    first = f"{name.removesuffix(index)}0"
+    if domain:
+        first += f".{domain}"
     # An indexed job does not give its number of processes: cluster.processes does.
     return Place(_integer(environ, "JOB_COMPLETION_INDEX"), 0, first, _FIRST_PORT, source="Kubernetes")
 
@@ -306,7 +283,9 @@ def _integer(environ: Mapping[str, str], key: str) -> int:
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else 0
+    if text is None or not text.isdigit():
+        return 0
+    return int(text)
 
 
 def _port(job: int) -> int:

@@ -1,9 +1,9 @@
 """Restarts of a run after a loss: how many, after which wait, and after which ends there is none.
 
-What starts a run again (the launcher of `cluster=local`, or `runner.supervise`) passes the path of a file to the run
+What starts a run again (the launcher of `cluster=local`, or `runner.supervise`) passes the path of a folder to the run
 in an environment variable. A process whose run would fail again for the same reason, an invalid config or a NaN or Inf
-loss, writes that reason there. Every other failure is a loss, and so is a config that is invalid only for now
-(`PassingError`), which a process writes into a second file.
+loss, writes that reason to the file `final` there. Every other failure is a loss, and so is a config that is invalid
+only for now (`PassingError`), which a process writes to the file `passing`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from runner.errors import EXIT_DONE, EXIT_REFUSED
 
-# The file for the reason why the run would fail again, and why the attempt before this one ended.
-FINAL_VARIABLE = "RUNNER_FINAL_ERROR"
+# The folder for the reason why the run would fail again, and why the attempt before this one ended.
+FOLDER_VARIABLE = "RUNNER_RESTARTS"
 BEFORE_VARIABLE = "RUNNER_EARLIER_END"
 
 # Seconds before the first restart in a row, doubled for each further one, and the longest wait. A lost peer's ports
@@ -28,36 +29,21 @@ BEFORE_VARIABLE = "RUNNER_EARLIER_END"
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
 
-# An attempt that lasted this many seconds has trained, so the wait begins at the first one again.
-LASTED_S = 600.0
-
 # A shell's exit code of a process that signal n has killed is this and n.
-_SIGNALED = 128
+SIGNALED = 128
 
 
-def note_final(why: str) -> None:
-    """Records that the run would fail again for this reason; does nothing if nobody would start it again."""
-    path = os.environ.get(FINAL_VARIABLE)
-    if path:
+def note(kind: Literal["final", "passing"], why: str) -> None:
+    """Records why the run would fail again, or why its config is invalid for now, for whoever would start it again."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
         with suppress(OSError):
-            Path(path).write_text(why, encoding="utf-8")
-
-
-def note_passing(why: str) -> None:
-    """Records that the config is invalid for a reason that may pass; does nothing if nobody would start it again."""
-    path = os.environ.get(FINAL_VARIABLE)
-    if path:
-        with suppress(OSError):
-            _passing(Path(path)).write_text(why, encoding="utf-8")
-
-
-def _passing(final: Path) -> Path:
-    return final.with_name("passing")
+            (Path(folder) / kind).write_text(why, encoding="utf-8")
 
 
 def is_supervised() -> bool:
     """Returns whether a supervisor or a launcher with restarts has started this process."""
-    return bool(os.environ.get(FINAL_VARIABLE))
+    return bool(os.environ.get(FOLDER_VARIABLE))
 
 
 def earlier_end() -> str:
@@ -65,12 +51,18 @@ def earlier_end() -> str:
     return os.environ.get(BEFORE_VARIABLE, "")
 
 
+def signal_of(code: int) -> int:
+    """Returns the signal that ended a process, by its exit code as `subprocess` or a shell gives it; 0: none did."""
+    if code < 0:
+        return -code
+    return max(0, code - SIGNALED)
+
+
 def described(code: int) -> str:
     """Returns an exit code in words; that of `subprocess` or of a shell for a process that a signal has killed."""
-    signum = -code if code < 0 else code - _SIGNALED
-    if signum > 0:
-        with suppress(ValueError):
-            return f"killed by {signal.Signals(signum).name}"
+    signum = signal_of(code)
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(signum).name}"
     return f"ended with exit code {code}"
 
 
@@ -89,7 +81,6 @@ def run(
     wait = FIRST_WAIT_S
     left = most
     while True:
-        began = time.monotonic()
         code, would_fail_again = _run_once(start, before)
         if code == EXIT_DONE or is_stopped():
             return code
@@ -101,8 +92,6 @@ def run(
             _say(f"not started again: {before}, after {most} restarts (cluster.restarts)")
             return code
         left -= 1
-        if time.monotonic() - began >= LASTED_S:
-            wait = FIRST_WAIT_S
         _say(f"{before}; starting the run again in {wait:.0f} s")
         sleep(wait)
         if is_stopped():
@@ -113,10 +102,9 @@ def run(
 def _run_once(start: Callable[[Mapping[str, str]], int], before: str) -> tuple[int, bool]:
     """Runs something once; returns its exit code, and whether it would fail again for the same reason."""
     with tempfile.TemporaryDirectory(prefix="runner-restarts-") as folder:
-        final = Path(folder) / "final"
-        code = start({FINAL_VARIABLE: str(final), BEFORE_VARIABLE: before})
-        is_invalid = code == EXIT_REFUSED and not _passing(final).exists()
-        return code, is_invalid or final.exists()
+        code = start({FOLDER_VARIABLE: folder, BEFORE_VARIABLE: before})
+        is_invalid = code == EXIT_REFUSED and not (Path(folder) / "passing").exists()
+        return code, is_invalid or (Path(folder) / "final").exists()
 
 
 def _say(line: str) -> None:

@@ -79,7 +79,7 @@ _SLURM = {
     "SLURM_PROCID": "0",
     "SLURM_NTASKS": "2",
     "SLURM_STEP_NODELIST": "a,b",
-    restarts.FINAL_VARIABLE: os.devnull,
+    restarts.FOLDER_VARIABLE: os.devnull,
 }
 
 

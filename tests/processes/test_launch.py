@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.cluster import launch
+from runner.cluster.launch import _code
 from tests.processes.started import End, Process, closing, is_there, until
 
 pytestmark = pytest.mark.slow
@@ -103,7 +104,7 @@ def test_a_process_that_is_killed_is_the_end_of_all_in_one_line(tmp_path: Path, 
         done = end_of(launcher, pids)
     gone = f"process 1 ({platform.node()}, pid {pids[1]}) disconnected without a message; it was probably killed"
     assert done.code == 1
-    assert done.lines == [f"error: {gone}" if who else "error: process 0 was killed by SIGKILL"]
+    assert done.lines == [f"error: {gone}" if who else "error: process 0: killed by SIGKILL"]
 
 
 @pytest.mark.parametrize(("act", "code"), [("stand_alone_last", 1), ("refuse_last", 2)])
@@ -135,4 +136,22 @@ def test_a_process_that_stops_before_it_joins_ends_the_run(
     began = time.monotonic()
     assert launch.run(2, {}, command=["-c", STOPS]) == 1
     assert time.monotonic() - began < 20
-    assert capfd.readouterr().err == "error: process 1 was stopped for 1 s\n"
+    assert capfd.readouterr().err == "error: process 1: stopped for 1 s\n"
+
+
+@pytest.mark.parametrize(
+    ("codes", "first_bad", "signals", "code"),
+    [
+        ([0, 0], 0, [], 0),
+        ([0, 0], 0, [signal.SIGTERM], 0),  # it came too late
+        ([1, 1], -9, [], 1),
+        ([2, 2], 2, [], 2),
+        ([0, -9], -9, [], 1),
+        ([-9, 1], -9, [], 1),
+        ([143, 143], 143, [], 143),
+        ([-9, 143], 143, [], 143),  # process 0 was not ready to hear of it
+        ([1, -9], -9, [signal.SIGINT], 130),
+    ],
+)
+def test_the_exit_code_says_how_the_run_ended(codes: list[int], first_bad: int, signals: list[int], code: int) -> None:
+    assert _code(codes, [False] * len(codes), first_bad, signals) == code

@@ -21,7 +21,7 @@ def ends(*codes: int, notes_at: int | None = None) -> tuple[list[str], list[floa
     def start(variables: Mapping[str, str]) -> int:
         earlier.append(variables[restarts.BEFORE_VARIABLE])
         if len(earlier) == notes_at:
-            Path(variables[restarts.FINAL_VARIABLE]).write_text("the loss is nan")
+            (Path(variables[restarts.FOLDER_VARIABLE]) / "final").write_text("the loss is nan")
         return codes[len(earlier) - 1]
 
     code = restarts.run(start, 3, lambda: False, waits.append)
@@ -49,7 +49,7 @@ def test_what_may_pass_is_tried_again_and_an_invalid_config_after_it_is_final() 
     def start(variables: Mapping[str, str]) -> int:
         starts.append(1)
         if len(starts) <= 2:
-            Path(variables[restarts.FINAL_VARIABLE]).with_name("passing").write_text("the run is in use")
+            (Path(variables[restarts.FOLDER_VARIABLE]) / "passing").write_text("the run is in use")
         return EXIT_REFUSED
 
     assert restarts.run(start, 5, lambda: False, lambda _: None) == EXIT_REFUSED
@@ -72,7 +72,7 @@ def test_a_process_notes_what_a_restart_would_meet_again(
 ) -> None:
     from runner.cli.app import _note_for_restarts
 
-    monkeypatch.setenv(restarts.FINAL_VARIABLE, str(tmp_path / "final"))
+    monkeypatch.setenv(restarts.FOLDER_VARIABLE, str(tmp_path))
     _note_for_restarts(error, "why", code)
     assert [path.name for path in tmp_path.iterdir()] == noted
 
@@ -94,13 +94,8 @@ def test_a_signal_to_the_supervisor_is_no_loss() -> None:
     assert len(starts) == 1
 
 
-def test_a_long_attempt_ends_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarts, "LASTED_S", 0.0)
-    assert ends(1, 1, 0)[1] == [1.0, 1.0]
-
-
 def test_a_restart_would_return_to_a_step_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
+    monkeypatch.delenv(restarts.FOLDER_VARIABLE, raising=False)
     config = ClusterConfig(name="local", processes=2, restarts=3)
     checks._check_restarts(config, "/checkpoints/aaaa")
     checks._check_restarts(config, "/home/ann@work/checkpoints/aaaa")

@@ -107,7 +107,7 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
     assert process.wait(60) == 1
     table = rows(tmp_path / "sweep")
     assert [row["status"] for row in table] == ["killed", *["passed"] * 2, "failed"]
-    assert table[0]["note"] == "ended by signal 9"
+    assert table[0]["note"] == "killed by SIGKILL"
     assert "trainer.on_nan=stop" in table[3]["note"]
     client, parent, children = runs(tmp_path)
     assert parent.info.status == "FAILED"
@@ -161,7 +161,6 @@ def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_pa
     assert [row["status"] for row in rows(tmp_path / "sweep")] == ["killed", "killed", "not run"]
     _, parent, children = runs(tmp_path)
     assert parent.info.status == "KILLED"
-    assert parent.data.tags["runner.sweep.not_run"] == "mesh=batch4"
     assert status_by_name(children)["mesh=single"] == "KILLED"
     assert "3 jobs: 2 killed, 1 not run" in rest
     last = [line for line in rest.splitlines() if line != "interrupted"][-1]

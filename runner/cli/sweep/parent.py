@@ -15,7 +15,6 @@ from runner.cluster.membership import VARIED
 from runner.host.paths import project_root
 from runner.tracking import start
 from runner.tracking.base import RunSpec, Status
-from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.records import clean_tags
 from runner.tracking.start import mark_dead_runs
@@ -61,10 +60,6 @@ class Parent:
             client.set_terminated(self.run_id, status)
         except Exception as error:
             warn(f"the sweep's status is not stored: {reason(error)}")
-
-    def describe(self) -> list[str]:
-        """Returns the lines that say where the sweep can be seen."""
-        return ui_lines(self.store.uri, self.store.experiment_id, self.run_id)
 
 
 def values_of(tags: Mapping[str, str]) -> Values:

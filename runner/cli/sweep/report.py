@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,12 +22,12 @@ from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.task import metrics
 from runner.tracking.base import Status
+from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_setup import reason, warn
 
 # A resumed sweep runs these again: they may end well this time. A refused job would end as before.
 _RESUMABLE = {"killed", "failed", "not run"}
 _TABLE = "table.csv"
-Draw = Callable[[Path], list[Path]]
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,12 @@ class Entry:
         return self.record.metrics.get(metric, math.nan)
 
 
-def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool:
+def finish(sweep: Sweep, error: BaseException | None) -> bool:
     """Ends a sweep: prints, writes and records its report; returns whether every job passed.
 
     Args:
       sweep: its jobs have ended, or never began.
       error: what ended the sweep early.
-      draw: draws the pictures of a search into a folder and returns their paths; None: the sweep is a grid.
     """
     entries = _entries(sweep)
     statuses = [entry.outcome.status for entry in entries]
@@ -63,7 +62,7 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     counts = ", ".join(f"{count} {status}" for status, count in Counter(statuses).items())
     result = f"{jobs_text(len(entries))}: {counts}"
     if entries:
-        files = _write(sweep, entries, table, draw)
+        files = _write(sweep, entries, table)
         tables.show(table, sweep.settings.name)
         for entry in entries:
             if entry.outcome.note and entry.outcome.status != "skipped":
@@ -79,14 +78,14 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     status: Status = "FINISHED" if all_good else "FAILED"
     if interruption(error):
         status = "KILLED"
-    not_run = [entry.job.name for entry in entries if entry.outcome.status == "not run"]
-    tags = {"runner.sweep.result": result, "runner.sweep.not_run": "; ".join(not_run)}
+    tags = {"runner.sweep.result": result}
     best_metrics = {}
     if best is not None:
         tags |= {"runner.sweep.best": best.job.name, "mlflow.runner.sweep.best_run_id": best.record.run_id}
         best_metrics[f"best/{metric}"] = best.value(metric)
     sweep.parent.finish(status, tags, best_metrics, files)
-    for line in sweep.parent.describe():
+    store = sweep.parent.store
+    for line in ui_lines(store.uri, store.experiment_id, sweep.parent.run_id):
         print(f"sweep: {line.removeprefix('run: ')}" if line.startswith("run: ") else line)
     if not _RESUMABLE.isdisjoint(statuses):
         print(f"To continue: {sweep.parent.command} sweep.resume={sweep.parent.run_id}", flush=True)
@@ -154,7 +153,7 @@ def table_of(entries: Sequence[Entry], metric: str, best: Entry | None) -> table
     return tables.Table(tuple(columns), rows, numeric, None if best is None else list(entries).index(best))
 
 
-def _write(sweep: Sweep, entries: Sequence[Entry], table: tables.Table, draw: Draw | None) -> list[Path]:
+def _write(sweep: Sweep, entries: Sequence[Entry], table: tables.Table) -> list[Path]:
     """Writes the table and the pictures; returns those that could be written."""
     folder = sweep.settings.folder
     rows = tuple((*row, entry.outcome.note) for row, entry in zip(table.rows, entries, strict=True))
@@ -164,10 +163,7 @@ def _write(sweep: Sweep, entries: Sequence[Entry], table: tables.Table, draw: Dr
         written.append(folder / _TABLE)
     metric = sweep.settings.group.metric
     judged = [entry for entry in entries if math.isfinite(entry.value(metric))]
-    if draw is not None:
-        with spared("a plot"):
-            written += draw(folder)
-    elif len(judged) > 1:
+    if len(judged) > 1:
         for key in judged[0].job.varied:
             path = folder / f"{metric.replace('/', '_')}_by_{key.replace('/', '_')}.png"
             with spared("a plot"):
