@@ -132,7 +132,9 @@ def _prepare_sqlite(path: Path) -> None:
             with closing(engine.raw_connection()) as memory, closing(sqlite3.connect(unfinished)) as file:
                 memory.driver_connection.backup(file)  # type: ignore[union-attr]
             engine.dispose()
-            unfinished.replace(path)
+            # Another program may have created the file meanwhile.
+            if not path.exists():
+                unfinished.replace(path)
     with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)) as connection:
         # Every write begins so. It shows a lock, a read-only file or a full disk, and changes nothing.
         connection.execute("BEGIN IMMEDIATE")
