@@ -37,7 +37,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     console = Console()
     folder = with_config(resolved(config, composed))
     with heard():
-        registry.prepare_alone(config)
+        registry.prepare(config, computes=False)
         as_stored = replace(config.dataset, standardize=False, augment=[])
         data = loading.load(as_stored, config.trainer.seed, task=config.task)
         shown = _tables(config.task, data)

@@ -23,6 +23,7 @@ from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, lengths, registry
+from runner.engine.base import PlainModel
 from runner.errors import EngineError
 from runner.host import stages
 from runner.host.late import late
@@ -83,7 +84,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         # The export appears in its folder when the block ends, so only after it was compared and found equal.
         with making(target) as unfinished:
             with stages.stage("writing the export"), quiet_native_log(native_log):
-                plain = registry.make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
+                makers = registry.ENGINES[config.engine.name].module("plain")
+                plain: PlainModel = makers.make(config, served.spec, WeightsInUse(saved.checkpoint))
                 has_tensorflow = importlib.util.find_spec("tensorflow") is not None
                 # A user's layers may need AutoGraph to rewrite them.
                 convert = not config.model.target.startswith("runner.")
@@ -173,7 +175,7 @@ def _outputs(
         evaluation = evaluated(config, engine, spec.task, source, None, keep_outputs=True)
     batch = BATCH
     if evaluation.mixes_rows:
-        batch, _ = lengths.eval_sizes(config, source.size, mixes_rows=True)
+        batch = lengths.eval_batch(config.dataset, config.task, source.size, mixes_rows=True)
     return evaluation.named_outputs or evaluation.outputs, batch
 
 

@@ -91,16 +91,15 @@ def _check_keys(config: EngineConfig) -> None:
                 raise invalid(f"engine.{key}", getattr(config, key), problem=problem, fix=fix)
 
 
-def check_model(config: RunConfig, *, has_several: bool) -> None:
+def check_model(engine: str, model: str, task: str, *, has_several: bool) -> None:
     """Rejects other models, and tasks with several outputs, for the engine that trains tf.Modules."""
-    engine = config.engine.name
     if not ENGINES[engine].takes_layouts:
         return
-    if config.model.target != _CORE_BUILDER:
-        problem = f"trains the tf.Modules of model=mlp_core, not model._target_={config.model.target}"
+    if model != _CORE_BUILDER:
+        problem = f"trains the tf.Modules of model=mlp_core, not model._target_={model}"
         raise invalid("engine", engine, problem=problem, fix="set model=mlp_core, or choose another engine")
     if has_several:
-        problem = f"trains models of one output, but task={config.task.name} judges several"
+        problem = f"trains models of one output, but task={task} judges several"
         raise invalid("engine", engine, problem=problem, fix="set engine=keras_dtensor or engine=jax")
 
 

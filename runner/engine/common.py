@@ -17,7 +17,7 @@ from runner import arrays, layout
 from runner.arrays import Tensor
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import WEIGHT, Array, DataSource
-from runner.engine import calls, evaluation
+from runner.engine import calls, evaluation, lengths
 from runner.engine.axes import axes_of
 from runner.engine.base import (
     Collective,
@@ -64,6 +64,10 @@ class Engine(ABC):
     def caches(self) -> bool:
         """Returns whether a split is kept on the devices; a batch then has `row`, its indices in the split."""
         return False
+
+    def padded_rows(self, batch: int) -> int:
+        """Returns the rows of a batch of an evaluation with its padding."""
+        return lengths.padded_rows(batch, self._config.layout, self._axes)
 
     def cache_on_device(self, source: DataSource) -> None:
         """Keeps a split that is in memory, if config and size allow it; before a step is compiled."""

@@ -79,42 +79,35 @@ def has_compiler(kind: str) -> bool:
         return False
 
 
-def resolve_mesh(config: RunConfig) -> MeshConfig:
-    """Returns the mesh with `device` and the sizes of its axes resolved; engine and cluster are checked."""
-    choice = choose(config, config.mesh.device)
-    on_devices = replace(config.mesh, device=choice.kind)
-    return replace(on_devices, axes=mesh.resolve_axes(on_devices, choice.count))
-
-
-def choose(config: RunConfig, asked: str) -> Choice:
-    """Returns the devices of a mesh, of which `asked` was typed; a ConfigError if they are not available.
+def choose(config: MeshConfig, engine: str, cluster: ClusterConfig, hardware: HardwareConfig) -> Choice:
+    """Returns the devices of a mesh as it was typed; a ConfigError if they are not available.
 
     `auto` chooses this machine's accelerators if the mesh fits them and the installed libraries can use them, else
     virtual CPU devices. Nothing is imported or started for the choice.
     """
-    hardware = config.hardware
     if not hardware.is_here and hardware.kind is not None:
-        sizes = config.mesh.axes.values()
+        sizes = config.axes.values()
         # A size of -1 takes all devices, and nobody has said how many there are.
         count = 0
         if -1 not in sizes:
             count = math.prod(sizes)
         return Choice(hardware.kind, count, hardware.name)
+    asked = config.device
     launcher = place.from_launcher()
     if asked == AUTO and launcher is not None and launcher.device:
         # The launcher has seen all devices of the machine and assigns them to the processes.
         asked = launcher.device
     if asked in (GPU, TPU):
-        return _named(config.engine.name, config.cluster, config.mesh, asked)
+        return _named(engine, cluster, config, asked)
     unused_reason = ""
     if asked == AUTO:
         for available in _available():
-            reason = _why_not(config.engine.name, config.cluster, config.mesh, available)
+            reason = _why_not(engine, cluster, config, available)
             if not reason:
-                return Choice(available.kind, _count_in_all(config.cluster, available), available.model)
+                return Choice(available.kind, _count_in_all(cluster, available), available.model)
             # Of several kinds the first one's reason is shown: TPUs come before GPUs.
             unused_reason = unused_reason or reason
-    cpus = config.mesh.cpu_devices * checks_cluster.machines(config.cluster, CPU)
+    cpus = config.cpu_devices * checks_cluster.machines(cluster, CPU)
     return Choice(CPU, cpus, unused_reason=unused_reason)
 
 
@@ -178,10 +171,16 @@ def is_elsewhere() -> bool:
     return command_module() == _PLAN_COMMAND
 
 
-def describe_mesh(config: RunConfig, asked: str) -> str:
-    """Returns the mesh and its devices, for the first line of a run."""
+def device_lines(config: RunConfig, composed: DictConfig) -> list[str]:
+    """Returns the lines that a command prints about its mesh: one, or none if the launcher has printed it.
+
+    Call it before an engine is loaded, because loading hides GPUs.
+    """
+    if place.from_launcher() is not None:
+        return []
     kind = config.mesh.device
-    choice = choose(config, asked)
+    asked = str(OmegaConf.select(composed, "mesh.device", default=AUTO))
+    choice = choose(replace(config.mesh, device=asked), config.engine.name, config.cluster, config.hardware)
     is_chosen = choice.kind == kind
     model = choice.model if is_chosen else ""
     devices = counted(mesh.size(config.mesh.axes), kind, model) + _in_processes(place.count(config.cluster))
@@ -192,17 +191,7 @@ def describe_mesh(config: RunConfig, asked: str) -> str:
     # The reason is that of the choice: it says nothing of another kind of device.
     if is_chosen and choice.unused_reason:
         text += f": {choice.unused_reason}"
-    return text
-
-
-def device_lines(config: RunConfig, composed: DictConfig) -> list[str]:
-    """Returns the lines that a command prints about its mesh: one, or none if the launcher has printed it.
-
-    Call it before an engine is loaded, because loading hides GPUs.
-    """
-    if place.from_launcher() is not None:
-        return []
-    return [describe_mesh(config, str(OmegaConf.select(composed, "mesh.device", default=AUTO)))]
+    return [text]
 
 
 def planning_note(on: MeshConfig, hardware: HardwareConfig, cluster: ClusterConfig) -> str:

@@ -174,14 +174,10 @@ def epoch_steps(dataset: DatasetConfig, trainer: TrainerConfig, examples: int) -
     return min(steps, trainer.limit_train_batches or steps)
 
 
-def without_padding(config: RunConfig, examples: int | None = None) -> RunConfig:
-    """Returns the config with `remainder=drop` if no batch of training is padded: such batches need no check."""
-    pads = False
-    if config.dataset.remainder == "pad" and examples:
-        pads = epoch_steps(config.dataset, config.trainer, examples) * config.dataset.batch_size > examples
-    if pads:
-        return config
-    return replace(config, dataset=replace(config.dataset, remainder="drop"))
+def without_padding(dataset: DatasetConfig, trainer: TrainerConfig, examples: int) -> DatasetConfig:
+    """Returns the group with `remainder=drop` if no batch of training is padded: such batches need no check."""
+    pads = dataset.remainder == "pad" and epoch_steps(dataset, trainer, examples) * dataset.batch_size > examples
+    return dataset if pads else replace(dataset, remainder="drop")
 
 
 def _check_batch(config: DatasetConfig, examples: int, multiple: int) -> None:
@@ -200,17 +196,21 @@ def _check_batch(config: DatasetConfig, examples: int, multiple: int) -> None:
         raise invalid(key, batch, problem=f"must be at most {largest}: {split}", fix=f"set {key}={largest} or less")
 
 
-def eval_sizes(config: RunConfig, examples: int, *, mixes_rows: bool = False) -> tuple[int, int]:
-    """Returns the examples per batch of an evaluation, and its rows, padded to a multiple of the batch axis.
+def eval_batch(dataset: DatasetConfig, config: TaskConfig, examples: int, *, mixes_rows: bool = False) -> int:
+    """Returns the examples per batch of an evaluation; see `Engine.mixes_rows`.
 
-    The examples are the same on every mesh: a loss may read other rows. See `Engine.mixes_rows`.
+    They are the same on every mesh, because a loss may read other rows.
     """
-    size = config.dataset.eval_batch_size or max(config.dataset.batch_size, _EVAL_BATCH)
-    if config.dataset.eval_batch_size is None and (mixes_rows or task.compares_rows(config.task)):
+    size = dataset.eval_batch_size or max(dataset.batch_size, _EVAL_BATCH)
+    if dataset.eval_batch_size is None and (mixes_rows or task.compares_rows(config)):
         # A loss of more rows is another one, which could not be compared with that of training.
-        size = config.dataset.batch_size
-    size = min(size, examples)
-    return size, _rounded_up(size, _batch_axis_size(config.layout, config.mesh.axes))
+        size = dataset.batch_size
+    return min(size, examples)
+
+
+def padded_rows(batch: int, layout: LayoutConfig, axes: Mapping[str, int]) -> int:
+    """Returns the rows of a batch of an evaluation, padded to a multiple of the batch axis."""
+    return _rounded_up(batch, _batch_axis_size(layout, axes))
 
 
 def steps_per_call(dataset: DatasetConfig, trainer: TrainerConfig, examples: int) -> int | None:

@@ -4,16 +4,18 @@ Imports neither TensorFlow nor JAX, nor NumPy, whose import would delay a config
 
 An engine is a package with four modules:
 
-- `environment`: `prepare_environment(config)` runs before the library's first import;
-- `devices`: `prepare_devices(config)` runs right after that import;
+- `environment`: `prepare_environment(engine, mesh, timeout)` runs before the library's first import; the mesh is None
+  in a plan for hardware that is not here;
+- `devices`: `prepare_devices(mesh)` runs right after that import;
 - `engine`: `make(config, data, total_steps, planning=)` returns a `runner.engine.common.Engine`; imports the library;
-- `plain`: `make(config, data, values)` returns a `runner.engine.base.PlainModel`, for exports.
+- `plain`: `make(config, data, values)` returns a `runner.engine.base.PlainModel` for exports: the model on one device,
+  of its framework's own layers, with whole arrays by path.
 
 One that is `full` has a module `planned`, whose engine is made for hardware that is not here, and a package
 `own_step`, with modules `engine` and `plain` of its own for steps of a user's class.
 
-A user's module may import a library itself, and create layers at its import. So each command calls `prepare`, or
-`prepare_alone` if it computes nothing on the mesh, before it loads data or creates a task.
+A user's module may import a library itself, and create layers at its import. So each command calls `prepare` before it
+loads data or creates a task.
 """
 
 from __future__ import annotations
@@ -39,8 +41,6 @@ from runner.host.libraries import installed
 from runner.model import target
 
 if TYPE_CHECKING:
-    from runner.data.base import Array
-    from runner.engine.base import PlainModel
     from runner.engine.common import Engine
     from runner.model import own_modules
     from runner.task.base import DataSpec
@@ -152,51 +152,41 @@ def check_installed(name: str) -> None:
 _values_before: dict[str, str | None] = {}
 
 
-def prepare(config: RunConfig) -> None:
+def prepare(config: RunConfig, *, computes: bool = True) -> None:
     """Sets what can't be changed once the engine's library is loaded, before any of the user's code runs.
 
     The library itself is not loaded here, so that an error in the data is reported without waiting for it. It is
     loaded by `load`, and has the config's devices from then on. It is loaded here if any code is the user's, which may
     import it as well.
+
+    Args:
+      config: checked.
+      computes: False: the process makes no engine, and the user's code gets the engine's library on CPUs only.
     """
-    _prepare_imports(config)
-    _prepare_environment(config)
-    if not import_paths(config.model, config.optimizer, config.dataset, config.task):
-        return
-    load(config)
+    entry = ENGINES[config.engine.name]
+    paths = import_paths(config.model, config.optimizer, config.dataset, config.task)
+    user_packages = {path.partition(".")[0] for path in paths}
+    engine_libraries: set[str] = set()
+    for each in ENGINES.values():
+        engine_libraries.update(each.libraries)
+    own_modules.watch(config.trainer.seed, user_packages - engine_libraries)
+    mesh = config.mesh
+    if not computes:
+        mesh = replace(mesh, device="cpu")
     with _remembering_environment():
-        prepare_devices(config)
+        on = mesh if config.hardware.is_here else None
+        entry.module("environment").prepare_environment(config.engine, on, config.cluster.timeout)
+    if not paths or not computes:
+        return
+    load(config.engine.name)
+    if config.hardware.is_here:
+        with _remembering_environment():
+            entry.module("devices").prepare_devices(mesh)
     # Now, so that a mistake in them ends the command before a run is recorded; the rest is called before that anyway.
     if not target.is_own(config.model):
         target.check_options(config.model)
     if config.optimizer.target:
         transformation.loaded(config.optimizer)
-
-
-def prepare_alone(config: RunConfig) -> None:
-    """Prepares a process that makes no engine: the user's code gets the engine's library, on CPUs only."""
-    _prepare_imports(config)
-    on_cpu = replace(config, mesh=replace(config.mesh, device="cpu"))
-    _prepare_environment(on_cpu)
-
-
-def _prepare_imports(config: RunConfig) -> None:
-    paths = import_paths(config.model, config.optimizer, config.dataset, config.task)
-    user_packages = {path.partition(".")[0] for path in paths}
-    engine_libraries: set[str] = set()
-    for entry in ENGINES.values():
-        engine_libraries.update(entry.libraries)
-    own_modules.watch(config.trainer.seed, user_packages - engine_libraries)
-
-
-def _prepare_environment(config: RunConfig) -> None:
-    with _remembering_environment():
-        ENGINES[config.engine.name].module("environment").prepare_environment(config)
-
-
-def prepare_devices(config: RunConfig) -> None:
-    """Sets the devices of the engine's library, which is loaded and has computed nothing."""
-    ENGINES[config.engine.name].module("devices").prepare_devices(config)
 
 
 @contextmanager
@@ -220,13 +210,10 @@ def environment_for_children() -> dict[str, str]:
     return environment
 
 
-def load(config: RunConfig) -> None:
-    """Sets the process's environment for an engine and imports its libraries, but not those in `hidden`."""
-    check_installed(config.engine.name)
-    entry = ENGINES[config.engine.name]
-    if not own_modules.is_watching():
-        _prepare_imports(config)
-    _prepare_environment(config)
+def load(engine: str) -> None:
+    """Imports an engine's libraries, but not those in `hidden`; `prepare` has set the process's environment."""
+    check_installed(engine)
+    entry = ENGINES[engine]
     first = entry.libraries[0]
     if first in sys.modules:
         # A user's module has imported it already: nothing to wait for, so no stage is shown.
@@ -245,7 +232,7 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning
     """
     microbatch = config.dataset.batch_size // config.trainer.accumulate_steps
     layout.check_inputs(config.layout, data.arrays, microbatch, config.mesh.axes)
-    load(config)
+    load(config.engine.name)
     entry = ENGINES[config.engine.name]
     if config.hardware.is_here:
         module = entry.module("own_step.engine" if data.task.own_step else "engine")
@@ -253,9 +240,3 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning
         module = entry.module("planned")
     engine: Engine = module.make(config, data, total_steps, planning=planning)
     return engine
-
-
-def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    """Returns the config's model on one device, of its framework's own layers, with whole arrays by path."""
-    plain: PlainModel = ENGINES[config.engine.name].module("plain").make(config, data, values)
-    return plain

@@ -23,7 +23,7 @@ def load(names: Sequence[str], *, without: Sequence[str]) -> None:
     """Imports those packages, in this order, that are installed, while they don't find the ones of `without`.
 
     The optional dependencies take a third of the time. The process's environment must be set, see
-    `runner.engine.registry.load`.
+    `runner.engine.registry.prepare`.
     """
     with hidden(without):
         for name in names:

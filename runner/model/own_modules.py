@@ -126,8 +126,3 @@ def watch(seed: int, own: Collection[str] = ()) -> None:
     for finder in [finder for finder in sys.meta_path if isinstance(finder, _Finder)]:
         sys.meta_path.remove(finder)
     sys.meta_path.insert(0, _Finder(seed, own))
-
-
-def is_watching() -> bool:
-    """Returns whether `watch` was called."""
-    return any(isinstance(finder, _Finder) for finder in sys.meta_path)

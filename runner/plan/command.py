@@ -42,7 +42,8 @@ def plan_config(config: RunConfig) -> Plan:
     # A length that a run rejects is rejected here too.
     total_steps = lengths.run_length(config, data.train.size, task.tokens).total
     spec = DataSpec(task.arrays, task)
-    engine = make_engine(lengths.without_padding(cpu_config, data.train.size), spec, 1, planning=True)
+    unpadded = lengths.without_padding(config.dataset, config.trainer, data.train.size)
+    engine = make_engine(replace(cpu_config, dataset=unpadded), spec, 1, planning=True)
     engine.build()
     engine.cache_on_device(data.train)
     if engine.counts_cost:

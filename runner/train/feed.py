@@ -411,13 +411,13 @@ def evaluation(
 
 
 def evaluation_of(
-    config: RunConfig, engine: Engine, examples: Examples, limit: int | None = None
+    dataset: DatasetConfig, task: TaskConfig, engine: Engine, examples: Examples, limit: int | None = None
 ) -> Iterator[HostBatches]:
     """Returns a split's batches as a run evaluates them on its mesh; the engine tries the first one."""
 
     def batches(examples: Examples, *, mixes_rows: bool) -> Iterator[HostBatches]:
-        size, rows = lengths.eval_sizes(config, examples.size, mixes_rows=mixes_rows)
-        return evaluation(examples, size, limit, rows)
+        size = lengths.eval_batch(dataset, task, examples.size, mixes_rows=mixes_rows)
+        return evaluation(examples, size, limit, engine.padded_rows(size))
 
     if examples.task.reads_batch:
         # Padding is cut off, and each device may compute what is left.

@@ -441,7 +441,9 @@ def _evaluate(training: _Training, examples: feed.Examples, *, keep_outputs: boo
             training.hooks.stop()
             yield batch
 
-    batches = feed.evaluation_of(training.config, training.engine, examples, trainer.limit_eval_batches)
+    config = training.config
+    limit = trainer.limit_eval_batches
+    batches = feed.evaluation_of(config.dataset, config.task, training.engine, examples, limit)
     if trainer.eval_mean == "examples":
         return training.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
     evaluations: list[Evaluation] = []

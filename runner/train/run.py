@@ -320,7 +320,8 @@ def _engine(
     """Returns the engine with the state that the run begins with, its step compiled, and the plan if there is one."""
     total = lengths.run_length(config, data.train.size, spec.task.tokens).total
     with quiet_native_log(folder / "runner.log"):
-        engine = make_engine(lengths.without_padding(config, data.train.size), spec, total)
+        unpadded = lengths.without_padding(config.dataset, config.trainer, data.train.size)
+        engine = make_engine(replace(config, dataset=unpadded), spec, total)
         engine.build()
         say(spec.task.scaling_line)
         engine.cache_on_device(data.train)
@@ -347,7 +348,7 @@ def _engine_warnings(
     with stages.stage("compiling the evaluation"):
         found += feed.check_rows(config.dataset, config.trainer, config.task, engine, splits.train)
         # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
-        batches = feed.evaluation_of(config, engine, splits.selecting, 1)
+        batches = feed.evaluation_of(config.dataset, config.task, engine, splits.selecting, 1)
         evaluation = engine.evaluate(batches, keep_outputs=True)
     if not task.own_step:
         found += warnings.of_rates(config.optimizer, total)

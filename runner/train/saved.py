@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from runner.checkpoint import runs
@@ -15,7 +16,6 @@ from runner.data import loading, workers
 from runner.data.base import Dataset, DataSource
 from runner.engine import make_engine, registry
 from runner.engine.common import Engine
-from runner.engine.lengths import without_padding
 from runner.errors import invalid
 from runner.host.outputs import quiet_native_log
 from runner.task.base import DataSpec, Evaluation, Task
@@ -70,7 +70,8 @@ def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> E
     """
     with quiet_native_log(log):
         # Schedules need a length of at least one step; nothing is trained, so its value has no effect.
-        engine = make_engine(without_padding(config), data, max(saved.checkpoint.step, 1))
+        unpadded = replace(config, dataset=replace(config.dataset, remainder="drop"))
+        engine = make_engine(unpadded, data, max(saved.checkpoint.step, 1))
         engine.build()
         load(engine, saved.checkpoint)
     return engine
@@ -84,7 +85,7 @@ def evaluated(
         examples = feed.Examples(
             source, task, readers.reader(source), share=feed.share_of(config.mesh.axes, config.layout)
         )
-        batches = feed.evaluation_of(config, engine, examples, limit)
+        batches = feed.evaluation_of(config.dataset, config.task, engine, examples, limit)
         return engine.evaluate(batches, keep_outputs=keep_outputs)
 
 

@@ -1,6 +1,6 @@
 """The single device's side of the engine `jax`: plain Keras 3 on JAX with its stock optimizer, without a mesh.
 
-Imports JAX and Keras, whose environment `runner.engine.registry.load` has set. Shapes: B examples per batch.
+Imports JAX and Keras, whose environment `runner.engine.registry.prepare` has set. Shapes: B examples per batch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The single device's side of the DTensor engines: plain tf_keras with its stock optimizer, no DTensor.
 
-Imports TensorFlow, whose environment `runner.engine.registry.load` has set. Shapes: B examples per batch.
+Imports TensorFlow, whose environment `runner.engine.registry.prepare` has set. Shapes: B examples per batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class KerasReference(GradientReference):
         self._task = request.data.task
         self._device = f"/{mesh.device_kind(request.config.mesh).upper()}:0"
         with tf.device(self._device):
-            adapter = make_adapter(request.config, request.data)
+            config = request.config
+            adapter = make_adapter(config.engine.name, config.model, request.data, config.trainer.seed)
             self._model = adapter.plain()
             adapter.check(self._model, pads=request.config.dataset.remainder == "pad")
             self._by_path = adapter.variables(self._model)

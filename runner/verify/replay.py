@@ -234,7 +234,8 @@ def recompute(
     if recorded.step > total:
         raise invalid("step", recorded.step, problem=f"the run has {total:,} steps", fix=f"set step={total} or less")
     with quiet_native_log(folder / "runner.log"):
-        engine = make_engine(lengths.without_padding(config, data.train.size), DataSpec(task.arrays, task), total)
+        unpadded = lengths.without_padding(config.dataset, trainer, data.train.size)
+        engine = make_engine(replace(config, dataset=unpadded), DataSpec(task.arrays, task), total)
         engine.build()
         engine.cache_on_device(data.train)
         if recorded.start is not None:

@@ -14,7 +14,7 @@ from runner.data.base import ROW, WEIGHT, Array, ArraySource, Dataset
 from runner.data.sampler import eval_plan
 from runner.data.workers import Workers
 from runner.engine.base import HostBatches
-from runner.engine.lengths import epoch_steps, eval_sizes, run_length, without_padding
+from runner.engine.lengths import epoch_steps, eval_batch, padded_rows, run_length, without_padding
 from runner.layout.axes import axis_size, batch_axis
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
@@ -77,7 +77,8 @@ class Request:
         count = max(real - max(parts // 2, 1), 1)
         if count % parts == 0 and count > 1:
             count -= 1
-        size, rows = eval_sizes(self.config, count)
+        size = eval_batch(self.config.dataset, self.config.task, count)
+        rows = padded_rows(size, self.config.layout, self.config.mesh.axes)
         plan = eval_plan(count, size, rows=rows)
         batches = []
         for indices, weight in zip(plan.indices, plan.weights, strict=True):
@@ -167,8 +168,8 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
         arrays[name] = np.concatenate([batches.arrays[name] for batches in epochs])
     weights = np.concatenate([batches.weights for batches in epochs])
     batches = HostBatches(arrays, weights, config.verify.steps)
-    config = without_padding(config, data.train.size)
-    return Request(config, DataSpec(task.arrays, task), total_steps, batches)
+    dataset = without_padding(config.dataset, config.trainer, data.train.size)
+    return Request(replace(config, dataset=dataset), DataSpec(task.arrays, task), total_steps, batches)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -127,9 +127,9 @@ def prepared(config: RunConfig) -> Request:
     registry.prepare(config)
     data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     request = make_request(config, data)
-    registry.load(config)
+    registry.load(config.engine.name)
     # Before one device computes: a library makes its devices once.
-    registry.prepare_devices(config)
+    registry.ENGINES[config.engine.name].module("devices").prepare_devices(config.mesh)
     return request
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 
 from runner.cluster import accelerators, place
 from runner.cluster.place import Place
@@ -14,6 +15,7 @@ from runner.config.schema import ClusterConfig, EngineConfig, MeshConfig, RunCon
 from runner.engine import devices
 from runner.engine.devices import Lack
 from runner.errors import ConfigError
+from runner.layout import mesh
 from runner.plan.checks.run import check, convert
 from tests.config.test_config import composed
 from tests.configs import with_keys
@@ -49,9 +51,11 @@ def config(device: str = "auto", engine: str = "jax", **axes: int) -> RunConfig:
 
 def settle(made: RunConfig) -> tuple[str, str]:
     """Returns the kind that is settled, and the line."""
-    asked = made.mesh.device
-    made = with_keys(made, {"mesh": devices.resolve_mesh(made)})
-    return made.mesh.device, devices.describe_mesh(made, asked)
+    composed = OmegaConf.create({"mesh": {"device": made.mesh.device}})
+    choice = devices.choose(made.mesh, made.engine.name, made.cluster, made.hardware)
+    made = with_keys(made, {"mesh.device": choice.kind})
+    made = with_keys(made, {"mesh.axes": mesh.resolve_axes(made.mesh, choice.count)})
+    return choice.kind, "".join(devices.device_lines(made, composed))
 
 
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])

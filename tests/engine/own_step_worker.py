@@ -106,8 +106,8 @@ def config_with_devices() -> RunConfig:
     """Makes the devices; returns the config."""
     made = with_keys(cases.config(AXES), {"engine.name": "jax"})
     registry.prepare(made)
-    registry.load(made)
-    registry.ENGINES["jax"].module("devices").prepare_devices(made)
+    registry.load("jax")
+    registry.ENGINES["jax"].module("devices").prepare_devices(made.mesh)
     return config()
 
 

@@ -88,7 +88,7 @@ def on_mesh(engine_name: str, mesh: str, name: str, *, packed: bool) -> dict[str
         filled[: train.size] = values
         arrays[key] = np.stack([filled] * STEPS)
     config = _config(engine_name, mesh, name, size)
-    registry.load(config)
+    registry.prepare(config)
     task = make_task(config.task, train.specs)
     arrays = {key: arrays[key] for key in [*task.arrays, WEIGHT]}
     batches = HostBatches(arrays, task.weights(arrays), STEPS)

@@ -88,7 +88,7 @@ def frequent(state: str, rows: int) -> Array:
 
 def main() -> None:
     """Prints what each state holds, and by how much the gradients of few and of many rows differ."""
-    registry.load(config("float32"))
+    registry.prepare(config("float32"))
     off = {}
     for state in ("float32", "bfloat16", "master"):
         few, many = (frequent(state, rows) for rows in (FEW, MANY))

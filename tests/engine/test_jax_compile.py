@@ -29,7 +29,7 @@ MESHES: list[tuple[dict[str, int], str, bool]] = [
 PROGRAM = r"""
 import json, os, sys
 os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
-from runner.engine import make_engine
+from runner.engine import make_engine, registry
 from tests.configs import with_keys
 from tests.engine import cases
 layers, meshes = map(json.loads, sys.argv[1:])
@@ -40,6 +40,7 @@ for axes, loop, _ in meshes:
     if "height" in axes:
         config.layout.inputs["image"] = ["batch", "height", None, None]
     config = with_keys(config, {"engine.name": "jax", "engine.loop": loop})
+    registry.prepare(config)
     engine = make_engine(config, cases.data(), 1, planning=True)
     engine.build()
     modes.append(engine._loops)

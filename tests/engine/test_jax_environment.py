@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.schema import EngineConfig, MeshConfig
 from runner.engine.jax import environment
 from runner.host import cores
-from tests.engine import cases
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ["engine=jax", "dataset=digits", "tracking=none", "trainer.progress=lines"]
@@ -55,7 +55,7 @@ def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
 
 def test_xla_gets_a_thread_a_device_and_one_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {cores.VARIABLE: "6"})
-    environment.prepare_environment(cases.config({"batch": 16, "model": 8}))
+    environment.prepare_environment(EngineConfig(), MeshConfig({"batch": 16, "model": 8}), 600.0)
     assert os.environ["PJRT_NPROC"] == "134"
     assert os.environ["KERAS_BACKEND"] == "jax"
     assert os.environ["JAX_PLATFORMS"] == "cpu"
@@ -75,7 +75,7 @@ def test_a_job_beside_others_takes_the_threads_of_its_share_of_the_cores(monkeyp
 def test_what_the_environment_says_already_is_kept_where_it_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = "--xla_cpu_collective_call_terminate_timeout_seconds"
     monkeypatch.setattr(os, "environ", {"PJRT_NPROC": "512", "XLA_FLAGS": f"--xla_cpu_enable_fast_math=true {flag}=7"})
-    environment.prepare_environment(cases.config({"batch": 8}))
+    environment.prepare_environment(EngineConfig(), MeshConfig({"batch": 8}), 600.0)
     assert os.environ["PJRT_NPROC"] == "512"
     flags = os.environ["XLA_FLAGS"].split()
     assert flags[:2] == ["--xla_cpu_enable_fast_math=true", f"{flag}=7"]

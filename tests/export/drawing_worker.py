@@ -15,7 +15,6 @@ import numpy as np
 
 from runner import arrays
 from runner.engine import registry
-from runner.engine.registry import make_plain
 from runner.task.base import DataSpec
 from runner.train.export.check import check
 from runner.train.export.signature import Served
@@ -81,15 +80,17 @@ def exported(builder: Callable[..., Any], folder: Path) -> dict[str, Any]:
     config = with_keys(
         config, {"engine.name": "jax", "model.target": f"{__name__}.{builder.__name__}", "model.options": {}}
     )
-    registry.load(config)
+    registry.prepare(config)
+    registry.load("jax")
     from runner.engine.jax.adapter import Keras3Factory
     from runner.engine.jax.names import Names
+    from runner.engine.jax.plain import make
 
     data = cases.data()
     served = Served(DataSpec(data.arrays, data.task))
     variables = Names(Keras3Factory(config.model, served.spec, 0).build()).variables
     values = {path: np.asarray(variable.value) for path, variable in variables.items()}
-    plain = make_plain(config, served.spec, values)
+    plain = make(config, served.spec, values)
     rng = np.random.default_rng(0)
     given = {name: rng.integers(0, 2, (COUNT, *spec.shape)).astype(spec.dtype) for name, spec in served.inputs.items()}
     target = folder / builder.__name__

@@ -18,7 +18,6 @@ from runner import arrays
 from runner.config.schema import EngineConfig, ModelConfig, TaskConfig
 from runner.data.base import Array, ArraySpec, Encoding
 from runner.engine import registry
-from runner.engine.registry import make_plain
 from runner.task.base import DataSpec, named_outputs
 from runner.task.registry import make_task
 from runner.train.export.check import check
@@ -92,7 +91,9 @@ def made() -> dict[str, Case]:
 
 def exported(engine: str, folder: Path) -> Iterator[tuple[str, dict[str, dict[str, list[float]]]]]:
     """Yields each case's name and how its export compares with the model that was written."""
-    registry.load(replace(cases.config({"batch": 1}), engine=EngineConfig(name=engine)))
+    registry.prepare(replace(cases.config({"batch": 1}), engine=EngineConfig(name=engine)))
+    registry.load(engine)
+    makers = registry.ENGINES[engine].module("plain")
     for name, case in made().items():
         config = cases.config({"batch": 1}, hidden=[16])
         config = with_keys(config, {"engine.name": engine})
@@ -100,7 +101,7 @@ def exported(engine: str, folder: Path) -> Iterator[tuple[str, dict[str, dict[st
             config = with_keys(config, {"model": ModelConfig(case.builder, {})})
         task = make_task(case.task, case.specs)
         served = Served(DataSpec(task.arrays, task), case.encoding)
-        plain = make_plain(config, served.spec, _weights(engine, config, served.spec))
+        plain = makers.make(config, served.spec, _weights(engine, config, served.spec))
         inputs = task.inputs(arrays.of(np), served.standardized(case.arrays))
         given = named_outputs(plain.model(inputs, training=False))
         outputs = {key: np.asarray(output) for key, output in given.items()}
@@ -131,7 +132,7 @@ def _weights(engine: str, config: cases.RunConfig, data: DataSpec) -> dict[str, 
     else:
         from runner.engine.dtensor.adapters import make_adapter
 
-        adapter = make_adapter(config, data)
+        adapter = make_adapter(engine, config.model, data, config.trainer.seed)
         shapes = {path: tuple(variable.shape) for path, variable in adapter.variables(adapter.plain()).items()}
     return {path: rng.normal(0, 0.3, shape).astype(np.float32) for path, shape in shapes.items()}
 

@@ -261,7 +261,8 @@ def main() -> None:
         print(json.dumps(classes()))
         return
     config = Setup(sys.argv[1], 0, 1).config
-    registry.load(config)
+    registry.prepare(config)
+    registry.load(config.engine.name)
     devices.make_mesh(config.mesh)  # before stock Keras makes one device
     print(json.dumps(compared(sys.argv[1])))
 

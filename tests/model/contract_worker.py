@@ -50,7 +50,8 @@ def refusal(config: RunConfig) -> str:
 def main() -> None:
     engine, models = sys.argv[1], json.loads(sys.argv[2])
     configs = [config_of(engine, model) for model in models]
-    registry.load(configs[0])
+    registry.prepare(configs[0])
+    registry.load(engine)
     print(json.dumps([refusal(config) for config in configs]))
 
 

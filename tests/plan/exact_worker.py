@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from runner.engine import make_engine
+from runner.engine import make_engine, registry
 from runner.plan import communication_dtensor, estimate
 from runner.plan.command import compile_step
 from runner.plan.make import placed_model
@@ -43,6 +43,7 @@ def counted(model: str, mesh: str, preset: str) -> dict[str, Any]:
     """Returns collectives and operations, of the program and from shapes."""
     config = cases.config(model, mesh, preset)
     config = with_keys(config, {"engine.combine_all_reduces": False})  # merged ones carry padding
+    registry.prepare(config)
     engine = make_engine(config, DATA, 1, planning=True)
     engine.build()
     before = functions()

@@ -10,7 +10,7 @@ import sys
 
 import runner
 from runner.data import loading
-from runner.engine import make_engine
+from runner.engine import make_engine, registry
 from runner.plan import estimate
 from runner.plan.command import compile_step
 from runner.plan.make import placed_model
@@ -24,6 +24,7 @@ def counted(overrides: list[str]) -> dict[str, float]:
     data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
+    registry.prepare(config)
     engine = make_engine(config, spec, 1, planning=True)
     engine.build()
     compile_step(engine, spec, config.dataset.batch_size, 1)

@@ -215,8 +215,8 @@ from tests.engine import cases
 
 config = cases.config({"batch": int(sys.argv[1])})
 config = with_keys(config, {"engine.combine_all_reduces": sys.argv[2] == "combined"})
-prepare_environment(config)
-made = dtensor.create_mesh(list(config.mesh.axes.items()), devices=devices.prepare_devices(config))
+prepare_environment(config.engine)
+made = dtensor.create_mesh(list(config.mesh.axes.items()), devices=devices.prepare_devices(config.mesh))
 canary.check(made, "batch", reread=False)
 try:
     canary.check(made, "batch", reread=True)

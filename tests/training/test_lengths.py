@@ -36,7 +36,8 @@ def test_an_evaluation_batch_is_no_larger_than_its_split(
     given: int | None, batch: int, examples: int, expected: int
 ) -> None:
     made = config(batch_size=batch, eval_batch_size=given)
-    assert lengths.eval_sizes(made, examples)[1] == expected
+    size = lengths.eval_batch(made.dataset, made.task, examples)
+    assert lengths.padded_rows(size, made.layout, made.mesh.axes) == expected
 
 
 @pytest.mark.parametrize(("remainder", "most"), [("drop", 96), ("pad", 100)])
@@ -63,8 +64,8 @@ def test_evaluation_batches_do_not_depend_on_the_mesh(
     for axis in (1, 3, 4, 12):
         made = config(batch_size=batch, eval_batch_size=given)
         made = with_keys(made, {"mesh.axes": {"batch": axis}})
-        assert lengths.eval_sizes(made, examples)[0] == expected
-        rows = lengths.eval_sizes(made, examples)[1]
+        assert lengths.eval_batch(made.dataset, made.task, examples) == expected
+        rows = lengths.padded_rows(expected, made.layout, made.mesh.axes)
         assert rows % axis == 0
         assert 0 <= rows - expected < axis
 

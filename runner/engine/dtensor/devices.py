@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from runner.config.schema import RunConfig
+from runner.config.schema import MeshConfig
 from runner.engine.dtensor.arrays import layout_of, spec_of
 from runner.host import cores
 from runner.layout import mesh
 from runner.model.scope import Spec
 
 
-def prepare_devices(config: RunConfig) -> list[str]:
+def prepare_devices(config: MeshConfig) -> list[str]:
     """Creates a mesh's virtual CPU devices, before TensorFlow's first computation; returns their names in order."""
-    count = mesh.size(config.mesh.axes)
+    count = mesh.size(config.axes)
     logical = [tf.config.LogicalDeviceConfiguration()] * count
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
     # All virtual devices compute at once, so they share the cores.

@@ -66,7 +66,7 @@ class DTensorEngine(Engine):
     _steps: Steps
 
     def _make_devices(self) -> None:
-        self._devices = prepare_devices(self._config)
+        self._devices = prepare_devices(self._config.mesh)
 
     @property
     def _batch_axis(self) -> str | None:
@@ -80,7 +80,8 @@ class DTensorEngine(Engine):
                 raise invalid(f"layout.inputs.{name}", spec, problem=problem, fix="set engine=jax")
         # Before the model: without it tf_keras draws other initial weights than in stock training.
         tf_keras.backend.experimental.enable_tf_random_generator()
-        self._adapter = make_adapter(self._config, self._data)
+        config = self._config
+        self._adapter = make_adapter(config.engine.name, config.model, self._data, config.trainer.seed)
         self._plain = self._adapter.plain()
         self._adapter.check(self._plain, pads=self._config.dataset.remainder == "pad")
         self._drawn = self._adapter.variables(self._plain)

@@ -13,9 +13,9 @@ from runner.task.base import DataSpec
 
 
 def make(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    """Returns the model with these weights; see `runner.engine.registry.make_plain`."""
+    """Returns the model with these weights; see `runner.engine.registry`."""
     entry = ENGINES[config.engine.name]
-    adapter = make_adapter(config, data)
+    adapter = make_adapter(config.engine.name, config.model, data, config.trainer.seed)
     keras_model = adapter.exported(values)
     model = keras_model
     if entry.takes_layouts:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from runner.cluster.team import current
-from runner.config.schema import MeshConfig, RunConfig
+from runner.config.schema import MeshConfig
 from runner.engine.devices import INSTALLS
 from runner.errors import invalid
 from runner.host.late import late
@@ -23,17 +23,12 @@ else:
     processes = late("runner.engine.jax.processes")
 
 
-def prepare_devices(config: RunConfig) -> None:
-    """Sets how many CPU devices JAX makes when the first array is made.
+def prepare_devices(config: MeshConfig) -> None:
+    """Sets the number of CPU devices, and connects JAX to the other processes, unless that was done before.
 
-    A layer with a random generator makes an array as it is made, which may be when a user's module is imported.
+    JAX makes the devices with the first array. A layer with a random generator makes one as it is made, which may be
+    when a user's module is imported.
     """
-    if config.hardware.is_here:
-        make_devices(config.mesh)
-
-
-def make_devices(config: MeshConfig) -> None:
-    """Sets the number of CPU devices, and connects JAX to the other processes, unless that was done before."""
     team = current()
     if mesh.device_kind(config) == "cpu":
         # JAX raises if its devices are made already; `make_mesh` then checks that they suffice.
@@ -55,7 +50,7 @@ def make_mesh(config: MeshConfig) -> Mesh:
     kind = mesh.device_kind(config)
     count = mesh.size(config.axes)
     team = current()
-    make_devices(config)
+    prepare_devices(config)
     devices = _devices(kind, team.count, count // team.count)
     if len(devices) < count:
         problem = f"the mesh needs {count} devices, but JAX sees {len(devices)} of kind {kind}"

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled, Lowered
 
 from runner.cluster.team import current
-from runner.config.schema import LayoutConfig, RunConfig
+from runner.config.schema import LayoutConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
 from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, ProgramCost, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
@@ -50,7 +50,6 @@ from runner.errors import EngineError
 from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
 from runner.layout.paths import ema_path
-from runner.task.base import DataSpec
 
 T = TypeVar("T")
 
@@ -71,13 +70,10 @@ class JaxEngine(Engine):
     counts_cost = True
     _library = jnp, jax.tree.map, jnp.asarray
 
-    def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
-        super().__init__(config, data, total_steps, planning=planning)
+    def _make_devices(self) -> None:
         self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}
         self._split: Arrays | None = None
-        self._on_cpus = runner_mesh.device_kind(config.mesh) == "cpu"
-
-    def _make_devices(self) -> None:
+        self._on_cpus = runner_mesh.device_kind(self._config.mesh) == "cpu"
         self._mesh = self._make_mesh()
         # A batch's arrays, (B, ...), and those of a call, (K, B, ...). The rows of a cached split are placed as the
         # examples that they name.

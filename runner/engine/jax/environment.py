@@ -9,7 +9,7 @@ import re
 
 from runner.cluster import accelerators
 from runner.cluster.team import current
-from runner.config.schema import RunConfig
+from runner.config.schema import EngineConfig, MeshConfig
 from runner.host import cores, folders
 from runner.host.outputs import warn
 from runner.layout import mesh
@@ -43,18 +43,23 @@ def threads(devices: int) -> int:
     return max(available, devices + spare)
 
 
-def prepare_environment(config: RunConfig) -> None:
-    """Sets the process's environment; must run before JAX's and Keras's first import."""
+def prepare_environment(_: EngineConfig, on: MeshConfig | None, timeout: float) -> None:
+    """Sets the process's environment; must run before JAX's and Keras's first import.
+
+    Args:
+      on: mesh of the engine; None: a plan for another machine.
+      timeout: of the cluster in seconds.
+    """
     os.environ["KERAS_BACKEND"] = "jax"
     # XLA's C++ log goes by this name too.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if not config.hardware.is_here:
-        # A plan for another machine: its devices are described, and this one's CPU traces and compiles.
+    if on is None:
+        # The other machine's devices are described, and this one's CPU traces and compiles.
         os.environ["JAX_PLATFORMS"] = "cpu"
         return
     processes = current().count
-    local_devices = mesh.size(config.mesh.axes) // processes
-    kind = mesh.device_kind(config.mesh)
+    local_devices = mesh.size(on.axes) // processes
+    kind = mesh.device_kind(on)
     if kind == "gpu":
         accelerators.keep_to(local_devices)
     if kind != "cpu":
@@ -69,7 +74,7 @@ def prepare_environment(config: RunConfig) -> None:
     if processes > 1:
         # One process may be behind by as much as `cluster.timeout`, while it compiles or saves. The devices of another
         # must not give up before.
-        between = round(config.cluster.timeout)
+        between = round(timeout)
         timeouts[_TERMINATE] = max(between, timeouts[_TERMINATE])
         timeouts[_BETWEEN_PROCESSES] = between
     _add_xla_flags(timeouts)

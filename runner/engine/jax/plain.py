@@ -17,7 +17,7 @@ from runner.task.custom import StepTask
 
 
 def make(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    """Returns the model with these weights; see `runner.engine.registry.make_plain`."""
+    """Returns the model with these weights; see `runner.engine.registry`."""
     if isinstance(data.task, StepTask):
         # No step is taken, so the length of the training does not matter.
         parts, _ = OwnStepFactory(config, data, total_steps=1).build_for_mesh()

@@ -66,14 +66,17 @@ def check(config: RunConfig) -> RunConfig:
     checks_engine.check(config)
     checks_hardware.check_figures(config.hardware, config.mesh.device)
     # Everything below needs the sizes of the axes and the type of the devices.
-    config = replace(config, mesh=devices.resolve_mesh(config))
+    choice = devices.choose(config.mesh, config.engine.name, config.cluster, config.hardware)
+    on_devices = replace(config.mesh, device=choice.kind)
+    config = replace(config, mesh=replace(on_devices, axes=mesh.resolve_axes(on_devices, choice.count)))
     checks_hardware.check(config)
     on_jax = registry.ENGINES[config.engine.name].full
     checks_cluster.check(config.cluster, config.mesh, config.resume)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
     hub.check(config.model, config.dataset, config.engine.name, on_jax=on_jax)
-    checks_engine.check_model(config, has_several=task.entry(config.task).has_outputs)
+    has_several = task.entry(config.task).has_outputs
+    checks_engine.check_model(config.engine.name, config.model.target, config.task.name, has_several=has_several)
     gpt_options.check(config.model, on_jax=on_jax)
     if config.run is None:
         # What was trained on GPUs may be evaluated and exported on a CPU.

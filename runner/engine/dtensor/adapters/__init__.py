@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from runner.config.schema import RunConfig
+from runner.config.schema import ModelConfig
 from runner.engine.dtensor.adapters.core import CoreAdapter
 from runner.engine.dtensor.adapters.keras import KerasAdapter
 from runner.engine.registry import ENGINES
 from runner.task.base import DataSpec
 
 
-def make_adapter(config: RunConfig, data: DataSpec) -> CoreAdapter | KerasAdapter:
-    """Returns the adapter of the config's engine."""
-    if ENGINES[config.engine.name].takes_layouts:
-        return CoreAdapter(config.model, data, config.trainer.seed)
-    return KerasAdapter(config.model, data, config.trainer.seed)
+def make_adapter(engine: str, config: ModelConfig, data: DataSpec, seed: int) -> CoreAdapter | KerasAdapter:
+    """Returns the adapter of an engine."""
+    if ENGINES[engine].takes_layouts:
+        return CoreAdapter(config, data, seed)
+    return KerasAdapter(config, data, seed)
