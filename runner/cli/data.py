@@ -35,7 +35,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       DataError: the data is not there and can't be fetched, or is corrupted.
     """
     console = Console()
-    folder = with_config(resolved(config, composed))
+    folder = with_config(resolved(composed, config.mesh, config.tracking.uri))
     with heard():
         registry.prepare(config, computes=False)
         as_stored = replace(config.dataset, standardize=False, augment=[])

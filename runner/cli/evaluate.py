@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from omegaconf import DictConfig
 
-from runner.checkpoint.resume import Previous
 from runner.cluster.team import current
 from runner.config.convert import resolved
-from runner.config.schema import RunConfig
+from runner.config.schema import DatasetConfig, RunConfig
 from runner.console import Console
 from runner.data.augment import Augmented
 from runner.data.base import SPLITS, Dataset, DataSource
@@ -19,7 +18,7 @@ from runner.host import stages
 from runner.host.outputs import spared
 from runner.host.signals import heard
 from runner.layout import mesh
-from runner.task.base import DataSpec, Report, Task
+from runner.task.base import DataSpec, Report
 from runner.tracking.attach import attach
 from runner.train.display import result_table
 from runner.train.evaluation import EvaluationReport
@@ -40,12 +39,21 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     saved = open_saved(config, "runner.evaluate")
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.device_lines(config, composed)
-    folder = with_config(resolved(config, composed))
+    folder = with_config(resolved(composed, config.mesh, config.tracking.uri))
     with heard():
         store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
-        data, task = _prepared(config, saved)
+        asked = config.evaluate.split
+        # A split expression takes the place of the test split.
+        expression = None if asked in SPLITS else asked
+        try:
+            data, task = prepared(config, saved, expression)
+        except ConfigError as error:
+            # The user typed another key.
+            if expression is not None:
+                raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error
+            raise
         # All checks come before the model is built, which takes the time.
-        source, split = _chosen(config, data)
+        source, split = _chosen(config.dataset, asked, data)
         task.check_split(source, split)
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
         # Every process takes part, and process 0 reports.
@@ -83,30 +91,18 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     console.print_lines([f"files: {folder}", *store.describe()])
 
 
-def _prepared(config: RunConfig, saved: Previous) -> tuple[Dataset, Task]:
-    if config.evaluate.split in SPLITS:
-        return prepared(config, saved)
-    try:
-        # A split expression takes the place of the test split.
-        return prepared(config, saved, config.evaluate.split)
-    except ConfigError as error:
-        # The user typed another key.
-        raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error
-
-
-def _chosen(config: RunConfig, data: Dataset) -> tuple[DataSource, str]:
+def _chosen(config: DatasetConfig, split: str, data: Dataset) -> tuple[DataSource, str]:
     """Returns the split that `evaluate.split` selects, and its expression if it has one."""
-    split = config.evaluate.split
     if split == "train":
         # Without augmentation, as in every evaluation.
         source = replace(data.train, training=False) if isinstance(data.train, Augmented) else data.train
         # With a holdout the expression would include the examples that are held out.
-        return source, "train" if config.dataset.holdout else config.dataset.train
+        return source, "train" if config.holdout else config.train
     if split == "validation":
         if data.validation is None:
             problem = "the run has no validation split"
             raise invalid("evaluate.split", split, problem=problem, fix="set evaluate.split=test")
-        return data.validation, config.dataset.validation or split
+        return data.validation, config.validation or split
     if split == "test":
-        return data.test, config.dataset.test or split
+        return data.test, config.test or split
     return data.test, split

@@ -67,7 +67,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.device_lines(config, composed)
     target = target_folder(config.export, saved.run)
-    folder = with_config(resolved(config, composed))
+    folder = with_config(resolved(composed, config.mesh, config.tracking.uri))
     native_log = folder / "runner.log"
     with heard():
         store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)

@@ -43,7 +43,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         raise invalid("run", config.run, problem=problem, fix="name a run with task=language_model")
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.device_lines(config, composed)
-    folder = with_config(resolved(config, composed))
+    folder = with_config(resolved(composed, config.mesh, config.tracking.uri))
     temperature = 0.0 if options.greedy else options.temperature
     seed = config.trainer.seed if options.seed is None else options.seed
     with heard():

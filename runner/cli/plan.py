@@ -37,7 +37,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with quiet_native_log(folder / "runner.log"):
         plan = plan_config(config)
     with required(folder):
-        content = OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed)))
+        content = OmegaConf.to_yaml(OmegaConf.create(resolved(composed, config.mesh, config.tracking.uri)))
         (folder / "config.yaml").write_text(content)
     files = write_files(plan, folder)
     show(plan, console)

@@ -20,6 +20,7 @@ from runner.config import short_keys
 from runner.config.compose import directory, without_hydra
 from runner.config.convert import flatten, resolved
 from runner.config.hydra_keys import subfolder_problem
+from runner.config.options import import_paths
 from runner.config.quoting import quoted
 from runner.config.schema import AUTO, RunConfig
 from runner.engine import devices, registry
@@ -171,7 +172,8 @@ def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> di
     Processes that differ in one of these would compute different steps, or wait for each other for ever.
     """
     agreed: dict[str, object] = {"the command": command_module()}
-    agreed["the version of the program, or of the config's own modules,"] = code_version(config)
+    paths = import_paths(config.model, config.optimizer, config.dataset, config.task)
+    agreed["the version of the program, or of the config's own modules,"] = code_version(paths)
     for name, version in installed(_LIBRARIES).items():
         agreed[f"the version of {name}"] = version
     kind = config.mesh.device
@@ -179,7 +181,7 @@ def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> di
         agreed["the number of devices"] = accelerators.find(kind).count
     for key in ("resume", "name", "branch", "run"):
         agreed[key] = getattr(config, key)
-    for key, value in flatten(resolved(config, without_hydra(composed))):
+    for key, value in flatten(resolved(without_hydra(composed), config.mesh, config.tracking.uri)):
         if not key.startswith(_KEYS_PER_PROCESS):
             agreed[key] = value
     return agreed

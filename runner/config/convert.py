@@ -12,7 +12,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from runner.config import options, texts
 from runner.config.build import build, check_type, fields_of, unknown_key
-from runner.config.schema import RunConfig, TrackingConfig
+from runner.config.schema import MeshConfig, RunConfig, TrackingConfig
 from runner.config.values import leaves
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import secrets
@@ -137,15 +137,15 @@ def _plain(node: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
-    """Returns the composed config as plain values, with the devices and axis sizes of the checked one."""
+def resolved(composed: DictConfig, mesh: MeshConfig, uri: str | None) -> dict[str, Any]:
+    """Returns the composed config as plain values, with the mesh and the URI of the store of the checked one."""
     content = _plain(composed)
     # These made the config, and are not part of what it computes.
     for key in ("experiment", "sweep", *_KEYS_WITHOUT_GROUP):
         content.pop(key, None)
-    content["mesh"] |= {"axes": dict(config.mesh.axes), "device": config.mesh.device}
+    content["mesh"] |= {"axes": dict(mesh.axes), "device": mesh.device}
     # The typed URI has no password, which the composed one may have by an interpolation.
-    content["tracking"]["uri"] = config.tracking.uri
+    content["tracking"]["uri"] = uri
     return content
 
 

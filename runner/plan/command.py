@@ -25,28 +25,39 @@ def plan_config(config: RunConfig) -> Plan:
     """Plans a run without training: builds its engine on virtual CPU devices, and compiles one step if it counts
     costs.
 
-    So a plan needs no accelerator and takes none of its memory; the rates are still those of the mesh's own devices.
+    So a plan needs no accelerator and takes none of its memory; the rates are still those of the mesh's own devices. A
+    plan for hardware that is not here is made by arithmetic, or with that hardware's own compiler.
 
     Raises:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
       DataError: the dataset does not exist and can't be downloaded.
     """
-    if not config.hardware.is_here:
-        return _plan_elsewhere(replace(config, plan=settled(config.plan, config.hardware)))
-    # Which device the run would use has to be asked before the engine hides GPUs from this process.
-    device_note = devices.planning_note(config.mesh, config.hardware, config.cluster)
-    cpu_config = replace(config, mesh=replace(config.mesh, device="cpu"))
-    registry.prepare(cpu_config)
+    is_here = config.hardware.is_here
+    device_note = ""
+    if is_here:
+        # Which device the run would use has to be asked before the engine hides GPUs from this process.
+        device_note = devices.planning_note(config.mesh, config.hardware, config.cluster)
+        built = replace(config, mesh=replace(config.mesh, device="cpu"))
+    else:
+        built = config = replace(config, plan=settled(config.plan, config.hardware))
+    registry.prepare(built)
     data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
-    # A length that a run rejects is rejected here too.
-    total_steps = lengths.run_length(config, data.train.size, task.tokens).total
+    total_steps = 0
+    # A length that a run rejects is rejected here too. A batch for a large mesh elsewhere may be larger than the data
+    # here, which only gives the shapes.
+    if is_here or config.dataset.batch_size <= data.train.size:
+        total_steps = lengths.run_length(config, data.train.size, task.tokens).total
     spec = DataSpec(task.arrays, task)
-    unpadded = lengths.without_padding(config.dataset, config.trainer, data.train.size)
-    engine = make_engine(replace(cpu_config, dataset=unpadded), spec, 1, planning=True)
+    if is_here:
+        built = replace(built, dataset=lengths.without_padding(config.dataset, config.trainer, data.train.size))
+    engine = make_engine(built, spec, 1, planning=True)
     engine.build()
-    engine.cache_on_device(data.train)
-    if engine.counts_cost:
+    compiles = config.plan.compiler == TARGET
+    if is_here:
+        engine.cache_on_device(data.train)
+        compiles = engine.counts_cost
+    if compiles:
         compile_step(engine, spec, config.dataset.batch_size, 1)
     plan = make_plan(config, engine, spec, choices(), total_steps)
     if device_note:
@@ -61,23 +72,6 @@ def settled(plan: PlanConfig, hardware: HardwareConfig) -> PlanConfig:
         return plan
     has_target = hardware.target is not None and has_compiler(hardware.kind or "")
     return replace(plan, compiler=TARGET if has_target else ARITHMETIC)
-
-
-def _plan_elsewhere(config: RunConfig) -> Plan:
-    """Plans a run for hardware that is not here, by arithmetic or with its own compiler."""
-    registry.prepare(config)
-    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
-    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
-    total_steps = 0
-    # A batch for a large mesh may be larger than the data here, which only gives the shapes.
-    if config.dataset.batch_size <= data.train.size:
-        total_steps = lengths.run_length(config, data.train.size, task.tokens).total
-    spec = DataSpec(task.arrays, task)
-    engine = make_engine(config, spec, 1, planning=True)
-    engine.build()
-    if config.plan.compiler == TARGET:
-        compile_step(engine, spec, config.dataset.batch_size, 1)
-    return make_plan(config, engine, spec, choices(), total_steps)
 
 
 def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> None:

@@ -51,7 +51,7 @@ def make_plan(
       total_steps: of the run; 0: not known.
     """
     axes = config.mesh.axes
-    model = placed_model(config, engine, data)
+    model = placed_model(engine, data, config.layout, axes, config.engine.state)
 
     # The engine gives slots and variables in one mapping: without the variables, it is that of the slots.
     slots = dict(engine.variables())
@@ -208,10 +208,12 @@ class _Accounts:
         )
 
 
-def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.PlacedModel:
+def placed_model(
+    engine: Engine, data: DataSpec, config: LayoutConfig, axes: Mapping[str, int], state: str
+) -> estimate.PlacedModel:
     """Returns the model's variables and layers on the mesh, from which memory and FLOPs are estimated."""
     variables = engine.variables()
-    inputs = input_specs(config.layout, data.arrays, config.mesh.axes)
+    inputs = input_specs(config, data.arrays, axes)
     roles = transformers.read(shapes_of(engine.placements)).roles
     experts = set()
     for path, role in roles.items():
@@ -220,18 +222,18 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
             experts.add(path)
     width = {path: np.dtype(variables[path].dtype).itemsize for path in engine.placements}
     # With `master` and with `bfloat16` layers use trained weights in bfloat16.
-    if config.engine.state != "float32":
+    if state != "float32":
         width |= dict.fromkeys(engine.trainable, _BFLOAT16)
     return estimate.PlacedModel(
         placements=engine.placements,
         trained=set(engine.trainable),
         outputs=engine.layer_outputs(),
-        axes=config.mesh.axes,
+        axes=axes,
         inputs=subset(inputs, data.task.input_names),
         width=width,
         whole=engine.used_whole(),
         experts=experts,
-        tokens=_sharded_tokens(config.layout.sequence, config.mesh.axes, data),
+        tokens=_sharded_tokens(config.sequence, axes, data),
         row_tokens=_row_tokens(data),
     )
 

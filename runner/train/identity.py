@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from runner.config import import_path
-from runner.config.options import import_paths
-from runner.config.schema import RunConfig
 from runner.engine import registry
 from runner.host import paths
 from runner.host.libraries import installed
@@ -37,13 +36,13 @@ def counts(key: str) -> bool:
     return not (key in _IGNORED_KEYS or key.startswith(_IGNORED_PREFIXES) or group in _IGNORED_GROUPS)
 
 
-def code_version(config: RunConfig) -> str:
-    """Returns a digest of this package, the libraries, and a user's own modules, which the config's import paths name.
+def code_version(import_paths: Iterable[str]) -> str:
+    """Returns a digest of this package, the libraries, and a user's own modules, which the import paths name.
 
     A commit would not do: a working tree may have changed since, and an installed package has none.
     """
     digest = hashlib.sha256(_package_digest().encode())
-    for path in import_paths(config.model, config.optimizer, config.dataset, config.task):
+    for path in import_paths:
         source = import_path.source_of(path)
         if source is not None:
             digest.update(source.read_bytes())

@@ -165,38 +165,6 @@ def train(
       Interrupted: a signal came; every metric up to the last step has been logged, and the state is saved.
       EngineError: the loss is NaN or Inf.
     """
-    training = _begin(config, engine, splits, hooks, start)
-    try:
-        ended = _train_periods(training)
-        return _finish(training, ended, start)
-    except Interrupted as interrupted:
-        _save_interrupted(training, interrupted)
-        raise
-    except NotFiniteError as error:
-        if error.step == 1:
-            cause = feed.nan_cause(config.dataset, config.trainer, splits.train)
-            raise NotFiniteError(1, error.loss, cause) from error
-        raise
-    except Exception:
-        # To read the calls in flight takes all processes, and the others may not have this error.
-        if current().count > 1:
-            training.recorder.give_up()
-        raise
-    finally:
-        # Whatever ended the training, its last points are logged before the tracker is closed. Another NaN or Inf loss
-        # would hide the error that ended it.
-        try:
-            with suppress(NotFiniteError):
-                training.recorder.flush()
-        finally:
-            hooks.profiler.close()
-            hooks.saver.close()
-            hooks.display.close()
-
-
-def _begin(
-    config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None
-) -> _Training:
     trainer = config.trainer
     task = splits.train.task
     examples = splits.train.size
@@ -241,7 +209,37 @@ def _begin(
         training.step = start.step
         recorder.restore(start.step, start.history())
         hooks.saver.begin(training.step, recorder)
-    return training
+    return _train(training, start)
+
+
+def _train(training: _Training, start: Checkpoint | None) -> Result:
+    config = training.config
+    try:
+        ended = _train_periods(training)
+        return _finish(training, ended, start)
+    except Interrupted as interrupted:
+        _save_interrupted(training, interrupted)
+        raise
+    except NotFiniteError as error:
+        if error.step == 1:
+            cause = feed.nan_cause(config.dataset, config.trainer, training.splits.train)
+            raise NotFiniteError(1, error.loss, cause) from error
+        raise
+    except Exception:
+        # To read the calls in flight takes all processes, and the others may not have this error.
+        if current().count > 1:
+            training.recorder.give_up()
+        raise
+    finally:
+        # Whatever ended the training, its last points are logged before the tracker is closed. Another NaN or Inf loss
+        # would hide the error that ended it.
+        try:
+            with suppress(NotFiniteError):
+                training.recorder.flush()
+        finally:
+            training.hooks.profiler.close()
+            training.hooks.saver.close()
+            training.hooks.display.close()
 
 
 def _train_periods(training: _Training) -> str:

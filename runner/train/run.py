@@ -21,7 +21,7 @@ from runner.cluster.membership import membership
 from runner.cluster.team import current
 from runner.config import compose
 from runner.config.convert import as_typed, choices, resolved
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.console import Console
 from runner.data import loading, workers
 from runner.data.base import Dataset
@@ -79,7 +79,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
     console = Console()
     team = current()
     folder = Path(HydraConfig.get().runtime.output_dir)
-    content = resolved(config, composed)
+    content = resolved(composed, config.mesh, config.tracking.uri)
     saved_run: SavedRun | None = None
     to_continue: SavedRun | None = None
 
@@ -114,7 +114,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
         with heard() as stop:
             # ------------------------------------------------------------------ data, task and length
             registry.prepare(config)
-            data, task = _data_and_task(config, previous)
+            data, task = _data_and_task(config.dataset, config.task, config.trainer.seed, previous)
             trainer = with_metrics(config.trainer, task.directions, task.step_metrics)
             optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
             config = replace(config, trainer=trainer, optimizer=optimizer)
@@ -156,7 +156,8 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                         ready = built()
                 with required(folder):
                     (folder / "config.yaml").write_text(yaml_text)
-                tracker = until_recorded.enter_context(recorded(_tracker(config, content, run_id), console))
+                opening = partial(open_run, config, content, compose.command("runner"), resume_run_id=run_id)
+                tracker = until_recorded.enter_context(recorded(_tracker(opening), console))
                 until_recorded.enter_context(limits.explained(config.mesh))
 
                 if previous is not None and not previous.branches:
@@ -289,7 +290,9 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     raise UnsavedError(result.unsaved)
 
 
-def _data_and_task(config: RunConfig, previous: Previous | None) -> tuple[Dataset, Task]:
+def _data_and_task(
+    dataset: DatasetConfig, config: TaskConfig, seed: int, previous: Previous | None
+) -> tuple[Dataset, Task]:
     """Loads the data and makes the task, both as they were in the run that this one continues.
 
     Raises:
@@ -297,10 +300,10 @@ def _data_and_task(config: RunConfig, previous: Previous | None) -> tuple[Datase
       DataError: the data can't be loaded.
     """
     encoding = None if previous is None else previous.encoding
-    data = loading.load(config.dataset, config.trainer.seed, encoding, config.task)
+    data = loading.load(dataset, seed, encoding, config)
     current().agree("the data's SHA-256", data.digest)
     constants = None if previous is None else previous.constants
-    task = make_task(config.task, data.specs, data.train, constants, data.vocabulary)
+    task = make_task(config, data.specs, data.train, constants, data.vocabulary)
     for split, source in (("validation", data.validation), ("test", data.test)):
         if source is not None:
             task.check_split(source, split)
@@ -375,12 +378,12 @@ def _log_inputs(tracker: Tracker, data: Dataset, folder: Path) -> None:
     tracker.set_tags({"runner.data": f"{data.name}, SHA-256 {data.digest}, {data.source}"})
 
 
-def _tracker(config: RunConfig, content: Mapping[str, object], run_id: str | None) -> Tracker:
+def _tracker(opening: Callable[[], Tracker]) -> Tracker:
     """Returns the tracker of process 0, and for the others one that records nothing and has the same run id."""
     trackers: list[Tracker] = []
 
     def open_on_first() -> str | None:
-        trackers.append(open_run(config, content, compose.command("runner"), resume_run_id=run_id))
+        trackers.append(opening())
         return trackers[0].run_id
 
     tracked_id = current().broadcast("the tracked run", open_on_first)

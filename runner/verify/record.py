@@ -62,7 +62,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         replay.run(config, composed)
         return
     console = plan_console()
-    content = resolved(config, composed)
+    content = resolved(composed, config.mesh, config.tracking.uri)
     folder = with_config(content)
     for line in devices.device_lines(config, composed):
         console.print(line, soft_wrap=True, markup=False)
@@ -88,7 +88,7 @@ def computed(config: RunConfig, folder: Path) -> Verdict:
     if current().count > 1:
         title += f" in {current().count} processes"
     with stages.stage(title):
-        report = verify(config, folder)
+        report = verify(json.dumps(asdict(config)), folder)
     # Process 0 has the verdict. The others fail with its line, so that no process trains on.
     failure = current().broadcast("the verdict", lambda: _failure(config.verify, report))
     return Verdict(failure, partial(_record, report, failure))
@@ -124,8 +124,8 @@ def _record(report: Verification | None, failure: str, folder: Path, tracker: Tr
         console.print(report.line(), soft_wrap=True, markup=False)
 
 
-def verify(config: RunConfig, folder: Path) -> Verification | None:
-    """Lets a child compare one device with the mesh; raises as `computed` does.
+def verify(request: str, folder: Path) -> Verification | None:
+    """Lets a child compare one device with the mesh of a config as JSON; raises as `computed` does.
 
     A process that is not the first of several only takes part, and returns None.
     """
@@ -137,7 +137,7 @@ def verify(config: RunConfig, folder: Path) -> Verification | None:
             # reach.
             parent = None if team.count == 1 else folder
             name = stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-verify-", dir=parent))
-            (Path(name) / REQUEST).write_text(json.dumps(asdict(config)))
+            (Path(name) / REQUEST).write_text(request)
             return str(Path(name).absolute())
 
         files = Path(team.broadcast("verify's folder", shared))

@@ -107,7 +107,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     """
     saved = open_saved(config, "runner.verify")
     recorded = recorded_step(saved.run, config.replay)
-    content = resolved(config, composed)
+    content = resolved(composed, config.mesh, config.tracking.uri)
     # Before the data and the engine are loaded: the configs alone tell whether the examples have another order.
     check_examples(saved.checkpoint, content, order_only=True)
     folder = with_config(content)

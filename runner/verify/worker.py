@@ -68,7 +68,7 @@ def main() -> None:
     result: dict[str, object]
     try:
         with processes.explained():
-            verification = verified(build_config(folder), folder)
+            verification = verified(folder)
             result = {"verification": None if verification is None else asdict(verification)}
     except ConfigError as error:
         result = {"invalid": str(error)}
@@ -98,14 +98,15 @@ def build_config(folder: Path) -> RunConfig:
     return build(RunConfig, json.loads((folder / REQUEST).read_text()), "config")
 
 
-def verified(config: RunConfig, folder: Path) -> Verification | None:
-    """Trains the config's first steps on one device and on its mesh, and compares them; None: not of process 0.
+def verified(folder: Path) -> Verification | None:
+    """Trains the first steps of a folder's config on one device and on its mesh, and compares; None: not of process 0.
 
     Raises:
       ConfigError: the config is invalid for the model, the layout or the dataset.
       DataError: the data can't be read.
       EngineError: the loss on one device is NaN or Inf, or the two sides don't have the same variables.
     """
+    config = build_config(folder)
     if from_launcher() is not None:
         processes.join(config.cluster, {})
     request = prepared(config)

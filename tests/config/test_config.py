@@ -187,7 +187,7 @@ def test_adam_has_the_default_rate_of_keras_except_for_the_tutorial_model(overri
     made = composed(*overrides)
     config = convert(made)
     assert config.optimizer.learning_rate == rate
-    assert resolved(config, made)["optimizer"]["learning_rate"] == rate
+    assert resolved(made, config.mesh, None)["optimizer"]["learning_rate"] == rate
 
 
 def test_the_builder_is_the_target_and_the_other_keys_are_its_options() -> None:

@@ -49,7 +49,7 @@ def counted(model: str, mesh: str, preset: str) -> dict[str, Any]:
     before = functions()
     compile_step(engine, DATA, config.dataset.batch_size, 1)
     (body,) = [name for name in functions() - before if name.endswith("_body")]
-    placed = placed_model(config, engine, DATA)
+    placed = placed_model(engine, DATA, config.layout, config.mesh.axes, config.engine.state)
     return {
         "counted": sorted(sizes(body, set())),
         "estimated": sorted(each.bytes for each in communication_dtensor.collectives(placed)),

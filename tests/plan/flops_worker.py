@@ -28,7 +28,7 @@ def counted(overrides: list[str]) -> dict[str, float]:
     engine = make_engine(config, spec, 1, planning=True)
     engine.build()
     compile_step(engine, spec, config.dataset.batch_size, 1)
-    model = placed_model(config, engine, spec)
+    model = placed_model(engine, spec, config.layout, config.mesh.axes, config.engine.state)
     program = engine.program_cost()  # type: ignore[attr-defined]
     return {
         "estimated": sum(estimate.flops(model, output) for output in model.outputs),

@@ -12,6 +12,7 @@ from runner.cli.sweep.run import combinations
 from runner.cli.sweep.settings import checked, varied_values
 from runner.cli.sweep.sweep import varied_of
 from runner.config.compose import application, compose_command
+from runner.config.options import import_paths
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.errors import ConfigError
 from runner.train import identity
@@ -49,11 +50,12 @@ def test_code_is_another_where_a_users_own_part_changed(
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "own_parts.py"
     module.write_text("a = 1\n")
-    before = identity.code_version(config)
-    assert identity.code_version(config) == before
+    names = import_paths(config.model, config.optimizer, config.dataset, config.task)
+    before = identity.code_version(names)
+    assert identity.code_version(names) == before
     module.write_text("a = 2\n")
-    assert identity.code_version(config) != before
-    ours = RunConfig(model=ModelConfig("runner.model.mlp.sequential"))
+    assert identity.code_version(names) != before
+    ours = ["runner.model.mlp.sequential"]
     assert identity.code_version(ours) == identity.code_version(ours) != before
 
 

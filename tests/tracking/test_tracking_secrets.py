@@ -193,7 +193,7 @@ def test_a_password_that_an_interpolation_gives_is_in_no_typed_config(monkeypatc
         del composed["hydra"]
     config = convert(composed)
     assert config.tracking.uri == MASKED
-    assert SECRET not in str(resolved(config, composed))
+    assert SECRET not in str(resolved(composed, config.mesh, config.tracking.uri))
     assert reveal(TRACKING, MASKED) == URI
 
 

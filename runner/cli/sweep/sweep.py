@@ -94,7 +94,8 @@ class Sweep:
         job = replace(job, folder=folder)
         if earlier is not None:
             checkpoints = folder_of(config.trainer.checkpoint.folder)
-            resuming = _checkpoint_overrides(earlier, resolved(config, composed), checkpoints)
+            content = resolved(composed, config.mesh, config.tracking.uri)
+            resuming = _checkpoint_overrides(earlier, content, checkpoints)
             job = replace(job, overrides=(*job.overrides, *resuming))
         self.jobs[-1] = job
         return job

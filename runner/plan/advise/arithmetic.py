@@ -204,7 +204,7 @@ class Arithmetic:
         # The length of the run, here one step, changes no shape. The engine is that of a plan for absent hardware.
         engine: Any = make_engine(config, self._data, 1, planning=True)
         if parts == _WHOLE:
-            return self._built_once(engine, config, remat)
+            return self._built_once(engine, config.mesh.axes, remat, accumulate)
         whole = self._whole()
         engine.is_checked = True
         losses = whole.sizes.losses
@@ -215,17 +215,17 @@ class Arithmetic:
             saved = split.moved(self._shared[key].saved, losses, examples, own_split.joined, own_split)
             if saved is not None:
                 return replace(self._shared[key], saved=saved)
-        traced = self._built_once(engine, config, remat)
+        traced = self._built_once(engine, config.mesh.axes, remat, accumulate)
         saved = split.moved(traced.saved, losses, examples, own_split, own_split.joined)
         if saved is not None:
             self._shared[key] = replace(traced, saved=saved)
         return traced
 
-    def _built_once(self, engine: Any, config: RunConfig, remat: str | None) -> TracedModel:
+    def _built_once(self, engine: Any, axes: Mapping[str, int], remat: str | None, accumulate: int) -> TracedModel:
         """Builds an engine and returns what it knows of the model; the layers' outputs are traced once."""
         # Whole outputs of layers are the same on every mesh.
-        key = (remat, config.trainer.accumulate_steps)
-        traced = _built(engine, config, self._outputs.get(key))
+        key = (remat, accumulate)
+        traced = _built(engine, axes, self._outputs.get(key))
         self._outputs[key] = traced.outputs
         return traced
 
@@ -251,7 +251,7 @@ class Arithmetic:
         )
 
 
-def _built(engine: Any, config: RunConfig, outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
+def _built(engine: Any, axes: Mapping[str, int], outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
     """Builds a planned engine and returns what it knows of the model."""
     engine.build()
     saved = engine.saved_activations()
@@ -265,7 +265,7 @@ def _built(engine: Any, config: RunConfig, outputs: Sequence[LayerOutput] | None
         outputs=outputs,
         saved=saved,
         scores=engine.attention_scores(),
-        axes=config.mesh.axes,
+        axes=axes,
         sizes=sizes,
     )
 

@@ -70,7 +70,23 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         accumulate=config.trainer.accumulate_steps,
         state=config.engine.state,
     )
-    entries, dropped = _found(config, own)
+    config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
+    registry.prepare(config)
+    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
+    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
+    spec = DataSpec(task.arrays, task)
+    typed_keys = [key_of(override) for override in HydraConfig.get().overrides.task]
+    search = Arithmetic(config, spec, choices())
+    devices = config.advise.devices
+    assert devices is not None
+    with stages.stage("planning candidates by arithmetic", alone=True):
+        axes = _axes_of(search, spec)
+        allowed = candidates.allowed(own, config.dataset.batch_size, config.engine.precision, typed_keys, axes)
+        planned, dropped = arithmetic.explored(search, devices, allowed, logger.info)
+        if not planned:
+            why = "; ".join(detail for _, _, detail in ranking.reasons(dropped)) or "there is no candidate"
+            raise EngineError(f"no mesh of {devices} devices can be planned: {why}")
+    entries = ranking.ranked(planned)
     best = entries[0]
     overrides = for_training(as_typed(HydraConfig.get().overrides.task))
     overrides += tuple(_changing(best.candidate, own, overrides))
@@ -82,30 +98,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     if network is not None:
         lines.append(f"warning: {network}")
     lines.append(f"found in {time.perf_counter() - began:.0f} s, by arithmetic")
-    where = f"{config.advise.devices} devices of hardware={config.hardware.name}"
+    where = f"{devices} devices of hardware={config.hardware.name}"
     title = f"{where}, global batch {config.dataset.batch_size}"
     _report(config.hardware, title, entries, lines, command)
-
-
-def _found(config: RunConfig, start: candidates.Candidate) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
-    """Returns the ranked candidates and those that were not planned; `start` is the config as it is."""
-    devices = config.advise.devices
-    assert devices is not None
-    config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
-    registry.prepare(config)
-    data = loading.load(config.dataset, config.trainer.seed, task=config.task)
-    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
-    spec = DataSpec(task.arrays, task)
-    typed_keys = [key_of(override) for override in HydraConfig.get().overrides.task]
-    search = Arithmetic(config, spec, choices())
-    with stages.stage("planning candidates by arithmetic", alone=True):
-        axes = _axes_of(search, spec)
-        options = candidates.allowed(start, config.dataset.batch_size, config.engine.precision, typed_keys, axes)
-        planned, dropped = arithmetic.explored(search, devices, options, logger.info)
-        if not planned:
-            why = "; ".join(detail for _, _, detail in ranking.reasons(dropped)) or "there is no candidate"
-            raise EngineError(f"no mesh of {devices} devices can be planned: {why}")
-    return ranking.ranked(planned), dropped
 
 
 def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from runner.config.schema import AUTO, HardwareConfig, RunConfig
+from runner.config.schema import AUTO, HardwareConfig, RunConfig, TaskConfig
 from runner.engine import registry
 from runner.errors import invalid
-from runner.task import registry as task
+from runner.task import registry as tasks
 
 # Keys that a plan for other hardware reads.
 _REQUIRED = ("kind", "memory_gib", "peak_tflops", "memory_gb_s", "link_gb_s")
 _ADVISE_MODULE = "runner.advise"
 
 
-def check(config: RunConfig) -> None:
-    """Checks the groups `hardware` and `plan` of a config whose mesh is settled.
+def check(hardware: HardwareConfig, compiler: str, engine: str, task: TaskConfig) -> None:
+    """Checks the group `hardware` and `plan.compiler` of a config whose mesh is settled.
 
     Raises:
       ConfigError: the hardware lacks a figure or can't be used by this command, or the engine does not support the
         depth.
     """
-    hardware = config.hardware
-    compiler = config.plan.compiler
     if hardware.is_here:
         if compiler != AUTO:
             fix = "set hardware=h100, or another"
             raise invalid("plan.compiler", compiler, problem="needs the hardware to plan for", fix=fix)
         return
-    if not registry.ENGINES[config.engine.name].full:
-        problem = f"engine={config.engine.name} plans for this machine's devices only"
+    if not registry.ENGINES[engine].full:
+        problem = f"engine={engine} plans for this machine's devices only"
         raise invalid("hardware", hardware.name, problem=problem, fix="remove hardware, or plan with engine=jax")
-    if task.entry(config.task).own_step:
-        problem = f"the step of task={config.task.name} is planned for this machine's devices only"
+    if tasks.entry(task).own_step:
+        problem = f"the step of task={task.name} is planned for this machine's devices only"
         raise invalid("hardware", hardware.name, problem=problem, fix="remove hardware")
     if compiler == "target" and hardware.target is None:
         problem = f"no compiler is known for hardware={hardware.name}, whose hardware.target is null"
@@ -45,7 +43,7 @@ def check_command(config: RunConfig, module: str) -> None:
     """
     hardware = config.hardware
     if module == _ADVISE_MODULE:
-        _check_advise(config)
+        _check_advise(config.advise.devices, config.plan.compiler, is_here=hardware.is_here)
     if hardware.is_here or module in ("runner.plan", _ADVISE_MODULE):
         return
     raise invalid(
@@ -56,14 +54,13 @@ def check_command(config: RunConfig, module: str) -> None:
     )
 
 
-def _check_advise(config: RunConfig) -> None:
-    devices = config.advise.devices
+def _check_advise(devices: int | None, compiler: str, *, is_here: bool) -> None:
     if devices is None:
         fix = "add devices=64, or another number"
         raise invalid("devices", None, problem="advice needs the number of devices", fix=fix)
-    if config.hardware.is_here:
+    if is_here:
         raise invalid("hardware", "here", problem="advice is for accelerators", fix="set hardware=h100, or another")
-    if config.plan.compiler == "target":
+    if compiler == "target":
         fix = "remove it, and compile the step of the best candidate with python -m runner.plan"
         raise invalid("plan.compiler", "target", problem="advice compares by arithmetic", fix=fix)
 

@@ -69,7 +69,7 @@ def check(config: RunConfig) -> RunConfig:
     choice = devices.choose(config.mesh, config.engine.name, config.cluster, config.hardware)
     on_devices = replace(config.mesh, device=choice.kind)
     config = replace(config, mesh=replace(on_devices, axes=mesh.resolve_axes(on_devices, choice.count)))
-    checks_hardware.check(config)
+    checks_hardware.check(config.hardware, config.plan.compiler, config.engine.name, config.task)
     on_jax = registry.ENGINES[config.engine.name].full
     checks_cluster.check(config.cluster, config.mesh, config.resume)
     layout.check(config.layout, config.mesh.axes)
