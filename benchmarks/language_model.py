@@ -248,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
     config = with_keys(config, {"engine.name": "jax"})
     if arguments.devices > 1:  # `fit` has several programs on the way, which hold a thread a device each; ours has one
         os.environ.setdefault("PJRT_NPROC", str(4 * arguments.devices))
-    registry.load(config)  # sets the environment that JAX begins with
+    registry.prepare(config)  # sets the environment that JAX begins with
     from runner.engine.jax import devices
 
     devices.make_mesh(config.mesh)
