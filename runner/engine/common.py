@@ -303,12 +303,3 @@ class Engine(ABC):
             if info.shape != shape:
                 raise ValueError(f"{path} has shape {info.shape}, the state has {shape}")
         self._assign(state)
-
-    def _per_step(self, collectives: Iterable[Collective]) -> list[Collective]:
-        """Returns a step's communication, given that of one microbatch."""
-        of_step = []
-        for collective in collectives:
-            count = collective.count * self._microbatches
-            size = collective.bytes * self._microbatches
-            of_step.append(replace(collective, count=count, bytes=size))
-        return of_step

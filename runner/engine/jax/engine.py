@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -346,7 +347,7 @@ class JaxEngine(Engine):
 
     def _readable(self, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
         """Returns arrays that this process can read whole; parts of other processes are gathered by one program."""
-        if all(map(processes.is_readable, values)):
+        if all(value.is_fully_addressable or value.is_fully_replicated for value in values):
             return values
         return self._run(self._gather, list(values))
 
@@ -387,7 +388,7 @@ class JaxEngine(Engine):
 
     def collectives(self) -> list[Collective]:
         """Returns the communication of the compiled step, read from XLA's program."""
-        per_microbatch = collectives(
+        of_microbatch = collectives(
             self.program.as_text(),
             self._axes,
             self.placements,
@@ -396,7 +397,11 @@ class JaxEngine(Engine):
             self._data_axes,
             looped=self._loops,
         )
-        return self._per_step(per_microbatch)
+        of_step = []
+        for each in of_microbatch:
+            count = each.count * self._microbatches
+            of_step.append(replace(each, count=count, bytes=each.bytes * self._microbatches))
+        return of_step
 
     def _layer_paths(self) -> list[str]:
         return list(filter(None, self._names.layers.values()))

@@ -111,8 +111,3 @@ def placed_all(arrays: Mapping[str, Array], shardings: Mapping[str, NamedShardin
         whole = np.asarray(array)
         placed[name] = jax.make_array_from_callback(whole.shape, shardings[name], whole.__getitem__)
     return placed
-
-
-def is_readable(value: jax.Array) -> bool:
-    """Returns whether this process holds all of an array."""
-    return bool(value.is_fully_addressable or value.is_fully_replicated)
