@@ -50,6 +50,7 @@ ALLOWED: list[tuple[str, dict[str, Any]]] = [
     ("subclassed", PAD),
     ("keeps", PAD | {"options": {"what": "steps"}}),
     ("keeps", {"accumulate": 2}),
+    ("keeps", {"options": {"what": "evaluation"}}),
     ("frozen", PAD),
     ("same_names", {}),
 ]
