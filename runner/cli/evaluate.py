@@ -59,7 +59,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         # Every process takes part, and process 0 reports.
         with stages.stage(f"evaluating {split}"):
             limit = config.trainer.limit_eval_batches
-            evaluation = evaluated(config, engine, task, source, limit, keep_outputs=True)
+            evaluation = evaluated(engine, config.dataset, config.task, task, source, limit)
         if not team.is_first:
             return
         task_report = Report({}, {})

@@ -172,7 +172,7 @@ def _outputs(
     source = ArraySource({name: arrays[name] for name in spec.arrays}, spec.arrays)
     engine = restored(config, saved, spec, native_log)
     with stages.stage("computing the run's answers"):
-        evaluation = evaluated(config, engine, spec.task, source, None, keep_outputs=True)
+        evaluation = evaluated(engine, config.dataset, config.task, spec.task, source, None)
     batch = BATCH
     if evaluation.mixes_rows:
         batch = lengths.eval_batch(config.dataset, config.task, source.size, mixes_rows=True)

@@ -54,7 +54,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
         # Every process takes part in this, and process 0 reports.
         with stages.stage("generating"):
-            ask, multiple = samples.asking(config.layout, config.mesh.axes, engine)
+            ask, multiple = samples.asking(engine)
             temperatures = [temperature] * len(encoded)
             texts = task.generate(ask, encoded, options.tokens, temperatures, seed, multiple=multiple)
     if not team.is_first:

@@ -17,7 +17,7 @@ from runner import arrays, layout
 from runner.arrays import Tensor
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import WEIGHT, Array, DataSource
-from runner.engine import calls, evaluation, lengths
+from runner.engine import calls, evaluation
 from runner.engine.axes import axes_of
 from runner.engine.base import (
     Collective,
@@ -51,6 +51,7 @@ class Engine(ABC):
     """Owns devices and state; computes steps.
 
     Attributes:
+      axes: of the mesh, name to size.
       placements: of every variable, by canonical path; set by `build`.
       counts_cost: the compiler counts a step's memory, operations and communication.
     """
@@ -65,9 +66,10 @@ class Engine(ABC):
         """Returns whether a split is kept on the devices; a batch then has `row`, its indices in the split."""
         return False
 
-    def padded_rows(self, batch: int) -> int:
-        """Returns the rows of a batch of an evaluation with its padding."""
-        return lengths.padded_rows(batch, self._config.layout, self._axes)
+    @property
+    def batch_axis(self) -> str | None:
+        """Returns the mesh axis that shards the examples."""
+        return self._array_specs[WEIGHT][0]
 
     def cache_on_device(self, source: DataSource) -> None:
         """Keeps a split that is in memory, if config and size allow it; before a step is compiled."""
@@ -82,10 +84,10 @@ class Engine(ABC):
         self._data = data
         self._total_steps = total_steps
         self._planning = planning
-        self._axes = config.mesh.axes
+        self.axes = config.mesh.axes
         self._microbatches = config.trainer.accumulate_steps
         self._microbatch_size = config.dataset.batch_size // self._microbatches
-        self._array_specs = input_specs(config.layout, data.arrays, self._axes)
+        self._array_specs = input_specs(config.layout, data.arrays, self.axes)
         # Gradients are summed over these axes, activations over the others.
         self._data_axes = axes_of(self._array_specs.values())
         self._mixes_rows = False
@@ -98,7 +100,7 @@ class Engine(ABC):
             # before the placements, which the state is created under.
             self._make_devices()
             shapes = self._make_model()
-            self.placements = layout.resolve(self._layout(), shapes, self._axes)
+            self.placements = layout.resolve(self._layout(), shapes, self.axes)
             self._make_state()
             self._make_programs()
 
@@ -283,7 +285,7 @@ class Engine(ABC):
     def _is_divided(self, batch: HostBatches) -> bool:
         """Returns whether the mesh divides the rows of an evaluation batch."""
         rows: int = batch.weights.shape[1]
-        return rows % axis_size(self._axes, self._array_specs[WEIGHT][0]) == 0
+        return rows % axis_size(self.axes, self.batch_axis) == 0
 
     def next_logits(self, batch: HostBatches) -> Array:
         """Returns float32 (B, V), `Task.next_logits` of one batch, with the weights of an evaluation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.config.schema import LayoutConfig, RunConfig, TaskConfig, TrainerConfig
+from runner.config.schema import RunConfig, TaskConfig, TrainerConfig
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySpec
 from runner.data.sampler import steps_in_epoch
@@ -113,7 +113,8 @@ def run_length(config: RunConfig, examples: int, tokens: int) -> RunLength:
     """Returns the length of a run on so many examples, with so many tokens each; 0: the task counts none."""
     trainer = config.trainer
     if config.dataset.batch_size > examples:
-        multiple = _batch_axis_size(config.layout, config.mesh.axes) * trainer.accumulate_steps
+        axes = config.mesh.axes
+        multiple = axis_size(axes, batch_axis(config.layout, axes)) * trainer.accumulate_steps
         _check_batch(config.dataset, examples, multiple)
     epoch = epoch_steps(config.dataset, trainer, examples)
     tokens_per_step = tokens * config.dataset.batch_size
@@ -186,7 +187,7 @@ def _check_batch(config: DatasetConfig, examples: int, multiple: int) -> None:
     if config.remainder == "drop":
         largest = examples // multiple * multiple
     else:
-        largest = _rounded_up(examples, multiple)
+        largest = padded_rows(examples, multiple)
     key = "dataset.batch_size"
     split = f"split {config.train} has {examples} examples"
     if largest == 0:
@@ -208,9 +209,9 @@ def eval_batch(dataset: DatasetConfig, config: TaskConfig, examples: int, *, mix
     return min(size, examples)
 
 
-def padded_rows(batch: int, layout: LayoutConfig, axes: Mapping[str, int]) -> int:
-    """Returns the rows of a batch of an evaluation, padded to a multiple of the batch axis."""
-    return _rounded_up(batch, _batch_axis_size(layout, axes))
+def padded_rows(batch: int, parts: int) -> int:
+    """Returns the rows of a batch of an evaluation, padded to a multiple of the parts that the mesh splits it into."""
+    return -(-batch // parts) * parts
 
 
 def steps_per_call(dataset: DatasetConfig, trainer: TrainerConfig, examples: int) -> int | None:
@@ -224,11 +225,3 @@ def steps_per_call(dataset: DatasetConfig, trainer: TrainerConfig, examples: int
 def bytes_per_step(config: DatasetConfig, arrays: Mapping[str, ArraySpec]) -> int:
     """Returns the bytes of a global batch of arrays."""
     return config.batch_size * sum(spec.bytes for spec in arrays.values())
-
-
-def _batch_axis_size(config: LayoutConfig, axes: Mapping[str, int]) -> int:
-    return axis_size(axes, batch_axis(config, axes))
-
-
-def _rounded_up(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple

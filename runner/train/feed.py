@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from runner.cluster.team import current
-from runner.config.schema import LayoutConfig, RunConfig, TaskConfig
+from runner.config.schema import TaskConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_trainer import TrainerConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, DataSource, Rows
@@ -26,7 +26,7 @@ from runner.engine.base import HostBatches, PlacedBatches
 from runner.engine.common import Engine
 from runner.errors import ConfigError
 from runner.layout import mesh
-from runner.layout.axes import axis_size, batch_axis
+from runner.layout.axes import axis_size
 from runner.model import padding
 from runner.task.base import Task
 from runner.task.registry import compares_rows, key_of
@@ -290,18 +290,18 @@ class Splits:
         return self.selecting_name
 
 
-def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, cached: bool = False) -> Splits:
+def splits(
+    dataset: DatasetConfig, trainer: TrainerConfig, data: Dataset, task: Task, readers: Workers, engine: Engine
+) -> Splits:
     """Returns what a run trains and is evaluated on; with `trainer.overfit_batches` the same examples."""
-    axes = config.mesh.axes
-    layout = config.layout
 
     def examples(source: DataSource) -> Examples:
-        return Examples(source, task, readers.reader(source), share=share_of(axes, layout))
+        return Examples(source, task, readers.reader(source), share=share_of(engine))
 
-    microbatches = config.trainer.accumulate_steps
-    train = Examples(data.train, task, readers.reader(data.train), cached, share_of(axes, layout, microbatches))
-    if config.trainer.overfit_batches is not None:
-        plan = epoch_plan(config.dataset, config.trainer, data.train, 0, config.trainer.overfit_batches)
+    share = share_of(engine, trainer.accumulate_steps)
+    train = Examples(data.train, task, readers.reader(data.train), engine.caches, share)
+    if trainer.overfit_batches is not None:
+        plan = epoch_plan(dataset, trainer, data.train, 0, trainer.overfit_batches)
         # Every process reads all of them: they are few, and an evaluation needs other rows than training.
         trained = readers.reader(data.train).begin(0, plan.indices[plan.weights > 0]).result()
         return Splits(train, examples(ArraySource(trained, data.train.specs)), "overfit", None)
@@ -417,7 +417,7 @@ def evaluation_of(
 
     def batches(examples: Examples, *, mixes_rows: bool) -> Iterator[HostBatches]:
         size = lengths.eval_batch(dataset, task, examples.size, mixes_rows=mixes_rows)
-        return evaluation(examples, size, limit, engine.padded_rows(size))
+        return evaluation(examples, size, limit, lengths.padded_rows(size, axis_size(engine.axes, engine.batch_axis)))
 
     if examples.task.reads_batch:
         # Padding is cut off, and each device may compute what is left.
@@ -485,17 +485,17 @@ def _tried(train: Examples, size: int, is_real: Array) -> Iterator[HostBatches]:
         yield streamed.read(0, indices[None], is_real[None].astype(np.float32))
 
 
-def share_of(axes: dict[str, int], layout: LayoutConfig, microbatches: int = 1) -> Share | None:
+def share_of(engine: Engine, microbatches: int = 1) -> Share | None:
     """Returns the rows of a batch that the devices of this process need; None if they need all.
 
     `microbatches` are the parts that a batch is computed in, each of which is split over the mesh.
     """
     team = current()
-    axis = batch_axis(layout, axes)
+    axis = engine.batch_axis
     if team.count == 1 or axis is None:
         return None
-    columns = mesh.columns(axes, axis, team.index, team.count)
-    parts = axis_size(axes, axis)
+    columns = mesh.columns(engine.axes, axis, team.index, team.count)
+    parts = axis_size(engine.axes, axis)
     if len(columns) == parts:
         return None
 

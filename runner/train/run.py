@@ -136,7 +136,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             def built() -> tuple[Engine, Plan | None, feed.Splits]:
                 """Builds the engine, and prints the warnings that need it; records nothing."""
                 engine, plan = _engine(config, data, spec, previous, folder, say)
-                splits = feed.splits(config, data, task, readers, cached=engine.caches)
+                splits = feed.splits(config.dataset, trainer, data, task, readers, engine)
                 for warning in _engine_warnings(config, engine, splits, plan, length.total):
                     warn(warning)
                 for line in lines.data_lines(trainer, config.dataset, splits, data, length):
@@ -236,7 +236,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
 
                 end_together = partial(team.raise_if_requested, stop)
                 profiler = profile.Profiler(trainer.profile, engine.trace, folder)
-                asked = asking(config.layout, config.mesh.axes, engine, end_together)
+                asked = asking(engine, end_together)
                 samples = Samples(asked, trainer.seed, task, folder, tracker.log_artifact)
                 hooks = loop.LoopHooks(
                     log=points.log,

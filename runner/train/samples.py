@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from runner.cluster.team import current
-from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT, Array, Batch
 from runner.engine.base import HostBatches
 from runner.engine.common import Engine
 from runner.host.outputs import spared
-from runner.layout.axes import axis_size, batch_axis
+from runner.layout.axes import axis_size
 from runner.task.base import Ask, Task
 
 FOLDER = "samples"
@@ -23,9 +22,7 @@ _MAX_LINES = 12
 _MAX_COLUMNS = 100
 
 
-def asking(
-    layout: LayoutConfig, axes: Mapping[str, int], engine: Engine, before: Callable[[], None] = lambda: None
-) -> tuple[Ask, int]:
+def asking(engine: Engine, before: Callable[[], None] = lambda: None) -> tuple[Ask, int]:
     """Returns what computes the next logits of a batch's rows, and the number that must divide the rows of a batch.
 
     `before` is called before each token.
@@ -37,7 +34,7 @@ def asking(
         return engine.next_logits(HostBatches(arrays, arrays[WEIGHT], 1))
 
     # The batch must be divisible by its axis, so as many texts are written at least, and one of them is returned.
-    return next_logits, axis_size(axes, batch_axis(layout, axes))
+    return next_logits, axis_size(engine.axes, engine.batch_axis)
 
 
 class Samples:

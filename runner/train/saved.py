@@ -10,7 +10,7 @@ from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.resume import Previous, load, opened_by_first
 from runner.cluster.team import current
 from runner.config.convert import flatten
-from runner.config.schema import RunConfig
+from runner.config.schema import RunConfig, TaskConfig
 from runner.config.schema_data import DatasetConfig
 from runner.data import loading, workers
 from runner.data.base import Dataset, DataSource
@@ -78,15 +78,13 @@ def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> E
 
 
 def evaluated(
-    config: RunConfig, engine: Engine, task: Task, source: DataSource, limit: int | None, *, keep_outputs: bool = False
+    engine: Engine, dataset: DatasetConfig, config: TaskConfig, task: Task, source: DataSource, limit: int | None
 ) -> Evaluation:
-    """Evaluates a split, as training does."""
-    with workers.Workers(config.dataset) as readers:
-        examples = feed.Examples(
-            source, task, readers.reader(source), share=feed.share_of(config.mesh.axes, config.layout)
-        )
-        batches = feed.evaluation_of(config.dataset, config.task, engine, examples, limit)
-        return engine.evaluate(batches, keep_outputs=keep_outputs)
+    """Evaluates a split, as training does, and keeps the outputs."""
+    with workers.Workers(dataset) as readers:
+        examples = feed.Examples(source, task, readers.reader(source), share=feed.share_of(engine))
+        batches = feed.evaluation_of(dataset, config, engine, examples, limit)
+        return engine.evaluate(batches, keep_outputs=True)
 
 
 def place_of(config: DatasetConfig, saved: Previous, split: str) -> str:

@@ -248,7 +248,7 @@ def recompute(
     last = window_end if window_end <= min(recorded.last, total) else recorded.step
     taker = StateTaker(engine, recorded, last, records=config.replay.states)
     with workers.Workers(config.dataset) as readers:
-        splits = feed.splits(config, data, task, readers, cached=engine.caches)
+        splits = feed.splits(config.dataset, trainer, data, task, readers, engine)
         profiler = profile.Profiler(trainer.profile, engine.trace, folder)
         end_together = partial(current().raise_if_requested, stop)
         hooks = loop.LoopHooks(_ignore, _ignore, Display(), end_together, taker, profiler)

@@ -78,8 +78,7 @@ class Request:
         if count % parts == 0 and count > 1:
             count -= 1
         size = eval_batch(self.config.dataset, self.config.task, count)
-        rows = padded_rows(size, self.config.layout, self.config.mesh.axes)
-        plan = eval_plan(count, size, rows=rows)
+        plan = eval_plan(count, size, rows=padded_rows(size, parts))
         batches = []
         for indices, weight in zip(plan.indices, plan.weights, strict=True):
             batch = {name: arrays[name][step][indices][None] for name in self.data.arrays}

@@ -16,7 +16,7 @@ import tf_keras
 from tensorflow.experimental import dtensor
 
 from runner import layout
-from runner.data.base import WEIGHT, Array
+from runner.data.base import Array
 from runner.engine.base import HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
 from runner.engine.calls import PendingCall, example_counts
 from runner.engine.common import Engine, splits_examples_alone
@@ -68,10 +68,6 @@ class DTensorEngine(Engine):
     def _make_devices(self) -> None:
         self._devices = prepare_devices(self._config.mesh)
 
-    @property
-    def _batch_axis(self) -> str | None:
-        return self._array_specs[WEIGHT][0]
-
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         for name, spec in self._array_specs.items():
             # Queries and keys of tokens that one axis shards would be multiplied wrongly, without an error.
@@ -88,11 +84,11 @@ class DTensorEngine(Engine):
         return shapes_of(self._drawn)
 
     def _make_state(self) -> None:
-        self._mesh = dtensor.create_mesh(list(self._axes.items()), devices=self._devices)
+        self._mesh = dtensor.create_mesh(list(self.axes.items()), devices=self._devices)
         # Before anything else is computed on the mesh, and in the mode that was chosen for it.
         if not self._planning:
             with stages.stage("checking the mesh's arithmetic"):
-                canary.check(self._mesh, self._batch_axis, reread=not self._config.engine.combine_all_reduces)
+                canary.check(self._mesh, self.batch_axis, reread=not self._config.engine.combine_all_reduces)
         layouts = {path: layout_of(placement.spec, self._mesh) for path, placement in self.placements.items()}
         self._model = self._adapter.on_mesh(self._plain, self._mesh, layouts)
         variables = self._adapter.variables(self._model)
@@ -156,7 +152,7 @@ class DTensorEngine(Engine):
                 return None
         if elements > packed.MOST_ELEMENTS:
             return None
-        return self._axes[self._batch_axis] if self._batch_axis else 1
+        return self.axes[self.batch_axis] if self.batch_axis else 1
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Packs every array."""
@@ -284,7 +280,7 @@ class DTensorEngine(Engine):
         for path, variable in self._state.saved.items():
             shape = tuple(variable.shape)
             spec = spec_of(variable.layout)
-            shard_shape = layout.Placement(path, shape, spec, None).shard_shape(self._axes)
+            shard_shape = layout.Placement(path, shape, spec, None).shard_shape(self.axes)
             shard_bytes = math.prod(shard_shape) * variable.dtype.size
             infos[path] = VariableInfo(shape, variable.dtype.name, spec, shard_bytes)
         return infos

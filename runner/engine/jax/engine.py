@@ -111,7 +111,7 @@ class JaxEngine(Engine):
         config = self._config.layout
         if not config.from_model:
             return config
-        return with_own_map(config, self._model, self._names.variables, self._axes)
+        return with_own_map(config, self._model, self._names.variables, self.axes)
 
     def _make_state(self) -> None:
         """Orders the variables as Keras wants them, and draws initial values."""
@@ -390,7 +390,7 @@ class JaxEngine(Engine):
         """Returns the communication of the compiled step, read from XLA's program."""
         of_microbatch = collectives(
             self.program.as_text(),
-            self._axes,
+            self.axes,
             self.placements,
             self._layer_paths(),
             self._trainable,

@@ -114,7 +114,7 @@ class PlannedEngine(JaxEngine):
         """
         config = self._config
         mesh = self._make_mesh()
-        placements = layout.resolve(config.layout, shapes, self._axes)
+        placements = layout.resolve(config.layout, shapes, self.axes)
         on = MeshLayout(mesh, config.layout, placements, self._array_specs)
         parts = token_parts(on, self._data, on.roles())
         most_bytes = bytes_of_chunk(device_kind(config.mesh))
@@ -129,7 +129,7 @@ class PlannedEngine(JaxEngine):
         splits_rows = any(any(spec[1:]) for spec in self._array_specs.values())
         # Fused attention is left out where tokens are split, and where an axis does not divide the heads.
         (batch_axis,) = self._array_specs[WEIGHT]
-        others = [size for axis, size in self._axes.items() if axis not in names_of(batch_axis)]
+        others = [size for axis, size in self.axes.items() if axis not in names_of(batch_axis)]
         fused = tuple(not splits_tokens and divide_heads(others, heads) for heads in sizes.heads)
         return (split.joined.chunks, splits_rows, fused), split
 
