@@ -60,7 +60,9 @@ def counted(count: int, kind: str, model: str = "") -> str:
 
 def find(kind: str) -> Accelerators:
     """Returns the accelerators of a kind, `gpu` or `tpu`, that exist and are not hidden from this process."""
-    return _gpus() if kind == GPU else _tpus()
+    if kind == GPU:
+        return _gpus()
+    return _tpus()
 
 
 def _gpus() -> Accelerators:
@@ -75,7 +77,10 @@ def _gpus() -> Accelerators:
     visible = os.environ.get(VISIBLE_GPUS)
     if visible is not None:
         count = min(count, _visible_count(visible, count))
-    return Accelerators(GPU, count, models.pop() if count and len(models) == 1 else "")
+    model = ""
+    if count and len(models) == 1:
+        model = models.pop()
+    return Accelerators(GPU, count, model)
 
 
 def _nodes(prefix: str, folder: str = "dev") -> list[int]:
@@ -112,7 +117,9 @@ def _tpus() -> Accelerators:
     for variable in _VISIBLE_TPUS:
         if variable in os.environ:
             count = min(count, len(re.findall(r"\d+", os.environ[variable])))
-    model, devices_per_chip = chips[0] if count else ("", 1)
+    if not count:
+        return Accelerators(TPU, 0)
+    model, devices_per_chip = chips[0]
     return Accelerators(TPU, count * devices_per_chip, model)
 
 
@@ -139,4 +146,6 @@ def keep_to(count: int) -> None:
 def take(count: int) -> list[str]:
     """Returns the first of this process's GPUs, each as an entry of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get(VISIBLE_GPUS)
-    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
+    if visible:
+        return visible.split(",")[:count]
+    return list(map(str, range(count)))

@@ -50,17 +50,6 @@ MOST_WAITING = 64
 _POLL_S = 0.02
 # Bytes read at a time.
 _CHUNK = 1 << 18
-# What a broken connection raises, or a peer of another version whose messages have other fields.
-_BROKEN = (
-    StopAsyncIteration,
-    TimeoutError,
-    OSError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-)
 Message = Mapping[str, Any]
 
 
@@ -125,12 +114,14 @@ class Coordinator:
             self._tell_all({"kind": "beat"})
             if not self._begun and now - started > self._start_timeout:
                 missing = [str(index) for index in range(self._count) if index not in self._peers]
-                noun = "processes" if len(missing) > 1 else "process"
-                denied = f"; {self._denied} connections had another secret" if self._denied else ""
-                self._end(
-                    f"{noun} {', '.join(missing)} of {self._count} did not connect within {self._start_timeout:g} s "
-                    "(cluster.start_timeout); check that every process was started and can reach process 0" + denied
+                why = (
+                    f"{len(missing)} of {self._count} processes did not connect within {self._start_timeout:g} s "
+                    f"(cluster.start_timeout): {', '.join(missing)}; check that every process was started and can "
+                    "reach process 0"
                 )
+                if self._denied:
+                    why += f"; {self._denied} connections had another secret"
+                self._end(why)
             for index, peer in list(self._peers.items()):
                 if not peer.has_left and now - peer.heard_at > SILENCE_S:
                     # Process 0 does not wait for it when it exits.
@@ -197,7 +188,7 @@ class Coordinator:
                 return
             async for line in lines:
                 self._take(index, json.loads(line), line)
-        except _BROKEN:
+        except Exception:  # a broken connection, or a peer of another version whose messages have other fields
             pass
         finally:
             if index is not None and not self._peers[index].has_left:
@@ -279,8 +270,10 @@ class Coordinator:
                 # A process that reports a timeout stays until it hears of the end.
                 self._peers[index].has_left = not said.get("stays")
                 if said.get("why"):
-                    by = "" if said.get("own") else f"{self._name(index)} failed: "
-                    self._end(f"{by}{said['why']}", said.get("signum"), said.get("code", 1), index)
+                    why = said["why"]
+                    if not said.get("own"):
+                        why = f"{self._name(index)} failed: {why}"
+                    self._end(why, said.get("signum"), said.get("code", 1), index)
 
     def _end(
         self,

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import IO
 
@@ -138,7 +138,10 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
         if lost and not why:
             code = children[lost[0]].code
             why = f"process {lost[0]}: "
-            why += f"stopped for {STOPPED_S:.0f} s" if code is None else described(code)
+            if code is None:
+                why += f"stopped for {STOPPED_S:.0f} s"
+            else:
+                why += described(code)
             first_failed = code or _KILLED
             failed_at = now
             # Process 0 has to record the end, but may have been stopped, as by SIGSTOP.
@@ -148,7 +151,9 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
         if not has_begun and now - failed_at > UNHEARD_S:
             deadline = now
         if children[0].code is not None:
-            within = AFTER_FIRST_S if children[0].code else UNHEARD_S
+            within = UNHEARD_S
+            if children[0].code:
+                within = AFTER_FIRST_S
             deadline = min(deadline, now + within)
         if now >= deadline:
             for child in children:
@@ -296,8 +301,13 @@ def host_and_port(host: str, port: int) -> str:
 
 def free_port(host: str = "127.0.0.1") -> int:
     """Returns a port of an address that is free now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with closing(socket.socket(family)) as listening:
-        listening.bind((host, 0))
+    with socket.create_server((host, 0), family=family(host)) as listening:
         port: int = listening.getsockname()[1]
         return port
+
+
+def family(host: str) -> socket.AddressFamily:
+    """Returns the family of an address's sockets."""
+    if ":" in host:
+        return socket.AF_INET6
+    return socket.AF_INET

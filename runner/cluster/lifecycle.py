@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from runner.cluster import secret, team
 from runner.cluster.member import Member
@@ -22,6 +21,7 @@ from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError, DataError, Interrupted, TrackingError
 from runner.host import cores
 from runner.host.signals import SIGNALS, at_exit
+from runner.host.terminal import Output
 
 # In the run's folder: the folder of the other processes, each with a log of its own and its standard output, and the
 # standard output of process 0's native libraries.
@@ -140,26 +140,17 @@ def own_folder(folder: Path, member: Team) -> Path:
 
 
 def redirect(folder: Path, member: Team) -> None:
-    """Redirects standard output to a file in this process's folder: for process 0 that of native code, else all of
-    it.
-    """
-    sys.stdout.flush()
+    """Redirects standard output to a file in a process's folder: for process 0 that of native code, else all of it."""
+    stdout = sys.stdout
+    stdout.flush()
+    name = _OUTPUT
     if member.is_first:
-        _keep_python_output()
-    name = _NATIVE if member.is_first else _OUTPUT
+        name = _NATIVE
+        # What Python prints stays where it is, by a copy of the descriptor.
+        copy = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors, buffering=1)
+        assert isinstance(stdout, Output), "a command cleans its output"
+        stdout._stream = copy
     with suppress(OSError):
         handle = os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         os.dup2(handle, 1)
         os.close(handle)
-
-
-def _keep_python_output() -> None:
-    """Keeps Python's standard output where it is when descriptor 1 is redirected, by a copy of the descriptor."""
-    # A wrapper of the stream, see `runner.host.terminal`, or the stream itself.
-    stdout: Any = sys.stdout
-    stream = getattr(stdout, "_stream", stdout)
-    copy = os.fdopen(os.dup(1), "w", encoding=stream.encoding, errors=stream.errors, buffering=1)
-    if stream is stdout:
-        sys.stdout = copy
-    else:
-        stdout._stream = copy

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 from runner.cluster.coordinator import Coordinator
+from runner.cluster.launch import family
 from runner.cluster.messages import DeniedError, connect, encoded, printable
 from runner.cluster.place import Place
 from runner.cluster.secret import VARIABLE as SECRET
@@ -102,16 +103,11 @@ class Member(Team):
 
     def _make_coordinator(self, start_timeout: float) -> Coordinator:
         place = self.place
-        listening = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET, socket.SOCK_STREAM)
-        # A run that has just ended leaves connections in TIME_WAIT, which would keep the port from being bound again.
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((place.host, place.port))
-            listening.listen(_BACKLOG)
+            listening = socket.create_server((place.host, place.port), family=family(place.host), backlog=_BACKLOG)
         except OSError as error:
             raise ProcessError(
-                f"process 0 can't listen on {place.host}:{place.port} ({error.strerror}); set cluster.coordinator to "
-                "a free port of the machine that process 0 runs on"
+                f"process 0 can't listen: {error.strerror}; set cluster.coordinator to a free port of its machine"
             ) from error
         return Coordinator(listening, place.count, place.token, start_timeout)
 
@@ -208,24 +204,27 @@ class Member(Team):
         if not self._leaving.acquire(blocking=False):
             # The main thread is ending the process.
             return
-        threading.Thread(target=self._give_up, daemon=True).start()
+        # Without a complete record, as of a tracking server that does not answer.
+        timer = threading.Timer(RECORD_S, os._exit, (1,))
+        timer.daemon = True
+        timer.start()
         why = str(ended.get("why"))
         signum = ended.get("signum")
         for end in reversed(self._on_end):
             with suppress(Exception):
                 end(why, signum)
         self.print_end(why, signum)
-        self.exit(128 + signum if signum else int(ended.get("code", 1)))
-
-    def _give_up(self) -> None:
-        """Exits without a complete record, as of a tracking server that does not answer; runs in a thread."""
-        time.sleep(RECORD_S)
-        os._exit(1)
+        code = int(ended.get("code", 1))
+        if signum:
+            code = 128 + signum
+        self.exit(code)
 
     def print_end(self, why: str, signum: int | None) -> None:
         """Prints why this process ends, unless the launcher shows all processes, of which process 0 then prints it."""
         if self.is_first or not self.place.is_launched:
-            line = "interrupted" if signum else f"error: {scrub(why)}"
+            line = f"error: {scrub(why)}"
+            if signum:
+                line = "interrupted"
             with suppress(OSError, ValueError):
                 print(line, file=sys.stderr, flush=True)
 
@@ -249,10 +248,12 @@ class Member(Team):
         if self._ended is None and (code == 0 or self._has_agreed_to_end):
             try:
                 self.all_gather("the end", True)
-            except ProcessError as error:
-                code = code or (0 if self.is_first else error.code)
-            except Interrupted as error:
-                code = code or (0 if self.is_first else 128 + error.signum)
+            except (ProcessError, Interrupted) as error:
+                # Process 0 has finished all the same.
+                if not self.is_first and isinstance(error, ProcessError):
+                    code = code or error.code
+                elif not self.is_first and isinstance(error, Interrupted):
+                    code = code or 128 + error.signum
         if self._ended is None and (why or signum) and not self._has_agreed_to_end:
             self._send("bye", why=why or f"signal {signum}", signum=signum, code=code, own=own)
         elif self._ended is None:

@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,33 +36,20 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def ended(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, list[str]]]:
-    """Returns exit codes, and what was said."""
+def test_another_config_is_named_by_its_key_before_anything_is_written(tmp_path: Path) -> None:
+    where = f"cluster.coordinator=127.0.0.1:{free_port()}"
+    started = []
+    for index in range(2):
+        epochs = f"trainer.epochs={2 + index}"
+        started.append(start(tmp_path / str(index), *COMMON, where, f"cluster.index={index}", epochs))
+    named = f"process 1 ({platform.node()}, pid {started[1].pid})"
     try:
-        said = [one.communicate(timeout=2 * WITHIN_S) for one in processes]
+        for index, one in enumerate(started):
+            out, err = one.communicate(timeout=2 * WITHIN_S)
+            assert (one.returncode, out) == (1, "")
+            assert err == f"error: {named} and process 0 differ in trainer.epochs: 3 and 2\n"
+            assert not (tmp_path / str(index) / "run").exists()
     finally:
-        for one in processes:
+        for one in started:
             one.kill()
             one.wait()
-    return [(one.returncode, out, err.splitlines()) for one, (out, err) in zip(processes, said, strict=True)]
-
-
-def two(folder: Path, first: str, second: str) -> list[str]:
-    """Returns the line that both of two processes end with, exit code 1, before they write anything."""
-    where = f"cluster.coordinator=127.0.0.1:{free_port()}"
-    come = [
-        start(folder / "0", *COMMON, where, "cluster.index=0", first),
-        start(folder / "1", *COMMON, where, "cluster.index=1", second),
-    ]
-    lines = []
-    for code, out, err in ended(come):
-        assert (code, out) == (1, "")
-        lines += err
-    assert [(folder / name / "run").exists() for name in ("0", "1")] == [False, False]
-    pid, here = come[1].pid, platform.node()
-    return [line.replace(f"process 1 ({here}, pid {pid})", "process 1") for line in lines]
-
-
-def test_another_config_is_named_by_its_key(tmp_path: Path) -> None:
-    lines = two(tmp_path, "trainer.epochs=2", "trainer.epochs=3")
-    assert lines == ["error: process 1 and process 0 differ in trainer.epochs: 3 and 2"] * 2

@@ -98,6 +98,20 @@ def test_who_has_another_secret_is_denied(port: int) -> None:
         peer(port, 0, "another secret")
 
 
+def test_a_process_that_comes_twice_ends_all_and_both_are_named(port: int) -> None:
+    come = [peer(port, 0), peer(port, 0)]
+    for connection, lines in come:
+        why = next(said["why"] for said in map(json.loads, lines) if said["kind"] == "ended")
+        assert why.startswith("two processes have index 0: here, pid 0, and here, pid 0; "), "no escapes"
+        connection.close()
+
+
+def test_a_process_of_another_number_of_processes_is_told_at_once(port: int) -> None:
+    connection, lines = peer(port, 2)
+    assert "process 0 has cluster.processes=2, so it has no process 2" in json.loads(lines.readline())["why"]
+    connection.close()
+
+
 def test_a_process_0_that_does_not_know_the_secret_is_told_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         said = bytearray()

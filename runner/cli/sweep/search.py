@@ -9,6 +9,7 @@ import numpy as np
 import optuna
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from runner.cli.runs.records import results_of
@@ -17,7 +18,6 @@ from runner.cluster.jobs import Job, JobStatus, Outcome
 from runner.config.schema_hydra import SearchSweeper
 from runner.errors import ConfigError
 from runner.host.secrets import STUDIES, reveal
-from runner.task import metrics
 from runner.tracking.location import absolute, sqlite_path
 
 # User attribute of a trial that a signal ended: it says nothing of its values, and these are tried again.
@@ -39,8 +39,7 @@ class Search:
         overrides = sweep.settings.overrides
         self._fixed = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
         name = sweep.settings.folder.name if sweep.parent is None else sweep.parent.run_id
-        maximize = sweep.settings.group.direction == metrics.MAXIMIZE
-        self._study = _open_study(settings, name, maximize=maximize)
+        self._study = _open_study(settings, name, str(sweep.settings.group.direction))
         self._open_trials: dict[int, optuna.Trial] = {}
         self._add_earlier_trials()
 
@@ -109,7 +108,7 @@ class Search:
             self._sweep.finished_runs[job.number] = run
 
 
-def _open_study(settings: SearchSweeper, name: str, *, maximize: bool) -> optuna.Study:
+def _open_study(settings: SearchSweeper, name: str, direction: str) -> optuna.Study:
     # Optuna prints a line per trial otherwise, between those of the sweep.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     uri = absolute(reveal(STUDIES, settings.storage))
@@ -120,7 +119,7 @@ def _open_study(settings: SearchSweeper, name: str, *, maximize: bool) -> optuna
         storage=uri,
         sampler=_sampler(settings, 0),
         study_name=name,
-        direction="maximize" if maximize else "minimize",
+        direction=StudyDirection[direction.upper()],
         load_if_exists=True,
     )
 
