@@ -50,7 +50,7 @@ _FOR_THE_PROGRAM = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 def preload(library: str) -> None:
     """Imports a library as the product does, and what runs import beside it; the other library stays away."""
     from runner.engine import registry
-    from runner.host import libraries
+    from runner.model import loading
     from runner.tracking import mlflow_setup as of_mlflow
 
     for name in _BESIDE[:1]:
@@ -61,7 +61,7 @@ def preload(library: str) -> None:
         if importlib.util.find_spec(name.split(".")[0]) is not None:
             importlib.import_module(name)
 
-    entry, load = registry.ENGINES["jax" if library == forks.JAX else "keras_dtensor"], libraries.load
+    entry, load = registry.ENGINES["jax" if library == forks.JAX else "keras_dtensor"], loading.load
     load(entry.libraries, without=entry.hidden)
     if library != forks.JAX:
         importlib.import_module("mlflow.tensorflow")
@@ -73,7 +73,7 @@ def preload(library: str) -> None:
             raise RuntimeError(f"this process was forked of one with {library}; name the library that it imports")
         load(names, without=without)
 
-    libraries.load = load_same
+    loading.load = load_same
 
 
 def serve(connection: socket.socket) -> Request:

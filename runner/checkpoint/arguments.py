@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 
+from runner.checkpoint import recorded
 from runner.checkpoint.places import Place, place
 from runner.config import urls
 from runner.config.compose import composed_with
@@ -23,10 +24,9 @@ from runner.host.late import late
 from runner.host.paths import outputs_dir
 
 if TYPE_CHECKING:
-    from runner.checkpoint import recorded, runs
+    from runner.checkpoint import runs
 else:
-    # They import NumPy, which an error of the config should not wait for.
-    recorded = late("runner.checkpoint.recorded")
+    # It imports NumPy, which an error of the config should not wait for.
     runs = late("runner.checkpoint.runs")
 
 # `run` evaluates or exports a run, `resume` continues it, and `branch` continues it as a new run.

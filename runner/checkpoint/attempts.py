@@ -22,6 +22,7 @@ from runner.cluster.team import current
 from runner.config.schema import CheckpointConfig
 from runner.errors import in_one_line, passing
 from runner.host import outputs
+from runner.host.paths import random_part
 from runner.tracking import Tracker
 
 # Seconds between two writes. What an attempt that is killed has not recorded is at most this long.
@@ -173,7 +174,9 @@ def begin(
                 run_id = tracker.run_id or name
                 lasting[NAME] = name
             else:
-                run_id = tracker.run_id or runs.free_name(root, folder.name)
+                run_id = tracker.run_id or folder.name
+                if files.names(root / run_id):
+                    run_id += f"-{random_part()}"  # an earlier run that was not tracked had the same hydra.run.dir
                 # Locked before it can be found.
                 locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
         own_folder = root / (own_name or run_id)

@@ -19,7 +19,6 @@ import re
 import shutil
 import stat
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -31,9 +30,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from runner.checkpoint.places import ObjectPath, Place
 from runner.config.build import build, fields_of
 from runner.config.urls import is_in_memory
+from runner.data.cache import cache_folder
 from runner.errors import ConfigError, EngineError, in_one_line
-from runner.host import outputs, secrets
-from runner.host.folders import OWN_MODE, cache_folder
+from runner.host import secrets
+from runner.host.folders import OWN_MODE
 from runner.host.late import late
 
 if TYPE_CHECKING:
@@ -73,9 +73,6 @@ _BACKOFF = {
     "base": 3,
 }
 
-# Seconds after which a line says that a store has not answered yet: its address may be wrong.
-_SILENT_S = 10.0
-
 _QUERY = re.compile(r"\?[^\s'\"]*")
 _DOCUMENT = re.compile(r"<\?xml.*", re.DOTALL)
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -114,16 +111,8 @@ def _store(url: str) -> Any:
 
 
 @contextmanager
-def _requesting(path: ObjectPath, *, is_long: bool = False) -> Iterator[Any]:
-    """Yields the store of an object, whose errors become a `StoreError`.
-
-    Warns if it does not answer for long, unless the request itself is long.
-    """
-    silent = f"{path.store} has not answered for {_SILENT_S:.0f} s; trying for up to {_RETRY_S / 60:.1f} minutes"
-    reminder = threading.Timer(_SILENT_S, outputs.warn, [silent])
-    reminder.daemon = True
-    if not is_long:
-        reminder.start()
+def _requesting(path: ObjectPath) -> Iterator[Any]:
+    """Yields the store of an object, whose errors become a `StoreError`."""
     try:
         yield _store(path.store)
     except FileNotFoundError:
@@ -135,8 +124,6 @@ def _requesting(path: ObjectPath, *, is_long: bool = False) -> Iterator[Any]:
         code = _CODE.search(text)
         text = _QUERY.sub("", _DOCUMENT.sub("", text)) + ("" if code is None else code[1])
         raise StoreError(f"{path}: {in_one_line(secrets.scrub(text))}") from None
-    finally:
-        reminder.cancel()
 
 
 @contextmanager
@@ -173,7 +160,7 @@ def opened(path: Place, largest: int) -> Iterator[BufferedReader | BufferedRando
 
 
 def _copied(path: ObjectPath, largest: int) -> BufferedRandom:
-    with _requesting(path, is_long=True) as store:
+    with _requesting(path) as store:
         answer = obstore.get(store, path.key)
         folder = cache_folder("objects")
         folder.mkdir(parents=True, exist_ok=True)
@@ -262,7 +249,7 @@ def write_json(path: Place, content: Mapping[str, object]) -> None:
 def write_pieces(path: Place, pieces: Iterator[memoryview]) -> None:
     """Writes a large new file, as durable as `write` does; if it fails, a part of a local file may remain."""
     if isinstance(path, ObjectPath):
-        with _requesting(path, is_long=True) as store:
+        with _requesting(path) as store:
             obstore.put(store, path.key, pieces, chunk_size=PART, max_concurrency=_UPLOADS)
         return
     # The user decides with the folder's mode who else may read the files.

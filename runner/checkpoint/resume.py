@@ -27,7 +27,7 @@ from runner.checkpoint.files import DamagedError
 from runner.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.checkpoint.places import Place, place
 from runner.checkpoint.reading import Checkpoint
-from runner.checkpoint.runs import WENT_BACK, SavedRun, print_line
+from runner.checkpoint.runs import WENT_BACK, SavedRun
 from runner.cluster.team import current
 from runner.config.convert import flatten
 from runner.config.schema import AUTO, RunConfig
@@ -184,7 +184,7 @@ def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitS
         lambda: bool(record.get("finished")) and record["overrides"] == recorded_overrides(),
     ):
         if current().is_first:
-            print_line(f"name={name}: the run has finished; its checkpoints are in {previous.run.folder}")
+            print(f"name={name}: the run has finished; its checkpoints are in {previous.run.folder}", flush=True)
         # What started this command (a job, an array, a start script) is to see that nothing is left to do.
         raise SystemExit(EXIT_DONE)
     check_examples(previous.checkpoint, content, order_only=branches)
@@ -209,7 +209,7 @@ def _find_named(name: str, folder: Place, locks: ExitStack) -> Previous | None:
             # Of a newer format: the steps after an earlier checkpoint are not lost.
             if step == steps[0] or not isinstance(error.__cause__, DamagedError):
                 raise
-            print_line(f"warning: {error}")
+            print(f"warning: {error}", flush=True)
     return None
 
 

@@ -101,16 +101,6 @@ def write_record(folder: Place, record: Mapping[str, object]) -> None:
     files.write_json(folder / RECORD, files.sealed(record))
 
 
-def free_name(folder: Place, run: str) -> str:
-    """Returns the folder name of a run that is not tracked: its id, numbered if that folder has files."""
-    name = run
-    count = 1
-    while files.names(folder / name):
-        count += 1
-        name = f"{run}-{count}"
-    return name
-
-
 def listed(folder: Place) -> list[SavedRun]:
     """Returns the runs that left checkpoints; prints a warning for each whose record is damaged."""
 
@@ -266,11 +256,6 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
         yield
 
 
-def print_line(line: str) -> None:
-    """Prints a line at once."""
-    print(line, flush=True)
-
-
 def ended(key: str, run: SavedRun, sleep: Callable[[float], object] = time.sleep) -> SavedRun:
     """Returns a run whose process has ended, as it left it; raises PassingError if the process may still run.
 
@@ -282,7 +267,8 @@ def ended(key: str, run: SavedRun, sleep: Callable[[float], object] = time.sleep
     if other == process.identity() or run.record.get("ended") or process.is_gone(other):
         return run
     seconds = STORE_SILENT_S if isinstance(run.folder, ObjectPath) else SILENT_S
-    print_line(f"waiting {seconds:.0f} s to see whether an earlier attempt still runs: {run.folder / RECORD}")
+    waiting = f"waiting {seconds:.0f} s to see whether an earlier attempt still runs"
+    print(f"{waiting}: {run.folder / RECORD}", flush=True)
     waited = 0.0
     now = run
     while now.record == run.record:

@@ -106,8 +106,9 @@ class Saver:
         self._steps = set(steps)
         self._best = None if found is None else BestRecord(*found)
         self._kept = None if found is None else found[-1]
-        # Step and time of the last state that was handed to the writer, or that the run began with.
-        self._saved_step = start
+        # Step and time of the last state that was handed to the writer, or that the run began with. A branch that has
+        # nothing to train saves the state that it began with.
+        self._saved_step = -1 if start and start not in self._steps else start
         self._saved_at = time.monotonic()
         self._writes: deque[tuple[int, BestRecord | None, Future[str | None]]] = deque()
         self._writer = ThreadPoolExecutor(1, "checkpoint-writer")
@@ -115,13 +116,6 @@ class Saver:
     def _on_first(self, make: Callable[[], T]) -> T:
         """Calls a function in process 0 and returns its result in all processes."""
         return self._team.broadcast(f"kept {self._folder} {next(self._broadcasts)}", make)
-
-    def begin(self, step: int, recorder: MetricRecorder) -> None:
-        """Saves the state that a run begins with, unless it has that checkpoint, as a resumed run has."""
-        if step not in self._steps:
-            # No step is saved yet, so that `save` does not skip this one.
-            self._saved_step = -1
-            self.save(step, recorder)
 
     def steps_left(self, step: int) -> int | None:
         """Returns the number of steps until a device call must end for a save; None: no limit."""

@@ -1,6 +1,6 @@
 """Entry point of every command: signal handlers first, then everything that takes time to import.
 
-Only commands import this module, as their first. Until `runner.host.signals` installs its handlers there is nothing
+Only commands import this module, as their first. Until `runner.cluster.exiting` installs its handlers there is nothing
 to save, and a signal ends the process at once.
 """
 
@@ -78,6 +78,6 @@ def call(module: str, function: str, *arguments: object) -> NoReturn:
         arguments = ()
     else:
         _check_folder()
-    with import_module("runner.host.signals").exiting() as codes:
+    with import_module("runner.cluster.exiting").exiting() as codes:
         codes.append(getattr(import_module(module), function)(*arguments))
     raise AssertionError("the context exits")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from omegaconf import DictConfig
 
-from runner.checkpoint.recovery import versions
 from runner.checkpoint.resume import Previous
 from runner.cluster.team import current
 from runner.config.convert import resolved
@@ -37,6 +36,7 @@ from runner.train.display import result_table
 from runner.train.export.check import BATCH, TOLERANCE, Difference, check
 from runner.train.export.signature import Served
 from runner.train.export.write import KERAS_FILE, RECORD, SAVED_MODEL, loaded_keras, making, target_folder, write_model
+from runner.train.identity import versions
 from runner.train.record import CONFIG, with_config
 from runner.train.saved import evaluated, open_saved, prepared, restored
 

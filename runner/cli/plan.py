@@ -12,12 +12,12 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from runner.cluster.exiting import at_exit
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.console import size as size_text
 from runner.engine import devices
 from runner.host.outputs import quiet_native_log, required
-from runner.host.signals import at_exit
 from runner.plan import rows
 from runner.plan.command import plan_config
 from runner.plan.files import write_files

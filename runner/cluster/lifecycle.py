@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.cluster import secret, team
+from runner.cluster.exiting import at_exit
 from runner.cluster.member import Member
 from runner.cluster.place import find, from_launcher, has_launcher
 from runner.cluster.restarts import signal_of
@@ -20,7 +21,7 @@ from runner.cluster.timeouts import REASON_S
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError, DataError, Interrupted, TrackingError
 from runner.host import cores
-from runner.host.signals import SIGNALS, at_exit
+from runner.host.signals import SIGNALS
 from runner.host.terminal import Output
 
 # In the run's folder: the folder of the other processes, each with a log of its own and its standard output, and the

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from runner.data.base import Array
+from runner.data.cache import cache_folder
 from runner.errors import DataError
 from runner.host import cores
-from runner.host.folders import cache_folder
 
 # Bytes per update of the hash: a memory-mapped array is then never in RAM as a whole.
 _CHUNK_BYTES = 1 << 24

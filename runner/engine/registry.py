@@ -35,10 +35,10 @@ from runner.config.options import import_paths
 from runner.config.schema import RunConfig
 from runner.engine.optim import transformation
 from runner.errors import invalid
-from runner.host import libraries, stages
+from runner.host import stages
 from runner.host.late import late
 from runner.host.libraries import installed
-from runner.model import target
+from runner.model import loading, target
 
 if TYPE_CHECKING:
     from runner.engine.common import Engine
@@ -217,11 +217,11 @@ def load(engine: str) -> None:
     first = entry.libraries[0]
     if first in sys.modules:
         # A user's module has imported it already: nothing to wait for, so no stage is shown.
-        libraries.load(entry.libraries, without=entry.hidden)
+        loading.load(entry.libraries, without=entry.hidden)
         return
     title = " ".join([entry.title, *installed([first]).values()])
     with stages.stage(f"loading {title}"):
-        libraries.load(entry.libraries, without=entry.hidden)
+        loading.load(entry.libraries, without=entry.hidden)
 
 
 def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> Engine:

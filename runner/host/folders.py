@@ -1,16 +1,13 @@
-"""Folders that a command writes into, and folders of this user.
+"""Folders that a command writes into, and whose a folder is.
 
 Only files of the runner are ever overwritten or removed.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import platform
 import stat
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +16,9 @@ from runner.host.lock import HeldError, lock_until_exit
 
 # A file in each folder that a command has claimed. It is locked as long as the command's process lives.
 MARK = ".runner"
-_PROCESS = "process: "
 # Mode of folders whose content is trusted later: others may read it.
 OWN_MODE = 0o755
-_MARK_TEXT = "A run wrote the files in this folder; another run into this folder overwrites them."
+_MARK_TEXT = "A run wrote the files in this folder; another run into this folder overwrites them.\n"
 
 
 @dataclass(frozen=True)
@@ -81,13 +77,9 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
         if folder.resolve() not in _locked:
             _locked[folder.resolve()] = lock_until_exit(folder / MARK)
         if is_new:
-            _write_mark(folder)
-        elif hold:
-            # The mark may be another user's. Its text is for people only; the lock is what counts.
-            with suppress(OSError):
-                _write_mark(folder)
+            (folder / MARK).write_text(_MARK_TEXT)
     except HeldError as error:
-        problem = f"{_writer(folder)} is writing into this folder"
+        problem = "another process is writing into this folder"
         raise passing(key, folder, problem=problem, fix=f"set {key}={folder}-2") from error
     except OSError as error:
         remove_empty(created)
@@ -115,18 +107,6 @@ def _release(folder: Path) -> None:
     handle = _locked.pop(folder.resolve(), None)
     if handle is not None:
         os.close(handle)
-
-
-def _write_mark(folder: Path) -> None:
-    (folder / MARK).write_text(f"{_MARK_TEXT}\n{_PROCESS}{os.getpid()} on {platform.node()}\n")
-
-
-def _writer(folder: Path) -> str:
-    """Returns the process in a folder's mark, in words."""
-    with suppress(OSError, ValueError, IndexError):
-        lines = (folder / MARK).read_text().splitlines()
-        return f"process {lines[1].removeprefix(_PROCESS)}"
-    return "another process"
 
 
 def check(key: str, folder: Path) -> None:
@@ -192,38 +172,3 @@ def why_not_ours(folder: Path, fix: str = "chmod go-w") -> str | None:
 def is_own(status: os.stat_result) -> bool:
     """Returns whether this user owns a file or folder, and nobody else can write to it."""
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
-def cache_folder(name: str) -> Path:
-    """Returns a folder in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute()
-    return cache / "runner" / name
-
-
-def private_cache(name: str) -> Path:
-    """Makes a folder in the user's cache for what is executed: only this user can read, write and replace it.
-
-    Raises:
-      OSError: it can't be made, or there is no home directory; PermissionError: others can write to it.
-    """
-    try:
-        folder = cache_folder(name)
-    except RuntimeError as error:
-        raise FileNotFoundError(errno.ENOENT, "there is no home directory", "~/.cache") from error
-    above = folder.parent.parent
-    above.mkdir(OWN_MODE, parents=True, exist_ok=True)
-    # Its owner, and whoever can write to it if it is not sticky as /tmp is, may put another folder in ours' place. The
-    # group may write there: many systems give each user one of its own.
-    status = above.stat()
-    if status.st_uid not in (0, os.getuid()):
-        raise PermissionError(errno.EPERM, "belongs to another user", str(above))
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise PermissionError(errno.EPERM, f"can be written by other users (chmod o-w {above})", str(above))
-    for path in (folder.parent, folder):
-        with suppress(FileExistsError):
-            path.mkdir(stat.S_IRWXU)
-        # Not `chmod`: what others have put there, or swapped, would be executed afterwards.
-        problem = why_not_ours(path, "rm -r" if path == folder else "chmod go-w")
-        if problem is not None:
-            raise PermissionError(errno.EPERM, problem, str(path))
-    return folder

@@ -1,12 +1,9 @@
-"""Installed libraries: their versions, and imports of an engine's without their optional dependencies."""
+"""Versions of installed libraries."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 
@@ -17,29 +14,3 @@ def installed(names: Iterable[str]) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             versions[name] = version("mesh-runner" if name == "runner" else name)
     return versions
-
-
-def load(names: Sequence[str], *, without: Sequence[str]) -> None:
-    """Imports those packages, in this order, that are installed, while they don't find the ones of `without`.
-
-    The optional dependencies take a third of the time. The process's environment must be set, see
-    `runner.engine.registry.prepare`.
-    """
-    with hidden(without):
-        for name in names:
-            # The first code that needs a missing package reports it, with what to install.
-            if importlib.util.find_spec(name) is not None:
-                importlib.import_module(name)
-
-
-@contextmanager
-def hidden(names: Sequence[str]) -> Iterator[None]:
-    """Makes imports of packages fail as if they were not installed; those that are loaded already are not affected."""
-    not_loaded = [name for name in names if name not in sys.modules]
-    # Python raises ModuleNotFoundError for a module that is None in `sys.modules`.
-    sys.modules.update(dict.fromkeys(not_loaded))  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for name in not_loaded:
-            del sys.modules[name]

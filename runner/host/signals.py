@@ -1,28 +1,21 @@
-"""Signals that end a command: Ctrl-C, SIGTERM, SIGHUP and SIGUSR1, from a command's first line to its last.
+"""Signals that end a command: Ctrl-C, SIGTERM, SIGHUP and SIGUSR1.
 
 A signal ends a run between two device calls, never inside one. Imports nothing slow: a command installs this first.
-
-Signal handlers belong to the process. So do the two lists here: `_process`, with the command's `StopRequest`, and
-`_ends`, with a function that takes the place of the command's exit.
 """
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from runner.errors import Interrupted
-from runner.host.terminal import Output, clean_output
 
 # Not from `typing`: a command installs its handlers first, and every import delays that.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import NoReturn
 
 # A scheduler may send SIGUSR1 some time before a job's end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -97,32 +90,27 @@ class StopRequest:
             self.deferred = before
 
 
-_ends: list[Callable[[int], None]] = []
-_process: list[StopRequest] = []
-
-
-def at_exit(end: Callable[[int], None]) -> None:
-    """Sets a function that replaces the command's exit: it gets the exit code, and ends the process."""
-    _ends[:] = [end]
+# The command's, if one runs. Process-wide, as signal handlers are.
+process: list[StopRequest] = []
 
 
 def current() -> StopRequest:
     """Returns the `StopRequest` of this process; outside a command, one that never has a signal."""
-    return _process[-1] if _process else StopRequest()
+    return process[-1] if process else StopRequest()
 
 
 @contextmanager
 def heard() -> Iterator[StopRequest]:
     """Yields the `StopRequest` of this process: the command's or, if no command runs, a new one for the block."""
-    if _process:
-        yield _process[-1]
+    if process:
+        yield process[-1]
         return
     with StopRequest() as stop:
-        _process.append(stop)
+        process.append(stop)
         try:
             yield stop
         finally:
-            _process.clear()
+            process.clear()
 
 
 def interruption(error: BaseException | None) -> int | None:
@@ -136,65 +124,3 @@ def interruption(error: BaseException | None) -> int | None:
             signum = int(signal.SIGINT)
         error = error.__cause__ or error.__context__
     return signum
-
-
-@contextmanager
-def exiting() -> Iterator[list[object]]:
-    """Handles signals while a command runs, and exits with the code that it appends, or 128 + n if signal n arrived.
-
-    A context, so that it is no frame between the command line and a training step.
-    """
-    clean_output()
-    stop = StopRequest().__enter__()
-    _process[:] = [stop]
-    codes: list[object] = []
-    signum: int | None = None
-    try:
-        try:
-            yield codes
-        except SystemExit as ended:
-            codes.append(ended.code)
-        finally:
-            # From here a signal only changes the exit code.
-            stop.deferred = True
-    except BrokenPipeError:
-        # The reader of a pipe left, as `| head` does.
-        codes.append(1)
-        _abandon_output()
-    except BaseException as error:
-        signum = interruption(error)
-        if signum is None:
-            raise
-    if signum is None:
-        signum = stop.signum
-    if signum is not None:
-        with suppress(OSError):
-            print("interrupted", file=sys.stderr)
-        codes.append(128 + signum)
-    _leave(codes[-1], just_now=stop.just_now)
-
-
-def _leave(code: object, *, just_now: bool) -> NoReturn:
-    """Exits with a code; while the interpreter shuts down, a signal ends the process at once.
-
-    If a signal has just ended the command, the same one may arrive once more, and is ignored.
-    """
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        # The interpreter flushes again as it shuts down.
-        _abandon_output()
-    for signum in SIGNALS:
-        if signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, signal.SIG_IGN if just_now else lambda number, _: os._exit(128 + number))
-    exit_code = code if isinstance(code, int) else int(code is not None)
-    for end in _ends:
-        end(exit_code)
-    sys.exit(exit_code)
-
-
-def _abandon_output() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, Output):
-            stream.abandon()

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
 from runner.errors import invalid
-from runner.host import libraries
 from runner.host.late import late
-from runner.model import stored
+from runner.model import loading, stored
 from runner.model.hub import heads, options, presets
 from runner.model.hub import inputs as hub_inputs
 from runner.task.base import OutputSpec
@@ -43,7 +42,7 @@ def _warn_of_leak(name: str) -> None:
 
 def load() -> None:
     """Imports KerasHub without TensorFlow."""
-    libraries.load(["keras_hub"], without=_HIDDEN)
+    loading.load(["keras_hub"], without=_HIDDEN)
 
 
 def build(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,11 @@ def code_version(import_paths: Iterable[str]) -> str:
         if source is not None:
             digest.update(source.read_bytes())
     return digest.hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the libraries that compute."""
+    return {"python": platform.python_version(), **installed(("runner", *registry.distributions(), "numpy"))}
 
 
 @cache

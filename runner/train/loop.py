@@ -208,7 +208,6 @@ def train(
     if start is not None:
         training.step = start.step
         recorder.restore(start.step, start.history())
-        hooks.saver.begin(training.step, recorder)
     return _train(training, start)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from runner.checkpoint import attempts, manifest, recovery, resume, runs, stopping
+from runner.checkpoint import attempts, manifest, resume, runs, stopping
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.resume import Previous
 from runner.checkpoint.runs import SavedRun
@@ -47,8 +47,10 @@ from runner.task import registry as task_registry
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
+from runner.tracking.points import NewPoints
 from runner.train import feed, lines, loop, profile
 from runner.train.display import Display
+from runner.train.identity import versions
 from runner.train.record import ENDED, Verdict, open_run, recorded
 from runner.train.report import Outcome, record_result, show_result
 from runner.train.samples import Samples, asking
@@ -180,9 +182,11 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     # At once: another machine, to which the lock may not reach, is to see that this one has the run.
                     saved_run, journal = begin()
                     to_continue = saved_run
-                repeats_steps = previous is not None and previous.repeats_steps
-                points = recovery.NewPoints(
-                    tracker, checkpoint, repeats_steps=repeats_steps, continues=config.name is not None
+                # Without a checkpoint a run trains all its steps again, those that an earlier attempt has logged too.
+                points = NewPoints(
+                    tracker,
+                    continues=checkpoint is not None or config.name is not None,
+                    repeats_steps=previous is None or previous.repeats_steps,
                 )
                 _log_inputs(tracker, data, folder)
                 tracker.watch_machine()
@@ -199,7 +203,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                             tracker.log_artifact(path)
                     tracker.set_tags({"runner.plan": rows.in_a_line(plan)})
                     measures = plan.metrics()
-                points.log_changed(start, measures)
+                points.log(start, measures)
 
                 # ------------------------------------------------------------------ checkpoints
                 saver = Saver()
@@ -217,7 +221,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                         runs.IN_CHECKPOINTS: dict(saved_run.record),
                         "config": content,
                         "seed": trainer.seed,
-                        "versions": recovery.versions(),
+                        "versions": versions(),
                         manifest.DIGEST: data.digest,
                         manifest.ENCODING: data.encoding.to_json(),
                         manifest.CONSTANTS: dict(task.constants),

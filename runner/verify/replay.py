@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig
 
-from runner.checkpoint import manifest, recovery, runs, storage
+from runner.checkpoint import manifest, runs, storage
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.metric_history import MetricHistory
 from runner.checkpoint.reading import Checkpoint
@@ -205,7 +205,7 @@ def config_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> D
 
 def version_differences(recorded: Mapping[str, Any]) -> Differences:
     """Returns the libraries whose versions are not the recorded ones, with both versions."""
-    installed = recovery.versions()
+    installed = identity.versions()
     differing: Differences = {}
     for name, version in dict(recorded.get("versions") or {}).items():
         if name in installed and installed[name] != version:

@@ -90,13 +90,12 @@ def test_a_folder_that_another_process_writes_into_is_refused_until_that_process
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
     before = tree(tmp_path)
-    with pytest.raises(ConfigError, match=rf"process {holder.pid} on \S+ is writing into this folder"):
+    with pytest.raises(ConfigError, match="another process is writing into this folder"):
         folders.claim("hydra.run.dir", tmp_path / "run")
     assert tree(tmp_path) == before
     holder.kill()
     holder.wait()
     folders.claim("hydra.run.dir", tmp_path / "run")
-    assert f"process: {os.getpid()} on" in (tmp_path / "run" / ".runner").read_text()
 
 
 def test_commands_that_start_in_the_same_second_with_the_same_process_id_get_folders_of_their_own(

@@ -10,7 +10,8 @@ import re
 from runner.cluster import accelerators
 from runner.cluster.team import current
 from runner.config.schema import EngineConfig, MeshConfig
-from runner.host import cores, folders
+from runner.data.cache import private_cache
+from runner.host import cores
 from runner.host.outputs import warn
 from runner.layout import mesh
 
@@ -98,7 +99,7 @@ def cache_folder() -> str | None:
     shared, but in the user's cache. None: it can't be made, or others may have written to it.
     """
     try:
-        return str(folders.private_cache(_CACHE))
+        return str(private_cache(_CACHE))
     except OSError as error:
         if error.errno == errno.EPERM and current().is_first:
             problem = f"{error.filename} {error.strerror}, so compiled programs are not cached"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import describe, did_you_mean, invalid
-from runner.host import libraries
 from runner.host.late import late
+from runner.model import loading
 from runner.model.stored import StoredValue
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _downloaded(value: str) -> Path:
     preset_utils: Any = late("keras_hub.src.utils.preset_utils")
     try:
         # KerasHub would import TensorFlow only for file systems that none of these presets is on.
-        with libraries.hidden(("tensorflow",)):
+        with loading.hidden(("tensorflow",)):
             config = Path(preset_utils.get_file(value, CONFIG))
             for name in (TASK, WEIGHTS, TASK_WEIGHTS):
                 # Not every preset has each of these files.

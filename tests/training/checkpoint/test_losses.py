@@ -49,23 +49,3 @@ def test_a_trouble_that_passes_loses_no_write(proxy: Proxy, trouble: str) -> Non
     proxy.trouble = ""
     assert content(path("large")) == data
     assert proxy.rejected > 0
-
-
-def test_a_line_says_that_a_store_has_not_answered_yet(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answered = threading.Event()
-
-    def wait(*_: object) -> None:
-        assert answered.wait(30)
-        raise FileNotFoundError
-
-    monkeypatch.setattr(files.obstore, "head", wait)
-    monkeypatch.setattr(files, "_SILENT_S", 0.05)
-    threading.Timer(0.5, answered.set).start()
-    assert not files.exists(ObjectPath("memory://test-losses", "silent"))
-    assert capsys.readouterr().err.splitlines() == [
-        "warning: memory://test-losses has not answered for 0 s; trying for up to 2.5 minutes"
-    ]
-    assert not files.exists(ObjectPath("memory://test-losses", "at once"))
-    assert capsys.readouterr().err == ""

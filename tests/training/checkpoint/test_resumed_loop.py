@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from runner.checkpoint import stopping, storage
 from runner.checkpoint.metric_history import measured
 from runner.checkpoint.reading import Checkpoint
-from runner.checkpoint.recovery import NewPoints
 from runner.checkpoint.resume import load
 from runner.checkpoint.saver import Saver, take_state
 from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, PlateauConfig, RunConfig, ScheduleConfig
@@ -24,6 +23,7 @@ from runner.engine.common import Engine
 from runner.errors import ConfigError, EngineError, Interrupted
 from runner.host.signals import StopRequest
 from runner.tracking import Tracker
+from runner.tracking.points import NewPoints
 from runner.train import loop
 from runner.train.display import Display
 from runner.train.profile import Profiler
@@ -124,7 +124,7 @@ def train(
         take = take_state(held, ABOUT)
         goal = stopping.objective(config.trainer.checkpoint.best, KnownTask().directions)
         saver = Saver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0, goal)
-    points = NewPoints(store, start)
+    points = NewPoints(store, continues=start is not None)
     profiler = Profiler(config.trainer.profile, nothing, Path())
     hooks = loop.LoopHooks(points.log, nothing, Display(), StopAfter(calls).raise_if_requested, saver, profiler)
     return engine, loop.train(config, held, dataset(config), hooks, start)
@@ -261,36 +261,15 @@ def test_a_resume_with_more_steps_continues_with_the_same_examples(tmp_path: Pat
     assert {step: again[step] for step in once} == once
 
 
-@pytest.mark.parametrize(("goes_back", "logged"), [(False, []), (True, [("train/loss", 7, 0.5)])])
+@pytest.mark.parametrize(("repeats", "logged"), [(False, []), (True, [("train/loss", 7, 0.5)])])
 def test_a_run_that_goes_back_logs_repeated_steps_with_their_new_values(
-    tmp_path: Path, goes_back: bool, logged: list[tuple[str, int, float]]
+    repeats: bool, logged: list[tuple[str, int, float]]
 ) -> None:
-    train(make_config(10), Store(), tmp_path)
     store = Store([("train/loss", 7, 0.25), ("train/loss", 8, 0.125)])
-    points = NewPoints(store, last(tmp_path), repeats_steps=goes_back)
+    points = NewPoints(store, continues=True, repeats_steps=repeats)
     points.log(7, {"train/loss": 0.5})
     points.log(8, {"train/loss": 0.125})
     assert store.points[2:] == logged
-
-
-def test_a_second_attempt_without_a_checkpoint_logs_its_new_values() -> None:
-    store = Store([("train/loss", 7, 0.25), ("train/loss", 8, 0.125)])
-    points = NewPoints(store, None, continues=True)
-    points.log(7, {"train/loss": 0.5})
-    points.log(8, {"train/loss": 0.125})
-    assert store.points[2:] == [("train/loss", 7, 0.5)]
-
-
-@pytest.mark.parametrize(
-    ("stored", "logged"), [([("plan/flops", 0, 7.0)], []), ([("plan/flops", 0, 6.0)], [("plan/flops", 10, 7.0)])]
-)
-def test_a_plan_is_logged_again_only_if_it_has_changed(
-    tmp_path: Path, stored: list[tuple[str, int, float]], logged: list[tuple[str, int, float]]
-) -> None:
-    train(make_config(10), Store(), tmp_path)
-    store = Store(points=list(stored))
-    NewPoints(store, last(tmp_path)).log_changed(10, {"plan/flops": 7.0})
-    assert store.points == [*stored, *logged]
 
 
 def test_calls_end_where_a_checkpoint_is_due_and_only_the_last_and_the_best_are_kept(tmp_path: Path) -> None:

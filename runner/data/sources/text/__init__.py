@@ -19,6 +19,7 @@ import numpy as np
 from runner.config.schema_data import APART, BYTES, LENGTH, MOST_TOKENS, DatasetConfig
 from runner.data import packing
 from runner.data.base import DataSource, Encoding, FullDataset, TextSize, in_memory
+from runner.data.cache import cache_folder
 from runner.data.checks_source import TEXT_SUFFIXES
 from runner.data.digest import of_files
 from runner.data.packing import PackedSequences, no_label_counts
@@ -28,7 +29,6 @@ from runner.data.sources.text.store import Pieces, StoredTokens
 from runner.data.vocabulary import BPE, EncodingError, Vocabulary
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import cores
-from runner.host.folders import cache_folder
 
 _COLUMN = "text"
 # Of a text without a split `test`: enough for a stable loss, and it leaves more to train on than the fifth of other
