@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from runner.checkpoint import arguments, reading, resume, runs, storage
+from runner.checkpoint import arguments, runs, storage
 from runner.cluster import process
 from runner.config import quoting
 from runner.errors import ConfigError
@@ -142,28 +139,6 @@ def test_overrides_that_exclude_each_other_are_rejected(folder: Path, typed: lis
 @pytest.mark.parametrize("typed", [[], ["mesh=batch8"], ["resume=null"], ["run="]])
 def test_a_command_line_without_a_run_is_unchanged(typed: list[str]) -> None:
     assert arguments.expand(typed) == typed
-
-
-def test_a_config_with_other_examples_is_rejected(folder: Path) -> None:
-    before = {"dataset": {"batch_size": 64, "name": "mnist"}, "trainer": {"seed": 1}}
-    path = storage.write(folder, content(9))
-    manifest = json.loads((path / "checkpoint.json").read_text())
-    assert manifest["format"] == storage.FORMAT
-    found = reading.Checkpoint(path)
-    found.about = {"config": before}
-    resume.check_examples(found, before)
-    resume.check_examples(found, {**before, "mesh": {"axes": {"batch": 2}}})
-    with pytest.raises(ConfigError, match=r"dataset.batch_size=32: the run has trained with .*=64"):
-        resume.check_examples(found, {**before, "dataset": {"batch_size": 32, "name": "mnist"}})
-
-
-def test_a_run_continues_with_examples_of_the_same_form() -> None:
-    recorded = {"standardize": True, "sequence_length": 32}
-    found = cast(reading.Checkpoint, SimpleNamespace(about={"config": {"dataset": recorded}}))
-    resume.check_examples(found, {"dataset": {**recorded, "sequence_length": 16}}, order_only=True)  # a branch
-    for key, value in (("standardize", False), ("sequence_length", 16)):
-        with pytest.raises(ConfigError, match=rf"dataset\.{key}=.*: the run has trained with .*; leave"):
-            resume.check_examples(found, {"dataset": {**recorded, key: value}})
 
 
 @pytest.mark.parametrize("left", [None, b"", b"{"], ids=["lost", "empty", "torn"])
