@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from runner.cluster.launch import AS_TYPED, LAUNCHER_VARIABLE
-from runner.cluster.names import varied_name
+from runner.cluster.membership import varied_name
 from runner.cluster.restarts import described, signal_of
 from runner.cluster.timeouts import GRACE_S
 from runner.errors import EXIT_DONE, EXIT_REFUSED

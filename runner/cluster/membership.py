@@ -1,4 +1,4 @@
-"""What a sweep's launcher passes to the process of a job, through the environment."""
+"""What a sweep's launcher passes to the process of a job, through the environment; short names of what varies."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from runner.cluster.launch import LAUNCHER_VARIABLE
-from runner.cluster.names import varied_name
 from runner.host import session
 
 _VARIABLE = "RUNNER_SWEEP_JOB"
 VARIED = "mlflow.varied."
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that this process gets when its parent ends
+
+# Characters that a number may have in a name; longer ones are rounded to four digits.
+_LONGEST_NUMBER = 8
 
 
 @dataclass(frozen=True)
@@ -72,3 +74,42 @@ def membership() -> Membership | None:
     """Returns what this process knows of its sweep; None for a run of its own."""
     found = session.current().membership
     return found if isinstance(found, Membership) else None
+
+
+def varied_name(varied: Mapping[str, str]) -> str:
+    """Returns the short name of varied keys and their values.
+
+    A key is named by its last part, or by more of it if two are alike.
+
+    >>> varied_name({"dataset.batch_size": "64", "mesh": "batch8"})
+    'batch_size=64,mesh=batch8'
+    >>> varied_name({"+mesh.axes.batch": "2", "layout.batch": "x"})
+    'axes.batch=2,layout.batch=x'
+    """
+    parts = [f"{short}={short_value(varied[key])}" for key, short in short_keys(list(varied)).items()]
+    return ",".join(parts)
+
+
+def short_value(value: str) -> str:
+    """Returns a long number rounded to four digits, other values unchanged."""
+    if len(value) <= _LONGEST_NUMBER:
+        return value
+    try:
+        return f"{float(value):.4g}"
+    except ValueError:
+        return value
+
+
+def short_keys(keys: Sequence[str]) -> dict[str, str]:
+    """Returns the shortest suffix of each dotted key that is its own."""
+    parts_of = {key: key.lstrip("+").split(".") for key in keys}
+    short: dict[str, str] = {}
+    for key, parts in parts_of.items():
+        others = [other for other in keys if other != key]
+        for count in range(1, len(parts) + 1):
+            suffix = parts[-count:]
+            short[key] = ".".join(suffix)
+            # At the latest, the whole key differs from all others.
+            if all(parts_of[other][-count:] != suffix for other in others):
+                break
+    return short

@@ -61,13 +61,9 @@ def test_each_process_is_the_same_command_with_a_group_and_an_environment_of_its
             cores = len(os.sched_getaffinity(0))
             assert int(variables["RUNNER_CORES"]) == max(1, cores // 3) or "RUNNER_CORES" in os.environ
         assert [pid for said in done.said if is_there(pid := said["left"])] == [], "what they started ends with them"
-
-
-def test_lines_are_shown_with_the_number_of_their_process_and_those_of_process_0_as_they_are(tmp_path: Path) -> None:
-    with launched(tmp_path, "tell_itself") as (launcher, pids):
-        done = end_of(launcher, pids)
-        assert sorted(line[:5] for line in launcher.lines) == ["[1] {", '{"ind']
-        assert sorted(done.lines) == ["[1] and on stderr", "and on stderr"]
+        # Lines of process 0 are shown as they are.
+        assert sorted(line[:5] for line in launcher.lines) == ["[1] {", "[2] {", '{"ind']
+        assert sorted(done.lines) == ["[1] and on stderr", "[2] and on stderr", "and on stderr"]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGUSR1])

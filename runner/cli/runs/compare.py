@@ -10,7 +10,7 @@ from pathlib import Path
 from runner import figures
 from runner.cli import tables
 from runner.cli.runs.records import RunRecord, higher_is_better, history, judged_by, shown_metrics, values_in
-from runner.cluster.names import short_keys, short_value, varied_name
+from runner.cluster.membership import short_keys, short_value, varied_name
 from runner.host import folders
 from runner.task import metrics
 from runner.tracking.store import Store

@@ -15,8 +15,7 @@ from runner.cli import plan, tables
 from runner.cli.runs.records import RunRecord, from_run, results_of, shown_metrics, values_in
 from runner.cli.sweep.sweep import Sweep, Values, values_of
 from runner.cluster.jobs import GOOD, Job, Outcome, jobs_text
-from runner.cluster.membership import varied_tags
-from runner.cluster.names import short_keys, short_value, varied_name
+from runner.cluster.membership import short_keys, short_value, varied_name, varied_tags
 from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.task import metrics

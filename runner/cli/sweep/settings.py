@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from runner.checkpoint.arguments import key_of
-from runner.cluster.names import short_keys
+from runner.cluster.membership import short_keys
 from runner.config import texts, values
 from runner.config.build import build
 from runner.config.compose import directory
