@@ -37,8 +37,8 @@ RECORD_S = 25.0
 # the news and the exits.
 GRACE_S = 45.0
 
-# The launcher kills the rest sooner in three cases. After a second signal the user is impatient. If no coordinator
-# answers, or process 0 has ended well, there is nothing left to record. If process 0, which records, has failed, the
+# The launcher kills the rest sooner in three cases. After a second signal the user is impatient. Before all have
+# joined, and once process 0 has ended well, there is nothing to record. If process 0, which records, has failed, the
 # others only have to notice it.
 SECOND_SIGNAL_S = 5.0
 UNHEARD_S = 10.0
