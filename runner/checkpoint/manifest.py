@@ -17,7 +17,6 @@ from runner.checkpoint.files import DamagedError
 from runner.checkpoint.places import Place
 from runner.errors import ConfigError
 
-# Format 5 had the shapes of the parts in the headers of their files only, and the history in columns.
 FORMAT = 6
 NAME = "checkpoint.json"
 ARRAYS = "arrays-00000.safetensors"

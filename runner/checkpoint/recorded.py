@@ -35,8 +35,6 @@ _GROUPS = {spec.name for spec in fields(RunConfig)} - {"resume", "name", "branch
 _PLAIN = re.compile(r"(?:~|\+{0,2}(?=[\w.]+=))([\w.]+)(?:=([^${\\\n\r]*))?")
 # The name of an option, or several: no path.
 _OPTION = re.compile(r"[\w-]*(?:,[\w-]+)*")
-# Characters of an override that a message shows.
-_LONGEST = 120
 
 
 def why_foreign(folder: Place, name: str) -> str:
@@ -66,11 +64,12 @@ def checked(source: str, foreign: str, arguments: list[str]) -> list[str]:
     kept = [argument for argument in arguments if not argument.lstrip("+~").startswith(f"{_CHECKPOINT_FOLDER}=")]
     for argument in kept:
         if not _is_plain(argument):
-            text = argument if len(argument) <= _LONGEST else f"{argument[:_LONGEST]}..."
-            typed = text if text.isprintable() and "$" not in text else f"{argument.partition('=')[0]!r}=..."
+            typed = f"{argument.partition('=')[0]!r}=..."
+            if argument.isprintable() and "$" not in argument:
+                typed = argument
             raise ConfigError(
-                f"{source}: its recorded {text!r} could run code that is not the runner's, or lead to a place outside "
-                f"the record ({foreign}); if you trust it, type {typed} as well"
+                f"{source}: its recorded {argument!r} could run code that is not the runner's, or lead to a place "
+                f"outside the record ({foreign}); if you trust it, type {typed} as well"
             )
     return kept
 

@@ -31,7 +31,6 @@ ALLOWED = {
     "runner/cluster/secret.py": "a part of a secret under a random name, which it made",
     "runner/host/folders.py": "files by name, in a folder that was claimed, and folders that are empty",
     "runner/host/lock.py": "a file that is empty or holds a process id",
-    "runner/tracking/run_file.py": "a file that it has just made, and that the disk did not take",
     "runner/tracking/store.py": "an unfinished database of its own, whose place it takes",
 }
 

@@ -70,12 +70,6 @@ def test_the_loss_of_a_process_is_not_reported_twice(tmp_path: Path, disk: Any) 
     assert result.unsaved is None, "the next one was written"
 
 
-def test_without_any_checkpoint_the_error_says_to_start_again(tmp_path: Path, disk: Any) -> None:
-    disk(lambda _: True)
-    result, _, _ = train(tmp_path)
-    assert result.unsaved.endswith("then start the run again")
-
-
 def test_a_later_saved_state_makes_up_for_earlier_failures(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step in (10, 20))
     result, _, _ = train(tmp_path, epochs=3)
