@@ -42,9 +42,9 @@ FROM_THE_START = {"loss", "gradient", points.STEPPED, "parameter", "statistic", 
 FACTOR = 4.0
 # A value is stored with half an ulp, and a step's few operations on one entry add about as much each.
 ULPS = 4.0
-# Share of its largest entry by which at least half of a gradient's entries move if it is drawn again. The noise moves
-# a gradient of small terms by about as little as it is itself.
-_REDRAWN = 0.1
+# Share of its length by which a gradient changes in its own direction if it is drawn again, at least: two draws of n
+# entries have little in common, about the root of n in n. The noise changes any other gradient by about itself.
+_REDRAWN = 0.5
 # Kinds that a training from the start leads to, and how far one device may differ from itself there, as a share of
 # the largest new entry. Beyond half of it the training is chaotic, and nothing is compared.
 _TRAINED = ("parameter", "statistic", "slot", "average")
@@ -299,7 +299,8 @@ class _Comparison:
             tiny = points.prefix(point, points.TINY) + path
             is_zero = False
             if tiny in self.spread:
-                is_zero = bool(self.spread[tiny][0] > _REDRAWN * largest(self.reference[tiny]))
+                *_, growth = self.spread[tiny]
+                is_zero = bool(growth > _REDRAWN)
             # What rounding leaves of terms that cancel has no direction in which another remainder could be longer:
             # the share of one in the other is a quotient of two draws, of which three runs show little. Its entries
             # count.

@@ -84,15 +84,15 @@ def gradients() -> Arrays:
 
 
 def judged(given: Arrays, factor: dict[str, float] | None = None, moved: float | None = None) -> list[Check]:
-    """Returns the checks; `moved` is by how much the noise moves the tiny gradient of the bias."""
+    """Returns the checks; `moved` is the share of the bias's tiny gradient that the noise draws again."""
     twins = [a_run(given, noise=NOISE, seed=seed) for seed in (1, 2, 3)]
     reference = a_run(given)
     if moved is not None:
         bias = given["conv/bias"]
         reference["point0/tiny/conv/bias"] = bias
         for seed, twin in enumerate(twins):
-            off = moved * np.random.default_rng(seed).uniform(-1, 1, bias.shape)
-            twin["point0/tiny/conv/bias"] = (bias + off * np.abs(bias).max()).astype(np.float32)
+            other = np.abs(bias).max() * np.random.default_rng(seed).uniform(-1, 1, bias.shape)
+            twin["point0/tiny/conv/bias"] = (bias + moved * (other - bias)).astype(np.float32)
     return compare(reference, spread(reference, twins), a_run(given, factor), NOISE)
 
 
