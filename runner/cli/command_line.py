@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from runner.checkpoint.arguments import KEYS, MULTIRUN
 from runner.config import hydra_keys, short_keys, texts
 from runner.config.search_path import FLAG, NAME_FLAG, folders
-from runner.errors import ConfigError, did_you_mean, invalid, shown
+from runner.errors import ConfigError, did_you_mean, shown
 from runner.host.session import command_module
 
 _RUNNING_FLAGS = ("--version", "--resolve", "--run", "-r", *MULTIRUN)
@@ -28,6 +28,8 @@ PRINTING_FLAGS = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc", *
 FLAGS = (*_RUNNING_FLAGS, *PRINTING_FLAGS, *_FLAGS_WITH_VALUE)
 # Recorded command lines are searched for the long form only.
 _LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
+# Of a file, whose name has 255 bytes at most, without its `.yaml`.
+_LONGEST_NAME = 250
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 _SLICED = re.compile(r"\w+\[[^']*\][^']*")
 
@@ -51,8 +53,9 @@ def arranged(arguments: Sequence[str]) -> list[str]:
         key = override.key_or_group
         if not key:
             raise ConfigError(f"'{short(text)}': has no key; write key=value")
+        _check_length(text, key)
         if is_group(key):
-            _check_options(override, text.partition("=")[2])
+            _check_options(override, text)
         if key.startswith(("hydra.", "hydra/")):
             hydra_keys.check(text, override)
     return [*flags, *short_keys.arranged(overrides)]
@@ -92,6 +95,7 @@ def _check_value(flag: str, value: str) -> None:
         raise ConfigError(f"{flag} {value}: must be one of {', '.join(choices)}; write {flag} {choices[0]}")
     if not value or value.startswith("-"):
         raise ConfigError(f"{flag}: needs a value; write {flag} <value>")
+    _check_length(f"{flag} {value}", Path(value).name)
     if _LONG_FORM.get(flag, flag) == FLAG and not Path(value).is_dir():
         raise ConfigError(f"{flag} {value}: must be an existing folder; name one that has groups, as conf has")
 
@@ -105,20 +109,28 @@ def is_group(key: str) -> bool:
     return any((folder / key).is_dir() for folder in folders())
 
 
-def _check_options(override: Override, value: str) -> None:
+def _check_length(text: str, name: str) -> None:
+    """Rejects a name that no file can have: the error of the disk would name none of the user's keys."""
+    if len(name.encode()) > _LONGEST_NAME:
+        raise ConfigError(f"{short(text)}: has a name of more than {_LONGEST_NAME} bytes; check its spelling")
+
+
+def _check_options(override: Override, text: str) -> None:
     """Rejects an option whose path leaves the folder of its group: any YAML file would become part of the config."""
     if isinstance(override.value(), Glob):  # it selects from the group's folder
         return
-    options = list(override.sweep_iterator()) if override.is_discrete_sweep() else [override.value()]
+    options = [override.value()]
+    if override.is_discrete_sweep():
+        options = list(override.sweep_iterator())
+    elif isinstance(override.value(), list):  # as of `+experiment=[a,b]`
+        options = override.value()
     for name in (override.key_or_group, *options):
+        _check_length(text, str(name))
         path = PurePosixPath(str(name).replace("\\", "/"))
         if ".." in path.parts or path.is_absolute():
-            raise invalid(
-                override.key_or_group,
-                short(value),
-                problem="must be an option in the folder of the group, not a path that leaves it",
-                fix="put options of your own into a folder, and name it with --config-dir",
-            )
+            problem = "must be an option in the folder of the group, not a path that leaves it"
+            fix = "put options of your own into a folder, and name it with --config-dir"
+            raise ConfigError(f"{short(text)}: {problem}; {fix}")
 
 
 def unreadable(text: str) -> ConfigError:

@@ -57,7 +57,7 @@ def test_an_options_name_does_not_leave_its_folder(
     monkeypatch.chdir(tmp_path / "project")
     evil = str(tmp_path / "evil")
     climbed = "../" * 20 + evil.lstrip("/")
-    swept = (f"single,{climbed}", f"choice({climbed},a)")
+    swept = (f"single,{climbed}", f"choice({climbed},a)", f"[single,{climbed}]")
     for option in ("../evil", climbed, evil, f"'{climbed}'", *swept):
         with pytest.raises(ConfigError, match="a path that leaves it"):
             arranged([f"{group}={option}"])

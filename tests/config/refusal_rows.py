@@ -19,6 +19,7 @@ ROWS: list[tuple[str, ...]] = [
     ("plan.gflops=0", "plan.gflops=0.0", "must be above 0"),
     ("plan.gflop=3", "did you mean plan.gflops?"),
     ("mesh=batch9", "mesh=batch9", "options of mesh: batch1_model1, batch2", "any size works: mesh.axes.batch=9"),
+    (f"dataset={'x' * 300}", "dataset=xxx", "has a name of more than 250 bytes; check its spelling"),
     (f"mesh={'x' * 200}", "mesh=xxx", "unknown option", "options of mesh: batch1_model1, batch2"),
     ("experiment=nope", "experiment=nope", "choose one, as experiment="),
     ("nosuch=1", "nosuch=1", "groups: advise, branch, cluster, dataset"),
