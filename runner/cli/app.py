@@ -15,6 +15,7 @@ from contextlib import redirect_stdout
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from typing import NoReturn
 
 from hydra.core.utils import JobStatus, run_job
@@ -25,7 +26,7 @@ from runner.checkpoint import arguments as checkpoint_arguments
 from runner.checkpoint.arguments import MULTIRUN
 from runner.cli import command_line
 from runner.cli.messages import one_line
-from runner.cli.prepare import LOG, Prepared, prepare
+from runner.cli.prepare import LOG, prepare
 from runner.cli.resolvers import register_resolvers
 from runner.cli.sweep import settings as sweep_settings
 from runner.cluster import lifecycle as processes
@@ -116,14 +117,14 @@ def run_command(command: str | Command) -> int:
                     problem = "continues a sweep, but without -m this is a single run"
                     fix = "type the sweep's whole command with -m"
                     raise invalid("sweep.resume", resumed, problem=problem, fix=fix)
-                prepared = prepare(composed, opened.typed)
+                config, folder = prepare(composed, opened.typed)
                 run = import_module(command).run if isinstance(command, str) else command
                 team = current_team()
-                stages.speak(wanted=team.is_first and prepared.config.trainer.progress != "none")
+                stages.speak(wanted=team.is_first and config.trainer.progress != "none")
                 # Hydra makes the run's folder, its log and its own files in it, and calls the command: few frames
                 # between this one and the command keep a traceback short.
                 ended = run_job(
-                    task_function=partial(run, prepared.config),
+                    task_function=partial(run, config),
                     config=composed,
                     job_dir_key="hydra.run.dir",
                     job_subdir_key=None,
@@ -131,7 +132,7 @@ def run_command(command: str | Command) -> int:
                 )
                 if ended.status == JobStatus.FAILED:
                     # The property `return_value` would print the error before it raises it.
-                    _raise(ended._return_value, prepared)
+                    _raise(ended._return_value, folder / LOG)
             return EXIT_DONE
         except Exception as error:
             if interruption(error) is not None or isinstance(error, BrokenPipeError):
@@ -170,10 +171,8 @@ def _print_by_hydra() -> None:
         sys.stdout.write(secrets.scrub(printed.getvalue()))
 
 
-def _raise(error: Exception, prepared: Prepared) -> NoReturn:
+def _raise(error: Exception, log: Path) -> NoReturn:
     """Raises what ended a command, an unexpected error as one line that names the log.
-
-    A run that is rejected leaves no folder.
 
     Raises:
       Interrupted: a signal came, whatever a library made of it.
@@ -182,10 +181,7 @@ def _raise(error: Exception, prepared: Prepared) -> NoReturn:
     try:
         with processes.explained():
             raise error
-    except ConfigError:
-        prepared.withdraw()
-        raise
-    except (DataError, EngineError, TrackingError, BrokenPipeError):
+    except (ConfigError, DataError, EngineError, TrackingError, BrokenPipeError):
         raise
     except Exception as other:
         signum = interruption(other)
@@ -195,7 +191,7 @@ def _raise(error: Exception, prepared: Prepared) -> NoReturn:
         text = f"{type(other).__name__}: {in_one_line(str(other))[:_SHOWN_CHARACTERS]}"
         if isinstance(other, MemoryError) or any(sign in str(other) for sign in _NO_MEMORY):
             text = f"out of memory on this machine, or over the limit of `ulimit -v`: {text}"
-        raise EngineError(f"{text}; the traceback is in {prepared.claim.folder / LOG}") from other
+        raise EngineError(f"{text}; the traceback is in {log}") from other
 
 
 def _report(error: Exception, arguments: Sequence[str], *, with_traceback: bool) -> int:

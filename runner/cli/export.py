@@ -105,23 +105,18 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 left_out.append(f"{KERAS_FILE}: {no_keras}")
             if not has_tensorflow:
                 left_out.append("SavedModel: tensorflow is not installed")
-            vocabulary = data.vocabulary
-            facts = ("kind", "size", "end", "sha256")
-            plain_differences: dict[str, dict[str, object]] = {}
-            for name, differences in compared.items():
-                plain_differences[name] = {answer: asdict(one) for answer, one in differences.items()}
             record = {
                 "run": saved.run.id,
                 "step": saved.checkpoint.step,
                 "names": served.names(),
-                "vocabulary": vocabulary and {key: getattr(vocabulary, key) for key in facts},
                 "left_out": left_out,
                 "examples": count,
-                "compared": plain_differences,
+                "compared": compared,
                 "versions": versions(),
             }
-            (unfinished / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+            (unfinished / RECORD).write_text(json.dumps(record, indent=1, default=asdict) + "\n")
             shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
+            vocabulary = data.vocabulary
             if vocabulary is not None and vocabulary.tokenizer:
                 (unfinished / TOKENIZER).write_text(vocabulary.tokenizer_json(), "utf-8")
         for name in (SAVED_MODEL, KERAS_FILE, TOKENIZER):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -29,7 +28,6 @@ from runner.config.compose import compose as compose_config
 from runner.config.compose import without_hydra
 from runner.config.quoting import quoted
 from runner.config.schema import RunConfig
-from runner.engine.registry import keras_package
 from runner.errors import EXIT_REFUSED, ConfigError, DataError, EngineError, TrackingError, invalid
 from runner.host import session
 from runner.host.late import late
@@ -53,12 +51,11 @@ _ERROR = "error: "
 _WARNING = "warning: "
 
 
-def compose(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
+def compose(*overrides: str) -> RunConfig:
     """Composes and checks the config of a command line, without running anything.
 
     Args:
       *overrides: as on the command line, `mesh=batch8`, `trainer.epochs=2`, `resume=latest`.
-      config_dir: folder of more options.
 
     Raises:
       ConfigError: the config is invalid; the message is the line that the command prints.
@@ -67,7 +64,8 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
       >>> compose("mesh=batch8", "dataset=digits").mesh.axes
       {'batch': 8}
     """
-    typed = _arranged(overrides, config_dir)
+    _check(overrides)
+    typed: Sequence[str] = overrides
     with session.opened(session.current().program, typed):
         try:
             typed = command_line.arranged(checkpoint_arguments.expand(masking.hide_arguments(typed)))
@@ -79,21 +77,11 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
             raise ConfigError(one_line(error, typed)) from None
 
 
-def _arranged(overrides: Sequence[str], config_dir: str | Path | None) -> list[str]:
-    """Returns overrides as a command takes them; raises ConfigError if one is not a string, or is a flag."""
+def _check(overrides: Sequence[str]) -> None:
     for override in overrides:
-        if not isinstance(override, str):
-            raise ConfigError(f"{override!r}: must be a string; write 'key=value'")
         if override.startswith("-"):
             fix = f"write 'key=value', or type python -m runner {override}"
             raise ConfigError(f"{override}: must be an override, not a flag; {fix}")
-    if config_dir is None:
-        return list(overrides)
-    folder = Path(config_dir).expanduser().absolute()
-    if not folder.is_dir():
-        fix = "name one that has groups, as conf has"
-        raise invalid("config_dir", config_dir, problem="must be an existing folder", fix=fix)
-    return [f"hydra.searchpath=[{quoted(f'file://{folder.as_posix()}')}]", *overrides]
 
 
 @dataclass(frozen=True)
@@ -115,22 +103,22 @@ class ShownPlan:
         return self.text
 
 
-def make_plan(*overrides: str, config_dir: str | Path | None = None) -> ShownPlan:
-    """Plans a run without training, in a process of its own; see `compose` for the arguments.
+def make_plan(*overrides: str) -> ShownPlan:
+    """Plans a run without training, in a process of its own.
 
     Raises:
       ConfigError: the config is invalid; the message is the line that the command prints.
       EngineError: the plan can't be made.
     """
+    _check(overrides)
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan"
-        run_dir = f"{_RUN_DIR}={quoted(plan.as_posix())}"
-        run_command("runner.plan", [*_arranged(overrides, config_dir), run_dir], quiet=True)
+        run_command("runner.plan", [*overrides, f"{_RUN_DIR}={quoted(plan.as_posix())}"], quiet=True)
         return ShownPlan(json.loads((plan / "plan.json").read_text()), (plan / "plan.md").read_text())
 
 
-def train(*overrides: str, config_dir: str | Path | None = None) -> OpenedRun:
-    """Trains in a process of its own, and shows its output; see `compose` for the arguments.
+def train(*overrides: str) -> OpenedRun:
+    """Trains in a process of its own, and shows its output.
 
     So this process can train with another engine or mesh afterwards. If it is interrupted, the run is saved as on a
     terminal, and `train("resume=latest")` continues it.
@@ -140,16 +128,13 @@ def train(*overrides: str, config_dir: str | Path | None = None) -> OpenedRun:
       EngineError: the run failed.
       KeyboardInterrupt: it was interrupted; the run is recorded as KILLED.
     """
-    config = compose(*overrides, config_dir=config_dir)
-    arguments = _arranged(overrides, config_dir)
-    typed_folder = checkpoint_arguments.value_of(arguments, _RUN_DIR)
+    config = compose(*overrides)
+    # Chosen here, so that the run is found in it.
+    folder = outputs_dir() / "runs" / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{random_part()}"
+    typed_folder = checkpoint_arguments.value_of(overrides, _RUN_DIR)
     if typed_folder:
         folder = Path(typed_folder).absolute()
-    else:  # chosen here, so that the run is found in it
-        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-        folder = outputs_dir() / "runs" / f"{stamp}-{random_part()}"
-        arguments.append(f"{_RUN_DIR}={quoted(folder.as_posix())}")
-    run_command("runner", arguments)
+    run_command("runner", [*overrides, f"{_RUN_DIR}={quoted(folder.as_posix())}"])
     if config.tracking.name == "none":
         return _of_folder(folder)
     files = sorted(folder.glob(run_file.PATTERN), key=lambda file: file.stat().st_mtime)
@@ -227,25 +212,6 @@ class OpenedRun:
         frame.index.name = "step"
         return frame
 
-    @cached_property
-    def model(self) -> object:
-        """The run's exported Keras model, on one device.
-
-        Raises:
-          ConfigError: the run has no export.
-        """
-        exported = outputs_dir() / "exports" / self.run_id / "model.keras"
-        if not exported.is_file():
-            fix = f"export it from its checkpoint: python -m runner.export run={self.run_id}"
-            raise invalid("run", self.run_id, problem="has no export", fix=fix)
-        library = keras_package(OmegaConf.select(self.config, "engine.name"))
-        if library == "keras":
-            # Read as Keras is imported, whose own default is TensorFlow. The models of engine=jax are saved on JAX.
-            os.environ.setdefault("KERAS_BACKEND", "jax")
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        loaded: object = importlib.import_module(library).models.load_model(exported, compile=False)
-        return loaded
-
 
 def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
     """Opens a recorded run: by an id or its beginning, a name, or `latest`.
@@ -259,7 +225,7 @@ def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
     store = act.open_existing(uri)
     if store is None:
         raise invalid("run", run, problem="this project has no recorded runs", fix="start one: runner.train(...)")
-    record = records.from_run(records.find_run(store, run))
+    record = records.pick(run, records.tracked(store))
     text = "{}"
     with tempfile.TemporaryDirectory() as folder:
         if "config.yaml" in {artifact.path for artifact in store.client.list_artifacts(record.run_id)}:

@@ -6,7 +6,6 @@ Hydra makes a run's folder, its own files and the log in it before it calls the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,7 +34,6 @@ from runner.plan.checks.run import convert
 from runner.train.identity import code_version
 
 LOG = "runner.log"
-_HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _RUN_DIR = "hydra.run.dir"
 _RESUME = "resume"
 _DATA_MODULE = "runner.data"  # shows a dataset, whatever its task would be
@@ -45,31 +43,8 @@ _LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
 _KEYS_PER_PROCESS = ("cluster.index", "cluster.coordinator", "tracking.uri")
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A run that may start: its checked config, its folder, and the folder in it that Hydra writes into, if any."""
-
-    config: RunConfig
-    claim: folders.Claim
-    subdir: str | None
-
-    def withdraw(self) -> None:
-        """Removes what was written before the command rejected the config after all.
-
-        A folder in which something has run stays, and so does that of several processes, which the next run may take.
-        """
-        has_run = (self.claim.folder / "config.yaml").exists()
-        if has_run or current().count > 1:
-            return
-        # A verification's process has a log of its own.
-        files = [LOG, *(path.name for path in self.claim.folder.glob("verify*.log"))]
-        if self.subdir is not None:
-            files += [f"{self.subdir}/{name}" for name in _HYDRA_FILES]
-        self.claim.withdraw(files)
-
-
-def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> Prepared:
-    """Checks a run's config, composed with Hydra's own part, and claims its folder.
+def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> tuple[RunConfig, Path]:
+    """Checks a run's config, composed with Hydra's own part, and claims its folder; returns both.
 
     Raises:
       ConfigError: the config is invalid, or the folder is not ours to write into.
@@ -88,42 +63,33 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> Prepared:
     subdir_problem = subfolder_problem(subdir)  # of a preset too, whose keys of Hydra nothing has checked
     if subdir_problem is not None:
         raise invalid("hydra.output_subdir", subdir, problem=subdir_problem, fix="drop it")
-    claim = None
-    if module not in _MODULES_WITHOUT_A_MESH:
-        claim = _claimed_together(config, composed)
-    if claim is None:
-        claim = folders.claim(_RUN_DIR, directory(composed, _RUN_DIR))
-    return Prepared(config, claim, subdir)
+    is_on_a_mesh = module not in _MODULES_WITHOUT_A_MESH
+    if is_on_a_mesh and processes.launches(config.cluster):
+        _launch(config, composed)
+    if is_on_a_mesh and processes.is_one_of_several(config.cluster):
+        return config, _claimed_together(config, composed)
+    return config, folders.claim(_RUN_DIR, directory(composed, _RUN_DIR))
 
 
-def _claimed_together(config: RunConfig, composed: DictConfig) -> folders.Claim | None:
-    """Starts the processes of a run, or joins them.
+def _claimed_together(config: RunConfig, composed: DictConfig) -> Path:
+    """Joins the processes of a run.
 
     Returns:
-      The folder of this process: the run's for process 0, and one inside it for each other process; None where the
-      run has a single process.
+      The folder of this process: the run's for process 0, and one inside it for each other process.
     """
-    cluster = config.cluster
-    if processes.launches(cluster):
-        _launch(config, composed)
-    if not processes.is_one_of_several(cluster):
-        return None
-    processes.join(cluster, _what_processes_must_agree_on(config, composed))
+    processes.join(config.cluster, _what_processes_must_agree_on(config, composed))
     team = current()
-    claims: list[folders.Claim] = []
 
     def claim_on_first() -> str:
-        claims.append(folders.claim(_RUN_DIR, directory(composed, _RUN_DIR)))
-        return str(claims[0].folder)
+        return str(folders.claim(_RUN_DIR, directory(composed, _RUN_DIR)))
 
     folder = Path(team.broadcast("the run's folder", claim_on_first))
     if not team.is_first:
-        own_folder = processes.own_folder(folder, team)
+        folder = folders.claim(_RUN_DIR, processes.own_folder(folder, team))
         with read_write(composed), open_dict(composed):
-            composed.hydra.run.dir = str(own_folder)
-        claims.append(folders.claim(_RUN_DIR, own_folder))
-    processes.redirect(claims[0].folder, team)
-    return claims[0]
+            composed.hydra.run.dir = str(folder)
+    processes.redirect(folder, team)
+    return folder
 
 
 def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:

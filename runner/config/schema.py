@@ -438,22 +438,18 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class GenerateConfig:
-    """The prompts that `runner.generate` continues, and how it draws tokens.
+    """The prompt that `runner.generate` continues, and how it draws tokens.
 
     Attributes:
       prompt: start of the text. On a command line, `prompt=` is short for `generate.prompt=`.
-      prompts: several starts, one text each.
-      tokens: number of tokens of each text; null: 256, or as many as fit into a row.
-      temperature: divisor of the logits before a token is drawn.
-      greedy: always take the most probable token, and draw nothing.
+      tokens: number of tokens of the text; null: 256, or as many as fit into a row.
+      temperature: divisor of the logits before a token is drawn; 0: always the most probable token.
       seed: of the draws; null: `trainer.seed`.
     """
 
     prompt: str | None = checked(None, test=NOT_EMPTY, rule="not empty", example="Once upon a time")
-    prompts: list[str] = checked([], test=NOT_EMPTY, rule="none of them empty", example=["Once", "Twice"])
     tokens: int | None = integer(None, at_least=1, example=256)
-    temperature: float = number(1.0, above=0.0)
-    greedy: bool = False
+    temperature: float = number(1.0, at_least=0.0)
     seed: int | None = integer(None, at_least=0, example=0)
 
 

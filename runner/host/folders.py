@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import PassingError, invalid, passing
@@ -19,28 +18,6 @@ MARK = ".runner"
 # Mode of folders whose content is trusted later: others may read it.
 OWN_MODE = 0o755
 _MARK_TEXT = "A run wrote the files in this folder; another run into this folder overwrites them.\n"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A folder that a command may write into.
-
-    Attributes:
-      folder: absolute.
-      created: folders that did not exist before, the innermost first.
-      is_new: whether the folder was empty before, so that all files in it are the command's.
-    """
-
-    folder: Path
-    created: tuple[Path, ...]
-    is_new: bool
-
-    def withdraw(self, names: Iterable[str]) -> None:
-        """Removes a command's first files, by their paths in a new folder, and the folders that it leaves empty."""
-        _release(self.folder)
-        if self.is_new:
-            remove_files(self.folder, [*names, MARK])
-        remove_empty(self.created)
 
 
 # The folders whose mark this process has locked, with the open file. A process may claim a folder twice, and a second
@@ -58,11 +35,11 @@ def _forget_locks() -> None:
 os.register_at_fork(after_in_child=_forget_locks)
 
 
-def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
+def claim(key: str, path: Path | str, *, hold: bool = True) -> Path:
     """Creates a folder, or takes one that is empty or that an earlier command claimed, if no process writes into it.
 
-    `hold` keeps other processes out of it until this process ends; False for a folder that another process claims
-    later.
+    Returns its absolute path. `hold` keeps other processes out of it until this process ends; False for a folder that
+    another process claims later.
 
     Raises:
       ConfigError: names the key; the folder contains other files, another process writes into it, or it can't be
@@ -70,10 +47,13 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
     """
     folder = Path(path).absolute()
     check(key, folder)
-    created: tuple[Path, ...] = ()
     is_new = not (folder / MARK).is_file()
     try:
-        created = _create(folder)
+        for parent in reversed(folder.parents):
+            # Whatever the umask is: records in a folder that others can write to are not trusted.
+            if not parent.exists():
+                parent.mkdir(OWN_MODE, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         if folder.resolve() not in _locked:
             _locked[folder.resolve()] = lock_until_exit(folder / MARK)
         if is_new:
@@ -82,31 +62,11 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
         problem = "another process is writing into this folder"
         raise passing(key, folder, problem=problem, fix=f"set {key}={folder}-2") from error
     except OSError as error:
-        remove_empty(created)
         raise _unwritable(key, folder, error) from error
-    if not hold:
-        _release(folder)
-    return Claim(folder, created, is_new)
-
-
-def _create(folder: Path) -> tuple[Path, ...]:
-    """Creates a folder that does not exist; returns the folders that were created for it, the innermost first."""
-    missing = [parent for parent in folder.parents if not parent.exists()]
-    for parent in reversed(missing):
-        # Whatever the umask is: records in a folder that others can write to are not trusted.
-        parent.mkdir(OWN_MODE, exist_ok=True)
-    try:
-        # Of two processes that create a folder at the same time, only the one that did may remove it again.
-        folder.mkdir()
-    except FileExistsError:
-        return ()
-    return (folder, *missing)
-
-
-def _release(folder: Path) -> None:
-    handle = _locked.pop(folder.resolve(), None)
+    handle = None if hold else _locked.pop(folder.resolve(), None)
     if handle is not None:
         os.close(handle)
+    return folder
 
 
 def check(key: str, folder: Path) -> None:

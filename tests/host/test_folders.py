@@ -48,24 +48,6 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_claim_makes_the_folder_and_takes_back_no_more_than_it_made(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    claim = folders.claim("hydra.run.dir", tmp_path / "a" / "b" / "c")
-    (claim.folder / "runner.log").touch()
-    (claim.folder / ".hydra").mkdir()
-    (claim.folder / ".hydra" / "config.yaml").touch()
-    claim.withdraw(["runner.log", ".hydra/config.yaml", ".hydra/hydra.yaml"])
-    assert tree(tmp_path) == {"a": None}
-
-
-def test_an_earlier_runs_folder_is_taken_and_kept(tmp_path: Path) -> None:
-    folders.claim("hydra.run.dir", tmp_path / "run")
-    (tmp_path / "run" / "config.yaml").write_text("of that run")
-    again = folders.claim("hydra.run.dir", tmp_path / "run")
-    again.withdraw(["config.yaml"])
-    assert (tmp_path / "run" / "config.yaml").read_text() == "of that run"
-
-
 HOLD = """
 import sys, time
 from runner.host import folders

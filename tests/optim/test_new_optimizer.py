@@ -31,16 +31,16 @@ ENTRY = OptimizerEntry(("momentum",), _make_rule, keras_class="SGD")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder of options with the optimizer's, which is in the registry."""
+    """The override that names a folder of options with the optimizer's, which is in the registry."""
     monkeypatch.setitem(rules.OPTIMIZERS, "heavy_ball", ENTRY)  # type: ignore[arg-type]
     monkeypatch.setitem(rules.RULE_KEYS, "heavy_ball", ENTRY.keys)  # type: ignore[arg-type]
     (tmp_path / "optimizer").mkdir()
     (tmp_path / "optimizer/heavy_ball.yaml").write_text("name: heavy_ball\nlearning_rate: 0.1\nmomentum: 0.5\n")
-    return str(tmp_path)
+    return f"hydra.searchpath=[file://{tmp_path}]"
 
 
 def test_its_yaml_file_is_an_option_and_its_rule_computes_in_numpy(folder: str) -> None:
-    config = compose("optimizer=heavy_ball", config_dir=folder).optimizer
+    config = compose("optimizer=heavy_ball", folder).optimizer
     rule = rules.make_rule(config, np)
     weight, slots = np.float32([1.0, 2.0]), {"trace": np.float32([0.0, 0.0])}
     for step in (1, 2):
@@ -59,5 +59,5 @@ def test_its_yaml_file_is_an_option_and_its_rule_computes_in_numpy(folder: str) 
 )
 def test_checks_of_its_keys_and_name_follow_from_its_entry(folder: str, overrides: list[str], key: str) -> None:
     with pytest.raises(ConfigError, match="heavy_ball") as error:
-        compose(*overrides, config_dir=folder)
+        compose(*overrides, folder)
     assert str(error.value).startswith(key)

@@ -121,7 +121,6 @@ def test_a_layout_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None
     rule = "layout.rules=[{match: d2/kernel, spec: [null, batch]}]"
     done = run(tmp_path, "mesh=batch8", rule, f"hydra.run.dir={tmp_path / 'run'}", code=2)
     assert "does not divide" in done.stderr
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_cluster_without_a_number_of_processes_is_refused_in_one_line(tmp_path: Path) -> None:

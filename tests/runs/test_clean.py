@@ -10,10 +10,8 @@ from mlflow import MlflowClient
 
 from runner.checkpoint import runs, storage
 from runner.cli.runs.command import main
-from runner.cli.runs.listing import ListedRun, find, select
-from runner.cli.runs.request import Request
+from runner.cli.runs.records import find
 from runner.cluster import process
-from runner.errors import ConfigError
 from runner.tracking.store import Store, open_store
 from tests.stores import store_in
 from tests.training.checkpoint.test_storage import content, register
@@ -158,20 +156,11 @@ def test_what_cannot_be_meant_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_name_means_the_newest_and_a_beginning_only_one() -> None:
-    found = [ListedRun(run, name, "FINISHED", 0.0, 0.0) for run, name in (("ab1", "x"), ("ab2", "x"), ("c", "y"))]
-    for text in ("x", "latest"):
-        assert [one.run for one in select(found, Request(run=(text,)))] == ["ab1"]
-    assert [one.run for one in select(found, Request(run=("ab2", "c")))] == ["ab2", "c"]
-    with pytest.raises(ConfigError, match="several run ids start with this"):
-        select(found, Request(run=("ab",)))
-
-
 def test_all_pages_of_a_store_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.tracking.store._PAGE_SIZE", 2)
     client = MlflowClient(store_in(tmp_path))
     experiment = client.create_experiment("mine")
     made = [client.create_run(experiment, start_time=1000 + number).info.run_id for number in range(5)]
     listed = find(open_store(store_in(tmp_path), "mine"), tmp_path)
-    assert [run.run for run in reversed(listed)] == made
+    assert [record.run_id for record in reversed(listed)] == made
     assert main([f"folder={tmp_path}", f"uri={store_in(tmp_path)}"]) == 0

@@ -161,12 +161,8 @@ def test_a_sweep_is_a_table_best_first_with_files_and_plots(
     out = compare(capsys, f"uri={store}", "sweep=latest", f"out={tmp_path}")
     assert "4 runs, 2 lines" in out
     assert "epochs" not in out, "what is the same is left out"
-    text = (tmp_path / "table.csv").read_text().splitlines()
-    assert text[0] == "run,batch_size,runs,test accuracy,train/loss"
-    assert re.match(r"\w{8},64,2,0\.8877 ± 0\.0071,2\.1333 ± 0$", text[1])
-    assert text[2].split(",")[1] == "128"
-    names = {path.name for path in tmp_path.glob("*.png")}
-    assert names == {"curves.png"}
+    assert re.search(r"\w{8} +64 +2 +0\.8877 ± 0\.0071 +2\.1333 ± 0 *\n\w{8} +128 ", out)
+    assert {path.name for path in tmp_path.glob("[!.]*")} == {"curves.png"}
     assert "4 runs, 2 lines" in compare(capsys, f"uri={store}", "sweep=our sweep"), "by its name"
 
 

@@ -224,7 +224,7 @@ def next_letter(batch: dict[str, Array]) -> Array:
 def test_prompts_of_different_lengths_are_continued_together_as_alone() -> None:
     made = task()
     greedy = [0.0] * 3
-    prompts = made.encode_prompts(["ab", "x", "mnop"], "generate.prompts", None)
+    prompts = made.encode_prompts(["ab", "x", "mnop"], "generate.prompt", None)
     assert made.generate(next_letter, prompts, None, greedy, 0) == ["abcdef", "xyz{|}", "mnopqr"]
     assert made.generate(next_letter, prompts, 2, greedy, 0, multiple=4) == ["abcd", "xyz", "mnopqr"]
     alone = [made.generate(next_letter, [prompt], 2, [0.0], 0)[0] for prompt in prompts]
@@ -233,7 +233,7 @@ def test_prompts_of_different_lengths_are_continued_together_as_alone() -> None:
 
 def test_texts_of_one_seed_are_equal_for_every_batch_axis_and_differ_by_prompt_and_seed() -> None:
     made = task()
-    prompts = made.encode_prompts(["a"] * 40, "generate.prompts", None)
+    prompts = made.encode_prompts(["a"] * 40, "generate.prompt", None)
     random = [1.0] * 40
     texts = made.generate(next_letter, prompts, 5, random, 3)
     assert made.generate(next_letter, prompts, 5, random, 3, multiple=8) == texts
@@ -245,14 +245,14 @@ def test_texts_of_one_seed_are_equal_for_every_batch_axis_and_differ_by_prompt_a
 @pytest.mark.parametrize(
     ("prompts", "tokens", "message"),
     [
-        (["a", ""], None, r"generate.prompts=.*: has no tokens in the vocabulary"),
-        (["abcdef"], None, r"generate.prompts=abcdef: must have fewer tokens than a row, 6, but has 6; .*shorten"),
+        (["a", ""], None, r"generate.prompt=.*: has no tokens in the vocabulary"),
+        (["abcdef"], None, r"generate.prompt=abcdef: must have fewer tokens than a row, 6, but has 6; .*shorten"),
         (["a", "abc"], 4, r"generate.tokens=4: must be at most 3: .* the prompt needs 3; set generate.tokens=3"),
     ],
 )
 def test_prompts_without_room_or_tokens_are_invalid(prompts: list[str], tokens: int | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        task().encode_prompts(prompts, "generate.prompts", tokens)
+        task().encode_prompts(prompts, "generate.prompt", tokens)
 
 
 def test_prompts_need_a_vocabulary() -> None:

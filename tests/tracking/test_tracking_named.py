@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runner.cli.runs.records import find_run, pick
+from runner.cli.runs.records import RunRecord, pick, tracked
 from runner.errors import ConfigError
 from runner.tracking.store import open_store
 
 NAMES = {"ab1": "x", "ab2": "x", "c12": "ab1", "d": "c"}
+RECORDS = [RunRecord(run_id, name, "FINISHED", {}, {}) for run_id, name in NAMES.items()]
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ NAMES = {"ab1": "x", "ab2": "x", "c12": "ab1", "d": "c"}
     ],
 )
 def test_an_id_comes_before_a_name_and_that_before_the_start_of_an_id(text: str, run_id: str) -> None:
-    assert pick(text, NAMES) == run_id
+    assert pick(text, RECORDS).run_id == run_id
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_an_id_comes_before_a_name_and_that_before_the_start_of_an_id(text: str,
 )
 def test_a_text_that_names_none_or_several_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        pick(text, NAMES)
+        pick(text, RECORDS)
 
 
 def test_a_store_is_searched_by_the_same_rule(uri: str) -> None:
@@ -43,7 +44,7 @@ def test_a_store_is_searched_by_the_same_rule(uri: str) -> None:
     start = ids["axb"][:6]
     ids[start] = store.client.create_run(store.experiment_id, run_name=start).info.run_id
     for name, run_id in ids.items():
-        assert find_run(store, name).info.run_id == run_id
-        assert find_run(store, run_id).info.run_id == run_id
+        assert pick(name, tracked(store)).run_id == run_id
+        assert pick(run_id, tracked(store)).run_id == run_id
     with pytest.raises(ConfigError, match=r"^run=a%b: no run has this id or name "):
-        find_run(store, "a%b")
+        pick("a%b", tracked(store))

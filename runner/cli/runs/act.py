@@ -11,10 +11,9 @@ from runner.checkpoint import attempts, files, runs, storage
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
-from runner.cli.runs import compare, listing
-from runner.cli.runs.listing import ListedRun
+from runner.cli.runs import compare, records
+from runner.cli.runs.command import Request
 from runner.cli.runs.records import RunRecord
-from runner.cli.runs.request import Request
 from runner.config.schema import TrackingConfig
 from runner.console import size as size_text
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError
@@ -33,17 +32,23 @@ def run(request: Request) -> int:
     """Does what a command line asks for; returns the process's exit code.
 
     Raises:
-      ConfigError: a run or sweep that it names does not exist, or `clean` has no filter.
+      ConfigError: a run or sweep that it names does not exist.
       TrackingError: the store can't be used.
     """
     store = open_existing(request.uri)
     if request.action == "compare":
         return _compare(store, request)
-    if request.action == "clean":
-        return _clean(store, request)
     if request.action == "sync":
         return _sync(store, request.folder)
-    return _show(store, request)
+    place = folder_of(request.folder)
+    selected = records.select(records.find(store, place), request)
+    if request.action == "clean":
+        return _clean(selected, confirmed=request.yes)
+    if not selected:
+        print("no runs match; to start one: python -m runner", file=sys.stderr)
+        return EXIT_FAILED
+    _show(selected, f"{{}} in {place} (*: best)", request.last)
+    return EXIT_DONE
 
 
 def open_existing(uri: str | None) -> Store | None:
@@ -62,110 +67,94 @@ def open_existing(uri: str | None) -> Store | None:
     return open_tracking(TrackingConfig(uri=uri))
 
 
-def _selected(store: Store | None, request: Request) -> list[ListedRun]:
-    """Returns the runs that are asked for, newest first."""
-    return listing.select(listing.find(store, folder_of(request.folder)), request)
-
-
-def _show(store: Store | None, request: Request) -> int:
-    selected = _selected(store, request)
-    if not selected:
-        print("no runs match; to start one: python -m runner", file=sys.stderr)
-        return EXIT_FAILED
-    rows = selected[: request.last or None]
-    place = folder_of(request.folder)
-    tables.show(_table(rows), f"{_summary(selected)} in {place} (*: best)")
-    if len(rows) < len(selected):
-        print(f"{len(selected) - len(rows):,} older runs are not shown; to list all: last=0")
-    return EXIT_DONE
-
-
-def _summary(listed: Sequence[ListedRun]) -> str:
-    count = "1 run" if len(listed) == 1 else f"{len(listed):,} runs"
-    return f"checkpoints of {count}, {size_text(sum(run.bytes for run in listed))}"
-
-
-def _table(listed: Sequence[ListedRun]) -> tables.Table:
+def _show(selected: Sequence[RunRecord], heading: str, last: int = 0) -> None:
+    """Prints a table of runs, of all or of the newest so many, and above it the size of all their checkpoints."""
     titles = ("run", "name", "status", "ended", "result", "checkpoints", "size")
     rows = []
-    for run in listed:
-        short_id = run.run
-        name = ""
-        if run.record is not None:
-            # MLflow's ids are random, so eight characters identify a run.
-            short_id = run.run[:8]
-            name = run.name
+    total = 0
+    for record in selected:
+        steps, size = _checkpoints(record.saved)
+        total += size
         ended = ""
-        if run.status != "RUNNING":
-            ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.ended))
-        rows.append((short_id, name, run.status, ended, run.result, _steps(run), size_text(run.bytes)))
-    return tables.Table(titles, tuple(rows), frozenset({titles.index("size")}))
+        if record.status != "RUNNING":
+            ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.ended))
+        result = ""
+        metric = records.judged_by([record])
+        if metric in record.metrics:
+            result = f"{metric} {tables.cell([record.metrics[metric]])}"
+        # MLflow's ids are random, so eight characters identify a run.
+        rows.append((record.run_id[:8], record.name, record.status, ended, result, steps, size_text(size)))
+    shown_rows = rows[: last or None]
+    heading = heading.format(f"checkpoints of {_count(len(rows))}, {size_text(total)}")
+    tables.show(tables.Table(titles, tuple(shown_rows), frozenset({titles.index("size")})), heading)
+    if len(shown_rows) < len(rows):
+        print(f"{len(rows) - len(shown_rows):,} older runs are not shown; to list all: last=0")
 
 
-def _steps(run: ListedRun) -> str:
-    """Returns the steps of a run's last checkpoints as a cell, `*` at the best one."""
-    if run.saved is None:
-        return ""
-    best = storage.read_best(run.saved.folder)
+def _count(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs:,} runs"
+
+
+def _checkpoints(saved: SavedRun | None) -> tuple[str, int]:
+    """Returns the steps of a run's last checkpoints as a cell, `*` at the best one, and the bytes of all."""
+    if saved is None:
+        return "", 0
+    steps = storage.steps(saved.folder)
+    best = storage.read_best(saved.folder)
     texts = []
-    for step in run.steps[-_STEPS_SHOWN:]:
+    for step in steps[-_STEPS_SHOWN:]:
         is_best = best is not None and step == best.step
-        texts.append(f"{step}*" if is_best else f"{step}")
-    if len(run.steps) > _STEPS_SHOWN:
+        texts.append(f"{step}{'*' * is_best}")
+    if len(steps) > _STEPS_SHOWN:
         texts.insert(0, "...")
-    return ", ".join(texts)
+    return ", ".join(texts), sum(storage.size(saved.folder, step) for step in steps)
 
 
 def _compare(store: Store | None, request: Request) -> int:
     """Compares the runs that match; where neither runs nor a sweep are named, only the newest."""
-    records: list[RunRecord] = []
-    if store is not None:
-        parent = find_sweep(store, request.sweep).info.run_id if request.sweep else None
-        for run in _selected(store, request):
-            if run.record is not None and parent in (None, run.record.tags.get(_PARENT_TAG)):
-                records.insert(0, run.record)
-    if not (request.run or request.sweep):
-        records = records[-request.last :]
-    if store is None or not records:
+    selected = records.select(records.tracked(store), request)
+    if store is not None and request.sweep:
+        parent = find_sweep(store, request.sweep).info.run_id
+        selected = [record for record in selected if record.tags.get(_PARENT_TAG) == parent]
+    elif not request.run:
+        selected = selected[: request.last or None]
+    if store is None or not selected:
         print("no runs match", file=sys.stderr)
         return EXIT_FAILED
-    compare.compare(records, store, None if request.out is None else Path(request.out))
+    compare.compare(selected[::-1], store, None if request.out is None else Path(request.out))
     return EXIT_DONE
 
 
-def _clean(store: Store | None, request: Request) -> int:
-    """Removes the checkpoints of the selected runs or, unless confirmed, prints which these are.
+def _clean(selected: Sequence[RunRecord], *, confirmed: bool) -> int:
+    """Removes the checkpoints of runs or, unless confirmed, prints which these are.
 
     Nothing that a run did not write is removed, and nothing of a run that is running.
     """
-    if not request.has_filter:
-        raise ConfigError("clean needs a filter: older=30d, keep=5, status=failed,killed or run=<id>")
-    removable: dict[str, SavedRun] = {}
-    listed = []
-    for run in _selected(store, request):
-        if run.saved is not None and run.status == "RUNNING":
-            print(f"skipped: {run.run} is running")
-        elif run.saved is not None:
-            removable[run.run] = run.saved
-            listed.append(run)
+    removable = []
+    for record in selected:
+        if record.saved is not None and record.status == "RUNNING":
+            print(f"skipped: {record.run_id} is running")
+        elif record.saved is not None:
+            removable.append(record)
     if not removable:
         print("nothing to remove")
         return EXIT_DONE
-    if not request.yes:
-        tables.show(_table(listed), f"would remove {_summary(listed)}")
+    if not confirmed:
+        _show(removable, "would remove {}")
         print("nothing removed; the runs in the store would stay; to remove: add yes=true")
         return EXIT_DONE
     freed = 0
-    count = 0
-    for name, saved in removable.items():
+    code = EXIT_DONE
+    for record in removable:
+        assert record.saved is not None, "chosen so"
         try:
-            freed += _remove(saved)
-            count += 1
+            freed += _remove(record.saved)
         # The other runs are cleaned all the same.
         except (ConfigError, OSError) as error:
-            print(f"error: could not clean run {name}: {error}", file=sys.stderr)
-    print(f"removed: checkpoints of {count:,} runs, {size_text(freed)}")
-    return EXIT_DONE if count == len(removable) else EXIT_FAILED
+            print(f"error: could not clean run {record.run_id}: {error}", file=sys.stderr)
+            code = EXIT_FAILED
+    print(f"removed: {size_text(freed)} of checkpoints")
+    return code
 
 
 def _remove(saved: SavedRun) -> int:

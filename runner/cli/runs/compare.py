@@ -24,7 +24,7 @@ Groups = Mapping[tuple[str, ...], Sequence[RunRecord]]
 
 
 def compare(records: Sequence[RunRecord], store: Store, out: Path | None) -> None:
-    """Prints the table of runs; a folder `out` gets `table.csv` and `curves.png`.
+    """Prints the table of runs; a folder `out` gets `curves.png`.
 
     Raises:
       ConfigError: the folder has files that are not ours.
@@ -39,14 +39,11 @@ def compare(records: Sequence[RunRecord], store: Store, out: Path | None) -> Non
     if out is None:
         return
     folders.claim("out", out)
-    (out / "table.csv").write_text(tables.to_csv(table))
-    written = "table.csv"
     drawn: dict[str, RunRecord] = {}
     for values, members in groups.items():
         drawn[varied_name(dict(zip(keys, values, strict=True))) or members[-1].name] = members[-1]
     if draw_curves(out / "curves.png", store, drawn, list(dict.fromkeys((metric, f"{metrics.TRAIN}loss")))):
-        written += ", curves.png"
-    print(f"written: {written} in {out}")
+        print(f"written: curves.png in {out}")
 
 
 def grouped(records: Sequence[RunRecord], metric: str) -> tuple[list[str], Groups]:

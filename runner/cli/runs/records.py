@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlflow.entities import Run
 
+from runner.checkpoint import runs
+from runner.checkpoint.places import Place
+from runner.checkpoint.runs import SavedRun
+from runner.cli.runs.command import Request
+from runner.cluster import process
+from runner.config.fields import seconds_of
 from runner.errors import invalid
 from runner.task import metrics
 from runner.tracking.store import KIND_TAG, LATEST, Store, search
@@ -26,7 +33,14 @@ _SUGGESTIONS = 3
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run, without an id if it was not tracked: the params of its page, the last value of each metric."""
+    """A run: the params of its page, the last value of each metric.
+
+    Attributes:
+      run_id: its id; without one it left neither a page nor checkpoints.
+      status: one of MLflow's, or UNFINISHED if only its checkpoints show that it did not finish.
+      started: in seconds since 1970, as is `ended`, which is the start if the end is unknown.
+      saved: its checkpoints.
+    """
 
     run_id: str
     name: str
@@ -34,18 +48,100 @@ class RunRecord:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str] = field(default_factory=dict)
+    started: float = 0.0
+    ended: float = 0.0
+    saved: SavedRun | None = None
 
 
 def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
+    status = run.info.status
+    if status == "RUNNING" and process.is_gone(run.data.tags):
+        status = "KILLED"
     return RunRecord(
         run_id=run.info.run_id,
         name=run.info.run_name or run.info.run_id[:8],
-        status=run.info.status,
+        status=status,
         params=run.data.params,
         metrics={name: recorded(value) for name, value in run.data.metrics.items()},
         tags=run.data.tags,
+        started=run.info.start_time / 1000,
+        ended=(run.info.end_time or run.info.start_time) / 1000,
     )
+
+
+def _untracked(saved: SavedRun) -> RunRecord:
+    record = saved.record
+    started = float(record["started"])
+    status = "RUNNING"
+    ended = None
+    # A process that was killed recorded no end.
+    if record.get("ended") or process.is_gone(record["process"]):
+        status = "UNFINISHED"
+        ended = record.get("seen")
+    if record.get("finished"):
+        status = "FINISHED"
+    return RunRecord(saved.id, saved.folder.name, status, {}, {}, {}, started, ended or started, saved)
+
+
+def find(store: Store | None, checkpoints: Place) -> list[RunRecord]:
+    """Returns every run of a store and of a folder, newest first; prints a warning for each damaged record."""
+    saved_by_run = {saved.id: saved for saved in runs.listed(checkpoints)}
+    found = []
+    for record in tracked(store):
+        found.append(replace(record, saved=saved_by_run.pop(record.run_id, None)))
+    found += map(_untracked, saved_by_run.values())
+    return sorted(found, key=lambda record: -record.started)
+
+
+def tracked(store: Store | None) -> list[RunRecord]:
+    """Returns every run of a store, newest first, without the parents of sweeps, which trained nothing."""
+    found = [] if store is None else search(store, None, "")
+    return [from_run(run) for run in found if run.data.tags.get(KIND_TAG) != "sweep"]
+
+
+def select(records: Sequence[RunRecord], request: Request) -> list[RunRecord]:
+    """Returns the runs that match the filters of a request, in the same order.
+
+    Raises:
+      ConfigError: it names a run that does not exist, or several.
+    """
+    chosen = {pick(text, records).run_id for text in request.run}
+    kept = [record.run_id for record in records if record.saved is not None][: request.keep or 0]
+    selected = []
+    for record in records:
+        if request.run and record.run_id not in chosen:
+            continue
+        if request.status and record.status.lower() not in request.status:
+            continue
+        if request.older is not None and time.time() - record.ended < seconds_of(request.older):
+            continue
+        if record.run_id not in kept:
+            selected.append(record)
+    return selected
+
+
+def pick(which: str, records: Sequence[RunRecord]) -> RunRecord:
+    """Returns the run with an id, the start of one, a name or `latest`, of records that are newest first.
+
+    A complete id comes before a name, of which the newest run counts, and a name before the start of an id.
+
+    Raises:
+      ConfigError: there is none, or an id's start matches several.
+    """
+    by_start = [record for record in records if which and record.run_id.startswith(which)]
+    named = [record for record in by_start if record.run_id == which]
+    named += [record for record in records if which in (record.name, LATEST)]
+    if named:
+        return named[0]
+    if len(by_start) == 1:
+        return by_start[0]
+    problem = "no run has this id or name"
+    if by_start:
+        problem = "several run ids start with this"
+    newest = ", ".join(record.run_id for record in records[:_SUGGESTIONS])
+    problem += f" (newest: {newest or 'none yet'})"
+    raise invalid("run", which, problem=problem, fix="set run=latest or run=<id>")
 
 
 def recorded(value: float) -> float:
@@ -71,44 +167,6 @@ def results_of(folder: Path) -> dict[str, float]:
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return {}
     return results
-
-
-def is_sweep(run: Run) -> bool:
-    """Returns whether a run is the parent of a sweep, which trained nothing."""
-    return bool(run.data.tags.get(KIND_TAG) == "sweep")
-
-
-def find_run(store: Store, which: str) -> Run:
-    """Returns the run with an id, the start of one, a name or `latest`.
-
-    Raises:
-      ConfigError: no run matches, or an id's start matches several.
-    """
-    runs = {run.info.run_id: run for run in search(store, None, "") if not is_sweep(run)}
-    return runs[pick(which, {run_id: run.info.run_name for run_id, run in runs.items()})]
-
-
-def pick(which: str, names: Mapping[str, str]) -> str:
-    """Returns the id that a text names, given run ids and names, newest first.
-
-    A complete id comes before a name, of which the newest run counts, and a name before the start of an id.
-
-    Raises:
-      ConfigError: there is none, or an id's start matches several.
-    """
-    if which == LATEST and names:
-        return next(iter(names))
-    by_start = [run_id for run_id in names if which and run_id.startswith(which)]
-    if which in by_start:
-        return which
-    for run_id, name in names.items():
-        if name == which:
-            return run_id
-    if len(by_start) == 1:
-        return by_start[0]
-    problem = "several run ids start with this" if by_start else "no run has this id or name"
-    problem += f" (newest: {', '.join(list(names)[:_SUGGESTIONS]) or 'none yet'})"
-    raise invalid("run", which, problem=problem, fix="set run=latest or run=<id>")
 
 
 def history(store: Store, run_id: str, metric: str) -> list[tuple[int, float]]:
