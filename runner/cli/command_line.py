@@ -119,11 +119,12 @@ def _check_options(override: Override, text: str) -> None:
     """Rejects an option whose path leaves the folder of its group: any YAML file would become part of the config."""
     if isinstance(override.value(), Glob):  # it selects from the group's folder
         return
-    options = [override.value()]
+    value = override.value()
+    options: list[object] = [value]
     if override.is_discrete_sweep():
         options = list(override.sweep_iterator())
-    elif isinstance(override.value(), list):  # as of `+experiment=[a,b]`
-        options = override.value()
+    elif isinstance(value, list):  # as of `+experiment=[a,b]`
+        options = list(value)
     for name in (override.key_or_group, *options):
         _check_length(text, str(name))
         path = PurePosixPath(str(name).replace("\\", "/"))
