@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from runner.config.schema import DatasetConfig, RunConfig
 from runner.data import workers
 from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.engine.base import HostBatches, PlacedBatches, Shard, StepMetrics, VariableInfo
+from runner.engine.common import Engine
 from runner.task.base import Evaluation, OutputSpec, Task
 from runner.train import feed
 
@@ -46,7 +48,8 @@ def splits(
     assert sources[0] is not None
     assert sources[1] is not None
     data = Dataset("toy", "1", sources[0], sources[1], sources[2], "0", "here")
-    return feed.splits(run, data, KnownTask(specs), workers.Workers(DatasetConfig()))
+    engine = cast(Engine, SimpleNamespace(batch_axis=None, caches=False))
+    return feed.splits(run.dataset, run.trainer, data, KnownTask(specs), workers.Workers(DatasetConfig()), engine)
 
 
 def means(loss: Array, accuracy: Array, weight: float = 1.0) -> StepMetrics:
@@ -86,6 +89,8 @@ class NumpyEngine:
     _tracing: bool = False
     counts_cost = False
     caches = False
+    batch_axis = None
+    axes: Mapping[str, int] = field(default_factory=dict)
 
     def cache_on_device(self, source: object) -> None:
         pass

@@ -23,6 +23,8 @@ class NumpyEngine:
         self.weight = np.random.default_rng(0).normal(size=(features, classes))
         self.momentum = np.zeros_like(self.weight)
         self._rate = rate
+        self.batch_axis = None
+        self.axes: dict[str, int] = {}
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         return PlacedBatches(batches.arrays, batches.weights, batches.steps)

@@ -70,13 +70,6 @@ def test_the_loss_of_a_process_is_not_reported_twice(tmp_path: Path, disk: Any) 
     assert result.unsaved is None, "the next one was written"
 
 
-def test_a_later_saved_state_makes_up_for_earlier_failures(tmp_path: Path, disk: Any) -> None:
-    disk(lambda step: step in (10, 20))
-    result, _, _ = train(tmp_path, epochs=3)
-    assert result.unsaved is None
-    assert storage.steps(tmp_path) == [30]
-
-
 def test_the_last_state_is_tried_again_and_stays_the_best(tmp_path: Path, disk: Any) -> None:
     tries: list[int] = []
     disk(lambda step: tries.append(step) or (tries.count(20) == 1 and step == 20))  # type: ignore[func-returns-value]
