@@ -141,6 +141,7 @@ def test_the_list_shows_where_what_lies(place: Path, store: Store, capsys: pytes
         (["clean", "status=failed", "status=killed"], "status=killed: is given twice; write it once"),
         (["clean", "keep=-1"], "keep=-1: must be at least 0; set keep=5"),
         (["clean", "keep=2", "yes=maybe"], "yes=maybe: must be true or false"),
+        (["clean", "keep=2", "yes=1"], "yes=1: must be true or false; set yes=true"),
         (["cleen", "keep=2"], "cleen: write one of list, compare, clean, sync, then key=value; did you mean clean?"),
         (["clean", "kep=2"], "kep=2: write one of list"),
         (["--folder", "x"], "--folder: write one of list, compare, clean, sync, then key=value; did you mean folder?"),

@@ -16,7 +16,11 @@ from runner.cli.runs import compare as comparing
 from runner.cli.runs.command import main
 from runner.cli.runs.compare import grouped, table_of, varying
 from runner.cli.runs.records import RunRecord, directions, higher_is_better, judged_by, results_of
-from runner.tracking.store import open_store
+from runner.cluster.membership import Membership
+from runner.tracking import start
+from runner.tracking.base import RunSpec
+from runner.tracking.store import KIND_TAG, open_store
+from runner.train.record import listed_params
 
 SIZE = "dataset.batch_size"
 
@@ -36,11 +40,24 @@ def test_what_runs_differ_in_is_a_column_and_what_is_the_same_is_not() -> None:
 
 def test_an_option_of_a_group_stands_for_the_keys_that_go_with_it() -> None:
     runs = [
-        record(f"{mesh}{rate}", tags={"runner.mesh": mesh}, mesh__axes__batch=axes, optimizer__learning_rate=rate)
-        for mesh, axes in (("single", 1), ("batch8", 8))
-        for rate in (0.1, 0.2)
+        record(f"{optimizer}{size}", optimizer=optimizer, optimizer__learning_rate=rate, dataset__batch_size=size)
+        for optimizer, rate in (("adam", 0.001), ("sgd", 0.01))
+        for size in (32, 64)
     ]
-    assert varying(runs) == ["mesh", "optimizer.learning_rate"]
+    assert varying(runs) == ["optimizer", SIZE]
+    _, groups = grouped(runs, "eval/accuracy")
+    assert set(groups) == {(optimizer, size) for optimizer in ("adam", "sgd") for size in ("32", "64")}
+
+
+@pytest.mark.parametrize("differs", [{"optimizer": "adamw"}, {"task": "binary"}, {"mesh": "batch=4"}])
+def test_runs_of_other_options_or_axes_are_never_one_line(differs: dict[str, str]) -> None:
+    options = {"optimizer": "adam", "task": "classification", "mesh": "data"}
+    runs = []
+    for name, others in (("a", {}), ("b", differs)):
+        axes = dict([others.get("mesh", "batch=8").split("=")])
+        listed = listed_params({"mesh": {"axes": axes}}, options | others, [])
+        runs.append(RunRecord(name, name, "FINISHED", {key: str(value) for key, value in listed.items()}, {}))
+    assert [len(members) for members in grouped(runs, "eval/accuracy")[1].values()] == [1, 1]
 
 
 def test_where_records_are_kept_and_what_is_printed_are_no_differences() -> None:
@@ -132,18 +149,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     opened = open_store(uri, "ours")
     client = opened.client
-    parent = client.create_run(opened.experiment_id, tags={"runner.kind": "sweep"}, run_name="our sweep").info.run_id
+    parent = start.create(opened, RunSpec("our sweep", tags={KIND_TAG: "sweep"}), folder)
     client.set_terminated(parent, "FINISHED")
     for size in (64, 128):
         for seed in (1, 2):
-            tags = {"mlflow.parentRunId": parent, "runner.mesh": "single", "varied." + SIZE: str(size)}
-            run = client.create_run(opened.experiment_id, tags=tags, run_name=f"batch_size={size},seed={seed}")
-            for key, value in ((SIZE, size), ("trainer.seed", seed), ("trainer.epochs", 3), ("dataset.test", "test")):
-                client.log_param(run.info.run_id, key, value)
+            job = Membership(parent, 2 * size + seed, {SIZE: str(size), "trainer.seed": str(seed)})
+            content = {"dataset": {"batch_size": size}, "trainer": {"seed": seed, "epochs": 3}}
+            params = listed_params(content, {"optimizer": "adam"}, list(job.varied))
+            run = start.create(opened, RunSpec(job.name, params, job.tags(), job.parent_run_id), folder)
             for step in (10, 20, 30):
-                client.log_metric(run.info.run_id, "train/loss", size / step, step=step)
-                client.log_metric(run.info.run_id, "eval/accuracy", 1 - size / 1000 - seed / 100 - 1 / step, step=step)
-            client.set_terminated(run.info.run_id, "FINISHED")
+                client.log_metric(run, "train/loss", size / step, step=step)
+                client.log_metric(run, "eval/accuracy", 1 - size / 1000 - seed / 100 - 1 / step, step=step)
+            client.set_terminated(run, "FINISHED")
     other = open_store(uri, "other")
     client.set_terminated(client.create_run(other.experiment_id, run_name="lost").info.run_id, "FAILED")
     return uri
@@ -173,6 +190,7 @@ def test_a_sweep_is_a_table_best_first_with_files_and_plots(
         (["last=2"], 2),
         (["run=batch_size=64,seed=1", "run=batch_size=128,seed=1"], 2),
         (["status=failed"], 1),
+        (["status=failed, killed"], 1),
     ],
 )
 def test_filters(store: str, capsys: pytest.CaptureFixture[str], arguments: list[str], count: int) -> None:

@@ -54,7 +54,7 @@ def grouped(records: Sequence[RunRecord], metric: str) -> tuple[list[str], Group
     keys = [key for key in varying(records) if key != _SEED]
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for record in records:
-        groups.setdefault(tuple(_value(record, key) for key in keys), []).append(record)
+        groups.setdefault(tuple(record.params.get(key, "") for key in keys), []).append(record)
     sign = -1.0 if higher_is_better(metric, records) else 1.0
 
     def rank(values: tuple[str, ...]) -> tuple[bool, float]:
@@ -91,31 +91,21 @@ def _status(members: Sequence[RunRecord]) -> str:
     return ", ".join(f"{status} {count}" for status, count in counts.items())
 
 
-def _value(record: RunRecord, key: str) -> str:
-    """Returns a run's value of a key: a sweep's, a group's option, or a param."""
-    varied = record.tags.get(f"varied.{key}")
-    if varied is not None:
-        return varied
-    if key in _GROUPS:
-        return record.tags.get(f"runner.{key}", "")
-    return record.params.get(key, "")
-
-
 def varying(records: Sequence[RunRecord]) -> list[str]:
     """Returns the keys in which the runs differ.
 
-    If the runs use different options of a group (mesh=single, mesh=batch8), the group is listed in place of those of
-    its keys whose values follow from the option.
+    If the runs use different options of a group (optimizer=adam, optimizer=sgd), the group is listed in place of those
+    of its keys whose values follow from the option. The param of a group is its option, and that of `mesh` its axes.
     """
-    groups = [group for group in _GROUPS if len({_value(record, group) for record in records}) > 1]
+    groups = [group for group in _GROUPS if len({record.params.get(group, "") for record in records}) > 1]
     keys = []
     for key in sorted({key for record in records for key in record.params}):
         values = {record.params.get(key, "") for record in records}
         if key.startswith(_NOT_COMPARED) or len(values) < 2:
             continue
         group = key.partition(".")[0]
-        options = {_value(record, group) for record in records}
-        pairs = {(_value(record, group), record.params.get(key, "")) for record in records}
+        options = {record.params.get(group, "") for record in records}
+        pairs = {(record.params.get(group, ""), record.params.get(key, "")) for record in records}
         follows_group = group in groups and len(pairs) == len(options)
         if not follows_group:
             keys.append(key)

@@ -71,7 +71,11 @@ def read(arguments: Sequence[str]) -> Request:
         else:
             content[key] = value
     if "status" in content:
-        content["status"] = str(content["status"]).lower().split(",")
+        content["status"] = [name.strip() for name in str(content["status"]).lower().split(",")]
+    yes = content.get("yes", "false")
+    # It removes files, so none of YAML's other words for true does.
+    if yes not in ("true", "false"):
+        raise invalid("yes", yes, problem="must be true or false", fix="set yes=true")
     request = build(Request, {**content, "run": runs}, "")
     values.check(request)
     if request.action == "clean" and content.keys().isdisjoint(("older", "keep", "status")) and not runs:
