@@ -50,10 +50,10 @@ def test_an_invalid_range_is_an_error(override: str) -> None:
 class MadeUp:
     """A sweep whose jobs run nowhere: `score` says what a learning rate gives."""
 
-    def __init__(self, folder: Path, score: Callable[[float], float]) -> None:
+    def __init__(self, folder: Path, score: Callable[[float], float], *others: str) -> None:
         self.folder, self.score, self.parent = folder, score, None
         overrides = OverridesParser.create().parse_overrides(
-            [f"{RATE}=tag(log,interval(1e-4,1.0))", "trainer.epochs=4"]
+            [f"{RATE}=tag(log,interval(1e-4,1.0))", "trainer.epochs=4", *others]
         )
         group = SweepConfig(metric="eval/accuracy", direction="maximize")
         self.settings = SimpleNamespace(group=group, folder=Path("made up"), overrides=overrides)
@@ -132,8 +132,11 @@ def test_a_resumed_search_draws_what_an_uninterrupted_one_draws(
     first = MadeUp(tmp_path / "first", peak)
     first.run(first.open(first_number, startup_trials), most=interrupted_in)
     second = MadeUp(tmp_path / "second", peak)
-    second.run(second.open(6, startup_trials))
+    search = second.open(6, startup_trials)
+    second.run(search)
     assert tried(second) == tried(whole)
+    drawn = search.draw(tmp_path)
+    assert [file.name for file in drawn if file.exists()] == ["search_history.png"], "one key has no other beside it"
 
 
 def test_a_nan_is_a_failed_trial_and_never_the_best(tmp_path: Path) -> None:
@@ -142,3 +145,11 @@ def test_a_nan_is_a_failed_trial_and_never_the_best(tmp_path: Path) -> None:
     states = {trial.state for trial in made_up.study.trials if trial.params[RATE] > 0.03}
     assert states == {TrialState.FAIL}
     assert made_up.study.best_trial.params[RATE] <= 0.03
+
+
+def test_a_search_of_ten_trials_draws_what_its_keys_explain(tmp_path: Path) -> None:
+    made_up = MadeUp(tmp_path / "first", peak, "dataset.batch_size=32,64")
+    search = made_up.open(10)
+    made_up.run(search)
+    drawn = [file.name for file in search.draw(tmp_path) if file.exists()]
+    assert drawn == ["search_history.png", "search_importances.png"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from runner.tracking.mlflow_setup import reason, warn
 # A resumed sweep runs these again: they may end well this time. A refused job would end as before.
 _RESUMABLE = {"killed", "failed", "not run"}
 _TABLE = "table.csv"
+Draw = Callable[[Path], list[Path]]
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,13 @@ class Entry:
         return self.record.metrics.get(metric, math.nan)
 
 
-def finish(sweep: Sweep, error: BaseException | None) -> bool:
+def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool:
     """Ends a sweep: prints, writes and records its report; returns whether every job passed.
 
     Args:
       sweep: its jobs have ended, or never began.
       error: what ended the sweep early.
+      draw: draws the pictures of a search into a folder and returns their paths; None: the sweep is a grid.
     """
     entries = _entries(sweep)
     statuses = [entry.outcome.status for entry in entries]
@@ -60,7 +62,7 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
     counts = ", ".join(f"{count} {status}" for status, count in Counter(statuses).items())
     result = f"{jobs_text(len(entries))}: {counts}"
     if entries:
-        files = _write(sweep, entries, table)
+        files = _write(sweep, entries, table, draw)
         tables.show(table, sweep.settings.name)
         for entry in entries:
             if entry.outcome.note and entry.outcome.status != "skipped":
@@ -151,7 +153,7 @@ def table_of(entries: Sequence[Entry], metric: str, best: Entry | None) -> table
     return tables.Table(tuple(columns), rows, numeric, None if best is None else list(entries).index(best))
 
 
-def _write(sweep: Sweep, entries: Sequence[Entry], table: tables.Table) -> list[Path]:
+def _write(sweep: Sweep, entries: Sequence[Entry], table: tables.Table, draw: Draw | None) -> list[Path]:
     """Writes the table and the pictures; returns those that could be written."""
     folder = sweep.settings.folder
     rows = tuple((*row, entry.outcome.note) for row, entry in zip(table.rows, entries, strict=True))
@@ -161,7 +163,10 @@ def _write(sweep: Sweep, entries: Sequence[Entry], table: tables.Table) -> list[
         written.append(folder / _TABLE)
     metric = sweep.settings.group.metric
     judged = [entry for entry in entries if math.isfinite(entry.value(metric))]
-    if len(judged) > 1:
+    if draw is not None:
+        with spared("a plot"):
+            written += draw(folder)
+    elif len(judged) > 1:
         for key in judged[0].job.varied:
             path = folder / f"{metric.replace('/', '_')}_by_{key.replace('/', '_')}.png"
             with spared("a plot"):

@@ -61,7 +61,7 @@ def run(settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Seq
         raise
     finally:
         with sweep.stop.deferring():  # a signal now must not keep the sweep's run from getting its status
-            passed = report.finish(sweep, ended_by)
+            passed = report.finish(sweep, ended_by, study.draw if study else None)
     return passed
 
 

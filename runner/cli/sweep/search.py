@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
+import matplotlib
 import numpy as np
 import optuna
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
+from matplotlib import pyplot, rc_context
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from optuna.visualization import matplotlib as drawing
 
+from runner import figures
 from runner.cli.runs.records import results_of
 from runner.cli.sweep.sweep import Sweep, own_overrides
 from runner.cluster.jobs import Job, JobStatus, Outcome
@@ -26,6 +34,8 @@ _STATUS_OF_EARLIER_TRIALS: dict[TrialState, JobStatus] = {
     TrialState.COMPLETE: "skipped",
     TrialState.FAIL: "failed",
 }
+_FEWEST_TO_DRAW = 3  # trials; below, a picture has nothing to show
+_FEWEST_TO_WEIGH = 10  # trials; below, fANOVA fits noise
 
 
 class Search:
@@ -106,6 +116,29 @@ class Search:
         run = self._sweep.earlier_run(job)
         if run is not None:
             self._sweep.finished_runs[job.number] = run
+
+    def draw(self, folder: Path) -> list[Path]:
+        """Draws Optuna's pictures that there are enough trials for into a folder, and returns their paths."""
+        complete = self._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+        # A key with the same value in all trials says nothing, and a single one has no other to be compared with.
+        keys = [key for key in self._space if len({trial.params.get(key) for trial in complete}) > 1]
+        plots: dict[str, Callable[..., matplotlib.axes.Axes]] = {}
+        if len(complete) >= _FEWEST_TO_DRAW:
+            plots["search_history.png"] = drawing.plot_optimization_history
+        if len(complete) >= _FEWEST_TO_WEIGH and len(keys) > 1:
+            # With a fixed seed: fANOVA's random forest would draw another picture of the same trials each time.
+            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+            plots["search_importances.png"] = partial(drawing.plot_param_importances, evaluator=evaluator, params=keys)
+        # Optuna draws with pyplot: not on the screen of whoever has one, and its style for its pictures only.
+        with rc_context(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            matplotlib.use("Agg")
+            for name, plot in plots.items():
+                figure = plot(self._study, target_name=self._sweep.settings.group.metric).get_figure(root=True)
+                assert figure is not None
+                figures.save(figure, folder / name)
+                pyplot.close(figure)
+        return [folder / name for name in plots]
 
 
 def _open_study(settings: SearchSweeper, name: str, direction: str) -> optuna.Study:
