@@ -26,6 +26,8 @@ _FLAGS_WITH_VALUE = (*_FLAGS_OF_A_CHOICE, "--package", "-p", NAME_FLAG, "-cn", F
 # Flags with which Hydra prints something and runs nothing.
 PRINTING_FLAGS = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc", *_FLAGS_OF_A_CHOICE)
 FLAGS = (*_RUNNING_FLAGS, *PRINTING_FLAGS, *_FLAGS_WITH_VALUE)
+# Flags that only change what is printed.
+_OF_PRINTING = ("--resolve", "--package", "-p")
 # Recorded command lines are searched for the long form only.
 _LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
 # Of a file, whose name has 255 bytes at most, without its `.yaml`.
@@ -42,6 +44,10 @@ def arranged(arguments: Sequence[str]) -> list[str]:
         key of another command.
     """
     flags, overrides = split(arguments)
+    for flag in _OF_PRINTING:
+        if flag in flags and set(PRINTING_FLAGS).isdisjoint(flags):
+            raise ConfigError(f"{flag}: needs --cfg; add --cfg job")
+    is_multirun = not set(MULTIRUN).isdisjoint(flags)
     module = command_module()
     overrides = [texts.kept(short_keys.typed_argument(text, module)) for text in overrides]
     parser = OverridesParser.create()
@@ -56,8 +62,8 @@ def arranged(arguments: Sequence[str]) -> list[str]:
         _check_length(text, key)
         if is_group(key):
             _check_options(override, text)
-        if key.startswith(("hydra.", "hydra/")):
-            hydra_keys.check(text, override)
+        if key == "hydra" or key.startswith(("hydra.", "hydra/")):
+            hydra_keys.check(text, override, is_multirun=is_multirun)
     return [*flags, *short_keys.arranged(overrides)]
 
 

@@ -1,4 +1,4 @@
-"""Checks of overrides of Hydra's own config that Hydra does not make itself: folders that runs write into or read."""
+"""Checks of overrides of Hydra's own config that Hydra does not make itself: keys without an effect, and folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from hydra.core.override_parser.types import Override
 
 from runner.config.fields import is_root
-from runner.errors import ConfigError, invalid
+from runner.errors import ConfigError, did_you_mean, invalid, listed
 
 
 def _is_text(value: object) -> bool:
@@ -49,12 +49,29 @@ def _verbose_problem(value: object) -> str | None:
     return "must be true, false, or names of loggers"
 
 
+def _chdir_problem(value: object) -> str | None:
+    # Of a text, such as an interpolation, Hydra checks the type. It takes any number as true.
+    return None if isinstance(value, bool | str) else "must be true or false"
+
+
+def _mode_problem(value: object) -> str | None:
+    # The only value that agrees with -m.
+    return None if value == "MULTIRUN" else "contradicts -m"
+
+
 def _callback_problem(value: object) -> str | None:
     if isinstance(value, dict) and isinstance(value.get("_target_"), str):
         return None
     return "a callback needs a _target_"
 
 
+# Keys of Hydra that have an effect here, with those below them and the groups of these names. Hydra would take any
+# other, ignore it, and record it as if it had been applied.
+_ACCEPTED = (
+    *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir", "hydra.searchpath"),
+    *("hydra.mode", "hydra.verbose", "hydra.job.name", "hydra.job.chdir", "hydra.job.env_set"),
+    *("hydra.launcher", "hydra.sweeper", "hydra.callbacks", "hydra.help", "hydra.job_logging", "hydra.hydra_logging"),
+)
 _CALLBACK = "hydra.callbacks."
 _MINE = "outputs/mine"
 # Key -> its test, and a value that the error suggests.
@@ -64,21 +81,28 @@ _TESTS = {
     "hydra.sweep.subdir": (_folder_problem, "'${hydra.job.num}'"),
     "hydra.output_subdir": (subfolder_problem, ".hydra"),
     "hydra.verbose": (_verbose_problem, "true"),
+    "hydra.job.chdir": (_chdir_problem, "true"),
     _CALLBACK: (_callback_problem, "{_target_:package.module.Class}"),
     "hydra.searchpath": (_searchpath_problem, "[file://<the whole path of a folder that exists>]"),
 }
 
 
-def check(text: str, override: Override) -> None:
-    """Checks an override of Hydra's own config, as typed and as parsed.
+def check(text: str, override: Override, *, is_multirun: bool) -> None:
+    """Checks an override of Hydra's own config, as typed and as parsed; `is_multirun`: -m is among the flags.
 
     Raises:
-      ConfigError: the key can't be deleted or swept, or the value is invalid.
+      ConfigError: the key has no effect, or can't be deleted or swept, or the value is invalid.
     """
     key = override.key_or_group
     if override.is_delete():
         raise ConfigError(f"{text}: keys of Hydra can't be deleted; remove this override")
+    dotted = key.replace("/", ".")
+    if not any(f"{dotted}.".startswith(f"{accepted}.") for accepted in _ACCEPTED):
+        fix = did_you_mean(key, _ACCEPTED, f"remove it, or set one of {listed(_ACCEPTED)}")
+        raise ConfigError(f"{text}: unknown key of Hydra, or one that can't be set here; {fix}")
     found = _TESTS.get(_CALLBACK if key.startswith(_CALLBACK) else key)
+    if key == "hydra.mode" and is_multirun:
+        found = (_mode_problem, "MULTIRUN")
     if found is None:
         return
     test, example = found

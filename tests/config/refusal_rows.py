@@ -29,7 +29,6 @@ ROWS: list[tuple[str, ...]] = [
     ("+nosuch=1", "nosuch=1", "groups are engine, mesh"),
     ("layout.rules.0.match=x", "layout.rules.0.match=x", "layout.rules is a list"),
     ("model.hiden=[3]", "model.hiden=[3]", "did you mean model.hidden?"),
-    ("hydra.nosuch=1", "hydra.nosuch=1", "unknown key"),
     # The grammar of overrides, and types.
     ("trainer.epochs", "'trainer.epochs'", "write key=value"),
     ("trainer.epochs=[1", "'trainer.epochs=[1'", "lists as [a,b]"),
@@ -161,6 +160,16 @@ ROWS: list[tuple[str, ...]] = [
     ("layout.inputs.image=[[batch]]", "layout.inputs.image[0]=[batch]:"),
     # Hydra's own keys and flags.
     ("hydra.mode=FOO", "hydra.mode=FOO:", "expected one of [RUN, MULTIRUN]"),
+    ("-m  hydra.mode=RUN", "hydra.mode=RUN: contradicts -m; set hydra.mode=MULTIRUN"),
+    ("--resolve", "--resolve: needs --cfg; add --cfg job"),
+    ("hydra.job.chdir=5", "hydra.job.chdir=5: must be true or false; set hydra.job.chdir=true"),
+    *(
+        (override, f"{override}: unknown key of Hydra, or one that can't be set here; ")
+        for override in (
+            *("hydra.nosuch=1", "hydra.runtime.output_dir=/x", "hydra.job.num=3", "hydra.job.config_name=x"),
+            *("hydra/env=default", "hydra.overrides.task=['trainer.epochs=99']", "hydra={job: {num: 3}}"),
+        )
+    ),
     ("hydra.sweep.dir=null", "hydra.sweep.dir=null:", "the path of a folder"),
     ("hydra.output_subdir=../x", "hydra.output_subdir=../x:", "a folder's name"),
     ("hydra.callbacks.run=null", "hydra.callbacks.run=null:", "needs a _target_"),
