@@ -13,6 +13,8 @@ from pathlib import Path
 
 # A person notices no wait this short, and a network file system is not asked often.
 _POLL_S = 0.2
+# Bytes of a process id: more digits are something else.
+_LONGEST_ID = 20
 # Errors of a lock that another process holds; which one depends on the system. Others mean that there are no locks.
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
 
@@ -54,8 +56,11 @@ def locked(path: Path, say: Callable[[str], object] = str, what: str = "", *, wa
             time.sleep(_POLL_S)
         # On a full disk, or in another user's file, the id can't be written. The lock itself needs neither.
         with contextlib.suppress(OSError):
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, str(os.getpid()).encode(), 0)
+            content = os.pread(handle, _LONGEST_ID + 1, 0)
+            # Anything else is a file of the user's, such as `uv.lock` beside a folder `uv`.
+            if not content or (content.isdigit() and len(content) <= _LONGEST_ID):
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
     finally:
         # Closing alone would not free it while a forked child has the file open too.

@@ -56,3 +56,8 @@ def test_what_is_no_lock_file_is_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="lock"), locked(lock, wait=False):
         pytest.fail("it is no lock")
     assert thesis.read_text() == "of the user"
+    # A file of the same name, such as `uv.lock` beside `uv`, is locked and keeps its content.
+    for text in ("version = 1", "1" * 100 + "a"):
+        thesis.write_text(text)
+        with locked(thesis, wait=False):
+            assert thesis.read_text() == text
