@@ -34,20 +34,22 @@ def token(place: Place) -> str:
     """
     if place.token:
         return place.token
+    source = VARIABLE
     own = os.environ.get(VARIABLE, "").strip().encode()
     if not own and place.source == "Kubernetes":
         problem = "is needed on Kubernetes, whose pods share no home directory"
         raise invalid(VARIABLE, None, problem=problem, fix="set it from a Secret with secretKeyRef")
     if not own:
-        own = _of_home()
+        path, own = _of_home()
+        source = str(path)
     if not _SHORTEST <= len(own) <= _LONGEST:
         problem = f"must have {_SHORTEST} to {_LONGEST} bytes, but has {len(own)}"
-        raise invalid(VARIABLE, "***", problem=problem, fix="use the output of: openssl rand -hex 32")
+        raise invalid(source, "***", problem=problem, fix="use the output of: openssl rand -hex 32")
     return hmac.new(own, f"runner {place.job}".encode(), "sha256").hexdigest()
 
 
-def _of_home() -> bytes:
-    """Returns the secret in the user's home directory, which the first run that needs it creates.
+def _of_home() -> tuple[Path, bytes]:
+    """Returns the file in the user's home directory, which the first run that needs it creates, and its secret.
 
     Raises:
       ConfigError: the file can't be made or read, or others can read it.
@@ -63,7 +65,7 @@ def _of_home() -> bytes:
             status = os.fstat(file.fileno())
             if status.st_uid not in (os.geteuid(), 0) or status.st_mode & _OTHERS:
                 raise ConfigError(f"{path}: other users can access this secret; run chmod 600 {path}, and own it")
-            return file.read().strip()
+            return path, file.read().strip()
     except (OSError, RuntimeError) as error:
         problem = f"there is none in your home directory ({getattr(error, 'strerror', None) or error})"
         raise invalid(VARIABLE, None, problem=problem, fix="set it to the same secret for all processes") from error

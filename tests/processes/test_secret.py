@@ -55,7 +55,7 @@ def test_a_variable_is_taken_instead(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("mode", "text", "said"),
     [
         (0o644, "a secret of sixteen", "other users can access this secret; run chmod 600"),
-        (0o600, "too short", "must have 16 to 4096 bytes, but has 9"),
+        (0o600, "too short", "cluster-secret=***: must have 16 to 4096 bytes, but has 9"),
     ],
 )
 def test_a_file_that_keeps_no_secret_is_rejected(tmp_path: Path, mode: int, text: str, said: str) -> None:
