@@ -127,6 +127,9 @@ def examples():
 def objects():
     return {"x": np.array([1.0, "a", None], object)}
 
+def ragged():
+    return {"x": [[1, 2], [3]], "label": [0, 1]}
+
 def raising():
     raise OSError("no disk")
 """
@@ -335,6 +338,7 @@ def test_the_batches_of_kerass_datasets_are_read_as_examples(package: str, libra
         ("raising", r"raising failed: OSError: no disk"),
         ("Words", "label is the string 'cat'; return a number for each string"),
         ("objects", "x has Python objects"),
+        ("ragged", r"x can't be converted to an array \(ValueError: .*; pad lists .* keras.utils.pad_sequences does"),
     ],
 )
 def test_unusable_data_is_an_error_in_one_line(inside: str, name: str, said: str) -> None:

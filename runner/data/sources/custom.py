@@ -169,7 +169,10 @@ def _as_array(value: object, where: str) -> Array:
         array = np.asarray(value)
     # Objects of other libraries raise errors of any type; a ragged list raises ValueError.
     except Exception as error:
-        raise DataError(f"{where} can't be converted to an array ({describe(error)})") from error
+        raise DataError(
+            f"{where} can't be converted to an array ({describe(error)}); pad lists of different lengths to one, "
+            "as keras.utils.pad_sequences does"
+        ) from error
     # A pandas column of strings arrives as Python objects.
     if array.dtype == object and all(isinstance(entry, str) for entry in array.flat):
         return array.astype(np.str_)
