@@ -47,6 +47,22 @@ def test_an_export_that_fails_leaves_the_earlier_one_and_nothing_else(tmp_path: 
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_crash_while_an_export_is_replaced_leaves_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model"
+    export(path, "first")
+    rename = Path.rename
+
+    def crash(source: Path, target: Path) -> Path:
+        if target.name == folder.RECORD:
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", crash)
+    with pytest.raises(KeyboardInterrupt):
+        export(path, "second")
+    assert [each.name for each in path.iterdir()] == ["model.keras"]
+
+
 def test_a_folder_that_no_export_wrote_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(ConfigError, match=r"export.folder=.*: .* set export.folder="):

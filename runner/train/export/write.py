@@ -177,6 +177,8 @@ def making(path: Path) -> Iterator[Path]:
         new = Path(workspace)
         yield new
         path.mkdir(exist_ok=True)
+        # Without the record first, and with it last: whoever comes in between finds no export rather than a mixed one.
+        (path / RECORD).unlink(missing_ok=True)
         for name in _NAMES:
             if (path / name).is_dir():
                 shutil.rmtree(path / name)
