@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
 from runner.checkpoint import runs, storage
+from runner.checkpoint.runs import SavedRun
 from runner.cli.runs.command import main
 from runner.cli.runs.records import find
 from runner.cluster import process
@@ -108,11 +112,34 @@ def store(tmp_path: Path) -> Store:
     return open_store(store_in(tmp_path), "runs")
 
 
-def tracked(store: Store, place: Path) -> str:
+def tracked(store: Store, place: Path, **record: object) -> str:
     run = store.client.create_run(store.experiment_id, run_name="mine")
     store.client.set_terminated(run.info.run_id, "FAILED")
-    saved(place, run.info.run_id, tracked=True)
+    saved(place, run.info.run_id, tracked=True, **record)
     return str(run.info.run_id)
+
+
+def test_runs_that_another_machine_left_are_looked_at_all_at_once(
+    place: Path, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = {**process.identity(), process.HOST: "another"}
+    left, _, resumed = (tracked(store, place, ended=False, process=elsewhere) for _ in range(3))
+    all_wait = threading.Barrier(3)
+
+    @contextmanager
+    def locked(_: str, run: SavedRun) -> Iterator[None]:
+        if run.id == resumed:
+            runs.write_record(run.folder, {**run.record, "seen": 1.0})
+        yield
+
+    monkeypatch.setattr(runs, "SILENT_S", 1.0)
+    monkeypatch.setattr(runs.ended, "__defaults__", (lambda _: all_wait.wait(20),))
+    monkeypatch.setattr(runs, "locked", locked)
+    assert command(place, "clean", "keep=0", "yes=true", uri=store.uri) == 1
+    assert there(place) == {resumed}
+    said = capsys.readouterr()
+    assert f"run={resumed}: another process has changed it meanwhile; try again" in said.err
+    assert f"waiting 1 s to see whether an earlier attempt still runs: {place / left}" in said.out
 
 
 def test_the_run_in_the_store_stays(place: Path, store: Store) -> None:
