@@ -68,6 +68,8 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
     params = clean_params(spec.params)
     try:
         run = client.get_run(run_id)
+        if str(run.info.experiment_id) != store.experiment_id:
+            warn(f"tracking.experiment: run {run_id} stays in the experiment that it began in; MLflow can't move it")
         sync_run(store, run, warn)
         recorded = run.data.params
         # A param that only the first start listed is compared too.

@@ -42,9 +42,10 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
         description: str = "",
         finish_timeout_s: float = 30.0,
         resume_run_id: str | None = None,
+        experiment: str = "tests",
     ) -> Tracker:
         tracker = open_tracker(
-            TrackingConfig(uri=uri, experiment="tests"),
+            TrackingConfig(uri=uri, experiment=experiment),
             RunSpec(run_name, params or {}, {"purpose": "test"}, parent_run_id, config or {}, description),
             folder,
             resume_run_id=resume_run_id,

@@ -118,6 +118,16 @@ def test_tags_of_a_resumed_run_say_which_params_differ_from_the_recorded_ones(op
     assert tags_after({"a": 1}, {"a": 1, "b": 0, "c": 5}) == {"resumed.b": "0"}
 
 
+def test_a_resumed_run_stays_in_its_experiment_and_says_so(opener, uri, capsys):
+    first = opener(uri)
+    first.finish("FINISHED")
+    opener(uri, resume_run_id=first.run_id).finish("FINISHED")
+    assert "tracking.experiment" not in capsys.readouterr().err
+    opener(uri, resume_run_id=first.run_id, experiment="others").finish("FINISHED")
+    said = f"tracking.experiment: run {first.run_id} stays in the experiment that it began in; MLflow can't move it"
+    assert said in capsys.readouterr().err
+
+
 def test_a_changed_run_name_renames_a_resumed_run_and_an_unchanged_one_does_not(opener, uri):
     first = opener(uri, params={"tracking.run_name": "old"}, run_name="old")
     first.finish("FINISHED")
