@@ -284,7 +284,8 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                         tracker.log_artifact(path, path.parent.relative_to(folder).as_posix())
                         say(f"trace: {path}")
                 if trainer.profile.start is not None and not profiler.folder.exists():
-                    warn(f"trainer.profile.start={trainer.profile.start}: no such step was trained, nor traced")
+                    # An earlier attempt of the run may have traced it.
+                    warn(f"trainer.profile.start={trainer.profile.start}: no step of this attempt, so it has no trace")
                 show_result(outcome, console)
                 for line in samples.lines(result.taken):
                     say(line)
