@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+from runner.errors import EngineError
 from runner.layout.hybrid import Split
 from runner.plan.advise import arithmetic, ranking
 from runner.plan.advise.arithmetic import Arithmetic
@@ -76,6 +77,18 @@ def test_one_is_planned_where_the_one_that_saves_the_most_does_not_fit() -> None
     found, dropped = explored(verdicts, state_fits=True)
     assert found == verdicts
     assert dropped == {arithmetic.ACTIVATIONS}
+
+
+def test_a_layout_without_a_valid_candidate_is_left_out_with_the_reason() -> None:
+    search = Search({}, state_fits=True)
+
+    def planned(*_: object) -> ranking.Planned:
+        raise EngineError("no such plan")
+
+    search.planned = planned  # type: ignore[method-assign]
+    found, dropped = arithmetic.explored(cast("Arithmetic", search), 8, OPEN, print)
+    assert found == []
+    assert ("no such plan", arithmetic.INVALID) in {(entry.detail, entry.reason) for entry in dropped}
 
 
 def test_the_most_saving_candidate_whose_state_does_not_fit_is_planned_once() -> None:

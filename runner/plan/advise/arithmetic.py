@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -315,7 +314,11 @@ def explored(
             dropped.append(ranking.Dropped(start, LINT, f"layout={start.layout} places all as another layout does"))
             continue
         programs.add(program)
-        own_planned, own_dropped = _explored_on(arithmetic, start, placements, options, note)
+        try:
+            own_planned, own_dropped = _explored_on(arithmetic, start, placements, options, note)
+        except EngineError as error:
+            dropped.append(ranking.Dropped(start, INVALID, str(error)))
+            continue
         planned += own_planned
         dropped += own_dropped
     return planned, dropped
@@ -376,8 +379,11 @@ def _too_large_states(entry: ranking.Planned) -> set[tuple[str, bool]]:
 def _most_saving(
     arithmetic: Arithmetic, start: Candidate, placements: Mapping[str, Placement], options: candidates.Allowed
 ) -> ranking.Planned:
-    """Returns the valid candidate of a mesh and layout that saves the most memory; one at least is valid."""
+    """Returns the valid candidate of a mesh and layout that saves the most memory; an EngineError if none is."""
+    reason = ""
     for state, remat, steps in reversed(candidates.savers(options)):
-        with suppress(ConfigError, EngineError):
+        try:
             return arithmetic.planned(replace(start, remat=remat, accumulate=steps, state=state), placements)
-    raise AssertionError(f"no valid candidate of {start}")
+        except (ConfigError, EngineError) as error:
+            reason = str(error)
+    raise EngineError(reason)
