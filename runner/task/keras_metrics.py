@@ -191,7 +191,9 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str) -> Requested:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         problem = "must consist of letters, digits and _, and begin with a letter"
         raise invalid(f"{KEY}.{kind}.name", name, problem=problem, fix=f"use a name such as my_{KINDS[kind].name}")
-    weighted = bool(content.get("weighted", False))
+    weighted = content.get("weighted", False)
+    if not isinstance(weighted, bool):
+        raise invalid(f"{KEY}.{kind}.weighted", weighted, problem="must be true or false", fix="set one of these")
     options = {option: value for option, value in content.items() if option not in ("name", "weighted")}
     if kind in ("F1Score", "FBetaScore"):
         # Keras's default is one number per class.

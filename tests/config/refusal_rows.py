@@ -80,6 +80,10 @@ ROWS: list[tuple[str, ...]] = [
         "optimizer.schedule.name=piecewise  optimizer.schedule.boundaries=[10]  optimizer.schedule.factors=[1.0]",
         "must have 2 entries, one more than optimizer.schedule.boundaries",
     ),
+    (
+        "optimizer.schedule.name=piecewise  optimizer.schedule.boundaries=[10]  optimizer.schedule.factors=[0,0]",
+        "must have an entry above 0",
+    ),
     ("optimizer.schedule.decay_steps=5", "optimizer.schedule.decay_steps=5", "optimizer.schedule.name=cosine"),
     # Builders.
     ("model=custom", "model._target_", "is required; set model._target_="),
@@ -94,6 +98,7 @@ ROWS: list[tuple[str, ...]] = [
     ("task=segmentation  dataset.image_size=[32,48]", "needs the class numbers of its masks"),
     ("task.metrics=[AUCC]", "task.metrics=AUCC: is not a Keras metric that runs have; did you mean AUC?"),
     ("task.metrics=[Hinge]", "task.metrics=Hinge", "does not fit the targets of the task"),
+    ("engine=jax  task.metrics=[{AUC:{weighted:no}}]", "task.metrics.AUC.weighted=no: must be true or false"),
     ("task=binary  task.metrics=[Recall]", "task.metrics=Recall: there is a metric recall already"),
     ("task.metrics=[AUC]", "task.metrics=[AUC]: is Keras 3's, which engine=keras_dtensor", "set engine=jax"),
     ("task=regression  task.loss=mse", "task.loss=mse", "set task.loss=mean_squared_error"),

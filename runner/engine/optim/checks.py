@@ -102,9 +102,12 @@ def _check_schedule_keys(config: ScheduleConfig) -> None:
 
 
 def _check_pieces(config: ScheduleConfig) -> None:
+    key = f"{_SCHEDULE}.factors"
     # One factor holds before each boundary, and one after the last.
     needed = len(config.boundaries) + 1
     if len(config.factors) != needed:
-        key = f"{_SCHEDULE}.factors"
         problem = f"must have {needed} entries, one more than {_SCHEDULE}.boundaries"
+        raise invalid(key, config.factors, problem=problem, fix=f"set {_SCHEDULE}.boundaries=[500] {key}=[1.0,0.1]")
+    if not any(config.factors):
+        problem = "must have an entry above 0, as the learning rate is multiplied by them"
         raise invalid(key, config.factors, problem=problem, fix=f"set {_SCHEDULE}.boundaries=[500] {key}=[1.0,0.1]")
