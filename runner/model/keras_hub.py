@@ -74,6 +74,9 @@ def build(
       ConfigError: there is no such class, or its options don't fit it or the data.
       ValueError: the class does not accept the arrays, or KerasHub has no such task for it.
     """
+    for key in keys.keys() & (config or {}):
+        problem = f"model.{key} is set too"
+        raise invalid(f"model.config.{key}", (config or {})[key], problem=problem, fix="remove one of the two")
     load()
     per_token = tokens > 0
     class_options = options.without_unset({**keys, **(config or {})})

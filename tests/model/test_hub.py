@@ -13,7 +13,9 @@ from runner.config.schema import ModelConfig, RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.errors import ConfigError
+from runner.model import keras_hub
 from runner.model.hub import check, options
+from runner.task.base import OutputSpec
 from tests import forks
 from tests.configs import with_keys
 
@@ -77,6 +79,13 @@ def test_a_preset_that_is_none_is_refused(
     with pytest.raises(ConfigError) as caught:
         checked(config(preset=preset))
     assert said in str(caught.value)
+    assert "keras_hub" not in sys.modules
+
+
+def test_a_key_that_is_set_in_two_places_is_refused() -> None:
+    message = r"model.config.num_layers=2: model.num_layers is set too; remove one of the two"
+    with pytest.raises(ConfigError, match=message):
+        keras_hub.build(None, {}, OutputSpec(8), backbone="GPT2Backbone", config={"num_layers": 2}, num_layers=1)
     assert "keras_hub" not in sys.modules
 
 
